@@ -14,7 +14,7 @@ mod rules;
 #[path = "tidy/source.rs"]
 mod source;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -133,6 +133,18 @@ fn names_of_types_are_unique() {
     let all: Vec<_> = sources.flat_map(|(path, text)| definitions::defined(&path, &text)).collect();
     assert!(all.len() > 300, "only {} types were found", all.len());
     assert_none(definitions::duplicate_names(&all));
+}
+
+#[test]
+fn types_of_the_pipeline_are_small_or_say_why_not() {
+    let sources: Vec<_> = rust_files().filter(|(path, _)| path.starts_with("src/pipeline/")).collect();
+    let mut methods = BTreeMap::new();
+    for (name, count) in sources.iter().flat_map(|(_, text)| definitions::methods(text)) {
+        *methods.entry(name).or_insert(0) += count;
+    }
+    assert!(methods.len() > 30, "only {} types with methods were found", methods.len());
+    let all: Vec<_> = sources.iter().flat_map(|(path, text)| definitions::defined(path, text)).collect();
+    assert_none(definitions::large_types(&all, &methods));
 }
 
 #[test]
@@ -298,6 +310,26 @@ mod violations {
         let text = "struct Open; mod a { pub(crate) enum Open { A } trait Close {} } #[cfg(test)] mod tests { struct Close; }";
         let found = definitions::duplicate_names(&definitions::defined("src/a.rs", text));
         assert_eq!(found, ["Open is defined 2 times: src/a.rs:1, src/a.rs:1"]);
+    }
+
+    #[test]
+    fn a_large_type_without_a_reason_is_detected() {
+        let fields = "f: Vec<u8>,";
+        let functions = "fn m() { {} }";
+        let found = |comment: &str, count, methods| {
+            let text = format!(
+                "{comment}\nstruct A<T> {{ {} }}\nimpl<T> A<T> {{ {} }} impl Drop for A<u8> {{ fn drop() {{}} }}",
+                fields.repeat(count),
+                functions.repeat(methods)
+            );
+            definitions::large_types(&definitions::defined("src/a.rs", &text), &definitions::methods(&text))
+                .len()
+        };
+        assert_eq!([found("", 8, 15), found("", 9, 15), found("", 8, 16)], [0, 1, 1]);
+        assert_eq!(
+            [found("/// Large because it is.", 9, 1), found("/// Large because it is.", 8, 1)],
+            [0, 1]
+        );
     }
 
     #[test]

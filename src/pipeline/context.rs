@@ -9,6 +9,8 @@ use crate::pipeline::report::WorkerReport;
 use crate::pipeline::time::Time;
 
 /// The partitions of a worker, their state in the local store and in the state topic, and the settings.
+///
+/// Large because all parts of a worker use it: one field for each thing that more than one of them needs.
 pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
     /// The limits in force on the windows of the partitions.

@@ -29,6 +29,8 @@ impl Mode {
 }
 
 /// All settings of a worker.
+///
+/// Large because it has a field for each setting.
 pub struct WorkerOptions {
     /// Name of the raw topic, for messages.
     pub raw: String,

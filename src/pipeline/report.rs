@@ -2,6 +2,7 @@
 //! messages on changes.
 
 mod published;
+mod reachability;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +10,7 @@ use std::time::Duration;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Bloom, Offset, PartitionId, Window};
 use crate::metrics::{
-    Latencies, Metrics, OffsetReset, Outcome, Resolution, RestoreSource, Stall, Status, TopicLabel,
-    TransactionResult, WindowStatus, WorkerStatus,
+    Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::kinds::Kinds;
@@ -19,14 +19,11 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::published::{highest_rate, kinds, status};
-use crate::ports::{Failure, GroupEvent, Remedy};
+use crate::pipeline::report::reachability::Reachability;
+use crate::ports::{Failure, GroupEvent};
 
 /// Interval between two publications of the status.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// Retried failures are logged only after failing for this long: finding the group coordinator can take a second.
-const RETRY_GRACE: Duration = Duration::from_secs(2);
-/// Interval between two log messages about retried failures.
-const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between two summaries in the log, and between two repetitions of the standing warning.
 const SUMMARY_INTERVAL: Duration = Duration::from_mins(1);
 /// In a large transaction, the latency of every n-th record is observed.
@@ -84,29 +81,59 @@ impl Tally {
 
 /// Metrics and status of one worker.
 pub struct WorkerReport {
-    metrics: Metrics,
+    /// What needs no state besides its counters is counted here directly.
+    pub(crate) metrics: Metrics,
     latencies: Latencies,
-    status: Arc<Status>,
-    worker: usize,
-    not_ready: Option<String>,
-    /// Monotonic time of the last logged failure.
-    failure_logged: Option<Duration>,
-    /// Monotonic time since which every call has failed.
-    failing_since: Option<Duration>,
-    /// A failure was logged, and its end was not logged yet.
-    failure_open: bool,
-    published: Option<Duration>,
+    reachability: Reachability,
+    published: Published,
     /// Bytes of the largest transaction committed since the status was last published: at low load no transaction is
     /// open at that moment.
     batch_bytes: u64,
-    /// By kind, the false-positive rate of the filters as last published.
-    false_positive_rates: Vec<f64>,
-    /// The kinds' names.
-    kinds: Vec<String>,
-    /// The standing warning for the operator, and the monotonic time of its last log message.
-    warning: Option<&'static str>,
-    warning_logged: Option<Duration>,
+    kinds: Vec<KindRate>,
+    warning: StandingWarning,
     last_minute: LastMinute,
+}
+
+/// Where the status of this worker is published.
+struct Published {
+    status: Arc<Status>,
+    worker: usize,
+    /// Monotonic time of the last publication; `None` when it is due now.
+    at: Option<Duration>,
+}
+
+impl Published {
+    fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = self.at.is_none_or(|last| now.saturating_sub(last) >= PUBLISH_INTERVAL);
+        if is_due {
+            self.at = Some(now);
+        }
+        is_due
+    }
+}
+
+/// A kind of records: its name, and the false-positive rate of its filters as last published.
+struct KindRate {
+    name: String,
+    false_positive_rate: f64,
+}
+
+/// A warning for the operator that the log repeats once per minute.
+#[derive(Debug, Default)]
+struct StandingWarning {
+    text: Option<&'static str>,
+    /// Monotonic time of its last log message.
+    logged: Option<Duration>,
+}
+
+impl StandingWarning {
+    fn repeat(&mut self, now: Duration) {
+        let due = self.logged.is_none_or(|last| now.saturating_sub(last) >= SUMMARY_INTERVAL);
+        if let Some(warning) = self.text.filter(|_| due) {
+            tracing::warn!("{warning}");
+            self.logged = Some(now);
+        }
+    }
 }
 
 /// Counts committed since the last summary in the log.
@@ -121,40 +148,32 @@ impl WorkerReport {
     /// The report of worker number `worker`.
     #[must_use]
     pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
-        let latencies = metrics.latencies();
-        let not_ready = Some("connects to the broker".to_owned());
         Self {
+            latencies: metrics.latencies(),
             metrics,
-            latencies,
-            status,
-            worker,
-            not_ready,
-            failure_logged: None,
-            failing_since: None,
-            failure_open: true,
-            published: None,
+            reachability: Reachability::default(),
+            published: Published { status, worker, at: None },
             batch_bytes: 0,
-            false_positive_rates: Vec::new(),
             kinds: Vec::new(),
-            warning: None,
-            warning_logged: None,
+            warning: StandingWarning::default(),
             last_minute: LastMinute::default(),
         }
     }
 
     /// Registers the names of the kinds. Their time series start at 0.
     pub(crate) fn register_kinds(&mut self, kinds: &Kinds) {
-        self.kinds = kinds.iter().map(|kind| kind.name.clone()).collect();
-        for name in self.kinds.iter().filter(|name| !name.is_empty()) {
+        let rate = |name: &String| KindRate { name: name.clone(), false_positive_rate: 0.0 };
+        self.kinds = kinds.iter().map(|kind| rate(&kind.name)).collect();
+        for kind in self.kinds.iter().filter(|kind| !kind.name.is_empty()) {
             for outcome in Outcome::ALL {
-                self.metrics.kind_records(name, *outcome);
+                self.metrics.kind_records(&kind.name, *outcome);
             }
         }
     }
 
     /// Sets the standing warning: the status shows it, and the log repeats it once per minute.
     pub(crate) fn set_warning(&mut self, warning: Option<&'static str>) {
-        self.warning = warning;
+        self.warning.text = warning;
     }
 
     /// Logs one summary per minute: what was processed, and the lag.
@@ -172,20 +191,12 @@ impl WorkerReport {
         let lag = |state: &DedupeState| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
         let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(&it.state)));
         let LastMinute { records, duplicates, .. } = self.last_minute;
-        let (worker, partitions) = (self.worker, partitions.iter().count());
+        let (worker, partitions) = (self.published.worker, partitions.iter().count());
         tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
-        if let Some(note) = transaction.note() {
+        if let Some(note) = transaction.limit().note() {
             tracing::info!(worker, "{note}");
         }
         self.last_minute = LastMinute { since: Some(now), ..LastMinute::default() };
-    }
-
-    fn repeat_warning(&mut self, now: Duration) {
-        let due = self.warning_logged.is_none_or(|last| now.saturating_sub(last) >= SUMMARY_INTERVAL);
-        if let Some(warning) = self.warning.filter(|_| due) {
-            tracing::warn!("{warning}");
-            self.warning_logged = Some(now);
-        }
     }
 
     /// Publishes the counts of a committed transaction, and the time from its first record to its end.
@@ -214,47 +225,19 @@ impl WorkerReport {
         if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
             self.last_minute.duplicates += count;
         }
-        if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
-            let rate = self.false_positive_rates.get(kind).copied().unwrap_or(0.0);
-            self.metrics.false_drops().add(count as f64 * rate);
-        }
         self.metrics.records(outcome).inc_by(count);
-        if let Some(name) = self.kinds.get(kind).filter(|name| !name.is_empty()) {
-            self.metrics.kind_records(name, outcome).inc_by(count);
+        let Some(kind) = self.kinds.get(kind) else { return };
+        if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
+            self.metrics.false_drops().add(count as f64 * kind.false_positive_rate);
         }
-    }
-
-    pub(crate) fn evicted(&self, ids: u64) {
-        self.metrics.evicted_ids().inc_by(ids);
+        if !kind.name.is_empty() {
+            self.metrics.kind_records(&kind.name, outcome).inc_by(count);
+        }
     }
 
     /// Counts a transaction that is not known to be committed, and the time from its first record to its end.
     pub(crate) fn not_committed(&self, result: TransactionResult, took: Duration) {
         self.metrics.transaction(result, took);
-    }
-
-    pub(crate) fn torn(&self, resolution: Resolution) {
-        self.metrics.torn_transactions(resolution).inc();
-    }
-
-    pub(crate) fn restored(&self, source: RestoreSource, ids: u64) {
-        self.metrics.restored_ids(source).inc_by(ids);
-    }
-
-    pub(crate) fn offset_reset(&self, reset: OffsetReset) {
-        self.metrics.offset_resets(reset).inc();
-    }
-
-    pub(crate) fn skipped(&self, offsets: u64) {
-        self.metrics.gap_offsets().inc_by(offsets);
-    }
-
-    pub(crate) fn stalled(&self, stall: Stall) {
-        self.metrics.stalled_fetches(stall).inc();
-    }
-
-    pub(crate) fn restore_took(&self, took: Duration) {
-        self.metrics.restore_seconds().observe(took.as_secs_f64());
     }
 
     pub(crate) fn rebalanced(&self, event: &GroupEvent) {
@@ -272,33 +255,15 @@ impl WorkerReport {
 
     /// A call to the broker succeeded.
     pub(crate) fn reachable(&mut self) {
-        self.failing_since = None;
-        if self.not_ready.take().is_some() {
-            self.published = None;
-            if self.failure_open {
-                tracing::info!("the broker is reachable");
-                self.failure_open = false;
-            }
+        if self.reachability.succeeded() {
+            self.published.at = None;
         }
     }
 
-    /// Logs a failure and sets the reason for not being ready. Retried failures are throttled in the log.
+    /// Logs a failure and sets the reason for not being ready.
     pub(crate) fn failed(&mut self, failed: &Failure, now: Duration) {
-        let since = *self.failing_since.get_or_insert(now);
-        let within_grace = now.saturating_sub(since) < RETRY_GRACE;
-        let recent = self.failure_logged.is_some_and(|last| now.saturating_sub(last) < RETRY_LOG_INTERVAL);
-        let quiet = failed.remedy == Remedy::Retry && (within_grace || recent);
-        if !quiet {
-            tracing::warn!("{failed}");
-            self.failure_logged = Some(now);
-            self.failure_open = true;
-        }
-        // Only a retry of the same call waits for the broker; other remedies act first.
-        let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };
-        let reason = format!("{waits}{failed}");
-        if self.not_ready.as_ref() != Some(&reason) {
-            self.not_ready = Some(reason);
-            self.published = None;
+        if self.reachability.failed(failed, now) {
+            self.published.at = None;
         }
     }
 
@@ -310,29 +275,35 @@ impl WorkerReport {
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
-        if self.published.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL) {
+        if !self.published.is_due(now) {
             return;
         }
-        self.published = Some(now);
-        self.repeat_warning(now);
+        self.warning.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
         // The first limited window represents all: they share the same limits.
         let limits =
             partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
-        let notes =
-            self.warning.map(str::to_owned).into_iter().chain(transaction.note()).chain(limits).collect();
-        self.false_positive_rates =
-            (0..self.kinds.len()).map(|kind| highest_rate(partitions, kind)).collect();
-        self.status.publish(
-            self.worker,
+        let notes = self
+            .warning
+            .text
+            .map(str::to_owned)
+            .into_iter()
+            .chain(transaction.limit().note())
+            .chain(limits)
+            .collect();
+        for (number, kind) in self.kinds.iter_mut().enumerate() {
+            kind.false_positive_rate = highest_rate(partitions, number);
+        }
+        self.published.status.publish(
+            self.published.worker,
             WorkerStatus {
-                not_ready: self.not_ready.clone(),
+                not_ready: self.reachability.not_ready(),
                 notes,
-                reduced_records: transaction.reduced().map(|limit| limit.records as u64),
+                reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
                 bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
-                batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.bytes() as u64),
-                kinds: kinds(partitions, &self.kinds),
+                batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size().bytes as u64),
+                kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),
                 partitions: partitions
                     .iter()
                     .map(|p| status(p, partition_limit, end(p.id), &window))

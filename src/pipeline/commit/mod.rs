@@ -4,8 +4,8 @@
 //! moved; the local store may then hold blocks that were never committed, which the next start recognises by their
 //! owners. After the commit, the transaction contains everything that a restart needs.
 
-mod interval;
 pub mod markers;
+pub mod pace;
 pub mod size;
 pub mod transaction;
 pub mod undecided;
@@ -16,18 +16,18 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, WindowId};
 use crate::metrics::TransactionResult;
-use crate::pipeline::commit::interval::SLOW_COMMIT;
 use crate::pipeline::commit::markers::await_markers;
+use crate::pipeline::commit::pace::CommitPace;
 use crate::pipeline::commit::transaction::Transaction;
-use crate::pipeline::commit::undecided::{EndedTransaction, count_committed};
+use crate::pipeline::commit::undecided::{EndedTransaction, Undecided};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
@@ -42,12 +42,8 @@ const SLICE: Duration = Duration::from_secs(2);
 pub(crate) struct Committer<W: WorkerPorts> {
     pub(crate) sink: W::Sink,
     pub(crate) transaction: Transaction,
-    /// Earlier transactions whose outcome is not known yet.
-    pub(crate) undecided: Vec<EndedTransaction>,
-    /// Consecutive failures; the backoff before the next attempt grows with them.
-    pub(crate) failures: u32,
-    /// Durations of the last two commits.
-    pub(crate) commits: [Duration; 2],
+    pub(crate) undecided: Undecided,
+    pub(crate) pace: CommitPace,
 }
 
 /// What the parts that repair and start partitions use.
@@ -63,14 +59,11 @@ impl<W: WorkerPorts> Committer<W> {
         Self {
             sink,
             transaction: Transaction::default(),
-            undecided: Vec::new(),
-            failures: 0,
-            commits: [Duration::ZERO; 2],
+            undecided: Undecided::default(),
+            pace: CommitPace::default(),
         }
     }
-}
 
-impl<W: WorkerPorts> Committer<W> {
     /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
     pub(crate) fn commit(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
@@ -110,21 +103,21 @@ impl<W: WorkerPorts> Committer<W> {
         let now = ctx.clock.elapsed();
         self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
         ctx.progress.advance();
-        let (counts, committed) = (self.end_counts(ctx), ctx.clock.elapsed());
+        let (counts, committed) = (EndedTransaction::take(ctx, &mut self.transaction), ctx.clock.elapsed());
         if let Err(failed) = self.apply(ctx).and_then(|()| await_markers(ctx, source, touched)) {
             // Without its markers, even a commit with a response may have had no effect.
-            self.count_later(counts);
+            self.undecided.add(counts);
             return Err(failed);
         }
         ctx.progress.advance();
         failpoint::pass("after_markers");
         let ended = ctx.clock.elapsed();
         let took = ended.saturating_sub(started);
-        self.commits = [took, self.commits[0]];
-        if self.commit_took() < SLOW_COMMIT {
+        self.pace.note(took);
+        if !self.pace.is_slow() {
             self.transaction.waiting_since = Some(ended.saturating_sub(took.min(ctx.options.interval / 2)));
         }
-        count_committed(ctx, &counts, ended.saturating_sub(committed));
+        counts.count_committed(ctx, ended.saturating_sub(committed));
         Ok(())
     }
 
@@ -196,14 +189,15 @@ impl<W: WorkerPorts> Committer<W> {
     fn apply(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
         let (sink, store) = (&self.sink, &mut ctx.store);
         for partition in ctx.partitions.iter_mut() {
-            let Phase::Running(running) = &mut partition.phase else { continue };
+            let id = partition.id;
+            let Some((running, rejections)) = partition.record_mut() else { continue };
             if running.state.open.is_some() {
-                commit_state(&mut running.state, sink.state_end(partition.id), store)?;
-                partition.rejections.committed(partition.id, running.state.committed);
+                commit_state(&mut running.state, sink.state_end(id), store)?;
+                rejections.committed(id, running.state.committed);
             }
         }
         self.transaction.close();
-        self.failures = 0;
+        self.pace.reset_backoff();
         ctx.enforce_limits()?;
         failpoint::pass("after_apply");
         Ok(())

@@ -136,6 +136,46 @@ impl SizeLimit {
         self.reduced
     }
 
+    /// The note about the reduced limit, for the status page.
+    pub fn note(&self) -> Option<String> {
+        let TransactionSize { records, bytes, partitions } = self.reduced?;
+        Some(format!(
+            "transactions have at most {records} records, {bytes} bytes and {partitions} partitions, because one took more \
+             than half of batch.transaction_timeout; the limit grows while commits are faster"
+        ))
+    }
+
+    /// Logs a change of the limit, and the time that caused it.
+    pub fn log(&self, change: SizeChange, (what, time): (&str, Duration), timeout: Duration) {
+        let Some(TransactionSize { records, bytes, partitions }) = self.reduced else {
+            if change == SizeChange::Full {
+                tracing::info!("transactions have their configured size again");
+            }
+            return;
+        };
+        match change {
+            SizeChange::Lower => tracing::warn!(
+                records,
+                bytes,
+                partitions,
+                "a {what} {:.1} s, with a transaction timeout of {}: the next transactions have at most this size; it \
+                 grows while commits are faster",
+                time.as_secs_f64(),
+                humantime::format_duration(timeout)
+            ),
+            SizeChange::Higher | SizeChange::Back => {
+                tracing::debug!(records, bytes, partitions, ?change, "limit of transactions");
+            }
+            SizeChange::None | SizeChange::Full => {}
+        }
+    }
+
+    /// Records until a transaction of this size reaches the limit, at least 1; `None` while the configured one applies.
+    #[must_use]
+    pub fn records_left(&self, size: TransactionSize) -> Option<usize> {
+        self.reduced.map(|limit| limit.records.saturating_sub(size.records).max(1))
+    }
+
     /// Adapts the limit after a commit.
     pub fn committed(&mut self, done: &Done, timeout: Duration, configured: TransactionSize) -> SizeChange {
         let shows_increase = self.shows_increase(done.size);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::dedupe::PartitionId;
-use crate::pipeline::commit::size::{Done, SizeChange, SizeLimit, TransactionSize};
+use crate::pipeline::commit::size::{Done, SizeLimit, TransactionSize};
 use crate::pipeline::partition::state::Uncommitted;
 use crate::pipeline::report::Tally;
 use crate::ports::{Failure, Remedy, Sink, Source};
@@ -55,12 +55,15 @@ impl Transaction {
             TransactionPhase::Committing(_) => Err(failed_before()),
             TransactionPhase::None => {
                 sink.begin()?;
-                let now = now();
-                self.begun_at = Some(now);
-                self.phase = TransactionPhase::Open(self.first_record_since(|| now));
+                self.open_at(now());
                 Ok(())
             }
         }
+    }
+
+    fn open_at(&mut self, now: Duration) {
+        self.begun_at = Some(now);
+        self.phase = TransactionPhase::Open(self.waiting_since.take().unwrap_or(now));
     }
 
     /// What the open transaction did to a partition. The first call for a partition counts it as touched.
@@ -99,12 +102,6 @@ impl Transaction {
         self.touched.iter().copied().collect()
     }
 
-    /// Bytes of the keys and values in the transaction.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].
     #[must_use]
     pub fn age(&self, now: Duration) -> Duration {
@@ -116,10 +113,6 @@ impl Transaction {
         *self = Self { limit: self.limit, ..Self::default() };
     }
 
-    fn first_record_since(&mut self, now: impl FnOnce() -> Duration) -> Duration {
-        self.waiting_since.take().unwrap_or_else(now)
-    }
-
     /// Adapts the size of later transactions after a commit that took `took`, at monotonic time `now`.
     pub fn committed(
         &mut self,
@@ -129,7 +122,7 @@ impl Transaction {
     ) {
         let done = Done { size: self.size(), took, age: self.age(now) };
         let change = self.limit.committed(&done, timeout, configured);
-        self.log(change, ("commit took", took), timeout);
+        self.limit.log(change, ("commit took", took), timeout);
     }
 
     /// Adapts the size of later transactions when the open one failed.
@@ -139,55 +132,18 @@ impl Transaction {
         }
         let age = self.age(now);
         let change = self.limit.failed(self.size(), age, timeout);
-        self.log(change, ("transaction failed after", age), timeout);
+        self.limit.log(change, ("transaction failed after", age), timeout);
     }
 
-    fn log(&self, change: SizeChange, (what, time): (&str, Duration), timeout: Duration) {
-        let Some(TransactionSize { records, bytes, partitions }) = self.limit.reduced() else {
-            if change == SizeChange::Full {
-                tracing::info!("transactions have their configured size again");
-            }
-            return;
-        };
-        match change {
-            SizeChange::Lower => tracing::warn!(
-                records,
-                bytes,
-                partitions,
-                "a {what} {:.1} s, with a transaction timeout of {}: the next transactions have at most this size; it \
-                 grows while commits are faster",
-                time.as_secs_f64(),
-                humantime::format_duration(timeout)
-            ),
-            SizeChange::Higher | SizeChange::Back => {
-                tracing::debug!(records, bytes, partitions, ?change, "limit of transactions");
-            }
-            SizeChange::None | SizeChange::Full => {}
-        }
-    }
-
-    /// The limit below the configured one that transactions have because commits were slow, if there is one.
+    /// The limit below the configured one that transactions have because commits were slow.
     #[must_use]
-    pub fn reduced(&self) -> Option<TransactionSize> {
-        self.limit.reduced()
+    pub fn limit(&self) -> &SizeLimit {
+        &self.limit
     }
 
-    /// The note about the reduced limit, for the status page.
-    pub(crate) fn note(&self) -> Option<String> {
-        let TransactionSize { records, bytes, partitions } = self.reduced()?;
-        Some(format!(
-            "transactions have at most {records} records, {bytes} bytes and {partitions} partitions, because one took more \
-             than half of batch.transaction_timeout; the limit grows while commits are faster"
-        ))
-    }
-
-    /// Records until the transaction reaches its reduced limit, at least 1; `None` while the configured limits apply.
+    /// Its size so far.
     #[must_use]
-    pub fn records_left(&self) -> Option<usize> {
-        self.reduced().map(|limit| limit.records.saturating_sub(self.records).max(1))
-    }
-
-    fn size(&self) -> TransactionSize {
+    pub fn size(&self) -> TransactionSize {
         TransactionSize { records: self.records, bytes: self.bytes, partitions: self.touched.len() }
     }
 
@@ -200,7 +156,8 @@ impl Transaction {
     /// Whether the transaction has reached one of its limits.
     #[must_use]
     pub fn is_full(&self, configured: TransactionSize) -> bool {
-        self.size().is_full(configured) || self.reduced().is_some_and(|limit| self.size().is_full(limit))
+        self.size().is_full(configured)
+            || self.limit.reduced().is_some_and(|limit| self.size().is_full(limit))
     }
 
     /// Time left until the transaction has been open for `interval`; `None` when there is none.
@@ -252,10 +209,14 @@ mod tests {
     fn the_reduced_size_outlives_the_transaction_until_commits_are_fast() {
         let mut transaction = open(80_000, 8_000_000, 12);
         transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
-        assert_eq!(transaction.records_left(), Some(1), "of the one that has just been committed");
+        assert_eq!(
+            transaction.limit().records_left(transaction.size()),
+            Some(1),
+            "of the one that has just been committed"
+        );
         assert_eq!(records_to_full(&mut transaction), 40_000);
         transaction.close();
-        assert_eq!(transaction.records_left(), Some(40_000));
+        assert_eq!(transaction.limit().records_left(transaction.size()), Some(40_000));
         transaction.records = 40_000;
         transaction.committed((TIMEOUT, TIMEOUT / 4), TIMEOUT, CONFIGURED);
         assert_eq!(records_to_full(&mut transaction), 80_000);
@@ -264,11 +225,15 @@ mod tests {
     #[test]
     fn the_first_record_after_a_commit_may_have_waited_since_its_start() {
         let [commit, now] = [5, 7].map(Duration::from_secs);
-        let mut transaction = Transaction { waiting_since: None, ..Transaction::default() };
-        assert_eq!(transaction.first_record_since(|| now), now, "nothing was waiting");
-        transaction.waiting_since = Some(commit);
-        assert_eq!(transaction.first_record_since(|| now), commit);
-        assert_eq!(transaction.first_record_since(|| now), now, "of the next transaction");
+        let mut transaction = Transaction::default();
+        let mut remaining = |waiting_since| {
+            transaction.waiting_since = waiting_since;
+            transaction.open_at(now);
+            transaction.remaining(now, Duration::from_secs(10)).map(|left| left.as_secs())
+        };
+        assert_eq!(remaining(None), Some(10), "nothing was waiting");
+        assert_eq!(remaining(Some(commit)), Some(8));
+        assert_eq!(remaining(None), Some(10), "of the next transaction");
     }
 
     #[test]
@@ -276,7 +241,7 @@ mod tests {
         let mut transaction = open(10_000, 1_000_000, 4);
         transaction.close();
         transaction.failed(TIMEOUT * 9, TIMEOUT);
-        assert_eq!(transaction.reduced(), None);
+        assert_eq!(transaction.limit().reduced(), None);
         let mut transaction = open(10_000, 1_000_000, 4);
         transaction.failed(TIMEOUT, TIMEOUT);
         assert_eq!(records_to_full(&mut transaction), 5_000);

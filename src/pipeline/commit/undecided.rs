@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::TransactionResult;
-use crate::pipeline::commit::Committer;
+use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::Tally;
@@ -51,43 +51,58 @@ impl SentPosition {
     }
 }
 
-impl<W: WorkerPorts> Committer<W> {
+impl EndedTransaction {
     /// Takes the counts of the open transaction.
-    pub(crate) fn end_counts(&mut self, ctx: &mut Context<W>) -> EndedTransaction {
+    pub(crate) fn take<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) -> Self {
         let sent = ctx.partitions.open_mut().filter_map(|state| {
             let (next, metadata) = state.open.as_ref()?.sent.clone()?;
             Some((state.id, SentPosition { before: state.committed, next, metadata }))
         });
         let positions = sent.collect();
-        let took = self.transaction.age(ctx.clock.elapsed());
-        let tally = std::mem::take(&mut self.transaction.tally);
-        EndedTransaction { tally, took, at_ms: ctx.clock.wall_ms(), positions }
+        let took = transaction.age(ctx.clock.elapsed());
+        let tally = std::mem::take(&mut transaction.tally);
+        Self { tally, took, at_ms: ctx.clock.wall_ms(), positions }
     }
 
+    /// Counts it as committed: its markers are written, `waited` after its commit.
+    pub(crate) fn count_committed<W: WorkerPorts>(&self, ctx: &mut Context<W>, waited: Duration) {
+        ctx.report.committed(&self.tally, self.took + waited, ctx.clock.wall_ms());
+    }
+}
+
+/// Earlier transactions whose outcome is not known yet.
+#[derive(Debug, Default)]
+pub(crate) struct Undecided(Vec<EndedTransaction>);
+
+impl Undecided {
     /// Counts the open transaction, which a new producer ends.
-    pub(crate) fn count_ended(&mut self, ctx: &mut Context<W>) {
+    pub(crate) fn count_ended<W: WorkerPorts>(
+        &mut self,
+        ctx: &mut Context<W>,
+        transaction: &mut Transaction,
+    ) {
         // A repair, which has counted nothing.
-        let is_repair = self.transaction.touched().is_empty();
-        let ended = self.end_counts(ctx);
+        let is_repair = transaction.touched().is_empty();
+        let ended = EndedTransaction::take(ctx, transaction);
         match ended.positions.is_empty() {
             true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
             // Without offsets it was never committed.
             true => ctx.report.not_committed(TransactionResult::Aborted, ended.took),
-            false => self.count_later(ended),
+            false => self.add(ended),
         }
     }
 
     /// Only the committed offsets will show what became of this transaction.
-    pub(crate) fn count_later(&mut self, ended: EndedTransaction) {
+    pub(crate) fn add(&mut self, ended: EndedTransaction) {
         let partitions = ranges(ended.positions.keys().copied());
         tracing::info!(%partitions, records = ended.tally.records(), "the outcome of a transaction is unknown");
-        self.undecided.push(ended);
+        self.0.push(ended);
     }
 
     /// Counts what these committed offsets show as committed. They are those before a repair, which changes the metadata.
-    pub(crate) fn count_if_committed(&mut self, ctx: &mut Context<W>, answers: &[Committed]) {
-        let (undecided, report) = (&mut self.undecided, &mut ctx.report);
-        undecided.retain(|ended| {
+    pub(crate) fn count_if_committed<W: WorkerPorts>(&mut self, ctx: &mut Context<W>, answers: &[Committed]) {
+        let report = &mut ctx.report;
+        self.0.retain(|ended| {
             let shows = |answer: &Committed| {
                 ended.positions.get(&answer.partition).is_some_and(|sent| sent.is_in(answer))
             };
@@ -102,14 +117,14 @@ impl<W: WorkerPorts> Committer<W> {
 
     /// Counts what the committed offsets of these partitions show as aborted. Their logs agree: a transaction of which only
     /// the offsets lack a marker has been repaired.
-    pub(crate) fn count_if_aborted(
+    pub(crate) fn count_if_aborted<W: WorkerPorts>(
         &mut self,
         ctx: &mut Context<W>,
         answers: &[Committed],
         checked: &[PartitionId],
     ) {
-        let (undecided, report, partitions) = (&mut self.undecided, &mut ctx.report, &ctx.partitions);
-        undecided.retain_mut(|ended| {
+        let (report, partitions) = (&mut ctx.report, &ctx.partitions);
+        self.0.retain_mut(|ended| {
             let mut result = None;
             for answer in answers.iter().filter(|answer| checked.contains(&answer.partition)) {
                 if let Some(sent) = ended.positions.remove(&answer.partition)
@@ -127,13 +142,4 @@ impl<W: WorkerPorts> Committer<W> {
             result.is_none()
         });
     }
-}
-
-/// The transaction is committed, and its markers are written.
-pub(crate) fn count_committed<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    ended: &EndedTransaction,
-    waited: Duration,
-) {
-    ctx.report.committed(&ended.tally, ended.took + waited, ctx.clock.wall_ms());
 }

@@ -103,7 +103,7 @@ impl<W: WorkerPorts> Context<W> {
         }
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
-        self.report.evicted(windows.map(Window::take_evicted).sum());
+        self.report.metrics.evicted_ids().inc_by(windows.map(Window::take_evicted).sum());
         self.limits.log(&self.options, &self.partitions, now);
         Ok(())
     }

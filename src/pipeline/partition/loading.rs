@@ -13,13 +13,11 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::Phase;
+use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Committed, Store, StoreError};
-
-/// How often a load logs its progress.
-const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Removes the owners at or beyond `from` from the store, for each of these windows. The unnamed kind, the last one, goes
 /// first: its head stands for all kinds, so it must not claim them complete when the machine loses the writes that follow.
@@ -76,10 +74,8 @@ impl Default for LoadSlice {
 /// Local state that is being read, slice by slice.
 #[derive(Debug)]
 pub struct Loading {
-    /// Monotonic time of its start.
-    pub(crate) since: Duration,
-    /// Monotonic time of the last progress message in the log.
-    logged: Duration,
+    /// How much was read.
+    pub(crate) progress: ReadProgress,
     pub(crate) task: Task,
     /// The state, with the windows that are being filled.
     pub state: Box<DedupeState>,
@@ -87,8 +83,6 @@ pub struct Loading {
     kinds: Vec<KindId>,
     /// Where reading continues, first offset of a block; `None` before the first block of a kind.
     from: Option<Offset>,
-    /// Identities read.
-    pub(crate) ids: u64,
     /// Identities stored when it began.
     total: u64,
 }
@@ -116,29 +110,17 @@ impl Loading {
     /// Fraction of the identities read so far, in 0..=1.
     #[must_use]
     pub fn share(&self) -> f64 {
-        (self.ids as f64 / self.total.max(1) as f64).min(1.0)
+        (self.progress.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
 
     /// Identities still to be read.
     pub(crate) fn left(&self) -> u64 {
-        self.total.saturating_sub(self.ids)
+        self.total.saturating_sub(self.progress.ids)
     }
 
     /// Identities read into empty windows.
     fn window_ids(&self) -> u64 {
-        if let Task::Windows { .. } = self.task { self.ids } else { 0 }
-    }
-
-    fn log(&mut self, now: Duration) {
-        if now.saturating_sub(self.logged) >= LOG_INTERVAL {
-            self.logged = now;
-            let percent = self.share() * 100.0;
-            tracing::info!(
-                partition = self.state.id,
-                ids = self.ids,
-                "loading local state, {percent:.0} % read"
-            );
-        }
+        if let Task::Windows { .. } = self.task { self.progress.ids } else { 0 }
     }
 }
 
@@ -240,9 +222,9 @@ fn begin_reading<W: WorkerPorts>(
     for kind in &kinds {
         total += ctx.store.ids(kind.window(id))?;
     }
-    let loading = Loading { since: now, logged: now, task, state, kinds, from: None, ids: 0, total };
+    let loading = Loading { progress: ReadProgress::start(now), task, state, kinds, from: None, total };
     if let Some(partition) = ctx.partitions.get_mut(id) {
-        partition.phase = Phase::Loading(Box::new(loading));
+        partition.enter(Phase::Loading(Box::new(loading)));
     }
     Ok(())
 }
@@ -271,7 +253,7 @@ impl Loading {
             if let (None, Task::Windows { .. }) = (self.from, &self.task) {
                 window.reserve(store.ids(window_id)?);
             }
-            let (task, read) = (&self.task, &mut self.ids);
+            let (task, read) = (&self.task, &mut self.progress.ids);
             let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
                 let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
@@ -287,7 +269,8 @@ impl Loading {
             })?;
             if rest.is_some() {
                 self.from = rest;
-                self.log(clock.elapsed());
+                let share = self.share();
+                self.progress.log(clock.elapsed(), self.state.id, ("loading local state", share));
                 return Ok(());
             }
             if let Task::Windows { stream_time_ms, .. } = &self.task {

@@ -5,6 +5,7 @@ pub mod loading;
 pub mod local;
 pub mod order;
 pub mod partitions;
+pub mod read_progress;
 pub mod rejections;
 pub mod restoring;
 pub mod rounds;
@@ -29,10 +30,11 @@ use crate::ports::LogId;
 /// The life cycle of a partition in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
 ///
 /// ```text
-/// assigned ─→ Locating ─→ Loading ─→ Restoring ─→ Running ─→ (revoked)
-///                 ↑  └───────┴─────────↑    └────↑ │
-///                 └──── abort, unknown result ─────┘
+/// assigned ─→ Locating ←─→ Loading, Restoring, Running
 /// ```
+///
+/// Every phase ends in `Locating` ([`TRANSITIONS`]): what follows it may fail, and then C is read again. A partition leaves the
+/// worker from any phase.
 #[derive(Debug)]
 pub enum Phase {
     /// Paused. The committed offset has to be read first.
@@ -43,6 +45,54 @@ pub enum Phase {
     Restoring(Box<Restoring>),
     /// Records are processed.
     Running(Running),
+}
+
+/// A phase without its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Locating,
+    Loading,
+    Restoring,
+    Running,
+}
+
+/// The allowed changes of the phase. Loading and restoring do not follow each other directly, and neither of them is followed
+/// by running: between them the partition holds no state that could be mistaken for a complete one.
+const TRANSITIONS: [(Stage, Stage); 7] = [
+    // A later attempt, or state that is kept.
+    (Stage::Locating, Stage::Locating),
+    (Stage::Locating, Stage::Loading),
+    (Stage::Locating, Stage::Restoring),
+    (Stage::Locating, Stage::Running),
+    (Stage::Loading, Stage::Locating),
+    (Stage::Restoring, Stage::Locating),
+    (Stage::Running, Stage::Locating),
+];
+
+impl Phase {
+    /// The state has to be read, not before `not_before`.
+    fn locating(not_before: Duration) -> Self {
+        Self::Locating(Locating { not_before, ..Locating::default() })
+    }
+
+    /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        match self {
+            Self::Restoring(restoring) => Some(restoring.share()),
+            Self::Loading(loading) => Some(loading.share()),
+            Self::Locating(_) | Self::Running(_) => None,
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        match self {
+            Self::Locating(_) => Stage::Locating,
+            Self::Loading(_) => Stage::Loading,
+            Self::Restoring(_) => Stage::Restoring,
+            Self::Running(_) => Stage::Running,
+        }
+    }
 }
 
 /// A partition whose committed offset has to be read.
@@ -83,8 +133,7 @@ pub struct Running {
 pub struct Partition {
     /// Partition number.
     pub id: PartitionId,
-    /// Its phase.
-    pub phase: Phase,
+    phase: Phase,
     /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
     /// agree. The first offset of its state log at that time.
     pub checked_from: Option<Offset>,
@@ -102,12 +151,25 @@ impl Partition {
     pub fn assigned(id: PartitionId, now: Duration) -> Self {
         Self {
             id,
-            phase: Phase::Locating(Locating { not_before: now, ..Locating::default() }),
+            phase: Phase::locating(now),
             checked_from: None,
             early_ends: 0,
             behind_state: None,
             rejections: Rejections::default(),
         }
+    }
+
+    /// Its phase.
+    #[must_use]
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Changes the phase, and returns the one that ended.
+    pub fn enter(&mut self, next: Phase) -> Phase {
+        let change = (self.phase.stage(), next.stage());
+        debug_assert!(TRANSITIONS.contains(&change), "partition {}: {change:?} is not allowed", self.id);
+        std::mem::replace(&mut self.phase, next)
     }
 
     /// Whether records are processed.
@@ -125,6 +187,12 @@ impl Partition {
     /// The partition, if its records are processed.
     pub fn running_mut(&mut self) -> Option<&mut Running> {
         if let Phase::Running(running) = &mut self.phase { Some(running) } else { None }
+    }
+
+    /// What a record of the partition changes, if its records are processed.
+    pub fn record_mut(&mut self) -> Option<(&mut Running, &mut Rejections)> {
+        let Self { phase, rejections, .. } = self;
+        if let Phase::Running(running) = phase { Some((running, rejections)) } else { None }
     }
 
     /// The state in memory; incomplete while it is being read.
@@ -151,20 +219,14 @@ impl Partition {
     /// Returns to `Locating`, where C is read again, not before `not_before`. State that was being read is dropped: it must not
     /// be mistaken for a complete one.
     pub fn relocate(&mut self, not_before: Duration) {
-        let locating = match self.leave(not_before) {
+        let locating = match self.enter(Phase::locating(not_before)) {
             Phase::Running(running) => {
                 Locating { not_before, state: Some(running.state), ..Locating::default() }
             }
             Phase::Locating(locating) => Locating { not_before, blocked: None, ..locating },
             Phase::Loading(_) | Phase::Restoring(_) => return,
         };
-        self.phase = Phase::Locating(locating);
-    }
-
-    /// Returns to `Locating` without any state, and returns the phase that ended.
-    fn leave(&mut self, not_before: Duration) -> Phase {
-        let after = Phase::Locating(Locating { not_before, ..Locating::default() });
-        std::mem::replace(&mut self.phase, after)
+        self.enter(Phase::Locating(locating));
     }
 
     /// Returns to `Locating` without any state; it is loaded again.
@@ -177,44 +239,66 @@ impl Partition {
 
     /// Returns to `Locating` with complete state.
     pub fn keep(&mut self, state: Box<DedupeState>, not_before: Duration) {
-        self.phase = Phase::Locating(Locating { not_before, state: Some(state), ..Locating::default() });
+        self.enter(Phase::Locating(Locating { not_before, state: Some(state), ..Locating::default() }));
     }
 
     /// Processes records from now on.
     pub fn run(&mut self, state: Box<DedupeState>) {
         let (order, stall) = (Order::default(), StallDetector::default());
-        self.phase = Phase::Running(Running { state, order, stall });
+        self.enter(Phase::Running(Running { state, order, stall }));
     }
 
     /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.
     pub fn take_restoring(&mut self, not_before: Duration) -> Option<Box<Restoring>> {
-        match self.leave(not_before) {
-            Phase::Restoring(restoring) => Some(restoring),
-            other => {
-                self.phase = other;
-                None
-            }
+        if !matches!(self.phase, Phase::Restoring(_)) {
+            return None;
+        }
+        if let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) {
+            Some(restoring)
+        } else {
+            None
         }
     }
 
     /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
     pub fn take_loaded(&mut self, not_before: Duration) -> Option<Box<Loading>> {
-        match self.leave(not_before) {
-            Phase::Loading(loading) if loading.is_done() => Some(loading),
-            other => {
-                self.phase = other;
-                None
-            }
+        if !matches!(&self.phase, Phase::Loading(loading) if loading.is_done()) {
+            return None;
+        }
+        if let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) {
+            Some(loading)
+        } else {
+            None
         }
     }
+}
 
-    /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
-    #[must_use]
-    pub fn restored_share(&self) -> Option<f64> {
-        match &self.phase {
-            Phase::Restoring(restoring) => Some(restoring.share()),
-            Phase::Loading(loading) => Some(loading.share()),
-            Phase::Locating(_) | Phase::Running(_) => None,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::Windows;
+
+    fn running() -> Partition {
+        let mut partition = Partition::assigned(0, Duration::ZERO);
+        partition.run(state());
+        partition
+    }
+
+    fn state() -> Box<DedupeState> {
+        Box::new(DedupeState::new(0, Windows::new([]), std::collections::BTreeSet::new()))
+    }
+
+    #[test]
+    fn a_partition_returns_to_locating_from_each_phase() {
+        let mut partition = running();
+        partition.relocate(Duration::ZERO);
+        partition.run(state());
+        assert!(partition.is_running());
+    }
+
+    #[test]
+    #[should_panic(expected = "(Running, Running) is not allowed")]
+    fn a_change_of_the_phase_that_is_not_declared_is_detected() {
+        running().run(state());
     }
 }

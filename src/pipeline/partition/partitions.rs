@@ -8,6 +8,8 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Locating, Partition, Phase, Running};
 
 /// The partitions of a worker, indexed by number.
+///
+/// Large because every part of the worker visits the partitions, each in another phase: most methods are iterators.
 #[derive(Debug, Default)]
 pub struct Partitions {
     all: Vec<Option<Box<Partition>>>,
@@ -30,8 +32,7 @@ impl Partitions {
 
     /// What a record of a running partition changes.
     pub fn record_mut(&mut self, id: PartitionId) -> Option<(&mut Running, &mut Rejections)> {
-        let Partition { phase, rejections, .. } = self.all.get_mut(id as usize)?.as_deref_mut()?;
-        if let Phase::Running(running) = phase { Some((running, rejections)) } else { None }
+        self.all.get_mut(id as usize)?.as_deref_mut()?.record_mut()
     }
 
     /// Whether every partition is running, and none of them has a position that is only in this worker. The result is kept

@@ -12,6 +12,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::forgetting::Forgetting;
 use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::unwritten::Unwritten;
@@ -19,10 +20,9 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
 use crate::ports::{Head, Store};
 
-/// How often a restore logs its progress.
-const LOG_INTERVAL: Duration = Duration::from_secs(5);
-
 /// A restore from the state topic in progress.
+///
+/// Large because it holds all that one slice leaves for the next, and all that decides at the end whether the state is complete.
 #[derive(Debug)]
 pub struct Restoring {
     /// The state, complete up to the last block read.
@@ -31,10 +31,8 @@ pub struct Restoring {
     pub unwritten: Unwritten,
     /// The configured rule of each window.
     pub rules: Vec<(KindId, Fingerprint)>,
-    /// Monotonic time at which the restore started.
-    pub since: Duration,
-    /// Monotonic time of the last log message about its progress.
-    pub last_logged: Duration,
+    /// How much was read.
+    pub progress: ReadProgress,
     /// The committed offset that the state has to reach; `None` when the group has none.
     pub committed: Option<Offset>,
     /// State topic offset at which reading started.
@@ -53,8 +51,6 @@ pub struct Restoring {
     pub covered: Option<Offset>,
     /// The raw offset up to which local state was committed; may lie beyond the last block.
     pub confirmed: Option<Offset>,
-    /// Number of identities read.
-    pub ids: u64,
     /// The first block of a named kind that reaches beyond the blocks of the unnamed kind: its state topic offset,
     /// and the highest raw offset that such blocks cover.
     pub ahead: Option<(Offset, Offset)>,
@@ -84,7 +80,7 @@ impl Restoring {
         // The block is newer than the local state, and may end below `confirmed`. The records in between were all
         // duplicates, and they stay duplicates.
         self.confirmed = None;
-        self.ids += block.entries.len() as u64;
+        self.progress.ids += block.entries.len() as u64;
         self.state.state_next = self.resume_after(block, offset);
         self.last = Some(tail);
         self.first_ms.get_or_insert(block.time_first_ms);
@@ -113,15 +109,8 @@ impl Restoring {
     }
 
     pub(crate) fn log_progress(&mut self, now: Duration) {
-        if now.saturating_sub(self.last_logged) >= LOG_INTERVAL {
-            self.last_logged = now;
-            let percent = self.share() * 100.0;
-            tracing::info!(
-                partition = self.state.id,
-                ids = self.ids,
-                "restoring state, {percent:.0} % of the state topic read"
-            );
-        }
+        let share = self.share();
+        self.progress.log(now, self.state.id, ("restoring state from the state topic", share));
     }
 }
 
@@ -136,7 +125,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
     /// Writes what was read to the local store, and counts it: a counter looked up for each block took a noticeable part of
     /// the time of blocks with a single identity.
     pub(crate) fn write(&mut self, unwritten: &mut Unwritten) -> Result<(), WorkerError> {
-        self.report.restored(RestoreSource::StateTopic, unwritten.ids() as u64);
+        self.report.metrics.restored_ids(RestoreSource::StateTopic).inc_by(unwritten.ids() as u64);
         Ok(unwritten.write(self.store)?)
     }
 

@@ -21,6 +21,8 @@ pub struct Uncommitted {
 }
 
 /// The state of a partition. While it is loaded or restored, its windows are incomplete.
+///
+/// Large because it holds all that a checkpoint names and a head stores, which a commit changes together.
 #[derive(Debug)]
 pub struct DedupeState {
     /// Partition number.

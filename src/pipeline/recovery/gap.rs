@@ -11,56 +11,50 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::start_bounds::request_raw;
+use crate::pipeline::recovery::start_bounds::{StartBounds, request_raw};
 use crate::ports::{Failure, GroupMember, LogBounds, Remedy, Source, Truncation};
 
-impl Recovery {
-    /// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
-    /// not hold C and the configuration accepts the gap.
-    pub(crate) fn resume_offset<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        state: &mut DedupeState,
-    ) -> Result<Offset, WorkerError> {
-        let (id, committed) = (state.id, state.committed);
-        let truncated = access.source.truncated(id);
-        let mut bounds = self.raw_bounds(access, id)?;
-        if truncated.is_some() || !(bounds.low..=bounds.high).contains(&committed) {
-            // Only the current bounds show a gap: the log may have grown since the request for all partitions.
-            bounds = request_raw::<W>(access.source, &access.ctx.options, &[id])?
-                .first()
-                .copied()
-                .unwrap_or(bounds);
-        }
-        let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
-        if truncated.is_none() && committed > bounds.high && is_covered {
-            // The records at the end of the log may have been written after it was truncated. The client determines the
-            // offset of the truncation when it starts reading at C, and reports it.
-            return Ok(committed);
-        }
-        let Some(gap) = gap(committed, bounds, truncated) else { return Ok(committed) };
-        check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
-        let names = format!(
-            "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
-            access.ctx.options.raw, bounds.low, bounds.high, gap.reason
-        );
-        if access.ctx.options.on_gap == OnGap::Stop {
-            return Err(Fatal::Operator(format!(
-                "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
-                 DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
-                 is stopped",
-                gap.nearest
-            ))
-            .into());
-        }
-        if gap.nearest > gap.same_until {
-            // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
-            // again and again.
-            state.committed_epoch = None;
-        }
-        accept(access.ctx, state, gap.nearest, &names)
+/// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
+/// not hold C and the configuration accepts the gap.
+pub(crate) fn resume_offset<W: WorkerPorts>(
+    bounds: &mut StartBounds,
+    access: &mut Access<'_, W>,
+    state: &mut DedupeState,
+) -> Result<Offset, WorkerError> {
+    let (id, committed) = (state.id, state.committed);
+    let truncated = access.source.truncated(id);
+    let mut log = bounds.raw(access, id)?;
+    if truncated.is_some() || !(log.low..=log.high).contains(&committed) {
+        // Only the current bounds show a gap: the log may have grown since the request for all partitions.
+        log = request_raw::<W>(access.source, &access.ctx.options, &[id])?.first().copied().unwrap_or(log);
     }
+    let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
+    if truncated.is_none() && committed > log.high && is_covered {
+        // The records at the end of the log may have been written after it was truncated. The client determines the
+        // offset of the truncation when it starts reading at C, and reports it.
+        return Ok(committed);
+    }
+    let Some(gap) = gap(committed, log, truncated) else { return Ok(committed) };
+    check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
+    let names = format!(
+        "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
+        access.ctx.options.raw, log.low, log.high, gap.reason
+    );
+    if access.ctx.options.on_gap == OnGap::Stop {
+        return Err(Fatal::Operator(format!(
+            "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
+             DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
+             is stopped",
+            gap.nearest
+        ))
+        .into());
+    }
+    if gap.nearest > gap.same_until {
+        // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
+        // again and again.
+        state.committed_epoch = None;
+    }
+    accept(access.ctx, state, gap.nearest, &names)
 }
 
 /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
@@ -105,8 +99,8 @@ fn accept<W: WorkerPorts>(
     state.committed = committed.min(next);
     state.next = next;
     state.uncommitted_position = true;
-    ctx.report.offset_reset(OffsetReset::Gap);
-    ctx.report.skipped(skipped);
+    ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
+    ctx.report.metrics.gap_offsets().inc_by(skipped);
     Ok(next)
 }
 
@@ -137,12 +131,12 @@ pub(crate) fn rewound<W: WorkerPorts>(
         ))
         .into()),
         OnRewind::Skip => {
-            ctx.report.offset_reset(OffsetReset::Rewound);
+            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
             tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
             Ok(covered)
         }
         OnRewind::Reemit => {
-            ctx.report.offset_reset(OffsetReset::Rewound);
+            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
             tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
             forget_from(ctx, state, committed)?;
             Ok(committed)

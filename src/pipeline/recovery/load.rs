@@ -8,6 +8,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::loading::{
     AfterLoading, Budget, LoadSlice, Loading, LocalRead, Task, distributed,
 };
+use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
@@ -30,7 +31,7 @@ impl Recovery {
         let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
         let before = LocalRead::ids(&reads);
         let read = W::read_local(&access.ctx.store, &access.ctx.clock, &mut reads);
-        access.ctx.report.restored(RestoreSource::Local, LocalRead::ids(&reads) - before);
+        access.ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
         read?;
         for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
@@ -53,7 +54,7 @@ impl Recovery {
         access: &mut Access<'_, W>,
         loading: Loading,
     ) -> Result<(), WorkerError> {
-        let Loading { since, ids, task, mut state, .. } = loading;
+        let Loading { progress: ReadProgress { since, ids, .. }, task, mut state, .. } = loading;
         let next = match task {
             Task::Filters { load } => return self.start(access, state, load),
             Task::Windows { next, .. } => next,

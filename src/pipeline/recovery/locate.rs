@@ -19,6 +19,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_live;
 use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, Store, StoreError, WrittenEnds};
 
@@ -40,9 +41,9 @@ impl Recovery {
                 self.torn.blocked_by_others = None;
                 // Checked before a repair, because a repair commits too.
                 answers.iter().try_for_each(|answer| check_topic_ids(&access.ctx.options, answer))?;
-                access.committer.count_if_committed(access.ctx, &answers);
+                access.committer.undecided.count_if_committed(access.ctx, &answers);
                 let checked = self.torn.reconcile(access, &answers)?;
-                access.committer.count_if_aborted(access.ctx, &answers, &checked);
+                access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
                 let began = access.ctx.clock.elapsed();
                 for answer in answers.iter().filter(|answer| checked.contains(&answer.partition)) {
                     self.located(access, answer)?;
@@ -54,39 +55,11 @@ impl Recovery {
                 Ok(())
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
-                self.blocked(access, waiting)?;
+                end_pending(&mut self.torn, access, waiting)?;
                 Err(failed.into())
             }
             Err(failed) => Err(failed.into()),
         }
-    }
-
-    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
-    /// metadata of the last commit names the writer, which is fenced.
-    pub(super) fn blocked<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        waiting: &[PartitionId],
-    ) -> Result<(), WorkerError> {
-        let stable = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
-        let blocked = blocked_for(access.ctx, &stable);
-        if blocked < REQUEST_TIMEOUT {
-            return Ok(());
-        }
-        if blocked > access.ctx.options.transaction_timeout {
-            return waiting
-                .first()
-                .map_or(Ok(()), |first| self.torn.end_blocking(access, *first, Rounds::default()));
-        }
-        let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-        let others = writers.filter(|writer| !writer.is_empty() && *writer != access.ctx.options.writer);
-        let writers = without_live::<W>(&access.ctx.options, access.source, others.collect())?;
-        for writer in writers {
-            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
-                "a pending transaction of another instance blocks the committed offsets; fencing its writer");
-            access.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
-        }
-        Ok(())
     }
 
     pub(super) fn located<W: WorkerPorts>(
@@ -147,6 +120,32 @@ impl Recovery {
             StatePlan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
         }
     }
+}
+
+/// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
+/// metadata of the last commit names the writer, which is fenced.
+fn end_pending<W: WorkerPorts>(
+    torn: &mut Torn,
+    access: &mut Access<'_, W>,
+    waiting: &[PartitionId],
+) -> Result<(), WorkerError> {
+    let stable = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
+    let blocked = blocked_for(access.ctx, &stable);
+    if blocked < REQUEST_TIMEOUT {
+        return Ok(());
+    }
+    if blocked > access.ctx.options.transaction_timeout {
+        return waiting.first().map_or(Ok(()), |first| torn.end_blocking(access, *first, Rounds::default()));
+    }
+    let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+    let others = writers.filter(|writer| !writer.is_empty() && *writer != access.ctx.options.writer);
+    let writers = without_live::<W>(&access.ctx.options, access.source, others.collect())?;
+    for writer in writers {
+        tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
+            "a pending transaction of another instance blocks the committed offsets; fencing its writer");
+        access.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
+    }
+    Ok(())
 }
 
 /// Takes the partition's local state. The state in memory is valid only if no other worker held the local state

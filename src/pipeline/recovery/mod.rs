@@ -24,6 +24,7 @@ use crate::pipeline::partition::loading::begin_refilling;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Partition, Phase, Running};
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::recovery::gap::resume_offset;
 use crate::pipeline::recovery::locate::take_local_state;
 use crate::pipeline::recovery::restore::abandon_restore;
 use crate::pipeline::recovery::start_bounds::StartBounds;
@@ -35,6 +36,8 @@ use crate::ports::{Source, StateLog};
 const READ_SLICE: Duration = Duration::from_millis(20);
 
 /// What starts partitions.
+///
+/// Large because each step of a start is one method, in the file of that step, and a step may be followed by several others.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// The transactional producer, and what earlier producers left open.
@@ -58,7 +61,8 @@ impl Recovery {
     fn advance<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
         let partition_limit = &access.ctx.options.partition_limit;
-        let due = |p: &Partition| matches!(&p.phase, Phase::Locating(locating) if locating.not_before <= now);
+        let due =
+            |p: &Partition| matches!(p.phase(), Phase::Locating(locating) if locating.not_before <= now);
         let waiting =
             access.ctx.partitions.ids(|p| due(p) && !p.rejections.waits(now) && partition_limit.covers(p.id));
         if !waiting.is_empty() && !access.committer.transaction.is_open() {
@@ -87,7 +91,7 @@ impl Recovery {
         if !is_grave(&outcome) {
             outcome = self.search_forgotten(access, until).and(outcome);
         }
-        let is_reading = |p: &Partition| matches!(&p.phase, Phase::Restoring(it) if it.forgetting.is_none());
+        let is_reading = |p: &Partition| matches!(p.phase(), Phase::Restoring(it) if it.forgetting.is_none());
         loop {
             let left = until.saturating_sub(access.ctx.clock.elapsed());
             if is_grave(&outcome) || left.is_zero() || !access.ctx.partitions.iter().any(is_reading) {
@@ -142,7 +146,7 @@ impl Recovery {
         load: Option<(Duration, u64)>,
     ) -> Result<(), WorkerError> {
         let id = state.id;
-        let resumed = self.resume_offset(access, &mut state);
+        let resumed = resume_offset(&mut self.start_bounds, access, &mut state);
         if resumed.is_ok() && state.windows.iter().any(|(_, window)| window.has_stale_filters()) {
             return begin_refilling(access.ctx, state, load);
         }
@@ -158,7 +162,7 @@ impl Recovery {
         }
         partition.run(state);
         if let Some((began, _)) = load {
-            access.ctx.report.restore_took(now.saturating_sub(began));
+            access.ctx.report.metrics.restore_seconds().observe(now.saturating_sub(began).as_secs_f64());
         }
         commit_pending_position(access, id)
     }

@@ -12,6 +12,7 @@ use crate::pipeline::failpoint;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::clear;
 use crate::pipeline::partition::local::{all_expired, is_behind_the_log, usable};
+use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::partition::restoring::{Restorer, Restoring};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::unwritten::Unwritten;
@@ -19,6 +20,7 @@ use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::complete::is_restored;
+use crate::pipeline::recovery::restored_offset::end_offset;
 use crate::ports::{Committed, StateItem, StateLog, Store};
 
 /// What a restore starts with.
@@ -41,7 +43,7 @@ impl Recovery {
         base: Base,
     ) -> Result<(), WorkerError> {
         let id = answer.partition;
-        let bounds = self.state_bounds(access, id)?;
+        let bounds = self.start_bounds.state(access, id)?;
         if let Some(checkpoint) = checkpoint.as_ref().filter(|c| c.state_next > bounds.high) {
             return Err(
                 state_is_truncated(&access.ctx.options, id, bounds.high, checkpoint.state_next).into()
@@ -69,8 +71,7 @@ impl Recovery {
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
         let now = access.ctx.clock.elapsed();
         let restoring = Restoring {
-            since: now,
-            last_logged: now,
+            progress: ReadProgress::start(now),
             committed: answer.offset,
             from,
             until: bounds.stable,
@@ -80,7 +81,6 @@ impl Recovery {
             first_ms: None,
             covered: Some(state.windows.next()).filter(|next| *next > 0),
             confirmed: usable.map(|(_, confirmed)| confirmed),
-            ids: 0,
             ahead: None,
             emptied: access.ctx.options.kinds_by_other_rules(checkpoint.as_ref()),
             left_out: BTreeMap::new(),
@@ -91,7 +91,7 @@ impl Recovery {
             rules: access.ctx.options.rules(),
         };
         if let Some(partition) = access.ctx.partitions.get_mut(id) {
-            partition.phase = Phase::Restoring(Box::new(restoring));
+            partition.enter(Phase::Restoring(Box::new(restoring)));
         }
         let opened = self.read_from(access, id, (from, bounds.stable));
         if opened.is_err() {
@@ -121,7 +121,7 @@ impl Recovery {
         until: Duration,
     ) -> Result<(), WorkerError> {
         let is_searching =
-            |p: &Partition| matches!(&p.phase, Phase::Restoring(it) if it.forgetting.is_some());
+            |p: &Partition| matches!(p.phase(), Phase::Restoring(it) if it.forgetting.is_some());
         for id in access.ctx.partitions.ids(is_searching) {
             let searched = self.search_forgotten_of(access, id, until);
             if searched.is_err() {
@@ -201,8 +201,11 @@ impl Recovery {
         }
         restoring.log_left_out(&access.ctx.options.state);
         access.ctx.log.close(id)?;
-        let Some(committed) = self.end_offset(access, &mut restoring)? else { return Ok(()) };
-        let Restoring { mut state, checkpoint, since, ids, .. } = *restoring;
+        let Some(committed) = end_offset(&mut self.start_bounds, access, &mut restoring)? else {
+            return Ok(());
+        };
+        let Restoring { mut state, checkpoint, progress, .. } = *restoring;
+        let ReadProgress { since, ids, .. } = progress;
         // An offset without our metadata was set by another program.
         state.uncommitted_position |= restoring.committed.is_some() && checkpoint.is_none();
         state.state_next = state.state_next.max(next);

@@ -10,89 +10,86 @@ use crate::pipeline::partition::local::all_expired;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::rewound;
+use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::ports::GroupMember;
 
-impl Recovery {
-    /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
-    pub(crate) fn end_offset<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        restoring: &mut Restoring,
-    ) -> Result<Option<Offset>, WorkerError> {
-        let state = &mut *restoring.state;
-        let offset = match (restoring.committed, restoring.covered) {
-            (Some(committed), Some(covered)) if covered > committed => {
-                let Some(partition) = access.ctx.partitions.get_mut(state.id) else { return Ok(None) };
-                // Another instance may have committed between reading C and reading the state topic, so at the first occurrence
-                // C is read again: offsets and blocks are committed together.
-                if partition.behind_state.replace(committed) != Some(committed) {
-                    return Ok(None);
-                }
-                rewound(access.ctx, state, committed, covered)?
+/// The offset at which the restored state ends; `None` when the committed offset has to be read again.
+pub(crate) fn end_offset<W: WorkerPorts>(
+    bounds: &mut StartBounds,
+    access: &mut Access<'_, W>,
+    restoring: &mut Restoring,
+) -> Result<Option<Offset>, WorkerError> {
+    let state = &mut *restoring.state;
+    let offset = match (restoring.committed, restoring.covered) {
+        (Some(committed), Some(covered)) if covered > committed => {
+            let Some(partition) = access.ctx.partitions.get_mut(state.id) else { return Ok(None) };
+            // Another instance may have committed between reading C and reading the state topic, so at the first occurrence
+            // C is read again: offsets and blocks are committed together.
+            if partition.behind_state.replace(committed) != Some(committed) {
+                return Ok(None);
             }
-            (Some(committed), _) => committed,
-            (None, Some(covered)) => {
-                let end = restoring.confirmed.map_or(covered, |confirmed| confirmed.max(covered));
-                tracing::warn!(
-                    partition = state.id,
-                    offset = end,
-                    "the group has no committed offset (offsets expire when a group is empty for long); \
-                     continuing at the end of the state"
-                );
-                access.ctx.report.offset_reset(OffsetReset::Expired);
-                // Other instances read the position from the group.
-                state.uncommitted_position = true;
-                end
-            }
-            // Nothing was committed yet: the partition starts again at the same offset.
-            (None, None) => match restoring.confirmed {
-                Some(confirmed) => {
-                    state.uncommitted_position =
-                        access.ctx.options.start == Start::Latest || restoring.low > 0;
-                    confirmed
-                }
-                None if restoring.low > 0 => {
-                    return Err(all_expired(&access.ctx.options, state.id, None).into());
-                }
-                None => self.first_offset(access, state)?,
-            },
-        };
-        Ok(Some(offset))
-    }
-
-    fn first_offset<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        state: &mut DedupeState,
-    ) -> Result<Offset, WorkerError> {
-        let id = state.id;
-        let bounds = self.raw_bounds(access, id)?;
-        if was_added_later::<W>(&access.ctx.options, access.source, id)? {
-            // Records that were written before the partition was first assigned belong to it too.
-            tracing::info!(
-                partition = id,
-                offset = bounds.low,
-                "new partition of the raw topic; starting at the earliest offset"
+            rewound(access.ctx, state, committed, covered)?
+        }
+        (Some(committed), _) => committed,
+        (None, Some(covered)) => {
+            let end = restoring.confirmed.map_or(covered, |confirmed| confirmed.max(covered));
+            tracing::warn!(
+                partition = state.id,
+                offset = end,
+                "the group has no committed offset (offsets expire when a group is empty for long); \
+                 continuing at the end of the state"
             );
-            access.ctx.report.offset_reset(OffsetReset::Grown);
-            return Ok(bounds.low);
+            access.ctx.report.metrics.offset_resets(OffsetReset::Expired).inc();
+            // Other instances read the position from the group.
+            state.uncommitted_position = true;
+            end
         }
-        match access.ctx.options.start {
-            Start::Earliest => Ok(bounds.low),
-            Start::Latest => {
-                // Committed at once, because the log end will be a different offset for the next owner.
-                state.uncommitted_position = true;
-                Ok(bounds.stable)
+        // Nothing was committed yet: the partition starts again at the same offset.
+        (None, None) => match restoring.confirmed {
+            Some(confirmed) => {
+                state.uncommitted_position = access.ctx.options.start == Start::Latest || restoring.low > 0;
+                confirmed
             }
-            Start::Stop => Err(Fatal::Operator(format!(
-                "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
-                 \"stop\"; set it to earliest or latest",
-                access.ctx.options.state, access.ctx.options.raw
-            ))
-            .into()),
+            None if restoring.low > 0 => {
+                return Err(all_expired(&access.ctx.options, state.id, None).into());
+            }
+            None => first_offset(bounds, access, state)?,
+        },
+    };
+    Ok(Some(offset))
+}
+
+fn first_offset<W: WorkerPorts>(
+    bounds: &mut StartBounds,
+    access: &mut Access<'_, W>,
+    state: &mut DedupeState,
+) -> Result<Offset, WorkerError> {
+    let id = state.id;
+    let log = bounds.raw(access, id)?;
+    if was_added_later::<W>(&access.ctx.options, access.source, id)? {
+        // Records that were written before the partition was first assigned belong to it too.
+        tracing::info!(
+            partition = id,
+            offset = log.low,
+            "new partition of the raw topic; starting at the earliest offset"
+        );
+        access.ctx.report.metrics.offset_resets(OffsetReset::Grown).inc();
+        return Ok(log.low);
+    }
+    match access.ctx.options.start {
+        Start::Earliest => Ok(log.low),
+        Start::Latest => {
+            // Committed at once, because the log end will be a different offset for the next owner.
+            state.uncommitted_position = true;
+            Ok(log.stable)
         }
+        Start::Stop => Err(Fatal::Operator(format!(
+            "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
+             \"stop\"; set it to earliest or latest",
+            access.ctx.options.state, access.ctx.options.raw
+        ))
+        .into()),
     }
 }
 

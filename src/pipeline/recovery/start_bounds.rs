@@ -18,7 +18,6 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
 use crate::ports::{Failure, LogBounds, LogId, LogTails, Remedy, Source};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
@@ -49,6 +48,36 @@ impl StartBounds {
     pub fn clear(&mut self) {
         self.raw.bounds.clear();
         self.state.bounds.clear();
+    }
+
+    /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
+    pub(crate) fn raw<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<LogBounds, WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
+        let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
+        self.raw.get((id, now), || starting(partitions, options), request)
+    }
+
+    /// The bounds of the state log of a partition that is about to start.
+    pub(crate) fn state<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<LogBounds, WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
+        self.state.get(
+            (id, now),
+            || starting(partitions, options),
+            |ids| {
+                let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
+                Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
+            },
+        )
     }
 }
 
@@ -84,38 +113,6 @@ impl Answers {
 fn single(id: PartitionId, bounds: Vec<LogBounds>) -> Result<LogBounds, WorkerError> {
     let what = || format!("the log bounds of partition {id} are missing in the response; retrying");
     Ok(bounds.into_iter().next().ok_or_else(|| Failure::new(Remedy::Retry, what()))?)
-}
-
-impl Recovery {
-    /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
-    pub(crate) fn raw_bounds<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<LogBounds, WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
-        let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
-        self.start_bounds.raw.get((id, now), || starting(partitions, options), request)
-    }
-
-    /// The bounds of the state log of a partition that is about to start.
-    pub(crate) fn state_bounds<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<LogBounds, WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
-        self.start_bounds.state.get(
-            (id, now),
-            || starting(partitions, options),
-            |ids| {
-                let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
-                Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
-            },
-        )
-    }
 }
 
 /// Requests the bounds of these raw logs now. Fails when raw was recreated: also a log that holds the committed offset may be

@@ -12,14 +12,14 @@ pub(super) fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
     windows.map(Window::false_positive_rate).fold(0.0, f64::max)
 }
 
-pub(super) fn kinds(partitions: &Partitions, names: &[String]) -> Vec<KindStatus> {
-    let with_name = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
+pub(super) fn kinds<'a>(partitions: &Partitions, names: impl Iterator<Item = &'a str>) -> Vec<KindStatus> {
+    let with_name = names.enumerate().filter(|(_, name)| !name.is_empty());
     let statuses = with_name.flat_map(|(number, name)| {
         let windows = partitions.iter().filter_map(move |p| p.state()?.windows.get(number));
         windows.map(|window| {
             let asked_seconds = window.configured().as_secs_f64();
             KindStatus {
-                kind: name.clone(),
+                kind: name.to_owned(),
                 asked_seconds,
                 window_seconds: window.effective_seconds().min(asked_seconds),
                 window_ids: window.ids(),
@@ -38,7 +38,7 @@ pub(super) fn status(
     let windows = partition.state().map(|state| &state.windows);
     let window = windows.and_then(Windows::unnamed);
     let running = partition.running().map(|running| &running.state);
-    let share = partition.restored_share();
+    let share = partition.phase().share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
         partition: partition.id,
@@ -49,7 +49,7 @@ pub(super) fn status(
         },
         reason: match share {
             Some(share) => {
-                let is_local = matches!(partition.phase, Phase::Loading(_));
+                let is_local = matches!(partition.phase(), Phase::Loading(_));
                 let of = if is_local { "local state" } else { "state topic" };
                 Some(format!("{:.0} % of the {of} read", share * 100.0))
             }

@@ -234,7 +234,7 @@ pub(crate) fn purge<W: WorkerPorts>(
     // After a failure the offset above may be pending, and the marker of our next commit would commit it: 0 for a partition
     // that has none. A new producer checks that no offset is pending before it begins a transaction.
     purged.map_err(|error| if is_ours { error.renewing() } else { error })?;
-    access.ctx.report.torn(Resolution::Aborted);
+    access.ctx.report.metrics.torn_transactions(Resolution::Aborted).inc();
     Ok(())
 }
 

@@ -125,7 +125,7 @@ fn repair<W: WorkerPorts>(
         }),
     )
     .map_err(WorkerError::rewinding)?;
-    access.ctx.report.torn(resolution);
+    access.ctx.report.metrics.torn_transactions(resolution).inc();
     if let Some(partition) = access.ctx.partitions.get_mut(id) {
         partition.unload(access.ctx.clock.elapsed());
     }

@@ -1,11 +1,13 @@
 //! Requests of the admin API to a running worker, answered between two transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::{ANSWER, Answer, OwnerPlace, Request, RequestError, WindowPart};
 use crate::dedupe::{ForgetRecord, Identity, IndexKey, Offset, PartitionId, Window, WindowId};
+use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
@@ -13,7 +15,6 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
 use crate::ports::StoreError;
 
@@ -22,14 +23,36 @@ const LAST_SLICE: Duration = Duration::from_secs(1);
 /// The owner of an identity that is a false positive of a filter: no record has it.
 const NO_OWNER: Offset = Offset::MAX;
 
-impl<W: WorkerPorts> Parts<W> {
-    /// Answers one request, if there is any, or continues with it. Forgetting an id is a transaction of its own: its record in
-    /// the state topic and the unchanged offsets, committed together.
-    pub(crate) fn answer_request(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let now = self.ctx.clock.elapsed();
-        let Some(mut search) = self.search.take().or_else(|| self.next_request(now)) else { return Ok(()) };
-        let LoadSlice { ids, time, .. } = self.ctx.options.load_slice;
-        if !read_slice(&self.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
+/// The requests of the admin API.
+#[derive(Default)]
+pub(crate) struct Admin {
+    requests: Option<Receiver<Request>>,
+    /// The request whose blocks are being searched.
+    search: Option<Search>,
+}
+
+impl Admin {
+    /// Answers the requests of this channel.
+    pub(crate) fn new(requests: Receiver<Request>) -> Self {
+        Self { requests: Some(requests), search: None }
+    }
+
+    /// Whether a request waits for its next slice.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// Answers one request, if there is any, or continues with it. `can_write` is whether a transaction can be written.
+    pub(crate) fn answer_request<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        can_write: bool,
+    ) -> Result<(), WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let next = || self.requests.as_ref()?.try_recv().ok().map(|request| Search::new(request, now));
+        let Some(mut search) = self.search.take().or_else(next) else { return Ok(()) };
+        let LoadSlice { ids, time, .. } = access.ctx.options.load_slice;
+        if !read_slice(access.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
             // The requester does not wait for longer.
             if now.saturating_sub(search.since) < ANSWER {
                 self.search = Some(search);
@@ -38,60 +61,60 @@ impl<W: WorkerPorts> Parts<W> {
         }
         if search.request.forget {
             // Pending records have no committed owner yet.
-            self.committer.commit(&mut self.ctx, source)?;
-            let until = self.ctx.clock.elapsed() + LAST_SLICE;
-            if !search_new(&self.ctx, &mut search, SliceLimit { ids: u64::MAX, until })? {
+            access.committer.commit(access.ctx, access.source)?;
+            let until = access.ctx.clock.elapsed() + LAST_SLICE;
+            if !search_new(access.ctx, &mut search, SliceLimit { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());
             }
         }
-        self.answer(source, &search)
+        answer(access, &search, can_write)
     }
+}
 
-    fn next_request(&self, now: Duration) -> Option<Search> {
-        self.control.as_ref()?.try_recv().ok().map(|request| Search::new(request, now))
-    }
-
-    fn answer(&mut self, source: &W::Source, search: &Search) -> Result<(), WorkerError> {
-        let request = &search.request;
-        let answer = find_owners(&self.ctx, search)?;
-        if request.forget && !answer.places.is_empty() {
-            if !self.recovery.torn.is_prepared {
-                let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
-                request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
-                return Ok(());
-            }
-            let owners = all_owners(&self.ctx.options, search, &answer.places);
-            self.forget(source, (request.identity, &owners), &answer.places)?;
+fn answer<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    search: &Search,
+    can_write: bool,
+) -> Result<(), WorkerError> {
+    let request = &search.request;
+    let answer = find_owners(access.ctx, search)?;
+    if request.forget && !answer.places.is_empty() {
+        if !can_write {
+            let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
+            request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
+            return Ok(());
         }
-        // The requester may have timed out and closed the channel.
-        request.answer.send(Ok(answer)).ok();
-        Ok(())
+        let owners = all_owners(&access.ctx.options, search, &answer.places);
+        forget(access, (request.identity, &owners), &answer.places)?;
     }
+    // The requester may have timed out and closed the channel.
+    request.answer.send(Ok(answer)).ok();
+    Ok(())
+}
 
-    fn forget(
-        &mut self,
-        source: &W::Source,
-        (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
-        places: &[OwnerPlace],
-    ) -> Result<(), WorkerError> {
-        self.committer.transaction.begin(&mut self.committer.sink, || self.ctx.clock.elapsed())?;
-        for (id, running) in self.ctx.partitions.running_mut() {
-            let Some(owners) = owners.get(&id) else { continue };
-            let state = &mut running.state;
-            let forgotten = ForgetRecord {
-                hash: self.ctx.options.hash,
-                partition: id,
-                number: state.forgets + 1,
-                at: state.committed,
-                owners: owners.iter().map(|owner| (*owner, identity)).collect(),
-            };
-            self.committer.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
-        }
-        self.committer.commit(&mut self.ctx, source)?;
-        tracing::info!(?places, "id forgotten");
-        Ok(())
+/// Forgetting an id is a transaction of its own: its record in the state topic and the unchanged offsets, committed together.
+fn forget<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
+    places: &[OwnerPlace],
+) -> Result<(), WorkerError> {
+    access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
+    for (id, running) in access.ctx.partitions.running_mut() {
+        let Some(owners) = owners.get(&id) else { continue };
+        let state = &mut running.state;
+        let forgotten = ForgetRecord {
+            hash: access.ctx.options.hash,
+            partition: id,
+            number: state.forgets + 1,
+            at: state.committed,
+            owners: owners.iter().map(|owner| (*owner, identity)).collect(),
+        };
+        access.committer.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
     }
+    access.committer.commit(access.ctx, access.source)?;
+    tracing::info!(?places, "id forgotten");
+    Ok(())
 }
 
 /// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, WindowId};
 use crate::pipeline::commit::Committer;
+use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
@@ -39,6 +40,37 @@ pub(crate) struct Membership {
     replaced: Vec<Duration>,
     /// Monotonic times at which another process may have fenced the producer.
     fenced: Vec<Duration>,
+}
+
+impl Membership {
+    /// Another process may have replaced this member. A single process is replaced once per outage, so a few times are
+    /// tolerated.
+    pub(crate) fn replaced(
+        &mut self,
+        options: &WorkerOptions,
+        now: Duration,
+        failed: &Failure,
+    ) -> Result<(), Fatal> {
+        if self.rejoining {
+            return Ok(());
+        }
+        let times = count_recent(&mut self.replaced, now);
+        if times > REPLACED_MAX { Err(second_process(options, failed)) } else { Ok(()) }
+    }
+
+    /// Another process may have fenced the producer. A transaction timeout causes the same error, so a few times are
+    /// tolerated.
+    pub(crate) fn fenced(
+        &mut self,
+        options: &WorkerOptions,
+        (now, transaction): (Duration, &Transaction),
+        failed: &Failure,
+    ) -> Result<(), Fatal> {
+        let remaining = transaction.remaining(now, options.transaction_timeout);
+        let within_timeout = remaining.is_none_or(|remaining| !remaining.is_zero());
+        let times = count_recent(&mut self.fenced, now);
+        if within_timeout && times > FENCED_MAX { Err(second_process(options, failed)) } else { Ok(()) }
+    }
 }
 
 impl<W: WorkerPorts> Parts<W> {
@@ -119,31 +151,6 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.rejoining = false;
         closed.into_iter().collect::<Result<(), _>>()?;
         ended
-    }
-
-    /// A single process is replaced once per outage, so a few times are tolerated.
-    pub(crate) fn replaced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        if self.membership.rejoining {
-            return Ok(());
-        }
-        let times = count_recent(&mut self.membership.replaced, self.ctx.clock.elapsed());
-        if times > REPLACED_MAX { Err(second_process(&self.ctx.options, failed)) } else { Ok(()) }
-    }
-
-    /// A transaction timeout causes the same error, so a few times are tolerated.
-    pub(crate) fn fenced(&mut self, failed: &Failure) -> Result<(), Fatal> {
-        let now = self.ctx.clock.elapsed();
-        let within_timeout = self
-            .committer
-            .transaction
-            .remaining(now, self.ctx.options.transaction_timeout)
-            .is_none_or(|remaining| !remaining.is_zero());
-        let times = count_recent(&mut self.membership.fenced, now);
-        if within_timeout && times > FENCED_MAX {
-            Err(second_process(&self.ctx.options, failed))
-        } else {
-            Ok(())
-        }
     }
 }
 

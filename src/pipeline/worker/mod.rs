@@ -29,8 +29,8 @@ use crate::pipeline::recovery::gap::has_uncommitted_position;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
+use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::Membership;
-use crate::pipeline::worker::search::Search;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 
@@ -50,10 +50,7 @@ pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) recovery: Recovery,
     pub(crate) membership: Membership,
     pub(crate) stalls: StallCheck,
-    /// Requests of the admin API.
-    pub(crate) control: Option<Receiver<Request>>,
-    /// The request whose blocks are being searched.
-    pub(crate) search: Option<Search>,
+    pub(crate) admin: Admin,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
     pub(crate) unreachable: bool,
 }
@@ -79,8 +76,7 @@ impl<W: WorkerPorts> Worker<W> {
             recovery: Recovery::default(),
             membership: Membership::default(),
             stalls: StallCheck::default(),
-            control: None,
-            search: None,
+            admin: Admin::default(),
             unreachable: false,
             ctx: Context::new((log, store), clock, options, report),
         };
@@ -90,7 +86,7 @@ impl<W: WorkerPorts> Worker<W> {
     /// Makes the worker answer the requests of this channel.
     #[must_use]
     pub fn answering(mut self, control: Receiver<Request>) -> Self {
-        self.parts.control = Some(control);
+        self.parts.admin = Admin::new(control);
         self
     }
 
@@ -157,15 +153,13 @@ impl<W: WorkerPorts> Parts<W> {
     fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let until = self.ctx.clock.elapsed() + self.ctx.options.iteration_time;
         self.serve(source)?;
-        self.answer_request(source)?;
-        self.wake_stalled(source)?;
+        let can_write = self.recovery.torn.is_prepared;
+        let mut access = Access { ctx: &mut self.ctx, committer: &mut self.committer, source };
+        self.admin.answer_request(&mut access, can_write)?;
+        self.stalls.wake_stalled(access.ctx, source)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
-        let recovered = self.recovery.make_ready(&mut Access {
-            ctx: &mut self.ctx,
-            committer: &mut self.committer,
-            source,
-        });
+        let recovered = self.recovery.make_ready(&mut access);
         if recovered.as_ref().is_err_and(WorkerError::is_grave) {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
@@ -187,7 +181,9 @@ impl<W: WorkerPorts> Parts<W> {
         }
         let wait = self.wait();
         // While transactions are reduced, one iteration reads no more than one of them: commits take long then.
-        let most = self.committer.transaction.records_left().map_or(CHUNK, |left| left.min(CHUNK));
+        let transaction = &self.committer.transaction;
+        let left = transaction.limit().records_left(transaction.size());
+        let most = left.map_or(CHUNK, |left| left.min(CHUNK));
         let (mut chunk, gathered) = gather(source, most, wait);
         let has_more = chunk.len() == most;
         self.ctx.progress.advance();
@@ -210,7 +206,7 @@ impl<W: WorkerPorts> Parts<W> {
         let due = self
             .committer
             .transaction
-            .remaining(self.ctx.clock.elapsed(), self.committer.interval(&self.ctx, has_more));
+            .remaining(self.ctx.clock.elapsed(), self.committer.pace.interval(&self.ctx.options, has_more));
         if due.is_some_and(|left| left.is_zero()) {
             self.committer.commit(&mut self.ctx, source)?;
         }
@@ -240,11 +236,11 @@ impl<W: WorkerPorts> Parts<W> {
         if !self.recovery.torn.is_prepared {
             return BUSY;
         }
-        if self.search.is_some() {
+        if self.admin.is_searching() {
             return Duration::ZERO;
         }
         if !self.ctx.partitions.has_nothing_pending() {
-            let is_reading = |p: &Partition| matches!(p.phase, Phase::Loading(_) | Phase::Restoring(_));
+            let is_reading = |p: &Partition| matches!(p.phase(), Phase::Loading(_) | Phase::Restoring(_));
             let is_starting = |p: &Partition| !p.is_running() && !p.rejections.waits(now);
             if self.ctx.partitions.iter().any(is_reading) {
                 // The next slice waits for the state topic where necessary.
@@ -257,7 +253,7 @@ impl<W: WorkerPorts> Parts<W> {
         let idle = if self.committer.transaction.waiting_since.is_some() { Duration::ZERO } else { IDLE };
         self.committer
             .transaction
-            .remaining(now, self.committer.interval(&self.ctx, false))
+            .remaining(now, self.committer.pace.interval(&self.ctx.options, false))
             .map_or(idle, |left| left.min(IDLE))
     }
 }

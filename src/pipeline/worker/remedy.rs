@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
-use crate::pipeline::commit::Committer;
+use crate::pipeline::commit::pace::FIRST_BACKOFF;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::Partition;
@@ -14,9 +14,6 @@ use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::membership::lease_lost;
 use crate::pipeline::worker::rejected::isolate_rejected;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
-
-/// The shortest pause after a failure.
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
 impl<W: WorkerPorts> Parts<W> {
     /// Applies the remedy of an error. Returns an error only when the process has to end.
@@ -50,11 +47,12 @@ impl<W: WorkerPorts> Parts<W> {
             }
             Remedy::Renew => self.renew(source),
             Remedy::Rejoin => {
-                self.replaced(&failed)?;
+                self.membership.replaced(&self.ctx.options, now, &failed)?;
                 self.rejoin(source)
             }
             Remedy::Fenced => {
-                self.fenced(&failed)?;
+                let open = (now, &self.committer.transaction);
+                self.membership.fenced(&self.ctx.options, open, &failed)?;
                 self.renew(source)
             }
         };
@@ -75,7 +73,7 @@ impl<W: WorkerPorts> Parts<W> {
         if self.committer.transaction.is_open() {
             self.committer.abort(&mut self.ctx, source)?;
         }
-        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.backoff() };
+        let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };
         self.ctx.relocate(source, pause)
     }
 
@@ -86,10 +84,10 @@ impl<W: WorkerPorts> Parts<W> {
         self.recovery.torn.replace();
         self.ctx.partitions.iter_mut().for_each(|p| p.checked_from = None);
         if self.committer.transaction.is_open() {
-            self.committer.count_ended(&mut self.ctx);
+            self.committer.undecided.count_ended(&mut self.ctx, &mut self.committer.transaction);
         }
         self.committer.transaction.close();
-        let pause = self.committer.backoff();
+        let pause = self.committer.pace.backoff();
         self.ctx.relocate(source, pause)
     }
 }
@@ -136,13 +134,5 @@ fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
             Ok(())
         }
         WorkerError::Kafka(failed) => Err(Fatal::Operator(failed.what)),
-    }
-}
-
-impl<W: WorkerPorts> Committer<W> {
-    fn backoff(&mut self) -> Duration {
-        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
-        self.failures += 1;
-        pause
     }
 }

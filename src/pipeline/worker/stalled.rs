@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Stall;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector};
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::Parts;
 use crate::ports::Source;
 
 /// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
@@ -77,18 +77,20 @@ impl StallCheck {
         }
         is_due
     }
-}
 
-impl<W: WorkerPorts> Parts<W> {
     /// Reassigns stalled partitions inside the client.
-    pub(crate) fn wake_stalled(&mut self, source: &W::Source) -> Result<(), WorkerError> {
-        let now = self.ctx.clock.elapsed();
-        if !self.stalls.is_due(now) {
+    pub(crate) fn wake_stalled<W: WorkerPorts>(
+        &mut self,
+        ctx: &mut Context<W>,
+        source: &W::Source,
+    ) -> Result<(), WorkerError> {
+        let now = ctx.clock.elapsed();
+        if !self.is_due(now) {
             return Ok(());
         }
-        let (ends, patience) = (self.stalls.ends.all(), self.stalls.ends.patience);
+        let (ends, patience) = (self.ends.all(), self.ends.patience);
         let mut stalled = Vec::new();
-        for (id, running) in self.ctx.partitions.running_mut() {
+        for (id, running) in ctx.partitions.running_mut() {
             let next = running.state.next;
             let Some(log_end) = ends.get(&id).copied() else {
                 running.stall = StallDetector::default();
@@ -96,7 +98,7 @@ impl<W: WorkerPorts> Parts<W> {
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end };
             if let Some(stall) = running.stall.observe(now, seen, patience) {
-                self.ctx.report.stalled(stall);
+                ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
                 let last = running.state.epoch.filter(|epoch| epoch.covers(next));
                 stalled.push((id, next, last));
@@ -106,7 +108,7 @@ impl<W: WorkerPorts> Parts<W> {
             return Ok(());
         }
         source.reassign(&stalled).map_err(|failed| WorkerError::from(failed).rewinding())?;
-        for (id, running) in self.ctx.partitions.running_mut() {
+        for (id, running) in ctx.partitions.running_mut() {
             if stalled.iter().any(|(stalled, ..)| *stalled == id) {
                 running.order = Order::default();
             }

@@ -2,28 +2,60 @@
 
 use std::time::Duration;
 
-use crate::pipeline::commit::Committer;
-use crate::pipeline::context::Context;
-use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::options::WorkerOptions;
 
 /// Longest time that a transaction stays open while more records are waiting.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Duration of a commit that is slow because of the number of its partitions: with a few dozen it takes 10 to 40 ms, and a
 /// short `batch.interval` applies as it is configured.
-pub(super) const SLOW_COMMIT: Duration = Duration::from_millis(100);
+const SLOW_COMMIT: Duration = Duration::from_millis(100);
 
-impl<W: WorkerPorts> Committer<W> {
+/// The shortest pause after a failure.
+pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// How long recent commits took, and how many of them failed.
+#[derive(Debug, Default)]
+pub(crate) struct CommitPace {
+    /// Durations of the last two commits.
+    commits: [Duration; 2],
+    /// Consecutive failures; the pause before the next attempt grows with them.
+    failures: u32,
+}
+
+impl CommitPace {
     /// Longest time that the transaction stays open.
-    pub(crate) fn interval(&self, ctx: &Context<W>, has_more: bool) -> Duration {
-        let longest = BACKLOG_INTERVAL.min(ctx.options.transaction_timeout / 4);
-        open_for(ctx.options.interval, longest, self.commit_took(), has_more)
+    pub(crate) fn interval(&self, options: &WorkerOptions, has_more: bool) -> Duration {
+        let longest = BACKLOG_INTERVAL.min(options.transaction_timeout / 4);
+        open_for(options.interval, longest, self.commit_took(), has_more)
     }
 
     /// How long commits take at present. One that took longer than the one before it, for another reason than the number of
     /// its partitions, does not count.
-    pub(crate) fn commit_took(&self) -> Duration {
+    fn commit_took(&self) -> Duration {
         let [last, before] = self.commits;
         last.min(before)
+    }
+
+    /// Whether commits are slow because of the number of their partitions.
+    pub(super) fn is_slow(&self) -> bool {
+        self.commit_took() >= SLOW_COMMIT
+    }
+
+    /// A commit and its markers took `took`.
+    pub(super) fn note(&mut self, took: Duration) {
+        self.commits = [took, self.commits[0]];
+    }
+
+    /// A transaction is committed.
+    pub(super) fn reset_backoff(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The pause after a failure; the next one is longer.
+    pub(crate) fn backoff(&mut self) -> Duration {
+        let pause = FIRST_BACKOFF * (1 << self.failures.min(6));
+        self.failures += 1;
+        pause
     }
 }
 
