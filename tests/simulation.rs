@@ -21,7 +21,7 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting,
+    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting, SlowSearch,
     after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore,
     load_slowly, open_a_foreign_transaction, over_a_slow_link, restore_forgotten_slowly, run, search_slowly,
     tear_the_first_transaction,
@@ -132,7 +132,7 @@ fn trace() {
 fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
     if let Some(seed) = variable("DEDUPD_SIM_SEED") {
         trace();
-        let outcome = history(seed, &Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+        let outcome = history(seed, &Setting::sound());
         println!("{} raw, {} clean, {:#?}", outcome.raw, outcome.clean, outcome.counts);
         assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
         return;
@@ -157,14 +157,14 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
 #[test]
 fn the_faults_that_were_found_last_are_absent() {
     for seed in FOUND {
-        let outcome = history(seed, &Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+        let outcome = history(seed, &Setting::sound());
         assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
     }
 }
 
 #[test]
 fn one_seed_is_one_history() {
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     for seed in 0..20 {
         let (first, second) = (history(seed, &setting), history(seed, &setting));
         assert_eq!(first.counts, second.counts, "seed {seed}");
@@ -177,7 +177,7 @@ fn a_load_of_many_minutes_neither_stops_the_loop_nor_other_partitions() {
     if variable("DEDUPD_SIM_SEED").is_some() {
         trace();
     }
-    let slow = load_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+    let slow = load_slowly(&Setting::sound());
     println!("{slow:?}");
     assert!(slow.violations.is_empty(), "{:?}", slow.violations);
     assert!(slow.took > Duration::from_mins(8), "{:?}", slow.took);
@@ -191,7 +191,7 @@ fn a_forgotten_id_stays_forgotten_after_a_restore_that_evicts_its_older_owner() 
     if variable("DEDUPD_SIM_SEED").is_some() {
         trace();
     }
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     let (forgotten, violations) = forget_before_a_restore(&setting);
     assert!(forgotten > 0, "no id was forgotten");
     assert!(violations.is_empty(), "{forgotten} ids forgotten: {violations:?}");
@@ -202,7 +202,7 @@ fn a_torn_first_transaction_of_any_number_of_blocks_is_repaired_from_its_start()
     if variable("DEDUPD_SIM_SEED").is_some() {
         trace();
     }
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     for marked in [Marked::State, Marked::Clean] {
         for records in [20, 99, 101, 250, 1_000] {
             let violations = tear_the_first_transaction(&setting, records, marked);
@@ -215,29 +215,30 @@ fn a_torn_first_transaction_of_any_number_of_blocks_is_repaired_from_its_start()
     }
 }
 
-#[test]
-fn a_search_of_many_seconds_neither_stops_the_loop_nor_other_partitions() {
-    let slow = search_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
+/// Asserts that the long work of one partition neither stopped the loop nor the other partition.
+fn assert_other_partition_ran(slow: &SlowSearch) {
     println!("{slow:?}");
     assert!(slow.violations.is_empty(), "{:?}", slow.violations);
     assert!(slow.took > Duration::from_secs(40), "{:?}", slow.took);
     assert!(slow.longest < Duration::from_secs(1), "an iteration took {:?}", slow.longest);
     assert!(slow.forwarded > 100, "{} records of the other partition", slow.forwarded);
+}
+
+#[test]
+fn a_search_of_many_seconds_neither_stops_the_loop_nor_other_partitions() {
+    let slow = search_slowly(&Setting::sound());
+    assert_other_partition_ran(&slow);
 }
 
 #[test]
 fn a_restore_that_searches_forgotten_ids_neither_stops_the_loop_nor_other_partitions() {
-    let slow = restore_forgotten_slowly(&Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() });
-    println!("{slow:?}");
-    assert!(slow.violations.is_empty(), "{:?}", slow.violations);
-    assert!(slow.took > Duration::from_secs(40), "{:?}", slow.took);
-    assert!(slow.longest < Duration::from_secs(1), "an iteration took {:?}", slow.longest);
-    assert!(slow.forwarded > 100, "{} records of the other partition", slow.forwarded);
+    let slow = restore_forgotten_slowly(&Setting::sound());
+    assert_other_partition_ran(&slow);
 }
 
 #[test]
 fn over_a_slow_link_the_evidence_of_many_partitions_is_read_in_several_iterations() {
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     let slow = evidence_over_a_slow_link(&setting);
     println!("{slow:?}");
     assert!(slow.violations.is_empty(), "{:?}", slow.violations);
@@ -249,7 +250,7 @@ fn over_a_slow_link_the_evidence_of_many_partitions_is_read_in_several_iteration
 #[test]
 fn over_a_slow_link_iterations_stay_short_and_every_record_is_committed() {
     for ms in [1, 20, 100, 200, 250, 300, 500, 1_000] {
-        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let setting = Setting::sound();
         let slow = over_a_slow_link(&setting, Duration::from_millis(ms));
         println!("{ms} ms per record: {slow:?}");
         assert!(slow.violations.is_empty(), "{:?}", slow.violations);
@@ -297,7 +298,7 @@ fn every_record_and_transaction_is_counted_once_whatever_happens_to_its_commit()
 fn a_minute_after_an_outage_the_rate_is_the_one_before() {
     let minute = Duration::from_mins(1);
     for (commit_ms, outage_s) in [(1_000, 30), (1_300, 30), (1_300, 90), (3_000, 90)] {
-        let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+        let setting = Setting::sound();
         let commit_time = Duration::from_millis(commit_ms);
         let rates = after_an_outage(&setting, commit_time, (Duration::from_secs(outage_s), minute));
         println!("commits of {commit_ms} ms, outage of {outage_s} s: {rates:?}");
@@ -307,7 +308,7 @@ fn a_minute_after_an_outage_the_rate_is_the_one_before() {
 
 #[test]
 fn a_foreign_transaction_in_clean_does_not_disturb_other_workers() {
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     let all: Vec<_> = (0..40).filter_map(|seed| open_a_foreign_transaction(&setting, seed)).collect();
     assert!(all.len() > 3, "too few histories: {}", all.len());
     for beside in all {

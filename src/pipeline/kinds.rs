@@ -8,7 +8,7 @@ use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSour
 pub struct Kind {
     /// Its name in metrics and messages; empty for the records that belong to no named kind.
     pub name: String,
-    /// Its id in blocks.
+    /// The number that stands for its name in window ids; 0 for the unnamed kind.
     pub id: KindId,
     /// Which records belong to it; `None` for the unnamed kind, which has all remaining records.
     pub rule: Option<KindRule>,

@@ -50,13 +50,13 @@ pub struct WorkerOptions {
     pub rule: IdentityRule,
     /// The identity rules for which windows may start empty, once: the operator accepts the change to these rules.
     pub accept_change: Option<Fingerprint>,
-    /// The hash in use.
+    /// The hash that makes identities from ids.
     pub hash: HashKind,
     /// The kinds of records, and for how long the ids of each are stored.
     pub kinds: Kinds,
     /// Limits on the windows of this process.
     pub limits: Limits,
-    /// What happens to duplicates.
+    /// Whether duplicates are dropped, only counted, or not searched.
     pub mode: Mode,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,

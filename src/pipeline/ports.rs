@@ -14,9 +14,9 @@ pub trait WorkerPorts {
     type Sink: ProducerLife + Sink<Self::Source> + WrittenEnds;
     /// The reader of the state topic, and of the ends of all topics that transactions write to.
     type Log: StateLog + LogTails;
-    /// The local store.
+    /// The copy of the windows on the local disk.
     type Store: Store;
-    /// Time.
+    /// Monotonic and wall time; the simulation has its own.
     type Clock: Clock;
 
     /// Runs these reads of local state. They are independent of each other: an implementation can use a thread for each.

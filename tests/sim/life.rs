@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use dedupd::control::Request;
 use dedupd::dedupe::Offset;
-use dedupd::metrics::{About, Metrics, Status};
+use dedupd::metrics::{About, Status};
 use dedupd::pipeline::WorkerReport;
 use dedupd::store::LeasedStore;
 
@@ -30,14 +30,14 @@ use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
-use crate::sim::universe::{Sabotage, SimClock, SimWorker, Universe, writer};
+use crate::sim::universe::{Setting, SimClock, SimWorker, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
 use quiet::is_idle;
 pub use slow::{
-    after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link, restore_forgotten_slowly,
-    search_slowly,
+    SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
+    restore_forgotten_slowly, search_slowly,
 };
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
@@ -53,15 +53,6 @@ const FOREIGN_ITERATIONS: usize = 60;
 const CALM_ITERATIONS: usize = 8000;
 /// A history ends after this much simulated time without work. Longer than any retry backoff.
 const IDLE: Duration = Duration::from_secs(8);
-
-/// The parameters of a history.
-#[derive(Clone)]
-pub struct Setting {
-    /// The sabotage.
-    pub sabotage: Sabotage,
-    /// Registered once, because registration takes longer than a history.
-    pub metrics: Metrics,
-}
 
 /// The result of a history.
 pub struct Outcome {

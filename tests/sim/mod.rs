@@ -25,8 +25,8 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, Setting, after_an_outage, compact_the_last_record,
+    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, SlowSearch, after_an_outage, compact_the_last_record,
     count, evidence_over_a_slow_link, forget_before_a_restore, load_slowly, open_a_foreign_transaction,
     over_a_slow_link, restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
 };
-pub use universe::Sabotage;
+pub use universe::{Sabotage, Setting};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
+use dedupd::metrics::Metrics;
 use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, WorkerPorts};
 use dedupd::ports::Failure;
 
@@ -32,6 +33,22 @@ const GAP: &str = "to accept the gap";
 
 /// Maximum number of port calls per history.
 const CALLS_MAX: u64 = 1_000_000;
+
+/// The parameters of a history.
+#[derive(Clone)]
+pub struct Setting {
+    /// The sabotage.
+    pub sabotage: Sabotage,
+    /// Registered once, because registration takes longer than a history.
+    pub metrics: Metrics,
+}
+
+impl Setting {
+    /// Without sabotage.
+    pub fn sound() -> Self {
+        Self { sabotage: Sabotage::Nothing, metrics: Metrics::new() }
+    }
+}
 
 /// A deliberate defect that the audit must detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

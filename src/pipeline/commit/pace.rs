@@ -46,7 +46,7 @@ impl CommitPace {
         self.commits = [took, self.commits[0]];
     }
 
-    /// A transaction is committed.
+    /// A transaction is committed: the next failure pauses shortly again.
     pub(super) fn reset_backoff(&mut self) {
         self.failures = 0;
     }

@@ -92,7 +92,7 @@ impl TransactionSize {
 /// A transaction that was committed.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
-    /// Its size.
+    /// What it contained when its commit began.
     pub size: TransactionSize,
     /// Duration of its commit.
     pub took: Duration,

@@ -15,7 +15,7 @@ use crate::ports::{Store, StoreError};
 pub struct Forgetting {
     /// Offset of the record in the state topic.
     pub offset: Offset,
-    /// The record.
+    /// Its content: which identities are forgotten, and the owners that the writer knew.
     pub record: ForgetRecord,
     /// The windows still to be searched; the last one is being searched.
     windows: Vec<WindowId>,

@@ -58,7 +58,7 @@ pub(crate) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError
 pub struct LoadSlice {
     /// Identities that each thread reads.
     pub ids: u64,
-    /// Time.
+    /// Time after which the slice ends, even if fewer identities were read.
     pub time: Duration,
     /// Threads, each of which reads other partitions; at least 1.
     pub threads: usize,

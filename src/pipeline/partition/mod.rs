@@ -120,7 +120,7 @@ pub struct LeftOpen {
 /// A partition whose records are processed.
 #[derive(Debug)]
 pub struct Running {
-    /// Its state.
+    /// Complete up to the last record processed.
     pub state: Box<DedupeState>,
     /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
     pub order: Order,
@@ -131,7 +131,7 @@ pub struct Running {
 /// A partition. Owned by one worker.
 #[derive(Debug)]
 pub struct Partition {
-    /// Partition number.
+    /// Number of the raw partition.
     pub id: PartitionId,
     phase: Phase,
     /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
@@ -159,7 +159,7 @@ impl Partition {
         }
     }
 
-    /// Its phase.
+    /// Where it is in its life cycle; only [`Self::enter`] changes that.
     #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase

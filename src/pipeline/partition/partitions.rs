@@ -18,7 +18,7 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// One partition.
+    /// The partition with this number; `None` when it is not assigned to this worker.
     #[must_use]
     pub fn get(&self, id: PartitionId) -> Option<&Partition> {
         self.all.get(id as usize)?.as_deref()
@@ -94,7 +94,7 @@ impl Partitions {
         }
     }
 
-    /// Removes a partition.
+    /// Removes a partition, because it was revoked or lost.
     pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
         self.all.get_mut(id as usize)?.take()
     }

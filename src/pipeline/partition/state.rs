@@ -25,9 +25,9 @@ pub struct Uncommitted {
 /// Large because it holds all that a checkpoint names and a head stores, which a commit changes together.
 #[derive(Debug)]
 pub struct DedupeState {
-    /// Partition number.
+    /// Number of the raw partition, and of its clean and state partitions.
     pub id: PartitionId,
-    /// Its windows.
+    /// The identities that count, by kind.
     pub windows: Windows,
     /// C as last read or committed.
     pub committed: Offset,

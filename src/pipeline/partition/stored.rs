@@ -5,9 +5,9 @@ use crate::ports::{Store, StoreError};
 
 /// The stored owners of one window.
 pub struct Stored<'a, T> {
-    /// The store.
+    /// Where identities of owners are read when the index has several candidates.
     pub store: &'a T,
-    /// The window.
+    /// The window whose owners are read.
     pub window: WindowId,
 }
 

@@ -87,7 +87,7 @@ struct Seen {
 enum SideDecision {
     /// None of the open records is ours.
     Leave,
-    /// Check again.
+    /// Check again after [`CHECK_INTERVAL`]: the writer may still be alive.
     Wait,
     /// Check again: the resume point of this raw partition is unknown.
     Unknown(PartitionId),

@@ -42,7 +42,7 @@ pub(crate) struct Search {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SliceLimit {
     pub ids: u64,
-    /// Monotonic time.
+    /// Monotonic time at which the slice ends.
     pub until: Duration,
 }
 

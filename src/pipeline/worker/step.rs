@@ -55,7 +55,7 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
 
 /// What follows a record.
 pub(crate) enum AfterRecord {
-    /// The next record.
+    /// The record is processed; the next one of the chunk follows.
     Record,
     /// The next record, and after the chunk another seek: the start of the reading has to be confirmed.
     SeekAgain,

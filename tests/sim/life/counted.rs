@@ -32,7 +32,7 @@ pub struct Counted {
 /// Processes records with one worker, to which only these faults happen. Its transactions have one record, or are open for some
 /// time.
 pub fn count(seed: u64, faults: &[Fault], are_long: bool) -> (Counted, Vec<String>) {
-    let setting = Setting { sabotage: Sabotage::Nothing, metrics: Metrics::new() };
+    let setting = Setting::sound();
     let choices = |chance: &mut Chance| {
         let mut choices = Choices::plain(chance);
         if are_long {

@@ -7,7 +7,7 @@ use dedupd::metrics::PartitionState;
 
 use super::*;
 pub use link::{after_an_outage, evidence_over_a_slow_link, over_a_slow_link};
-pub use search::{restore_forgotten_slowly, search_slowly};
+pub use search::{SlowSearch, restore_forgotten_slowly, search_slowly};
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(600);
