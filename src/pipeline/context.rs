@@ -1,12 +1,22 @@
 //! What every part of a worker uses.
 
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::PartitionId;
+use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::time::Time;
+use crate::ports::Source;
+
+/// Pause before dropped state is loaded again.
+const RELOAD_PAUSE: Duration = Duration::from_millis(50);
 
 /// The partitions of a worker, their state in the local store and in the state topic, and the settings.
 ///
@@ -44,5 +54,32 @@ impl<W: WorkerPorts> Context<W> {
             report,
             progress: Progress::default(),
         }
+    }
+
+    /// Pauses every running partition; each continues after its committed offset is read again.
+    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
+        let not_before = self.clock.elapsed() + pause;
+        let running = self.partitions.ids(Partition::is_running);
+        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
+    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+        let not_before = self.clock.elapsed() + RELOAD_PAUSE;
+        let mut running = Vec::new();
+        for id in ids {
+            if let Some(partition) = self.partitions.get_mut(*id) {
+                running.extend(partition.is_running().then_some(*id));
+                partition.unload(not_before);
+            }
+        }
+        if !running.is_empty() {
+            source.pause(&running)?;
+        }
+        Ok(())
     }
 }

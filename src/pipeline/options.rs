@@ -95,6 +95,11 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Whether records of this kind are forwarded without a lookup in the window.
+    pub(crate) fn bypasses_window(&self, kind: usize) -> bool {
+        self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
+    }
+
     /// Number of windows of a worker with these partitions.
     pub(crate) fn windows_of(&self, partitions: &Partitions) -> u64 {
         partitions.iter().count() as u64 * self.kinds.windows()

@@ -1,4 +1,4 @@
-//! The open database. Every sled call goes through this module, and every failure is classified here.
+//! The open database. After the start (`open`, `verify`), every sled call goes through this module, which classifies each failure.
 
 use std::collections::HashMap;
 use std::fmt;

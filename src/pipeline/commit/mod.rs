@@ -23,10 +23,8 @@ use crate::pipeline::commit::undecided::{EndedTransaction, Undecided};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
-use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::sizes::metadata_bytes;
@@ -259,16 +257,6 @@ pub(crate) fn commit_state(
         StoreError::unless_lease_lost(store.expire(window, first))?;
     }
     Ok(())
-}
-
-impl DedupeState {
-    /// Removes from the local store what the open transaction wrote.
-    pub(crate) fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
-        match self.open.as_ref().and_then(|open| open.tail) {
-            Some(_) => cut_back(store, &kinds.windows_of(self.id), self.committed),
-            None => Ok(()),
-        }
-    }
 }
 
 fn position(

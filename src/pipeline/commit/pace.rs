@@ -11,7 +11,7 @@ const BACKLOG_INTERVAL: Duration = Duration::from_secs(1);
 const SLOW_COMMIT: Duration = Duration::from_millis(100);
 
 /// The shortest pause after a failure.
-pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
 /// How long recent commits took, and how many of them failed.
 #[derive(Debug, Default)]

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
-use crate::ports::{Epoch, Head};
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::loading::cut_back;
+use crate::ports::{Epoch, Head, Store, StoreError};
 
 /// What the open transaction did to a partition.
 #[derive(Debug, Clone, Default)]
@@ -135,6 +137,14 @@ impl DedupeState {
             self.forget(forgotten);
         }
         self.windows.commit(self.committed)
+    }
+
+    /// Removes from the local store what the open transaction wrote.
+    pub fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
+        match self.open.as_ref().and_then(|open| open.tail) {
+            Some(_) => cut_back(store, &kinds.windows_of(self.id), self.committed),
+            None => Ok(()),
+        }
     }
 
     /// Undoes the aborted transaction.

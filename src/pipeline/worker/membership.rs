@@ -93,7 +93,7 @@ impl<W: WorkerPorts> Parts<W> {
                 if ids.iter().any(|id| self.ctx.partitions.get(*id).is_some()) {
                     // Given again without a revocation: what the open transaction has of it could not be committed with its
                     // offset.
-                    self.committer.abort_for_rebalance(&mut self.ctx, source)?;
+                    abort_open(&mut self.committer, &mut self.ctx, source)?;
                     self.ctx.relocate(source, Duration::ZERO)?;
                 }
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
@@ -114,7 +114,7 @@ impl<W: WorkerPorts> Parts<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
-                let aborted = self.committer.abort_for_rebalance(&mut self.ctx, source);
+                let aborted = abort_open(&mut self.committer, &mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
                 self.ctx.relocate(source, Duration::ZERO)?;
@@ -141,11 +141,7 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.events.clear();
         let closed: Vec<_> =
             self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
-        let ended = if self.committer.transaction.is_open() {
-            self.committer.abort(&mut self.ctx, source)
-        } else {
-            Ok(())
-        };
+        let ended = abort_open(&mut self.committer, &mut self.ctx, source);
         self.ctx.partitions.remove_all();
         source.rejoin()?;
         self.membership.rejoining = false;
@@ -154,13 +150,12 @@ impl<W: WorkerPorts> Parts<W> {
     }
 }
 
-impl<W: WorkerPorts> Committer<W> {
-    fn abort_for_rebalance(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-        if !self.transaction.is_open() {
-            return Ok(());
-        }
-        self.abort(ctx, source)
-    }
+fn abort_open<W: WorkerPorts>(
+    committer: &mut Committer<W>,
+    ctx: &mut Context<W>,
+    source: &W::Source,
+) -> Result<(), WorkerError> {
+    if committer.transaction.is_open() { committer.abort(ctx, source) } else { Ok(()) }
 }
 
 fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {

@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
-use crate::pipeline::commit::pace::FIRST_BACKOFF;
-use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
@@ -89,35 +85,6 @@ impl<W: WorkerPorts> Parts<W> {
         self.committer.transaction.close();
         let pause = self.committer.pace.backoff();
         self.ctx.relocate(source, pause)
-    }
-}
-
-impl<W: WorkerPorts> Context<W> {
-    /// Pauses every running partition; each continues after its committed offset is read again.
-    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
-        let not_before = self.clock.elapsed() + pause;
-        let running = self.partitions.ids(Partition::is_running);
-        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
-        if !running.is_empty() {
-            source.pause(&running)?;
-        }
-        Ok(())
-    }
-
-    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
-    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
-        let not_before = self.clock.elapsed() + FIRST_BACKOFF;
-        let mut running = Vec::new();
-        for id in ids {
-            if let Some(partition) = self.partitions.get_mut(*id) {
-                running.extend(partition.is_running().then_some(*id));
-                partition.unload(not_before);
-            }
-        }
-        if !running.is_empty() {
-            source.pause(&running)?;
-        }
-        Ok(())
     }
 }
 

@@ -65,13 +65,6 @@ pub(crate) enum AfterRecord {
     CommitAfter,
 }
 
-impl WorkerOptions {
-    /// Whether records of this kind are forwarded without a lookup in the window.
-    pub(crate) fn bypasses_window(&self, kind: usize) -> bool {
-        self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
-    }
-}
-
 impl<W: WorkerPorts> Step<'_, W> {
     /// Second pass: decides about one record.
     pub(crate) fn decide(
