@@ -1,6 +1,6 @@
 //! Samples a live raw topic: the record rate and the share of duplicates. It only reads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
@@ -52,6 +52,10 @@ pub struct TopicSample {
     /// Records with the same id as an earlier record of the sample in the same partition. Duplicates that are further apart
     /// are not counted, so the figure tends to be too low.
     pub repeats: u64,
+    /// Records with an id that the sample has in another partition. dedupd does not recognise them as duplicates.
+    pub elsewhere: u64,
+    /// Ids that the sample has in more than one partition.
+    pub moved_ids: u64,
 }
 
 impl TopicSample {
@@ -75,7 +79,37 @@ impl fmt::Display for TopicSample {
             f,
             "  {:<30} {repeats:.2} % of the newest {read}; duplicates further apart are not counted",
             "duplicates"
+        )?;
+        let elsewhere = self.elsewhere as f64 / self.with_id.max(1) as f64 * 100.0;
+        write!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
+        if self.moved_ids == 0 {
+            return writeln!(f);
+        }
+        writeln!(
+            f,
+            ", of {} ids: dedupd does not recognise them,\n  {:<30} because each partition has a window of its own. \
+             Produce to raw with the id as key",
+            self.moved_ids, ""
         )
+    }
+}
+
+/// The ids of a sample, each with the partitions that have it.
+#[derive(Debug, Default)]
+struct SampledIds(HashMap<Identity, Vec<PartitionId>>);
+
+impl SampledIds {
+    /// Counts a record of this partition.
+    fn count(&mut self, partition: PartitionId, identity: Identity, sample: &mut TopicSample) {
+        sample.with_id += 1;
+        let partitions = self.0.entry(identity).or_default();
+        if partitions.contains(&partition) {
+            sample.repeats += 1;
+            return;
+        }
+        sample.elsewhere += u64::from(!partitions.is_empty());
+        sample.moved_ids += u64::from(partitions.len() == 1);
+        partitions.push(partition);
     }
 }
 
@@ -203,13 +237,11 @@ impl SampleReading<'_> {
         let share = self.sampling.records / (ends.len() as u64).max(1);
         let newest = |it: &Range<Offset>| it.end.saturating_sub(share).max(it.start)..it.end;
         let newest = ends.iter().map(|(partition, range)| (*partition, newest(range)));
-        let mut known: HashMap<PartitionId, HashSet<Identity>> = HashMap::new();
+        let mut known = SampledIds::default();
         self.read(&newest.collect(), &mut |record| {
             sample.read += 1;
             if let Some(identity) = rule.identify(record) {
-                sample.with_id += 1;
-                let partition = known.entry(record.coordinates().partition).or_default();
-                sample.repeats += u64::from(!partition.insert(identity));
+                known.count(record.coordinates().partition, identity, sample);
             }
             seen(sample.read);
         })
@@ -221,5 +253,23 @@ impl SampleReading<'_> {
             visit(&RawRecord(message));
             true
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_the_same_partition_and_in_others_are_counted_apart() {
+        let (mut ids, mut sample) = (SampledIds::default(), TopicSample::default());
+        for (partition, id) in [(0, 1), (0, 1), (1, 1), (1, 1), (2, 1), (0, 2), (1, 3), (2, 3)] {
+            ids.count(partition, Identity([id; 16]), &mut sample);
+        }
+        assert_eq!((sample.with_id, sample.repeats, sample.elsewhere, sample.moved_ids), (8, 2, 3, 2));
+        let text = sample.to_string();
+        assert!(text.contains("37.50 % of the newest 0, of 2 ids: dedupd does not recognise them"), "{text}");
+        let none = TopicSample { with_id: 4, read: 5, ..TopicSample::default() };
+        assert!(none.to_string().ends_with(" 0.00 % of the newest 5\n"), "{none}");
     }
 }

@@ -92,6 +92,7 @@ impl Workload {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CapacityPlan {
     /// The load and the window that the costs are for.
+    #[serde(rename = "asked")]
     pub workload: Workload,
     /// New ids per second.
     pub new_ids_per_second: f64,
