@@ -5,10 +5,12 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo demo-kafka test quick torture check bench setup setup-build
 
-# A test file that uses the broker harness needs a broker. All others are fast and run first.
+# Two test binaries need a real broker. All others are fast and run first.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
-BROKER := $(basename $(notdir $(shell grep -lE 'support::|mod support;' tests/*.rs)))
+BROKER := broker torture
 FAST   := $(filter-out $(BROKER),$(TESTS))
+# The tests of `broker` mostly wait, so more of them run at the same time than there are cores.
+THREADS := 4
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +26,7 @@ demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the lo
 test: setup check ## all tests of CI: check, fast tests, tests on a real broker
 	cargo test --workspace --all-features --lib --bins $(addprefix --test ,$(FAST))
 	cargo test --workspace --all-features --doc
-	$(if $(BROKER),cargo test --workspace --all-features $(addprefix --test ,$(BROKER)))
+	cargo test --workspace --all-features $(addprefix --test ,$(BROKER)) -- --test-threads=$(THREADS)
 
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check

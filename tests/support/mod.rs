@@ -29,7 +29,7 @@ pub mod traces;
 pub mod transactions;
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
@@ -45,10 +45,24 @@ pub use secured::Secured;
 pub use send::{Draft, Stamp};
 pub use traces::Traces;
 
-/// One broker for all tests of a test binary. It ends with the process (see [`child`]).
+/// One broker for all tests of a test binary. It ends with the process (see [`child`]). A test that stops or freezes
+/// its broker starts its own.
 pub fn shared_kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
     SHARED.get_or_init(Kafka::start)
+}
+
+/// The proxy of the shared broker. There is only one, so other tests wait until the lock is dropped.
+pub fn shared_proxy() -> (MutexGuard<'static, ()>, Proxy) {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    (guard, shared_kafka().proxy())
+}
+
+/// A second shared broker, which compacts without delay.
+pub fn compacting_kafka() -> &'static Kafka {
+    static SHARED: OnceLock<Kafka> = OnceLock::new();
+    SHARED.get_or_init(|| Kafka::start_with(&[("log.cleaner.backoff.ms", "100")]))
 }
 
 /// Calls `probe` until it returns a value. Panics with `what` after `limit`.

@@ -1,0 +1,162 @@
+//! Tests on a real Apache Kafka: reached limits on memory and disk, and a full disk.
+//!
+//! Requires `--features failpoints`: a file sets the clock.
+#![cfg(feature = "failpoints")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::{Draft, Pipe, Running, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(3);
+const HOUR_MS: i64 = 3_600_000;
+const MIB: u64 = 1 << 20;
+
+/// A window of one hour, and 500 ids per second of record time: 1.8 M in an hour.
+struct Stream<'p> {
+    pipe: &'p Pipe<'p>,
+    start_ms: i64,
+    sent: u64,
+}
+
+impl Stream<'_> {
+    fn at(&self, number: u64) -> i64 {
+        self.start_ms + i64::try_from(number * 2).unwrap()
+    }
+
+    fn send(&mut self, count: u64) {
+        let draft = |number: u64| Draft::id(0, &number.to_string()).at(self.at(number));
+        for from in (self.sent..self.sent + count).step_by(50_000) {
+            let some: Vec<Draft> = (from..(from + 50_000).min(self.sent + count)).map(draft).collect();
+            self.pipe.kafka.send(&self.pipe.raw, &some);
+        }
+        self.sent += count;
+        self.pipe.wait_caught_up(1, LIMIT);
+    }
+
+    /// Produces an id again with the newest timestamp, and returns whether it is forwarded.
+    fn is_forwarded(&self, running: &Running, number: u64) -> bool {
+        let before = running.outcome("forwarded");
+        let draft = Draft::id(0, &number.to_string()).at(self.at(self.sent));
+        self.pipe.kafka.send(&self.pipe.raw, &[draft]);
+        self.pipe.wait_caught_up(1, LIMIT);
+        running.outcome("forwarded") > before
+    }
+
+    /// The reported length of the window. Asserts that it is shorter than configured, and that ids within it are known.
+    fn shortened_to(&self, running: &Running) -> f64 {
+        let reported = wait_until("a shorter window in the metrics", LIMIT, || {
+            running.metric("dedupd_window_seconds{partition=\"0\"}").filter(|s| *s > 0.0 && *s < 3_500.0)
+        });
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few million at most")]
+        let ids_within = (reported * 500.0) as u64;
+        for part in [1, 50, 95] {
+            let number = self.sent - ids_within * part / 100 - 1;
+            assert!(!self.is_forwarded(running, number), "{number} of {} in {reported} s", self.sent);
+        }
+        reported
+    }
+
+    /// Asserts the warning with the limit and the command, and that a restart does not report a longer window.
+    fn assert_reported(&self, mut running: Running, sidecar: &Sidecar, limit: &str) {
+        wait_until("the warning", LIMIT, || {
+            // Limits are enforced at commits.
+            self.is_forwarded(&running, self.sent - 1);
+            let text = running.text();
+            (text.contains(limit) && text.contains("dedupd plan")).then_some(())
+        });
+        let before = self.shortened_to(&running);
+        running.kill9();
+        running = sidecar.start();
+        running.wait_running(1, LIMIT);
+        let after = self.shortened_to(&running);
+        assert!(after <= before + 60.0, "{after} s reported after a restart, {before} before");
+        assert!(running.get("/readyz").unwrap().contains(limit), "{}", running.get("/readyz").unwrap());
+        assert_eq!(running.stop(), Some(0), "{}", running.text());
+    }
+}
+
+fn stream<'p>(pipe: &'p Pipe<'p>) -> Stream<'p> {
+    Stream { pipe, start_ms: now_ms() - 48 * HOUR_MS, sent: 0 }
+}
+
+#[test]
+fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
+    let pipe = Pipe::new(shared_kafka(), "memory", 1);
+    // The ids of an open transaction are added to those that the window may contain. A window has a reserve of
+    // 1/64, here 10,000 ids.
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_WINDOW__EXACT", "1h")
+        .with("DEDUPD_WINDOW__MAX_MEMORY", "16MiB")
+        .with("DEDUPD_BATCH__MAX_RECORDS", "5000");
+    let mut stream = stream(&pipe);
+    let running = sidecar.start();
+    for _ in 0..6 {
+        stream.send(250_000);
+        let held = ["index", "bloom"]
+            .map(|part| running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")).unwrap());
+        let held = held.iter().sum::<f64>();
+        println!("{} ids, {held} bytes", stream.sent);
+        assert!(held > 0.0 && held <= (16 * MIB) as f64, "{held} bytes");
+    }
+    assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
+    stream.assert_reported(running, &sidecar, "window.max_memory = \"16MiB\"");
+}
+
+fn bytes_of(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).map_or(Vec::new(), |entries| entries.flatten().collect());
+    let size = |entry: &fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_of(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        // The file was deleted meanwhile.
+        Err(_) => 0,
+    };
+    entries.iter().map(size).sum()
+}
+
+#[test]
+fn the_directory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
+    let pipe = Pipe::new(shared_kafka(), "disk", 1);
+    let clock = pipe.dir.path().join("clock");
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_WINDOW__EXACT", "1h")
+        .with("DEDUPD_STATE__MAX_DISK", "16MiB")
+        .with("DEDUPD_CLOCK", clock.to_str().unwrap());
+    let mut stream = stream(&pipe);
+    let running = sidecar.start();
+    // An eighth is reserved for growth between two measurements. Here the growth is much smaller.
+    stream.send(700_000);
+    for step in 1..=15 {
+        stream.send(40_000);
+        let bytes = bytes_of(&sidecar.state_dir);
+        println!("{} ids, {bytes} bytes", stream.sent);
+        assert!(bytes <= 16 * MIB, "{bytes} bytes with {} ids", stream.sent);
+        // The interval between two measurements passes.
+        set_clock(&clock, 0, step * 11_000);
+    }
+    assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
+    stream.assert_reported(running, &sidecar, "state.max_disk = \"16MiB\"");
+}
+
+#[test]
+fn a_full_disk_ends_the_process_with_its_name_and_loses_nothing() {
+    let pipe = Pipe::new(shared_kafka(), "full", 1);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h");
+    // Writes beyond this file size fail as on a full disk, only in this process.
+    let running = sidecar.clone().with_file_limit(700 << 10).start();
+    let load = pipe.load(1, 20_000);
+    let status = running.wait(LIMIT);
+    let text = running.text();
+    assert_eq!(status.code(), Some(4), "{text}");
+    let state_dir = sidecar.state_dir.to_str().unwrap();
+    let line = text.lines().rfind(|line| line.contains(state_dir)).unwrap_or_default();
+    assert!(line.contains("ulimit"), "{text}");
+    load.finish();
+    let running = sidecar.start();
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
+}

@@ -1,0 +1,43 @@
+//! All tests on a real Apache Kafka, except `torture`, in one test binary: tests of all files run side by side, because
+//! most of them mostly wait. Most use the shared broker, so the names of topics and groups are unique in this folder.
+//!
+//! The Makefile sets the number of threads.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arrival;
+mod audit;
+mod bounds;
+mod browser;
+mod compacted;
+mod crash;
+mod foreign;
+mod forwarding;
+mod growth;
+mod harness;
+mod hostile;
+mod kinds;
+mod lifecycle;
+mod long_window;
+mod membership;
+mod modes;
+mod monitoring;
+mod offsets;
+mod orphans;
+mod outage;
+mod recreated;
+mod rejected;
+mod rules;
+mod security;
+mod shared_sides;
+mod startup;
+mod state_topic;
+mod torn;
+mod upstream;

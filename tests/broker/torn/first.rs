@@ -1,0 +1,82 @@
+//! The first transaction of a partition is torn, and has several hundred state blocks.
+//!
+//! The group has no offset and no checkpoint that names the first block, so the evidence has to be read back until the start
+//! of the transaction is certain. A block spans at most 45 minutes with the default window, so 320 records with an hour
+//! between them are one transaction with as many blocks. The offsets of the group are on node 2, as well as the clean or the
+//! state topic: the marker in the other topic is the only one.
+
+use std::time::Duration;
+
+use super::cluster::{Away, Cluster, assert_crashed, sidecar};
+use crate::support::{Draft, Findings, Isolation, Pipe, Sidecar, now_ms, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const HOUR_MS: i64 = 3_600_000;
+const RECORDS: i64 = 320;
+
+/// One record in each hour until now.
+fn hourly() -> Vec<Draft> {
+    let start = now_ms() - RECORDS * HOUR_MS;
+    (1..=RECORDS).map(|hour| Draft::id(0, &format!("id-{hour}")).at(start + hour * HOUR_MS)).collect()
+}
+
+/// A sidecar whose window covers all records.
+fn wide(pipe: &Pipe<'_>) -> Sidecar {
+    sidecar(pipe, None).with("DEDUPD_WINDOW__BLOOM", "20days").with("DEDUPD_BATCH__INTERVAL", "3s")
+}
+
+/// Commits the first transaction while node 2 is down, and crashes.
+fn tear(cluster: &Cluster, pipe: &Pipe<'_>, topic_away: &str) {
+    let gate = pipe.dir.path().join("gate");
+    let armed = wide(pipe)
+        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+        .with("DEDUPD_FAILPOINT", "after_commit:1")
+        .start();
+    wait_until("the commit", LIMIT, || gate.exists().then_some(()));
+    cluster.lose(topic_away);
+    cluster.wait_lost("__consumer_offsets");
+    std::fs::remove_file(&gate).unwrap();
+    assert_crashed(&armed, "after_commit");
+    cluster.second.restart();
+}
+
+/// Tears the first transaction, which has its marker in one of the two topics. Then every record is sent again.
+fn torn(cluster: &Cluster, away: Away) -> (Away, Findings) {
+    let pipe = cluster.pipe(&format!("first-{away:?}"), 1, away);
+    let state = format!("{}.dedupd", pipe.clean);
+    for topic in [&pipe.raw, &pipe.clean, &state] {
+        pipe.kafka.alter_topic_config(topic, &[("retention.ms", "-1")]);
+    }
+    let drafts = hourly();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    let (topic_away, topic_here) =
+        if away == Away::Clean { (&pipe.clean, &state) } else { (&state, &pipe.clean) };
+    tear(cluster, &pipe, topic_away);
+    let blocks = pipe.kafka.records_in(&state, 0, Isolation::Uncommitted).len();
+    assert!(blocks > 300, "{blocks} blocks in the first transaction");
+    let seen = |topic: &str| pipe.kafka.records_in(topic, 0, Isolation::Committed).len();
+    assert_eq!(seen(topic_away), 0, "the marker in {topic_away} is not missing");
+    assert!(seen(topic_here) > 300, "the marker in {topic_here} is missing");
+
+    // A start without local state has only what the topics show.
+    std::fs::remove_dir_all(&wide(&pipe).state_dir).unwrap();
+    let last = drafts.last().unwrap().timestamp_ms.unwrap();
+    let again: Vec<Draft> = drafts.into_iter().map(|draft| draft.at(last)).collect();
+    let running = wide(&pipe).start();
+    pipe.wait_caught_up(1, LIMIT);
+    pipe.kafka.send(&pipe.raw, &again);
+    pipe.wait_caught_up(1, LIMIT);
+    let findings = pipe.audit_after(&running);
+    println!("{away:?} without its marker: {blocks} blocks, {findings:?}");
+    (away, findings)
+}
+
+#[test]
+fn a_first_transaction_with_hundreds_of_blocks_and_one_marker_loses_and_repeats_nothing() {
+    let cluster = Cluster::with_offsets_away();
+    let torn = [Away::Clean, Away::State].map(|away| torn(&cluster, away));
+    for (away, findings) in torn {
+        assert!(findings.is_clean(), "{away:?} without its marker: {findings:#?}");
+        assert_eq!(findings.repeats, findings.raw / 2);
+    }
+}
