@@ -5,11 +5,11 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo demo-kafka test quick torture check bench setup setup-build
 
-# Two test binaries need a real broker. All others are fast and run first.
+# The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
+# broker. All others are fast and run first.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
-BROKER := broker torture
-FAST   := $(filter-out $(BROKER),$(TESTS))
-# The tests of `broker` mostly wait, so more of them run at the same time than there are cores.
+SLOW   := mock_broker broker torture
+FAST   := $(filter-out $(SLOW),$(TESTS))
 THREADS := 4
 
 help: ## list the targets
@@ -23,10 +23,10 @@ demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the lo
 	cargo build --release
 	scripts/demo-kafka
 
-test: setup check ## all tests of CI: check, fast tests, tests on a real broker
+test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	cargo test --workspace --all-features --lib --bins $(addprefix --test ,$(FAST))
 	cargo test --workspace --all-features --doc
-	cargo test --workspace --all-features $(addprefix --test ,$(BROKER)) -- --test-threads=$(THREADS)
+	cargo test --workspace --all-features $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
 
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check
