@@ -42,7 +42,7 @@ pub fn defined(path: &str, text: &str) -> Vec<Defined> {
         .collect()
 }
 
-/// The fields of a struct; the tokens begin behind its name. A tuple struct counts as one field.
+/// The fields of a struct; the tokens begin behind its name. A tuple struct has none.
 fn fields(tokens: &[Token]) -> usize {
     let (mut depth, mut count) = (0_usize, 0);
     for token in tokens {
@@ -128,7 +128,7 @@ pub fn duplicate_names(all: &[Defined]) -> Vec<String> {
         .collect()
 }
 
-/// A type of the pipeline is small, or says why it is not.
+/// A large type of the pipeline has a reason in its documentation.
 pub fn large_types(all: &[Defined], methods: &BTreeMap<String, usize>) -> Vec<String> {
     let wrong = all.iter().filter_map(|it| {
         let methods = methods.get(&it.name).copied().unwrap_or(0);

@@ -150,7 +150,8 @@ impl<W: WorkerPorts> Parts<W> {
     }
 }
 
-fn abort_open<W: WorkerPorts>(
+/// Aborts the open transaction, if there is one.
+pub(crate) fn abort_open<W: WorkerPorts>(
     committer: &mut Committer<W>,
     ctx: &mut Context<W>,
     source: &W::Source,

@@ -7,7 +7,7 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::membership::lease_lost;
+use crate::pipeline::worker::membership::{abort_open, lease_lost};
 use crate::pipeline::worker::rejected::isolate_rejected;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
@@ -66,9 +66,7 @@ impl<W: WorkerPorts> Parts<W> {
         if let Some(rejected) = failed.rejected {
             isolate_rejected(&mut self.ctx, rejected, &failed.what);
         }
-        if self.committer.transaction.is_open() {
-            self.committer.abort(&mut self.ctx, source)?;
-        }
+        abort_open(&mut self.committer, &mut self.ctx, source)?;
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };
         self.ctx.relocate(source, pause)
     }
