@@ -45,6 +45,9 @@ pub struct ServiceArgs {
     /// Handling of duplicates: drop, shadow (only mark them) or bypass (no check) [default: drop]
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
+    /// Where copies are found: topic (in all partitions) or partition (in the same one) [default: partition]
+    #[arg(long, value_name = "SCOPE")]
+    scope: Option<String>,
     /// How long an id is stored exactly, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     exact: Option<String>,
@@ -89,6 +92,7 @@ impl ServiceArgs {
             .with("group.workers", &self.workers)
             .with("identity.from", &self.id)
             .with("dedupe.mode", &self.mode)
+            .with("dedupe.scope", &self.scope)
             .with("window.exact", &self.exact)
             .with("state.dir", &self.state_dir)
             .with("http.listen", &self.listen)

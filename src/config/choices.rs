@@ -119,6 +119,15 @@ choice! {
     }
 }
 choice! {
+    /// Where copies of a record are found.
+    Scope {
+        /// In all partitions of the raw topic. One instance processes all of them.
+        Topic = "topic",
+        /// In the same partition only. Several instances and workers share the partitions.
+        Partition = "partition",
+    }
+}
+choice! {
     /// The clock that advances the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start, WindowTime};
+use super::choices::{
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Scope, Start, WindowTime,
+};
 use super::forms::{
     ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size, Sources,
     Span, Text, Topic, Whole, Word,
@@ -34,7 +36,7 @@ section! {
         group: GroupConfig => Table,
         /// Source and hash of ids.
         identity: IdentityConfig => Table,
-        /// Whether duplicates are dropped.
+        /// Whether duplicates are dropped, and where they are found.
         dedupe: DedupeConfig => Table,
         /// How long an id is stored.
         window: WindowConfig => Table,
@@ -47,6 +49,7 @@ section! {
         /// Metrics, health and status.
         http: HttpConfig => Table; {
             rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
+            rules::one_worker(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
         },
@@ -138,10 +141,12 @@ pub enum HashChoice {
 }
 
 section! {
-    /// Whether duplicates are dropped.
+    /// Whether duplicates are dropped, and where they are found.
     DedupeConfig |at, reading| {
         /// Drop, shadow or bypass.
         mode: Mode = "drop" => Word,
+        /// Whether an id counts once in the whole raw topic, or once in each of its partitions.
+        scope: Scope = "partition" => Word,
     }
 }
 

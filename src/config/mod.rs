@@ -30,7 +30,7 @@ mod units;
 pub use crate::dedupe::IdSource;
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
-pub use choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Start};
+pub use choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Scope, Start};
 pub use error::ConfigError;
 pub use keys::{
     BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, StateConfig, WindowConfig,

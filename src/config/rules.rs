@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::choices::{OnMissing, OnPoison, OnProbable};
+use super::choices::{OnMissing, OnPoison, OnProbable, Scope};
 use super::forms::topic;
-use super::keys::{BatchConfig, GroupConfig, IdentityConfig, StateConfig, WindowConfig};
+use super::keys::{BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, StateConfig, WindowConfig};
 use super::kinds::KindConfig;
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
@@ -80,6 +80,20 @@ pub(super) fn timeout_below_session(
         let fault = ValueFault::new(what, "lower it, or raise group.session_timeout");
         let timeout = duration_text(batch.transaction_timeout);
         reading.reject("batch.transaction_timeout", Some(&timeout), fault);
+    }
+}
+
+/// Only a worker that has all partitions finds the copies in all of them.
+pub(super) fn one_worker(
+    group: Option<&GroupConfig>,
+    dedupe: Option<&DedupeConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(group), Some(dedupe)) = (group, dedupe) else { return };
+    if dedupe.scope == Scope::Topic && group.workers > 1 {
+        let what = "is more than the one worker of dedupe.scope = \"topic\", which processes all partitions";
+        let remedy = "leave it out, or set dedupe.scope = \"partition\": copies in other partitions are then forwarded";
+        reading.reject("group.workers", Some(&group.workers.to_string()), ValueFault::new(what, remedy));
     }
 }
 
