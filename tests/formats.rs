@@ -141,6 +141,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
         tail: Some(Tail { crc: 0x0ebe_ef01, next: 1_000, from: Some(76) }),
         forgets: 3,
         windows: windows(),
+        horizon_ms: Some(T + 100),
         first_raw_partitions: Some(4),
         epoch: Some(Epoch { next: 999, number: 12 }),
         raw: Some("aXb+c/AAQ0Cw==".to_owned()),

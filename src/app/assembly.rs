@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ExitError;
 use crate::cli::Exit;
-use crate::config::{self, Config, HashChoice};
+use crate::config::{self, Config, HashChoice, Scope};
 use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
@@ -52,6 +52,7 @@ pub(super) fn joining(config: &Config) -> Joining {
 #[must_use]
 pub fn settings(config: &Config, worker: usize) -> Settings {
     let group = &config.group;
+    let client_id = format!("{}.{}.{worker}", group.id, group.instance);
     Settings {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
@@ -61,7 +62,12 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         dead_letter: config.topics.dead_letter.as_ref().map(|t| t.as_str().to_owned()),
         duplicates: config.topics.duplicates.as_ref().map(|t| t.as_str().to_owned()),
         group: group.id.clone(),
-        transactional_id: format!("{}.{}.{worker}", group.id, group.instance),
+        // In topic scope there is one active worker, whose producer fences the one before it, wherever that runs.
+        transactional_id: match config.dedupe.scope {
+            Scope::Topic => format!("{}.active", group.id),
+            Scope::Partition => client_id.clone(),
+        },
+        client_id,
         instance: group.static_membership.then(|| format!("{}.{worker}", group.instance)),
         session_timeout: group.session_timeout,
         transaction_timeout: config.batch.transaction_timeout,
@@ -94,6 +100,7 @@ pub(super) fn options(
         kinds: kinds(config),
         limits: limits(config),
         mode: config.dedupe.mode,
+        scope: config.dedupe.scope,
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,
@@ -144,6 +151,7 @@ fn limits(config: &Config) -> Limits {
         max_ids: config.window.max_ids,
         when_full: config.window.overflow,
         max_memory: config.window.max_memory,
+        is_topic_wide: config.dedupe.scope == Scope::Topic,
         max_disk: config.state.max_disk,
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn start_monitor(
         ends: LogEnds::new(&settings).map_err(operator)?,
         group: GroupMonitor::new(&settings).map_err(operator)?,
         ownership: Ownership::default(),
-        client_id: settings.transactional_id.clone(),
+        client_id: settings.client_id.clone(),
         raw: start.partitions,
         hanging: HangingPartitions::upstream(&settings.raw, &settings.bootstrap_servers),
         outputs: outputs(&settings),
@@ -183,8 +183,9 @@ impl Monitor {
     }
 
     fn check_log_ends(&mut self) -> Result<(), Failure> {
+        let fastest_ms = self.stable_ends.fastest_ms();
         let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), self.all(), REQUEST_LIMIT)?;
-        self.stable_ends.note(&stable);
+        self.stable_ends.note(&stable, &high_watermarks, fastest_ms);
         let is_owned = |partition: &u32| self.owned.contains(partition);
         let owned: Offsets =
             stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();

@@ -73,7 +73,8 @@ pub(super) fn reason_headers(
         (OFFSET, at.offset.to_string()),
     ];
     let optional = [
-        ("dedupd.owner", reason.owner.map(|owner| owner.to_string())),
+        ("dedupd.owner_partition", reason.owner.map(|owner| owner.partition.to_string())),
+        ("dedupd.owner", reason.owner.map(|owner| owner.offset.to_string())),
         ("dedupd.owner_time", reason.owner_ms.map(|ms| ms.to_string())),
         ("dedupd.slice", reason.slice_ms.map(|ms| ms.to_string())),
         (WRITER, writer.map(str::to_owned)),

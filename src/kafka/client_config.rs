@@ -28,6 +28,8 @@ pub struct Settings {
     pub group: String,
     /// Transactional id of this worker, stable across restarts.
     pub transactional_id: String,
+    /// Name of the clients of this worker, different for all workers of the group.
+    pub client_id: String,
     /// `group.instance.id` of this worker, when membership is static.
     pub instance: Option<String>,
     /// `session.timeout.ms`: the coordinator removes a member that sends no heartbeat for this long.
@@ -59,7 +61,7 @@ impl Settings {
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("log.connection.close", "false")
             .set("socket.keepalive.enable", "true")
-            .set("client.id", &self.transactional_id);
+            .set("client.id", &self.client_id);
         for (key, value) in &self.properties {
             config.set(key, value);
         }

@@ -126,6 +126,11 @@ impl Metrics {
         self.parts.group.stalled.with_label_values(&[stall.as_str()])
     }
 
+    /// Duplicates whose owner is in another partition.
+    pub fn duplicates_elsewhere(&self) -> &IntCounter {
+        &self.parts.state.elsewhere
+    }
+
     /// Identities overwritten before they expired.
     pub fn evicted_ids(&self) -> &IntCounter {
         &self.parts.state.evicted

@@ -188,6 +188,12 @@ pub(super) const WINDOW_CERTAIN: Row = Row::new(
 .by("partition", &[]);
 pub(super) const WINDOW_IDS: Row =
     Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window.").by("partition", &[]);
+pub(super) const ELSEWHERE: Row = Row::new(
+    "dedupd_duplicates_elsewhere_total",
+    Counter,
+    "records",
+    "Duplicates whose owner is in another partition of raw, counted at the commit; dedupd_records_total contains them.",
+);
 pub(super) const EVICTED: Row = Row::new(
     "dedupd_evicted_ids_total",
     Counter,
@@ -311,6 +317,7 @@ pub const TABLE: &[Row] = &[
     WINDOW_IDS,
     KIND_WINDOW_SECONDS,
     KIND_WINDOW_IDS,
+    ELSEWHERE,
     EVICTED,
     MISS_RATE,
     FALSE_POSITIVE_RATE,

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{PartitionId, TopicFilter};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
+use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::Time;
 use crate::ports::Source;
 
@@ -23,6 +25,8 @@ const RELOAD_PAUSE: Duration = Duration::from_millis(50);
 /// Large because all parts of a worker use it: one field for each thing that more than one of them needs.
 pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
+    /// In topic scope, what finds copies in other partitions.
+    pub(crate) topic: Option<TopicScope>,
     /// The limits in force on the windows of the partitions.
     pub(crate) limits: WindowLimiter,
     pub(crate) log: W::Log,
@@ -43,8 +47,11 @@ impl<W: WorkerPorts> Context<W> {
         options: WorkerOptions,
         report: WorkerReport,
     ) -> Self {
+        let topic =
+            options.is_topic_wide().then(|| TopicScope::new(TopicFilter::new(options.kinds.longest())));
         Self {
             partitions: Partitions::default(),
+            topic,
             limits: WindowLimiter::default(),
             log,
             store,
@@ -53,6 +60,27 @@ impl<W: WorkerPorts> Context<W> {
             options,
             report,
             progress: Progress::default(),
+        }
+    }
+
+    /// Whether this worker has all partitions of raw, as far as it knows them.
+    pub(crate) fn has_all_partitions(&self) -> bool {
+        let count = self.options.raw_partitions.max(self.partitions.end());
+        (0..count).all(|id| self.partitions.get(id).is_some())
+            || !self.options.keeps(Safeguard::AllPartitions)
+    }
+
+    /// Discards the filter over all windows, when there are no windows.
+    pub(crate) fn empty_topic_filter(&mut self) {
+        if let Some(topic) = &mut self.topic {
+            topic.filter = TopicFilter::new(self.options.kinds.longest());
+        }
+    }
+
+    /// Called when a partition was removed: in topic scope no record is processed before the worker has all of them again.
+    pub(crate) fn close_topic(&mut self) {
+        if let Some(topic) = &mut self.topic {
+            topic.is_open = false;
         }
     }
 

@@ -1,5 +1,7 @@
 //! The kinds of records and their settings.
 
+use std::time::Duration;
+
 use crate::config::OnProbable;
 use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowId, WindowLimits};
 
@@ -88,6 +90,14 @@ impl Kinds {
     #[must_use]
     pub fn time(&self) -> TimeSource {
         self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)
+    }
+
+    /// The length of the longest window.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        let length =
+            |window: WindowLimits| window.bloom.map_or(window.exact, |bloom| bloom.bloom.max(window.exact));
+        self.0.iter().filter_map(|kind| kind.window).map(length).max().unwrap_or_default()
     }
 
     /// The name of a kind; `None` for the unnamed one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Start};
+pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Scope, Start};
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
@@ -58,6 +58,8 @@ pub struct WorkerOptions {
     pub limits: Limits,
     /// Whether duplicates are dropped, only counted, or not searched.
     pub mode: Mode,
+    /// Where copies are found.
+    pub scope: Scope,
     /// Whether dropped records go to the duplicates topic.
     pub keep_duplicates: bool,
     /// A record with this header is forwarded regardless of its id.
@@ -95,6 +97,11 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Whether copies are found in all partitions.
+    pub(crate) fn is_topic_wide(&self) -> bool {
+        self.scope == Scope::Topic
+    }
+
     /// Whether records of this kind are forwarded without a lookup in the window.
     pub(crate) fn bypasses_window(&self, kind: usize) -> bool {
         self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())

@@ -35,6 +35,8 @@ pub struct Tally {
     /// By kind; the first entry is the unnamed kind.
     outcomes: Vec<[u64; Outcome::ALL.len()]>,
     records: u64,
+    /// Duplicates whose owner is in another partition.
+    elsewhere: u64,
     raw_bytes: u64,
     clean_bytes: u64,
     state_bytes: u64,
@@ -61,6 +63,11 @@ impl Tally {
         }
         self.records += 1;
         self.raw_bytes += bytes as u64;
+    }
+
+    /// Counts a duplicate whose owner is in another partition.
+    pub fn found_elsewhere(&mut self) {
+        self.elsewhere += 1;
     }
 
     /// Number of records read.
@@ -207,6 +214,7 @@ impl WorkerReport {
                 .filter(|(_, count)| *count > 0)
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
+        self.metrics.duplicates_elsewhere().inc_by(tally.elsewhere);
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
@@ -267,11 +275,11 @@ impl WorkerReport {
         }
     }
 
-    /// Publishes the status when it is due.
+    /// Publishes the status when it is due. `topic_bytes` is the memory of the filter over all windows.
     pub(crate) fn publish(
         &mut self,
         (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
-        now: Duration,
+        (now, topic_bytes): (Duration, u64),
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
@@ -301,7 +309,8 @@ impl WorkerReport {
                 notes,
                 reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
-                bloom_bytes: partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum(),
+                bloom_bytes: topic_bytes
+                    + partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum::<u64>(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size().bytes as u64),
                 kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),
                 partitions: partitions

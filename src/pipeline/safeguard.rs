@@ -28,6 +28,18 @@ pub enum Safeguard {
     RestoreEnd,
     /// Local owners at or beyond the committed offset are claims and not owners.
     Claims,
+    /// In topic scope, a record with a claim of its own is looked up in the other partitions (`worker/step.rs`).
+    OwnClaims,
+    /// A claim of another partition drops no record (`worker/step.rs`).
+    ForeignClaims,
+    /// The filter over all windows contains the ids of restored owners (`topic`).
+    FilterOfAll,
+    /// No record is processed before the worker has all partitions (`topic`).
+    AllPartitions,
+    /// No record is processed before the state of all partitions is complete (`topic`).
+    AllStates,
+    /// Windows expire by the slowest partition with unread records (`topic`).
+    SlowestClock,
 }
 
 impl WorkerOptions {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Failure, LogId, Source};
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 
 /// One partition's part of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub struct Reason {
     pub code: &'static str,
     /// One sentence for people.
     pub detail: String,
-    /// The earlier record with the same id, in the same partition, when it is known.
-    pub owner: Option<Offset>,
+    /// The earlier record with the same id, when it is known.
+    pub owner: Option<Coordinates>,
     /// Arrival of that record, stream time in epoch milliseconds.
     pub owner_ms: Option<i64>,
     /// Start of the window slice whose filter contains the id, stream time in epoch milliseconds.

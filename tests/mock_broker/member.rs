@@ -16,7 +16,8 @@ use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
     Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
-    PartitionLimit, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts, WorkerReport,
+    PartitionLimit, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
+    WorkerReport,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -236,9 +237,11 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
             max_ids: 1_000_000,
             when_full: Overflow::Shrink,
             max_memory: None,
+            is_topic_wide: false,
             max_disk: None,
         },
         mode: Mode::Drop,
+        scope: Scope::Partition,
         keep_duplicates: false,
         force_header: None,
         on_missing: OnMissing::Forward,

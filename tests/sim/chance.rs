@@ -282,6 +282,11 @@ impl Chance {
         self.quiet = true;
     }
 
+    /// Whether faults are disabled.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Whether this happens now.
     pub fn hit(&mut self, fault: Fault) -> bool {
         let rng = if fault == Fault::Damaged { &mut self.damage } else { &mut self.rng };

@@ -11,7 +11,7 @@ use crate::sim::chance::{Chance, Fault, failed};
 use crate::sim::group::{Group, MemberId};
 pub use crate::sim::offsets::Offsets;
 use crate::sim::pace::Pace;
-use crate::sim::raw::{Raw, RawLog};
+use crate::sim::raw::{Ids, Raw, RawLog};
 use crate::sim::side::{Letter, Sides};
 use crate::sim::tx_log::{self, Fate, TxLog};
 
@@ -79,6 +79,10 @@ pub struct Cluster {
     pub now: Duration,
     /// The raw topic.
     pub raw: Vec<RawLog>,
+    /// The only partition of raw from which records are delivered now.
+    pub delivers_only: Option<PartitionId>,
+    /// In topic scope, the ids of all partitions.
+    pub topic_ids: Option<Ids>,
     /// The clean topic.
     pub clean: Vec<TxLog<Rc<Raw>>>,
     /// The state topic.
@@ -125,11 +129,13 @@ pub struct Cluster {
 
 impl Cluster {
     /// An empty cluster.
-    pub fn new(chance: Chance, partitions: usize) -> Self {
+    pub fn new(chance: Chance, partitions: usize, topic_ids: Option<Ids>) -> Self {
         let mut cluster = Self {
             chance,
             now: Duration::ZERO,
             raw: Vec::new(),
+            delivers_only: None,
+            topic_ids,
             clean: Vec::new(),
             state: Vec::new(),
             sides: Sides::default(),

@@ -5,13 +5,13 @@ use std::time::Duration;
 use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
-    PartitionLimit, Safeguard, Start, TransactionSize, WorkerOptions,
+    PartitionLimit, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
 };
 
 use crate::sim::chance::Chance;
 use crate::sim::cluster::{Cluster, TRANSACTION_TIMEOUT};
 use crate::sim::operator::rule;
-use crate::sim::universe::{MOST_RECORDS, writer};
+use crate::sim::universe::MOST_RECORDS;
 
 /// Longer than any history, in simulated time.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
@@ -25,6 +25,8 @@ pub const RAW_IDS: [&str; 2] = ["raw-id", "other-id"];
 /// The configuration of a process.
 #[derive(Clone, Copy)]
 pub struct Choices {
+    /// Where copies are found. All processes have the same scope.
+    pub scope: Scope,
     /// What advances stream time. All processes have the same source.
     pub time: TimeSource,
     /// The exact part of the window is short, and Bloom filters cover the rest.
@@ -57,6 +59,7 @@ impl Choices {
     pub fn draw(chance: &mut Chance) -> Self {
         let sides = chance.rng.u32(0..=3);
         Self {
+            scope: Scope::Partition,
             time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
             filters: chance.rng.u8(0..4) == 0,
             evicts: chance.rng.u8(0..4) == 0,
@@ -82,6 +85,11 @@ impl Choices {
         Self { filters, evicts, has_kinds, sides, on_poison, keeps_duplicates, max_records: 8, ..drawn }
     }
 
+    /// Topic scope, with an exact window of two seconds in record time.
+    pub fn short_topic(chance: &mut Chance) -> Self {
+        Self { scope: Scope::Topic, time: TimeSource::Record, short: true, ..Self::plain(chance) }
+    }
+
     /// As [`Self::plain`], with blocks of one id and room for all records in one transaction.
     pub fn one_id_blocks(chance: &mut Chance) -> Self {
         let plain = Self { max_records: 1_809, ..Self::plain(chance) };
@@ -91,9 +99,9 @@ impl Choices {
 
     /// Draws another configuration for a process that restarts.
     pub fn changed(self, cluster: &mut Cluster) -> Self {
-        let Self { time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;
+        let Self { scope, time, sides, on_poison, keeps_duplicates, rule, accepts, .. } = self;
         let others = Self::draw(&mut cluster.chance);
-        let others = Self { time, sides, on_poison, keeps_duplicates, rule, accepts, ..others };
+        let others = Self { scope, time, sides, on_poison, keeps_duplicates, rule, accepts, ..others };
         let others = Self { short: cluster.chance.rng.u8(0..8) == 0, ..others };
         cluster.shortened |=
             others.short || others.filters != self.filters || others.has_kinds != self.has_kinds;
@@ -154,7 +162,7 @@ impl Choices {
     /// The options of a worker.
     pub fn options(
         self,
-        worker: usize,
+        writer: String,
         began: usize,
         load_slice: LoadSlice,
         without: Option<Safeguard>,
@@ -167,7 +175,7 @@ impl Choices {
             state: "state".to_owned(),
             partition_limit: PartitionLimit::new(usize::MAX),
             raw_partitions: u32::try_from(began).unwrap(),
-            writer: writer(worker),
+            writer,
             accept_change: self.accepts.then(|| kinds.fingerprint(rule.fingerprint())),
             hash: rule.hash_kind(),
             rule,
@@ -177,9 +185,11 @@ impl Choices {
                 max_ids: if self.evicts { SLOTS } else { 1 << 20 },
                 when_full: if self.evicts { Overflow::Evict } else { Overflow::Shrink },
                 max_memory: None,
+                is_topic_wide: false,
                 max_disk: None,
             },
             mode: Mode::Drop,
+            scope: self.scope,
             keep_duplicates: self.keeps_duplicates,
             force_header: None,
             on_missing: OnMissing::Forward,

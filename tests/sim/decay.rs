@@ -7,7 +7,7 @@ use dedupd::dedupe::{Block, Offset, StateKey, TimeSource};
 
 use crate::sim::chance::Fault;
 use crate::sim::cluster::{Cluster, Offsets};
-use crate::sim::raw::RawLog;
+use crate::sim::raw::{Ids, RawLog};
 use crate::sim::tx_log::TxLog;
 
 /// Younger records are not deleted. Longer than the transaction timeout.
@@ -30,7 +30,8 @@ impl Cluster {
         let partition = u32::try_from(self.raw.len()).unwrap();
         let mut base = || BASES[self.chance.rng.usize(0..BASES.len())];
         let (raw, clean) = (base(), base());
-        self.raw.push(RawLog::new(partition, raw));
+        let ids = self.topic_ids.clone().unwrap_or_else(|| Ids::new(&partition.to_string()));
+        self.raw.push(RawLog::new(partition, raw, ids));
         self.clean.push(TxLog::new(clean));
         self.state.push(TxLog::new(0));
         self.offsets.push(Offsets::default());

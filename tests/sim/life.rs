@@ -4,7 +4,9 @@ mod counted;
 mod foreign;
 mod forgotten;
 mod quiet;
+mod recreated;
 mod slow;
+mod topic;
 mod torn;
 
 use std::rc::Rc;
@@ -16,15 +18,16 @@ use std::time::Duration;
 use dedupd::control::Request;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::{About, Status};
-use dedupd::pipeline::WorkerReport;
+use dedupd::pipeline::{Scope, StableEnds, WorkerReport};
 use dedupd::store::LeasedStore;
 
 use crate::memory_store::MemoryStore;
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
-use crate::sim::config::{Choices, RAW_IDS};
+use crate::sim::config::Choices;
 use crate::sim::operator::ForgetRequests;
+use crate::sim::raw::Ids;
 use crate::sim::side::Sides;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
@@ -39,6 +42,7 @@ pub use slow::{
     SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
     restore_forgotten_slowly, search_slowly,
 };
+pub use topic::read_unevenly;
 pub use torn::{compact_the_last_record, tear_the_first_transaction};
 
 /// Counts records that were forwarded again because a window had evicted their id.
@@ -47,8 +51,8 @@ pub const EVICTED: &str = "id evicted";
 pub const FORGOTTEN: &str = "id forgotten";
 /// Counts writes of a restore that joined blocks.
 pub const JOINED: &str = "blocks joined";
-/// Iterations of a worker that finds another raw topic.
-const FOREIGN_ITERATIONS: usize = 60;
+/// The histories of these seeds and all later ones are in topic scope.
+pub const TOPIC_SEEDS: u64 = 1 << 40;
 /// Iterations after the faults within which all work must be done: about 100 s of simulated time.
 const CALM_ITERATIONS: usize = 8000;
 /// A history ends after this much simulated time without work. Longer than any retry backoff.
@@ -83,17 +87,22 @@ struct Life {
     /// What the worker that was started last publishes.
     status: Option<Arc<Status>>,
     requests: ForgetRequests,
+    /// Where the raw logs end, as the topic monitor of each worker has read it. Only in topic scope.
+    ends: Vec<StableEnds>,
 }
 
-/// Runs the history of a seed.
+/// Runs the history of a seed. From [`TOPIC_SEEDS`] on it is in topic scope.
 pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let mut chance = Chance::new(seed);
-    let partitions = chance.rng.usize(1..=3);
-    let workers = chance.rng.usize(1..=2);
-    let shared = workers > 1 && chance.coin();
-    let choices = Choices::draw(&mut chance);
+    let scope = if seed < TOPIC_SEEDS { Scope::Partition } else { Scope::Topic };
+    let partitions = chance.rng.usize(1..=3) + usize::from(scope == Scope::Topic);
+    let workers = chance.rng.usize(1..=if scope == Scope::Topic { 3 } else { 2 });
+    let shared = scope == Scope::Partition && workers > 1 && chance.coin();
+    let mut choices = Choices::draw(&mut chance);
+    choices.scope = scope;
     let steps = chance.rng.usize(30..200);
-    let mut cluster = Cluster::new(chance, partitions);
+    let topic_ids = (scope == Scope::Topic).then(|| Ids::new("t"));
+    let mut cluster = Cluster::new(chance, partitions, topic_ids);
     cluster.forgets = choices.forgets();
     cluster.sides = Sides::new(choices.sides);
     let universe = Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records);
@@ -115,6 +124,7 @@ impl Life {
         };
         self.snapshot_stores();
         self.step_clocks();
+        self.elect(worker);
         if self.universe.workers[worker].borrow().is_none() {
             let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
             if soon {
@@ -224,6 +234,9 @@ impl Life {
 
     /// Starts a process: one worker, or all workers of the shared process.
     fn start(&mut self, worker: usize) {
+        if self.is_spare(worker) {
+            return;
+        }
         let shared = self.universe.shared;
         let all: Vec<usize> = if shared { (0..self.universe.workers.len()).collect() } else { vec![worker] };
         let down = all.iter().all(|worker| self.universe.workers[*worker].borrow().is_none());
@@ -278,39 +291,16 @@ impl Life {
         cluster.forgets |= choices.rule > 0;
     }
 
-    /// Runs a worker on a recreated raw topic, for which nothing may be committed. The original topic is restored
-    /// afterwards.
-    fn try_other_topic(&mut self, process: usize, worker: usize) {
-        let before = {
-            let mut cluster = self.universe.cluster.borrow_mut();
-            let is_bound = |offsets: &Offsets| offsets.pending.is_empty() && offsets.names(RAW_IDS[0]);
-            if !cluster.offsets.iter().all(is_bound) || !cluster.chance.hit(Fault::Recreated) {
-                return;
-            }
-            cluster.dead.remove(&worker);
-            cluster.commits(&writer(worker))
-        };
-        self.processes[process].choices.foreign = true;
-        let started = self.worker(worker, process);
-        *self.universe.workers[worker].borrow_mut() = Some(started);
-        self.universe.is_trial.set(true);
-        (0..FOREIGN_ITERATIONS).all(|_| self.universe.iterate(worker));
-        self.universe.is_trial.set(false);
-        self.processes[process].choices.foreign = false;
-        let mut cluster = self.universe.cluster.borrow_mut();
-        if cluster.commits(&writer(worker)) > before {
-            cluster.violations.push("committed for a raw topic with another id".to_owned());
-        }
-        self.universe.ended(&mut cluster, worker, Ok(()));
-        *self.universe.workers[worker].borrow_mut() = None;
-    }
-
     fn worker(&mut self, worker: usize, process: usize) -> SimWorker {
         let universe = &self.universe;
         let Process { store, choices, .. } = &self.processes[process];
         let partitions = universe.cluster.borrow().raw.len();
-        let options =
-            choices.options(worker, partitions, universe.load_slice, self.setting.sabotage.without());
+        let options = choices.options(
+            universe.writer(worker),
+            partitions,
+            universe.load_slice,
+            self.setting.sabotage.without(),
+        );
         let ports = (
             SimSource::join(universe, worker, choices.raw_id()),
             SimSink::new(universe, worker),
@@ -330,7 +320,8 @@ impl Life {
         let (control, requests) = channel();
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
-        worker_of.answering(requests).counting(self.universe.progress.clone())
+        let worker_of = worker_of.answering(requests).counting(self.universe.progress.clone());
+        if self.is_topic_wide() { worker_of.comparing(self.ends[worker].clone()) } else { worker_of }
     }
 
     /// Runs without faults until all work is done. Returns whether that happened in time.
@@ -340,6 +331,7 @@ impl Life {
         for _ in 0..CALM_ITERATIONS {
             self.end_dead();
             for worker in 0..self.universe.workers.len() {
+                self.elect(worker);
                 self.start(worker);
                 self.universe.iterate(worker);
             }

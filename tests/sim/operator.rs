@@ -3,10 +3,10 @@
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 
 use dedupd::control::{Answer, Request, RequestError};
-use dedupd::dedupe::Offset;
-use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
+use dedupd::dedupe::{Coordinates, Hasher, IdSource, IdentityRule, Offset};
 
 use crate::sim::cluster::Cluster;
+use crate::sim::tx_log::TxLog;
 
 /// Receives the answers to one request.
 type Answers = Receiver<Result<Answer, RequestError>>;
@@ -52,7 +52,7 @@ impl ForgetRequests {
             return;
         }
         let name = keys[cluster.chance.rng.usize(0..keys.len())].clone();
-        let only = cluster.chance.coin();
+        let only = cluster.chance.coin() && cluster.topic_ids.is_none();
         self.send_for(cluster, workers, (partition, name), only);
     }
 
@@ -96,6 +96,11 @@ impl ForgetRequests {
         1 + self.sent.iter().filter(|(at, id)| *at == partition && id == name).count()
     }
 
+    /// How often the clean topic may contain an id, in all partitions.
+    pub fn copies_anywhere_max(&self, name: &str) -> usize {
+        1 + self.sent.iter().filter(|(_, id)| id == name).count()
+    }
+
     /// Violations: ids that were forgotten, were produced again and were not forwarded again.
     pub fn not_forwarded_again(&self, cluster: &Cluster) -> Vec<String> {
         let is_missing = |request: &&Forgotten| {
@@ -107,9 +112,13 @@ impl ForgetRequests {
             let produced_again = raw.records().any(|record| {
                 record.at.offset >= request.from && record.name() == request.name && !record.rejected
             });
-            let clean = cluster.clean[request.partition].ever_committed();
-            produced_again
-                && !clean.into_iter().any(|(_, it)| it.name() == request.name && it.at.offset > request.owner)
+            let is_after = |at: Coordinates| {
+                // A copy in another partition may be forwarded in its place.
+                let is_here = at.partition as usize == request.partition;
+                if is_here { at.offset > request.owner } else { cluster.topic_ids.is_some() }
+            };
+            let mut clean = cluster.clean.iter().flat_map(TxLog::ever_committed);
+            produced_again && !clean.any(|(_, it)| it.name() == request.name && is_after(it.at))
         };
         let wrong = self.forgotten.iter().filter(is_missing);
         wrong

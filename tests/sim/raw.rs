@@ -1,5 +1,6 @@
 //! The raw topic: what producers wrote, with holes after compaction.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -91,12 +92,28 @@ pub struct RawLog {
     pub damaged: BTreeSet<Offset>,
     /// Each leader epoch with its first offset.
     epochs: Vec<(i32, Offset)>,
-    ids: u64,
+    ids: Ids,
+}
+
+/// Where the ids of records come from.
+#[derive(Clone)]
+pub struct Ids {
+    /// What all these ids begin with.
+    prefix: String,
+    /// Number of ids used so far.
+    used: Rc<Cell<u64>>,
+}
+
+impl Ids {
+    /// Ids with this prefix.
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), used: Rc::default() }
+    }
 }
 
 impl RawLog {
     /// An empty partition, from which everything before `low` was deleted.
-    pub fn new(partition: PartitionId, low: Offset) -> Self {
+    pub fn new(partition: PartitionId, low: Offset, ids: Ids) -> Self {
         let records = vec![None; usize::try_from(low).unwrap()];
         Self {
             partition,
@@ -109,7 +126,7 @@ impl RawLog {
             is_broken: false,
             damaged: BTreeSet::new(),
             epochs: vec![(0, 0)],
-            ids: 0,
+            ids,
         }
     }
 
@@ -161,13 +178,14 @@ impl RawLog {
 
     /// Appends a record with a new id, or with one that was used before.
     pub fn produce(&mut self, chance: &mut Chance, now_ms: i64) {
-        let is_repeat = self.ids > 0 && chance.rng.u8(0..10) < 4;
+        let used = self.ids.used.get();
+        let is_repeat = used > 0 && chance.rng.u8(0..10) < 4;
         let id = if is_repeat {
-            let recent = if chance.coin() { self.ids.saturating_sub(5) } else { 0 };
-            chance.rng.u64(recent..self.ids)
+            let recent = if chance.coin() { used.saturating_sub(5) } else { 0 };
+            chance.rng.u64(recent..used)
         } else {
-            self.ids += 1;
-            self.ids - 1
+            self.ids.used.set(used + 1);
+            used
         };
         self.produce_id(id, chance, now_ms);
     }
@@ -182,7 +200,7 @@ impl RawLog {
         let timestamp_ms = if strange { stamps[chance.rng.usize(0..stamps.len())] } else { Some(now_ms) };
         let raw = Rc::new(Raw {
             at,
-            key: (!chance.hit(Fault::MissingId)).then(|| format!("{}-{id}", self.partition)),
+            key: (!chance.hit(Fault::MissingId)).then(|| format!("{}-{id}", self.ids.prefix)),
             value: format!("{}/{}", self.partition, self.history.len()),
             timestamp_ms,
             rejected: !first && chance.hit(Fault::Rejected),

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::ports::{Failure, LogId, OutputTopic, SideRecord, SideRecords};
 
+use crate::sim::audit::is_excused;
 use crate::sim::chance::Fault;
 use crate::sim::cluster::Cluster;
 use crate::sim::raw::Raw;
@@ -119,14 +120,18 @@ impl Cluster {
                 }
             }
         }
+        let shown = |log: &'_ TxLog<Rc<Raw>>| -> (BTreeSet<String>, BTreeSet<String>) {
+            log.ever_committed().map(|(_, raw)| (raw.value.clone(), raw.name().to_owned())).unzip()
+        };
+        let anywhere: BTreeSet<String> = self.clean.iter().flat_map(|log| shown(log).1).collect();
         for (partition, log) in self.raw.iter().enumerate() {
-            let clean = || self.clean[partition].ever_committed().map(|(_, raw)| raw);
-            let (values, names): (BTreeSet<&str>, BTreeSet<&str>) =
-                clean().map(|raw| (raw.value.as_str(), raw.name())).unzip();
+            let (values, names) = shown(&self.clean[partition]);
+            let names = if self.topic_ids.is_some() { &anywhere } else { &names };
             for raw in log.records() {
                 let value = raw.value.as_str();
                 // Known duplicates are dropped before the record is written.
-                let is_known = !keeps_duplicates && names.contains(raw.name());
+                let is_excused = self.topic_ids.is_some() && is_excused(self, raw.name());
+                let is_known = !keeps_duplicates && names.contains(raw.name()) || is_excused;
                 let is_dropped = is_known || (raw.rejected && !keeps_letters);
                 let is_kept = [&letters, &duplicates].iter().any(|topic| topic.contains_key(value));
                 if !is_kept && !is_dropped && !values.contains(value) && !self.is_disputed(raw) {
@@ -141,8 +146,13 @@ impl Cluster {
     /// new owner.
     fn is_disputed(&self, raw: &Raw) -> bool {
         let letters = self.sides.logs.values().flat_map(|log| log.everything(0));
-        let writers = letters.filter(|(_, it)| it.raw.value == raw.value).map(|(_, it)| it.writer.as_str());
-        writers.collect::<BTreeSet<_>>().len() > 1
+        let written = letters.filter(|(_, it)| it.raw.value == raw.value);
+        // In topic scope all workers have one transactional id.
+        let is_lost = |fault: Fault| self.chance.counts().contains_key(fault.name());
+        if self.topic_ids.is_some() && (is_lost(Fault::Kick) || is_lost(Fault::Replaced)) {
+            return written.count() > 1;
+        }
+        written.map(|(_, it)| it.writer.as_str()).collect::<BTreeSet<_>>().len() > 1
     }
 
     fn copies(&self, value: &str) -> usize {

@@ -15,7 +15,7 @@ use crate::sim::cluster::{Cluster, Epoch, StateRecord};
 use crate::sim::raw::{Raw, SimRecord};
 use crate::sim::side::Letter;
 use crate::sim::source::SimSource;
-use crate::sim::universe::{Sabotage, Universe, writer};
+use crate::sim::universe::{Sabotage, Universe};
 
 enum Outgoing {
     Clean(Rc<Raw>),
@@ -128,7 +128,7 @@ pub struct SimSink {
 impl SimSink {
     /// A sink without a producer.
     pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
-        Self { universe: Rc::clone(universe), worker, writer: writer(worker), producer: None }
+        Self { universe: Rc::clone(universe), worker, writer: universe.writer(worker), producer: None }
     }
 
     /// A call that requires a usable producer.

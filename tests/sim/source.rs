@@ -51,11 +51,12 @@ impl SimSource {
     }
 
     fn deliver(&self, cluster: &mut Cluster, wait: Duration) -> Result<Option<SimRecord>, Failure> {
-        let Cluster { group, chance, raw, .. } = cluster;
+        let Cluster { group, chance, raw, delivers_only, .. } = cluster;
         if !group.has_event(self.member, cluster.now) && !chance.hit(Fault::EmptyPoll) {
             let fetch = group.fetch(self.member);
             let ready = fetch
                 .iter_mut()
+                .filter(|(partition, _)| delivers_only.is_none_or(|only| only == **partition))
                 .filter(|(partition, fetch)| !fetch.paused && !self.is_damaged(**partition))
                 .filter_map(|(partition, fetch)| Some((raw[*partition as usize].next(fetch.at?)?, fetch)));
             let mut ready: Vec<_> = ready.collect();

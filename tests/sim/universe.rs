@@ -102,6 +102,8 @@ pub struct Universe {
     pub shared: bool,
     /// The deliberate defect.
     pub sabotage: Sabotage,
+    /// All workers have one transactional id.
+    pub is_topic_wide: bool,
     /// The running worker finds a raw topic with another id.
     pub is_trial: Cell<bool>,
     /// Number of ids that each worker has loaded from local state in its current iteration.
@@ -129,6 +131,7 @@ impl Universe {
         // One block, a few blocks, or everything.
         let ids = [1, 10, 1 << 20][max_records % 3];
         Self {
+            is_topic_wide: cluster.topic_ids.is_some(),
             cluster: RefCell::new(cluster),
             workers: (0..workers).map(|_| RefCell::new(None)).collect(),
             shared,
@@ -141,6 +144,11 @@ impl Universe {
             progress: Progress::default(),
             silence: Cell::new(Default::default()),
         }
+    }
+
+    /// Transactional id of a worker.
+    pub fn writer(&self, worker: usize) -> String {
+        if self.is_topic_wide { TOPIC_WRITER.to_owned() } else { writer(worker) }
     }
 
     /// A port call of worker `me`: time passes, other workers may run, and the call may fail.
@@ -289,7 +297,7 @@ impl Universe {
         tracing::debug!(worker, ?how, "ended");
         self.crash(cluster, worker);
         cluster.group.remove(worker);
-        cluster.end_begun(&writer(worker));
+        cluster.end_begun(&self.writer(worker));
     }
 }
 
@@ -305,7 +313,10 @@ fn place(what: &str, words: &str) -> (usize, Offset) {
     (usize::try_from(after("for partition ")).unwrap(), after(words))
 }
 
-/// Transactional id of a worker.
+/// Transactional id of all workers in topic scope.
+const TOPIC_WRITER: &str = "group.active";
+
+/// Client id of a worker, and its transactional id in partition scope.
 pub fn writer(worker: usize) -> String {
     format!("group.sim.{worker}")
 }

@@ -114,6 +114,7 @@ impl Mock {
             duplicates: None,
             group: GROUP.to_owned(),
             transactional_id: format!("{GROUP}.{name}.0"),
+            client_id: format!("{GROUP}.{name}.0"),
             instance: None,
             session_timeout: Duration::from_millis(2_500),
             transaction_timeout: Duration::from_secs(8),

@@ -26,6 +26,7 @@ pub(super) struct Filters {
     /// One past the highest owner in the filters.
     end: Offset,
     stale: bool,
+    horizon_ms: i64,
     /// Forgotten identities: their bits are still set, and are ignored until the identity is inserted again.
     /// The set is small, because an operator names each id. It is cleared when the filters are rebuilt.
     forgotten: HashSet<Identity>,
@@ -39,6 +40,7 @@ impl Filters {
             slices: VecDeque::new(),
             end: 0,
             stale: false,
+            horizon_ms: i64::MAX,
             forgotten: HashSet::new(),
         }
     }
@@ -91,6 +93,12 @@ impl Filters {
         self.bloom.insert_all(inserts);
     }
 
+    /// Makes slices expire by this stream time where it is earlier than the one of [`Filters::expire`].
+    pub fn set_horizon(&mut self, ms: i64) {
+        self.horizon_ms = ms;
+        self.bloom.set_horizon(ms);
+    }
+
     /// Drops the slices that ended before the window.
     pub fn expire(&mut self, now_ms: i64) {
         if now_ms <= 0 {
@@ -101,7 +109,7 @@ impl Filters {
         if let Some(first) = self.slices.front_mut().filter(|(slice, _)| *slice <= 0) {
             first.0 = now_ms.div_euclid(self.limits.slice_ms());
         }
-        let oldest = self.oldest_ms(now_ms);
+        let oldest = self.oldest_ms(now_ms.min(self.horizon_ms));
         let length = self.limits.slice_ms();
         while self.slices.len() > 1
             && self.slices.pop_front_if(|(slice, _)| (*slice + 1).saturating_mul(length) <= oldest).is_some()
@@ -178,8 +186,9 @@ impl Filters {
 
     /// Empties the filters so that they can be rebuilt. Keeps the layout and [`Filters::dropped_ms`].
     pub fn clear(&mut self) {
-        let (dropped, layout) = (self.bloom.dropped_ms(), self.bloom.layout());
+        let (dropped, layout, horizon) = (self.bloom.dropped_ms(), self.bloom.layout(), self.horizon_ms);
         *self = Self::new(self.limits);
+        self.set_horizon(horizon);
         if let Some(layout) = layout {
             self.follow(&layout);
         }

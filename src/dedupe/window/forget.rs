@@ -11,7 +11,8 @@ impl Window {
     /// The committed owners of an identity in the exact part, without expired ones, each with the latest stream time at
     /// which it can have arrived.
     pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
-        let oldest = self.time.ms().saturating_sub(self.exact_ms);
+        // In topic scope a record of a slower partition may still find an owner that is too old for this one.
+        let oldest = self.time.ms().min(self.horizon_ms).saturating_sub(self.exact_ms);
         let mut found = Vec::new();
         let visited = self.index.candidates(key, |owner| {
             let arrived = self.marks.time_of(owner);

@@ -66,7 +66,7 @@ impl Window {
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
     }
 
-    fn configured_ms(&self) -> i64 {
+    pub(super) fn configured_ms(&self) -> i64 {
         i64::try_from(self.configured().as_millis()).unwrap_or(i64::MAX)
     }
 
@@ -100,6 +100,15 @@ impl Window {
         (self.bounds.max_ids.min(self.bounds.max_stored) / marks).max(1)
     }
 
+    /// Makes owners expire by this stream time instead of the window's own, where it is earlier: records of other partitions may
+    /// still need them. Stream time in epoch milliseconds; the next commit applies it.
+    pub fn set_horizon(&mut self, ms: i64) {
+        self.horizon_ms = ms;
+        if let Some(filters) = self.filters.as_mut() {
+            filters.set_horizon(ms);
+        }
+    }
+
     /// Counts the owners that the committed transaction has overwritten.
     pub(super) fn commit_evicted(&mut self) {
         let Self { index, marks, evicted, .. } = self;
@@ -112,8 +121,9 @@ impl Window {
     /// Drops the owners that have expired or exceed a limit.
     pub(super) fn expire(&mut self) {
         let (now, evicts) = (self.time.ms(), self.slots().is_some());
+        let horizon = now.min(self.horizon_ms);
         let most = if evicts { u64::MAX } else { self.bounds.max_ids }.min(self.bounds.max_stored);
-        if let Some(dropped) = self.marks.drop_expired(now, now.saturating_sub(self.exact_ms), most) {
+        if let Some(dropped) = self.marks.drop_expired(now, horizon.saturating_sub(self.exact_ms), most) {
             self.index.expire(dropped.next, dropped.count);
         }
         if evicts && let Some(first) = self.marks.first_held() {

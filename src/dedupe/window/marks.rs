@@ -105,8 +105,14 @@ impl Marks {
     /// Latest stream time at which an owner can have arrived; 0 while unknown.
     #[inline]
     pub fn time_of(&self, owner: Offset) -> i64 {
+        self.times_of(owner).1
+    }
+
+    /// Earliest and latest stream time at which an owner can have arrived; 0 while unknown.
+    #[inline]
+    pub fn times_of(&self, owner: Offset) -> (i64, i64) {
         let place = self.queue.partition_point(|mark| mark.next <= owner);
-        self.queue.get(place).map_or(0, |mark| mark.time_last_ms)
+        self.queue.get(place).map_or((0, 0), |mark| (mark.time_first_ms, mark.time_last_ms))
     }
 
     /// Drops marks from the front: those whose last owner arrived before `oldest_ms`, then more until at most

@@ -32,6 +32,7 @@ use crate::dedupe::identity::Identity;
 mod arrival;
 mod blocks;
 pub mod bloom;
+mod elsewhere;
 mod filters;
 mod forget;
 mod growth;
@@ -48,6 +49,7 @@ mod windows;
 
 pub(crate) use arrival::{Anchor, resume};
 pub use bloom::{Bloom, BloomLimits};
+pub use elsewhere::{CopyOf, TopicFilter};
 use filters::Filters;
 pub use growth::IndexBytes;
 pub use index::{IndexKey, OwnerIndex};
@@ -106,6 +108,8 @@ pub struct Window {
     /// and its first stream time.
     cuts: Vec<(usize, i64)>,
     next: Offset,
+    /// See [`Window::set_horizon`].
+    horizon_ms: i64,
 }
 
 impl Window {
@@ -130,6 +134,7 @@ impl Window {
             filters: limits.bloom.map(Filters::new),
             cuts: Vec::new(),
             next: 0,
+            horizon_ms: i64::MAX,
         }
     }
 
@@ -143,11 +148,17 @@ impl Window {
     #[inline]
     pub fn key(&self, identity: Identity) -> IndexKey {
         let key = IndexKey::at(identity);
-        self.index.prefetch(&key);
-        if let Some(filters) = &self.filters {
-            filters.prefetch(&key);
-        }
+        self.prefetch(&key);
         key
+    }
+
+    /// Prefetches the memory at a position.
+    #[inline]
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.index.prefetch(key);
+        if let Some(filters) = &self.filters {
+            filters.prefetch(key);
+        }
     }
 
     /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.

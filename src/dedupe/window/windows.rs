@@ -94,6 +94,11 @@ impl Windows {
         blocks
     }
 
+    /// Sets the stream time by which owners expire: [`Window::set_horizon`].
+    pub fn set_horizon(&mut self, ms: i64) {
+        self.iter_mut().for_each(|(_, window)| window.set_horizon(ms));
+    }
+
     /// Commits the transaction up to `next`. Returns for each kind the lowest offset whose block is still needed, the
     /// unnamed kind last: the store's state of the unnamed kind represents all kinds.
     pub fn commit(&mut self, next: Offset) -> Vec<(KindId, Offset)> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, WindowId};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, Window, WindowId};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
@@ -26,7 +26,9 @@ use crate::pipeline::failpoint;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
 use crate::ports::{
@@ -130,8 +132,9 @@ impl<W: WorkerPorts> Committer<W> {
         let mut positions = Vec::new();
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
+        let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
         for state in ctx.partitions.open_mut() {
-            let position = position(state, &ctx.options, (most, time_ahead_ms));
+            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms);
             if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -185,14 +188,26 @@ impl<W: WorkerPorts> Committer<W> {
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
     fn apply(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        let (sink, store) = (&self.sink, &mut ctx.store);
+        let (sink, store, horizon_ms) =
+            (&self.sink, &mut ctx.store, ctx.topic.as_ref().map(TopicScope::horizon_ms));
         for partition in ctx.partitions.iter_mut() {
             let id = partition.id;
             let Some((running, rejections)) = partition.record_mut() else { continue };
             if running.state.open.is_some() {
+                if let Some(ms) = horizon_ms {
+                    running.state.windows.set_horizon(ms);
+                }
                 commit_state(&mut running.state, sink.state_end(id), store)?;
                 rejections.committed(id, running.state.committed);
             }
+        }
+        if let Some(topic) = &mut ctx.topic {
+            let slowest_ms = if ctx.options.keeps(Safeguard::SlowestClock) {
+                ctx.partitions.slowest_ms()
+            } else {
+                ctx.partitions.windows().map(Window::stream_time_ms).max()
+            };
+            topic.committed(slowest_ms);
         }
         self.transaction.close();
         self.pace.reset_backoff();
@@ -263,6 +278,7 @@ fn position(
     state: &DedupeState,
     options: &WorkerOptions,
     (most, time_ahead_ms): (usize, i64),
+    horizon_ms: Option<i64>,
 ) -> CommitPosition {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
@@ -274,6 +290,7 @@ fn position(
         tail: open_tail.or(state.tail),
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
+        horizon_ms,
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()

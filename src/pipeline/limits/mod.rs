@@ -45,6 +45,8 @@ pub struct Limits {
     pub when_full: Overflow,
     /// Most bytes of all indexes and filters.
     pub max_memory: Option<u64>,
+    /// Whether a filter over all windows needs a part of that memory.
+    pub is_topic_wide: bool,
     /// Most bytes of the state directory.
     pub max_disk: Option<u64>,
 }
@@ -70,7 +72,9 @@ impl Limits {
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        let bytes = self.max_memory.map_or(u64::MAX, |bytes| bytes / count);
+        // The filter over all windows takes two to three bytes for an id, an index eleven.
+        let of_windows = |bytes: u64| if self.is_topic_wide { bytes / 5 * 4 } else { bytes };
+        let bytes = self.max_memory.map_or(u64::MAX, |bytes| of_windows(bytes) / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
             (_, Overflow::Shrink) => largest_fitting(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),
@@ -252,6 +256,7 @@ mod tests {
         max_ids: 1_000_000,
         when_full: Overflow::Shrink,
         max_memory: None,
+        is_topic_wide: false,
         max_disk: None,
     };
 

@@ -115,6 +115,10 @@ impl<W: WorkerPorts> Context<W> {
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         if let Some(checkpoint) = checkpoint {
             windows.follow(&checkpoint.windows);
+            // Without a horizon the windows were written in partition scope, and have expired by their own clocks.
+            if let Some(ms) = checkpoint.horizon_ms.filter(|_| self.topic.is_some()) {
+                windows.set_horizon(ms);
+            }
         }
         windows
     }

@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{BlockError, Checkpoint, KindId, Offset, PartitionId, Window, WindowId};
+use crate::dedupe::{
+    BlockError, BlockView, Checkpoint, Identity, KindId, Offset, PartitionId, Window, WindowId,
+};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
@@ -85,6 +87,8 @@ pub struct Loading {
     from: Option<Offset>,
     /// Identities stored when it began.
     total: u64,
+    /// In topic scope, the identities read in this slice, each with the latest stream time at which it can have arrived.
+    read: Option<Vec<(Identity, i64)>>,
 }
 
 /// The purpose of reading the blocks.
@@ -116,6 +120,11 @@ impl Loading {
     /// Identities still to be read.
     pub(crate) fn left(&self) -> u64 {
         self.total.saturating_sub(self.progress.ids)
+    }
+
+    /// Takes the identities that were read since the last call. Only in topic scope.
+    pub(crate) fn take_read(&mut self) -> Vec<(Identity, i64)> {
+        self.read.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Identities read into empty windows.
@@ -222,7 +231,9 @@ fn begin_reading<W: WorkerPorts>(
     for kind in &kinds {
         total += ctx.store.ids(kind.window(id))?;
     }
-    let loading = Loading { progress: ReadProgress::start(now), task, state, kinds, from: None, total };
+    let is_new = matches!(task, Task::Windows { .. });
+    let read = ctx.topic.as_ref().filter(|_| is_new).map(|_| Vec::new());
+    let loading = Loading { progress: ReadProgress::start(now), task, state, kinds, from: None, total, read };
     if let Some(partition) = ctx.partitions.get_mut(id) {
         partition.enter(Phase::Loading(Box::new(loading)));
     }
@@ -253,12 +264,13 @@ impl Loading {
             if let (None, Task::Windows { .. }) = (self.from, &self.task) {
                 window.reserve(store.ids(window_id)?);
             }
-            let (task, read) = (&self.task, &mut self.progress.ids);
+            let (task, read, identities) = (&self.task, &mut self.progress.ids, &mut self.read);
             let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
                 let result = match task {
                     Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
                     Task::Filters { .. } => window.refill(view, *committed),
                 };
+                let result = result.and_then(|()| collect(view, identities.as_mut()));
                 result.map_err(|error| unusable(*id, &error))?;
                 failpoint::pass("block_loaded");
                 let ids = view.count() as u64;
@@ -281,4 +293,10 @@ impl Loading {
         }
         Ok(())
     }
+}
+
+/// Adds the identities of a block, each with the last stream time of the block.
+fn collect(view: &BlockView<'_>, into: Option<&mut Vec<(Identity, i64)>>) -> Result<(), BlockError> {
+    let Some(into) = into else { return Ok(()) };
+    view.for_each(|_, identity| into.push((identity, view.header.time_last_ms)))
 }

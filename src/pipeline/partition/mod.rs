@@ -13,6 +13,7 @@ pub mod rules;
 pub mod stall;
 pub mod state;
 pub mod stored;
+pub mod topic;
 pub mod unwritten;
 
 use std::time::Duration;
@@ -126,6 +127,8 @@ pub struct Running {
     pub order: Order,
     /// Whether its records have stopped arriving.
     pub stall: StallDetector,
+    /// Paused until the state of all partitions is complete. Only in topic scope.
+    pub held: bool,
 }
 
 /// A partition. Owned by one worker.
@@ -242,10 +245,10 @@ impl Partition {
         self.enter(Phase::Locating(Locating { not_before, state: Some(state), ..Locating::default() }));
     }
 
-    /// Processes records from now on.
-    pub fn run(&mut self, state: Box<DedupeState>) {
+    /// Processes records from now on; while it is `held`, only once it is released.
+    pub fn run(&mut self, state: Box<DedupeState>, held: bool) {
         let (order, stall) = (Order::default(), StallDetector::default());
-        self.enter(Phase::Running(Running { state, order, stall }));
+        self.enter(Phase::Running(Running { state, order, stall, held }));
     }
 
     /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.
@@ -280,7 +283,7 @@ mod tests {
 
     fn running() -> Partition {
         let mut partition = Partition::assigned(0, Duration::ZERO);
-        partition.run(state());
+        partition.run(state(), false);
         partition
     }
 
@@ -292,13 +295,13 @@ mod tests {
     fn a_partition_returns_to_locating_from_each_phase() {
         let mut partition = running();
         partition.relocate(Duration::ZERO);
-        partition.run(state());
+        partition.run(state(), false);
         assert!(partition.is_running());
     }
 
     #[test]
     #[should_panic(expected = "(Running, Running) is not allowed")]
     fn a_change_of_the_phase_that_is_not_declared_is_detected() {
-        running().run(state());
+        running().run(state(), false);
     }
 }

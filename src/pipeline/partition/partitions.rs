@@ -5,6 +5,7 @@ use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::partition::{Locating, Partition, Phase, Running};
 
 /// The partitions of a worker, indexed by number.
@@ -30,15 +31,34 @@ impl Partitions {
         self.all.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// What a record of a running partition changes.
+    /// What a record of a running partition changes; `None` while the partition is held.
     pub fn record_mut(&mut self, id: PartitionId) -> Option<(&mut Running, &mut Rejections)> {
-        self.all.get_mut(id as usize)?.as_deref_mut()?.record_mut()
+        self.record_and_others(id).map(|(parts, _)| parts)
     }
 
-    /// Whether every partition is running, and none of them has a position that is only in this worker. The result is kept
-    /// until a phase may have changed, so that an iteration does not visit a thousand partitions that have nothing to do.
+    /// [`Self::record_mut`], and all other partitions.
+    pub fn record_and_others(
+        &mut self,
+        id: PartitionId,
+    ) -> Option<((&mut Running, &mut Rejections), Others<'_>)> {
+        let (before, rest) = self.all.split_at_mut_checked(id as usize)?;
+        let (own, after) = rest.split_first_mut()?;
+        let parts = own.as_deref_mut()?.record_mut().filter(|(running, _)| !running.held)?;
+        Some((parts, Others { before, after }))
+    }
+
+    /// Whether the state of all partitions below `count` is in memory, complete, and settled. `has_none` is whether a partition
+    /// has no state because it was never processed.
+    pub fn have_states(&self, count: PartitionId, has_none: impl Fn(PartitionId) -> bool) -> bool {
+        let has_state = |id| has_none(id) || self.get(id).is_some_and(has_settled_state);
+        (0..count.max(self.end())).all(has_state)
+    }
+
+    /// Whether every partition is running, none of them is held, and none has a position that is only in this worker. The result
+    /// is kept until a phase may have changed, so that an iteration does not visit a thousand partitions that have nothing to
+    /// do.
     pub fn has_nothing_pending(&mut self) -> bool {
-        let is_committed = |running: &Running| !running.state.uncommitted_position;
+        let is_committed = |running: &Running| !running.held && !running.state.uncommitted_position;
         self.nothing_pending =
             self.nothing_pending || self.iter().all(|p| p.running().is_some_and(is_committed));
         self.nothing_pending
@@ -96,11 +116,13 @@ impl Partitions {
 
     /// Removes a partition, because it was revoked or lost.
     pub fn remove(&mut self, id: PartitionId) -> Option<Box<Partition>> {
+        self.nothing_pending = false;
         self.all.get_mut(id as usize)?.take()
     }
 
     /// Removes all partitions. [`Self::end`] stays: leftovers of partitions that were added later are still to be found.
     pub fn remove_all(&mut self) {
+        self.nothing_pending = false;
         self.all.fill_with(|| None);
     }
 
@@ -145,8 +167,32 @@ impl Partitions {
         windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
     }
 
+    /// The clock of the slowest partition with unread records, stream time in epoch milliseconds; `None` when there is no
+    /// partition, or the state of one is not in memory.
+    #[must_use]
+    pub fn slowest_ms(&self) -> Option<i64> {
+        let mut reached = self.iter().map(|partition| Some(partition.state()?.reached_ms()));
+        let first = reached.next()??;
+        reached.try_fold(first, |slowest, reached| Some(slowest.min(reached?)))
+    }
+
     /// The numbers of the partitions for which `matches` returns true.
     pub fn ids(&self, matches: impl Fn(&Partition) -> bool) -> Vec<PartitionId> {
         self.iter().filter(|p| matches(p)).map(|p| p.id).collect()
+    }
+}
+
+/// The partitions of a worker beside one that is borrowed.
+#[derive(Debug, Clone, Copy)]
+pub struct Others<'a> {
+    before: &'a [Option<Box<Partition>>],
+    after: &'a [Option<Box<Partition>>],
+}
+
+impl<'a> Others<'a> {
+    /// The windows of the kind with this number, each with its partition.
+    pub fn windows(&self, kind: usize) -> impl Iterator<Item = (PartitionId, &'a Window)> + use<'a> {
+        let partitions = self.before.iter().chain(self.after).filter_map(Option::as_deref);
+        partitions.filter_map(move |p| Some((p.id, p.state()?.windows.get(kind)?)))
     }
 }

@@ -15,9 +15,11 @@ use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
+use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Head, Store};
 
 /// A restore from the state topic in progress.
@@ -119,6 +121,7 @@ pub(crate) struct Restorer<'a, W: WorkerPorts> {
     pub(crate) store: &'a mut W::Store,
     pub(crate) options: &'a WorkerOptions,
     pub(crate) report: &'a WorkerReport,
+    pub(crate) topic: Option<&'a mut TopicScope>,
 }
 
 impl<W: WorkerPorts> Restorer<'_, W> {
@@ -167,6 +170,11 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
             *restoring.left_out.entry(key.kind.unwrap_or_default()).or_default() += ids;
             return Ok(());
+        }
+        let is_complete = self.options.keeps(Safeguard::FilterOfAll);
+        if let Some(topic) = self.topic.as_mut().filter(|_| is_complete) {
+            let identities = block.entries.iter().map(|(_, identity)| (*identity, block.time_last_ms));
+            topic.filter.insert_all(identities);
         }
         let head = Head {
             confirmed: block.next,

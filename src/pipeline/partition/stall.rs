@@ -57,6 +57,13 @@ impl StallDetector {
         *self = Self { since: None, last_reassigned: Some(place) };
         Some(stall)
     }
+
+    /// Whether the log between the next offset and its end, `place`, was fetched again, and no record followed for `patience`.
+    #[must_use]
+    pub fn delivers_nothing(&self, place: (Offset, Offset), now: Duration, patience: Duration) -> bool {
+        let has_waited = self.since.is_some_and(|(_, began)| now.saturating_sub(began) >= patience);
+        self.last_reassigned == Some(place) && has_waited
+    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,9 @@ pub struct DedupeState {
     pub ahead_ms: i64,
     /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
     pub ahead_of_wall_ms: i64,
+    /// The stream time of the fastest partition when this one was last read to its end, epoch milliseconds; 0 when that was not
+    /// seen. Only in topic scope.
+    pub caught_up_ms: i64,
 }
 
 impl DedupeState {
@@ -84,6 +87,7 @@ impl DedupeState {
             reset_kinds,
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
+            caught_up_ms: 0,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
+use crate::pipeline::safeguard::Safeguard;
 
 impl Recovery {
     /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
@@ -33,6 +34,11 @@ impl Recovery {
         let read = W::read_local(&access.ctx.store, &access.ctx.clock, &mut reads);
         access.ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
         read?;
+        let is_complete = access.ctx.options.keeps(Safeguard::FilterOfAll);
+        if let Some(topic) = access.ctx.topic.as_mut().filter(|_| is_complete) {
+            let read = access.ctx.partitions.all_loading_mut().map(Loading::take_read);
+            read.for_each(|identities| topic.filter.insert_all(identities));
+        }
         for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
             if number > 0 && access.ctx.clock.elapsed() >= until {

@@ -95,6 +95,9 @@ impl Recovery {
         let id = answer.partition;
         let checkpoint = Checkpoint::parse(&answer.metadata);
         let changed = access.ctx.options.changed_rules(checkpoint.as_ref(), id)?;
+        if let Some(topic) = &mut access.ctx.topic {
+            checkpoint.as_ref().and_then(|it| it.horizon_ms).into_iter().for_each(|ms| topic.resume(ms));
+        }
         let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
         let (ended_early, state_low) = (partition.early_ends > 0, partition.checked_from.unwrap_or(0));

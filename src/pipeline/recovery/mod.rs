@@ -6,6 +6,7 @@
 
 pub mod complete;
 pub mod gap;
+pub mod hold;
 pub mod load;
 mod locate;
 pub mod restore;
@@ -152,15 +153,18 @@ impl Recovery {
         }
         let (now, held) = (access.ctx.clock.elapsed(), self.torn.held_by_leftovers(access, id));
         let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
+        // In topic scope the partition is sought when the state of all partitions is there.
+        let is_released = access.ctx.topic.is_none();
         let sought = resumed.and_then(|next| {
             let last = state.committed_epoch.filter(|epoch| epoch.covers(next));
-            if held.is_none() { Ok(access.source.seek_behind(id, next, last)?) } else { Ok(()) }
+            let seeks = held.is_none() && is_released;
+            if seeks { Ok(access.source.seek_behind(id, next, last)?) } else { Ok(()) }
         });
         if held.is_some() || sought.is_err() {
             partition.keep(state, held.unwrap_or(now));
             return sought;
         }
-        partition.run(state);
+        partition.run(state, !is_released);
         if let Some((began, _)) = load {
             access.ctx.report.metrics.restore_seconds().observe(now.saturating_sub(began).as_secs_f64());
         }
@@ -219,6 +223,10 @@ impl Recovery {
         access: &mut Access<'_, W>,
     ) -> Result<(), WorkerError> {
         if !self.torn.is_prepared {
+            // In topic scope all instances have the same transactional id: only the one with all partitions may fence the others.
+            if access.ctx.topic.is_some() && !access.ctx.has_all_partitions() {
+                return Ok(());
+            }
             return self.torn.prepare(access);
         }
         if !self.torn.offsets_cleared && !self.torn.clear_own_offsets(access)? {

@@ -150,6 +150,7 @@ impl Recovery {
             store: &mut access.ctx.store,
             options: &access.ctx.options,
             report: &access.ctx.report,
+            topic: access.ctx.topic.as_mut(),
         }
         .delete_forgotten(restoring, forgetting)?;
         self.read_from(access, id, range)
@@ -194,6 +195,7 @@ impl Recovery {
             store: &mut access.ctx.store,
             options: &access.ctx.options,
             report: &access.ctx.report,
+            topic: access.ctx.topic.as_mut(),
         }
         .write(&mut restoring.unwritten)?;
         if !is_restored(access.ctx, &mut restoring, next)? {
@@ -257,7 +259,12 @@ fn restore_record<W: WorkerPorts>(
 ) -> Result<(), WorkerError> {
     ctx.options.same_raw(key.raw.as_deref(), ctx.options.raw_id.as_deref())?;
     let Some(restoring) = ctx.partitions.restoring_mut(id) else { return Ok(()) };
-    Restorer::<W> { store: &mut ctx.store, options: &ctx.options, report: &ctx.report }
-        .record(restoring, offset, key, bytes)?;
+    Restorer::<W> {
+        store: &mut ctx.store,
+        options: &ctx.options,
+        report: &ctx.report,
+        topic: ctx.topic.as_mut(),
+    }
+    .record(restoring, offset, key, bytes)?;
     if restoring.forgetting.is_some() { Ok(ctx.log.close(id)?) } else { Ok(()) }
 }

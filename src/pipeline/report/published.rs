@@ -37,7 +37,8 @@ pub(super) fn status(
 ) -> PartitionStatus {
     let windows = partition.state().map(|state| &state.windows);
     let window = windows.and_then(Windows::unnamed);
-    let running = partition.running().map(|running| &running.state);
+    let held = partition.running().is_some_and(|running| running.held);
+    let running = partition.running().filter(|_| !held).map(|running| &running.state);
     let share = partition.phase().share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
@@ -56,6 +57,7 @@ pub(super) fn status(
             None if !partition_limit.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
+            None if held => Some("waits until the state of all partitions is complete".to_owned()),
             None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
         },
         next: running.map(|state| state.next),

@@ -86,7 +86,8 @@ impl<W: WorkerPorts> Parts<W> {
         now_ms: i64,
     ) -> Result<AfterRecord, WorkerError> {
         // A record that was fetched before its partition was paused or revoked is read again.
-        let Some(parts) = self.ctx.partitions.record_mut(record.coordinates().partition) else {
+        let id = record.coordinates().partition;
+        let Some((parts, others)) = self.ctx.partitions.record_and_others(id) else {
             return Ok(AfterRecord::Record);
         };
         let mut step = Step::<W> {
@@ -95,6 +96,8 @@ impl<W: WorkerPorts> Parts<W> {
             clock: &self.ctx.clock,
             options: &self.ctx.options,
             transaction: &mut self.committer.transaction,
+            topic: self.ctx.topic.as_mut(),
+            others,
             now_ms,
         };
         step.decide(parts, record, lookup)
@@ -139,7 +142,7 @@ fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arriv
 
 /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
 fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| it.order.is_doubted()) {
+    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| !it.held && it.order.is_doubted()) {
         source.seek(&[(id, running.state.next)])?;
         running.order.sought_again();
     }
@@ -155,7 +158,11 @@ fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
     let key = ctx.options.rule.identify(record).map(|identity| {
         let running = ctx.partitions.get(record.coordinates().partition).and_then(Partition::running);
         let window = running.and_then(|running| running.state.windows.get(kind));
-        window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity))
+        let key = window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity));
+        if let Some(topic) = &ctx.topic {
+            topic.filter.prefetch(&key);
+        }
+        key
     });
     Lookup { kind, key }
 }

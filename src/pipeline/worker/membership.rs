@@ -102,6 +102,9 @@ impl<W: WorkerPorts> Parts<W> {
                 self.membership.events.pop_front();
                 failpoint::pass("after_assign");
                 let now = self.ctx.clock.elapsed();
+                if self.ctx.partitions.iter().next().is_none() {
+                    self.ctx.empty_topic_filter();
+                }
                 for id in ids {
                     self.ctx.partitions.insert(Partition::assigned(id, now));
                 }
@@ -143,6 +146,7 @@ impl<W: WorkerPorts> Parts<W> {
             self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
         let ended = abort_open(&mut self.committer, &mut self.ctx, source);
         self.ctx.partitions.remove_all();
+        self.ctx.close_topic();
         source.rejoin()?;
         self.membership.rejoining = false;
         closed.into_iter().collect::<Result<(), _>>()?;
@@ -161,6 +165,7 @@ pub(crate) fn abort_open<W: WorkerPorts>(
 
 fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
+    ctx.close_topic();
     if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
         StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head()))?;
     }

@@ -26,6 +26,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::has_uncommitted_position;
+use crate::pipeline::recovery::hold::hold_or_release;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
@@ -125,7 +126,8 @@ impl<W: WorkerPorts> Worker<W> {
         let Parts { ctx, committer, .. } = parts;
         let window = |window: &Window| ctx.limits.status(window, &ctx.options);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
-        ctx.report.publish(shown, ctx.clock.elapsed(), |id| source.end(id), window);
+        let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
+        ctx.report.publish(shown, (ctx.clock.elapsed(), topic_bytes), |id| source.end(id), window);
         result
     }
 
@@ -160,6 +162,10 @@ impl<W: WorkerPorts> Parts<W> {
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
         let recovered = self.recovery.make_ready(&mut access);
+        let recovered = match (recovered, hold_or_release(&mut access)) {
+            (Err(grave), _) if grave.is_grave() => Err(grave),
+            (recovered, held) => held.and(recovered),
+        };
         if recovered.as_ref().is_err_and(WorkerError::is_grave) {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
@@ -234,7 +240,8 @@ impl<W: WorkerPorts> Parts<W> {
     fn wait(&mut self) -> Duration {
         let now = self.ctx.clock.elapsed();
         if !self.recovery.torn.is_prepared {
-            return BUSY;
+            let waits_for_others = self.ctx.topic.is_some() && !self.ctx.has_all_partitions();
+            return if waits_for_others { IDLE } else { BUSY };
         }
         if self.admin.is_searching() {
             return Duration::ZERO;

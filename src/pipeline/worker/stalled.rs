@@ -4,7 +4,7 @@
 //! no error is reported, and the lag of the partition grows until the next rebalance.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -14,6 +14,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector};
+use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Source;
 
@@ -23,14 +24,21 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the partitions are compared with their logs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last stable offsets of the raw partitions. They are read by other clients than the worker's own, because a client that
-/// has lost a fetcher does not receive new log ends.
+/// Where the logs of the raw partitions end. This is read by other clients than the worker's own, because a client that has lost a
+/// fetcher does not receive new log ends.
 ///
-/// Written by the topic monitor, read by the workers. Clones share the same offsets.
+/// Written by the topic monitor, read by the workers. Clones share the same ends.
 #[derive(Debug, Clone)]
 pub struct StableEnds {
-    ends: Arc<Mutex<BTreeMap<PartitionId, Offset>>>,
+    shared: Arc<Mutex<Shared>>,
     patience: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    ends: BTreeMap<PartitionId, RawEnd>,
+    /// See [`StableEnds::fastest_ms`].
+    fastest_ms: i64,
 }
 
 impl Default for StableEnds {
@@ -43,16 +51,37 @@ impl StableEnds {
     /// Creates an empty set. A partition counts as stalled after `patience`.
     #[must_use]
     pub fn with_patience(patience: Duration) -> Self {
-        Self { ends: Arc::default(), patience }
+        Self { shared: Arc::default(), patience }
     }
 
-    /// Sets the last stable offsets of these partitions.
-    pub fn note(&self, ends: &BTreeMap<PartitionId, Offset>) {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
+    /// The committed stream time of the fastest partition now, epoch milliseconds. To be read before the ends are requested.
+    #[must_use]
+    pub fn fastest_ms(&self) -> i64 {
+        self.lock().fastest_ms
     }
 
-    fn all(&self) -> BTreeMap<PartitionId, Offset> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Sets the last stable offsets and the high watermarks of these partitions. `fastest_ms` is [`Self::fastest_ms`] before the
+    /// request.
+    pub fn note(
+        &self,
+        stable: &BTreeMap<PartitionId, Offset>,
+        high: &BTreeMap<PartitionId, Offset>,
+        fastest_ms: i64,
+    ) {
+        let ends = stable.iter().map(|(id, stable)| {
+            // A partition without a known high watermark never counts as read to its end.
+            let high = high.get(id).copied().unwrap_or(Offset::MAX);
+            (*id, RawEnd { stable: *stable, high, fastest_ms })
+        });
+        self.lock().ends.extend(ends);
+    }
+
+    fn all(&self) -> BTreeMap<PartitionId, RawEnd> {
+        self.lock().ends.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,13 +119,16 @@ impl StallCheck {
         }
         let (ends, patience) = (self.ends.all(), self.ends.patience);
         let mut stalled = Vec::new();
-        for (id, running) in ctx.partitions.running_mut() {
+        for (id, running) in ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
             let next = running.state.next;
-            let Some(log_end) = ends.get(&id).copied() else {
+            let Some(end) = ends.get(&id).copied() else {
                 running.stall = StallDetector::default();
                 continue;
             };
-            let seen = Fetching { next, fetched_end: source.end(id), log_end };
+            let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
+            if ctx.topic.is_some() {
+                running.note_read_to_end(end, (now, patience));
+            }
             if let Some(stall) = running.stall.observe(now, seen, patience) {
                 ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
@@ -104,6 +136,8 @@ impl StallCheck {
                 stalled.push((id, next, last));
             }
         }
+        let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
+        self.ends.lock().fastest_ms = clocks.max().unwrap_or(0);
         if stalled.is_empty() {
             return Ok(());
         }

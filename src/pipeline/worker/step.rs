@@ -1,16 +1,19 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, IndexKey, Offset, Verdict};
+use crate::dedupe::{Coordinates, CopyOf, IndexKey, Offset, PartitionId, Verdict};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::kinds::Kind;
 use crate::pipeline::options::{Mode, OnMissing, OnProbable, WorkerOptions};
 use crate::pipeline::partition::Running;
 use crate::pipeline::partition::order::Arrival;
+use crate::pipeline::partition::partitions::Others;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
@@ -49,6 +52,9 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) clock: &'a W::Clock,
     pub(crate) options: &'a WorkerOptions,
     pub(crate) transaction: &'a mut Transaction,
+    /// In topic scope, what finds copies in other partitions.
+    pub(crate) topic: Option<&'a mut TopicScope>,
+    pub(crate) others: Others<'a>,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
 }
@@ -140,22 +146,61 @@ impl<W: WorkerPorts> Step<'_, W> {
             return Err(Failure::new(Remedy::Abort, what).into());
         };
         let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
-        let outcome = match window.verdict(at.offset, key, &owners)? {
-            Verdict::Duplicate { owner } => {
-                let owner_ms = Some(window.arrived_ms(owner)).filter(|ms| *ms > 0);
+        let at_ms = window.stream_time_ms();
+        let verdict = window.verdict(at.offset, key, &owners)?;
+        let outcome = match (verdict, self.elsewhere(verdict, (number, kind), (at_ms, key))?) {
+            (Verdict::Duplicate { owner: offset }, _) => {
+                let owner = Coordinates { partition: at.partition, offset };
+                let owner_ms = window.arrived_ms(offset);
                 return self.duplicate(state, record, owner, owner_ms);
             }
-            Verdict::Probable { .. } if kind.on_probable == OnProbable::Forward => Outcome::Probable,
-            Verdict::Probable { .. } if self.is_forced(record) => Outcome::Forced,
-            Verdict::Probable { since_ms } => {
-                return self.probable(state, record, kind.on_probable, since_ms);
+            (_, Some((partition, CopyOf::Owner { offset, arrived_ms }))) => {
+                return self.duplicate(state, record, Coordinates { partition, offset }, arrived_ms);
             }
-            Verdict::Retry => Outcome::Retry,
-            Verdict::New => Outcome::Forwarded,
+            (Verdict::Probable { since_ms }, _) | (_, Some((_, CopyOf::Filter { since_ms }))) => {
+                if kind.on_probable == OnProbable::Forward {
+                    Outcome::Probable
+                } else if self.is_forced(record) {
+                    Outcome::Forced
+                } else {
+                    return self.probable(state, record, kind.on_probable, since_ms);
+                }
+            }
+            (Verdict::Retry, None) => Outcome::Retry,
+            (Verdict::New, None) => Outcome::Forwarded,
         };
         window.admit(at.offset, key);
+        if let Some(topic) = &mut self.topic {
+            topic.filter.insert(key, at_ms);
+        }
         self.forward(state, record)?;
         Ok(outcome)
+    }
+
+    /// A copy of the record in another partition, unless its own partition has one. A record that was processed before an
+    /// interruption (`Retry`) is looked up too: after that the partitions are read in another order, and a copy may have been
+    /// forwarded instead.
+    fn elsewhere(
+        &self,
+        verdict: Verdict,
+        (number, kind): (usize, &Kind),
+        (at_ms, key): (i64, &IndexKey),
+    ) -> Result<Option<(PartitionId, CopyOf)>, WorkerError> {
+        let is_known = matches!(verdict, Verdict::Duplicate { .. });
+        let is_trusted = verdict == Verdict::Retry && !self.options.keeps(Safeguard::OwnClaims);
+        if !is_known && !self.options.keeps(Safeguard::ForeignClaims) {
+            let mut claims = self
+                .others
+                .windows(number)
+                .filter_map(|(id, window)| Some((id, window.claim_of(key.identity)?)));
+            if let Some((partition, offset)) = claims.next() {
+                return Ok(Some((partition, CopyOf::Owner { offset, arrived_ms: at_ms })));
+            }
+        }
+        if is_known || is_trusted || !self.topic.as_ref().is_some_and(|topic| topic.filter.may_hold(key)) {
+            return Ok(None);
+        }
+        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (at_ms, key))?)
     }
 
     fn forward(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
@@ -192,16 +237,21 @@ impl<W: WorkerPorts> Step<'_, W> {
         &mut self,
         state: &mut DedupeState,
         record: &mut RawOf<'_, W>,
-        owner: Offset,
-        owner_ms: Option<i64>,
+        owner: Coordinates,
+        owner_ms: i64,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
             self.forward(state, record)?;
             return Ok(Outcome::Forced);
         }
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
+        if owner.partition != record.coordinates().partition {
+            self.transaction.tally.found_elsewhere();
+        }
         self.suppress(state, record, (Outcome::Duplicate, side), || {
-            let detail = format!("the record at offset {owner} of the same partition has the same id");
+            let Coordinates { partition, offset } = owner;
+            let detail = format!("the record at offset {offset} of partition {partition} has the same id");
+            let owner_ms = Some(owner_ms).filter(|ms| *ms > 0);
             Reason { owner: Some(owner), owner_ms, ..Reason::new("duplicate", detail) }
         })
     }

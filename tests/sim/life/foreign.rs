@@ -28,7 +28,8 @@ pub fn open_a_foreign_transaction(setting: &Setting, seed: u64) -> Option<Beside
     let mut chance = Chance::new(seed);
     chance.quiet();
     let choices = Choices::one_id_blocks(&mut chance);
-    let universe = Universe::new(Cluster::new(chance, 2), (2, false), setting.sabotage, choices.max_records);
+    let universe =
+        Universe::new(Cluster::new(chance, 2, None), (2, false), setting.sabotage, choices.max_records);
     let mut life = Life::new(setting, universe, choices);
     (0..2).for_each(|partition| life.produce_to(partition, 20));
     assert!(life.calm(), "the records are not processed");

@@ -14,6 +14,7 @@ impl Life {
             controls: vec![None; workers],
             status: None,
             requests: ForgetRequests::default(),
+            ends: (0..workers).map(|_| StableEnds::with_patience(Duration::MAX)).collect(),
             universe: Rc::new(universe),
         }
     }
@@ -27,7 +28,8 @@ impl Life {
         let mut chance = Chance::new(1);
         chance.quiet();
         let choices = choices(&mut chance);
-        let mut cluster = Cluster::new(chance, partitions);
+        let topic_ids = (choices.scope == Scope::Topic).then(|| Ids::new("t"));
+        let mut cluster = Cluster::new(chance, partitions, topic_ids);
         cluster.forgets = choices.forgets();
         let mut universe = Universe::new(cluster, (1, false), setting.sabotage, choices.max_records);
         universe.load_slice = LoadSlice::default();

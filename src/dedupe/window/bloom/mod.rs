@@ -61,6 +61,8 @@ pub struct Bloom {
     dropped_ms: Option<i64>,
     /// The followed layout: the start of its oldest slice and of its open slice.
     followed: Option<(i64, i64)>,
+    /// See [`Bloom::set_horizon`].
+    horizon_ms: i64,
 }
 
 /// The slice that receives inserts.
@@ -94,6 +96,7 @@ impl Bloom {
             held: VecDeque::new(),
             dropped_ms: None,
             followed: None,
+            horizon_ms: i64::MAX,
         }
     }
 
@@ -167,6 +170,16 @@ impl Bloom {
         }
     }
 
+    /// Prefetches the memory that the next [`Bloom::insert`] writes.
+    #[inline]
+    pub fn prefetch_insert(&self, key: &IndexKey) {
+        if let Some((grid, column)) = self.open.and_then(|open| open.at)
+            && let Some(grid) = self.grids.get(grid)
+        {
+            grid.prefetch_column(column, key.position);
+        }
+    }
+
     /// Grid and column of the open filter if it can take an arrival at `arrived_ms`.
     #[inline]
     fn room(&self, arrived_ms: i64) -> Option<(usize, usize)> {
@@ -176,13 +189,20 @@ impl Bloom {
         (!filter.is_full()).then_some((grid, column))
     }
 
-    /// Drops the slices that ended before the window at stream time `now_ms`.
+    /// Makes slices expire by this stream time, epoch milliseconds, where it is earlier than the one that [`Bloom::expire`] or
+    /// an insert is called with.
+    pub fn set_horizon(&mut self, ms: i64) {
+        self.horizon_ms = ms;
+    }
+
+    /// Drops the slices that ended before the window at stream time `now_ms`, or at the horizon if that is earlier.
     pub fn expire(&mut self, now_ms: i64) {
         if now_ms <= 0 {
             return;
         }
         self.assign_unknown_time(now_ms);
-        let (oldest, slice) = (now_ms.saturating_sub(ms(self.limits.bloom)), self.slice_ms);
+        let oldest = now_ms.min(self.horizon_ms).saturating_sub(ms(self.limits.bloom));
+        let slice = self.slice_ms;
         let expired = |(slice_ms, _): Age| slice_ms.saturating_add(slice) <= oldest;
         if self.ages().any(expired) {
             self.drop_filters(expired);

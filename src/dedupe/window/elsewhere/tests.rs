@@ -1,0 +1,131 @@
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+use super::*;
+use crate::dedupe::window::{TimeSource, WindowLimits};
+
+const HOUR: i64 = 3_600_000;
+const T: i64 = 1_700_000_000_000;
+
+#[derive(Default)]
+struct Known(HashMap<Offset, Identity>);
+
+impl Owners for Known {
+    type Error = Infallible;
+
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
+        Ok(self.0.get(&owner).copied())
+    }
+}
+
+fn identity(number: u64) -> Identity {
+    Identity(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes())
+}
+
+fn limits(bloom_hours: Option<u64>) -> WindowLimits {
+    let bloom = bloom_hours.map(|hours| BloomLimits {
+        exact: Duration::from_hours(1),
+        bloom: Duration::from_hours(hours),
+        slices: 4,
+        false_positive_rate: 1e-9,
+        max_bytes: u64::MAX,
+    });
+    WindowLimits { exact: Duration::from_hours(1), max_ids: 1 << 20, time: TimeSource::Record, bloom }
+}
+
+/// A window of another partition with one owner per minute of `hours`, committed each minute and expired by `horizon`.
+fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, Known) {
+    let (mut window, mut known) = (Window::new(limits), Known::default());
+    window.set_horizon(horizon);
+    for minute in 0..hours * 60 {
+        let at_ms = T + 60_000 * minute.cast_signed();
+        window.observe(Some(at_ms), at_ms);
+        window.admit(minute, &IndexKey::at(identity(minute)));
+        known.0.insert(minute, identity(minute));
+        window.commit(minute + 1);
+    }
+    (window, known)
+}
+
+fn found(window: &Window, known: &Known, minute: u64, at_ms: i64) -> Option<CopyOf> {
+    window.copy_of(at_ms, &IndexKey::at(identity(minute)), known).unwrap()
+}
+
+#[test]
+fn a_copy_counts_within_the_window_in_either_direction() {
+    // The other partition is six hours ahead, and this one has not read anything.
+    let (window, known) = filled(limits(None), 6, 0);
+    let slack = HOUR / 128;
+    for minute in [0, 90, 180, 359] {
+        let arrived = T + 60_000 * i64::try_from(minute).unwrap();
+        for (distance, is_found) in [
+            (0, true),
+            (HOUR, true),
+            (-HOUR, true),
+            (HOUR + slack + 60_000, false),
+            (-HOUR - slack - 60_000, false),
+            (5 * HOUR, false),
+        ] {
+            let copy = found(&window, &known, minute, arrived + distance);
+            assert_eq!(copy.is_some(), is_found, "minute {minute}, distance {distance}: {copy:?}");
+        }
+    }
+    assert!(found(&window, &known, 400, T).is_none());
+    assert!(found(&window, &known, 3, 0).is_some(), "the stream time of the other partition is unknown");
+}
+
+#[test]
+fn owners_expire_by_the_horizon_and_not_by_the_partitions_own_clock() {
+    let (behind, known) = filled(limits(None), 6, T + 2 * HOUR);
+    assert!(found(&behind, &known, 65, T + 2 * HOUR).is_some());
+    assert!(found(&behind, &known, 10, T + HOUR / 2).is_none(), "older than the horizon");
+    let (ahead, known) = filled(limits(None), 6, i64::MAX);
+    assert!(found(&ahead, &known, 65, T + 2 * HOUR).is_none());
+}
+
+#[test]
+fn filters_beyond_the_exact_part_answer_too() {
+    let (window, known) = filled(limits(Some(4)), 6, 0);
+    let minute = 60;
+    let arrived = T + HOUR;
+    assert!(matches!(
+        found(&window, &known, minute, arrived + HOUR / 2),
+        Some(CopyOf::Owner { offset: 60, .. })
+    ));
+    assert!(matches!(found(&window, &known, minute, arrived + 3 * HOUR), Some(CopyOf::Filter { .. })));
+    assert!(found(&window, &known, minute, arrived + 6 * HOUR).is_none());
+    assert!(
+        found(&window, &known, minute, arrived - 3 * HOUR).is_some(),
+        "within the filters' length, before it"
+    );
+}
+
+#[test]
+fn pending_owners_count_and_claims_do_not() {
+    let (mut window, known) = (Window::new(limits(None)), Known::default());
+    window.observe(Some(T), T);
+    window.claim(identity(1), 9);
+    window.admit(4, &IndexKey::at(identity(2)));
+    assert_eq!(found(&window, &known, 1, T), None);
+    assert_eq!(found(&window, &known, 2, T + HOUR), Some(CopyOf::Owner { offset: 4, arrived_ms: T }));
+    window.abort();
+    assert_eq!(found(&window, &known, 2, T), None);
+}
+
+#[test]
+fn the_topic_filter_forgets_nothing_that_the_slowest_partition_needs() {
+    let mut filter = TopicFilter::new(Duration::from_hours(1));
+    // One partition is read to the end of six hours before the other begins.
+    for partition in 0..2 {
+        for minute in 0..360 {
+            filter.insert(&IndexKey::at(identity(minute * 2 + partition)), T + 60_000 * minute.cast_signed());
+        }
+    }
+    assert!((0..720).all(|number| filter.may_hold(&IndexKey::at(identity(number)))));
+    let passing = (1_000..101_000).filter(|number| filter.may_hold(&IndexKey::at(identity(*number)))).count();
+    assert!(passing < 800, "{passing} of 100,000");
+    let before = filter.memory_bytes();
+    filter.expire(T + 6 * HOUR);
+    assert!((600..720).all(|number| filter.may_hold(&IndexKey::at(identity(number)))));
+    assert!(filter.memory_bytes() <= before);
+}

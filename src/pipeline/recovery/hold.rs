@@ -1,0 +1,77 @@
+//! In topic scope, records are processed only while the state of all partitions is there: partitions that are ready earlier are
+//! held, and released together.
+
+use crate::dedupe::PartitionId;
+use crate::dedupe::coordinates::ranges;
+use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::order::Order;
+use crate::pipeline::partition::stall::StallDetector;
+use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::{Partition, Running};
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
+use crate::ports::Source;
+
+/// Releases the held partitions if the state of all partitions is there, and holds all otherwise. No effect in partition scope.
+///
+/// The records of a held partition that were fetched before are not processed; they are read again once it is released.
+pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    let Some(is_open) = access.ctx.topic.as_ref().map(|topic| topic.is_open) else { return Ok(()) };
+    if is_open && access.ctx.partitions.has_nothing_pending() {
+        return Ok(());
+    }
+    let is_complete = has_all_states(access.ctx);
+    if let Some(topic) = &mut access.ctx.topic {
+        topic.is_open = is_complete;
+    }
+    if is_complete { release(access) } else { hold(access) }
+}
+
+fn has_all_states<W: WorkerPorts>(ctx: &Context<W>) -> bool {
+    let options = &ctx.options;
+    let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();
+    let ignored = |id| owned(id) || !options.keeps(Safeguard::AllStates) && ctx.partitions.get(id).is_some();
+    ctx.partitions
+        .have_states(options.raw_partitions, |id| ignored(id) || !options.partition_limit.covers(id))
+}
+
+fn hold<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    let mut ids = Vec::new();
+    for (id, running) in access.ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
+        running.held = true;
+        ids.push(id);
+    }
+    if !ids.is_empty() {
+        tracing::info!(partitions = %ranges(ids.iter().copied()), "paused until the state of all partitions is complete");
+        access.source.pause(&ids)?;
+    }
+    Ok(())
+}
+
+fn release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    let held: Vec<PartitionId> =
+        access.ctx.partitions.ids(|p| p.running().is_some_and(|running| running.held));
+    if held.is_empty() {
+        return Ok(());
+    }
+    align_clocks(access.ctx);
+    for id in held {
+        let Some(running) = access.ctx.partitions.get_mut(id).and_then(|p| p.running_mut()) else { continue };
+        let Running { state, order, stall, held } = running;
+        let epoch = if state.open.is_some() { state.epoch } else { state.committed_epoch };
+        access.source.seek_behind(id, state.next, epoch.filter(|epoch| epoch.covers(state.next)))?;
+        (*order, *stall, *held) = (Order::default(), StallDetector::default(), false);
+    }
+    Ok(())
+}
+
+/// Stream times of different partitions are compared, so all partitions get the same clock: that of the partition with the
+/// latest stream time, which no other one has reached.
+fn align_clocks<W: WorkerPorts>(ctx: &mut Context<W>) {
+    let clock = |state: &DedupeState| (state.windows.stream_time_ms(), state.ahead_ms);
+    let states = ctx.partitions.iter().filter_map(Partition::state);
+    let Some((_, ahead_ms)) = states.map(clock).max() else { return };
+    ctx.partitions.iter_mut().filter_map(Partition::state_mut).for_each(|state| state.ahead_ms = ahead_ms);
+}

@@ -1,0 +1,128 @@
+//! Histories in topic scope: one worker has all partitions, and the others wait.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::sim::raw::RawLog;
+use dedupd::dedupe::PartitionId;
+
+impl Life {
+    pub(super) fn is_topic_wide(&self) -> bool {
+        self.processes[0].choices.scope == Scope::Topic
+    }
+
+    /// Whether a process has to wait because another one is a member of the group. Two that look at the same moment both join.
+    pub(super) fn is_spare(&self, worker: usize) -> bool {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let has_other = cluster.group.workers().any(|other| other != worker);
+        self.is_topic_wide() && has_other && (cluster.chance.is_quiet() || cluster.chance.rng.u8(0..20) > 0)
+    }
+
+    /// A member without the first partition leaves when another one has it. The topic monitor sometimes reads where raw ends.
+    pub(super) fn elect(&mut self, worker: usize) {
+        if !self.is_topic_wide() {
+            return;
+        }
+        let leaves = {
+            let mut cluster = self.universe.cluster.borrow_mut();
+            self.read_ends(worker, &mut cluster);
+            let is_other = cluster.group.worker_of(0).is_some_and(|owner| owner != worker);
+            let is_member = cluster.group.workers().any(|member| member == worker);
+            is_other && is_member && (cluster.chance.is_quiet() || cluster.chance.rng.u8(0..4) == 0)
+        };
+        if leaves {
+            self.leave(worker);
+        }
+    }
+
+    fn read_ends(&self, worker: usize, cluster: &mut Cluster) {
+        if !cluster.chance.is_quiet() && cluster.chance.rng.u8(0..4) > 0 {
+            return;
+        }
+        let ends = (0..).zip(cluster.raw.iter().map(RawLog::end)).collect();
+        let ends_of = &self.ends[worker];
+        ends_of.note(&ends, &ends, ends_of.fastest_ms());
+    }
+}
+
+/// Partitions of the backlog.
+const PARTITIONS: PartitionId = 12;
+/// Length of the window, ms.
+const WINDOW_MS: i64 = 2_000;
+/// An id may stay longer than the window by one mark and the span of one block, ms.
+const TOLERANCE_MS: i64 = WINDOW_MS / 256 + WINDOW_MS / 32 + 1;
+/// Time between the first and the last record of a partition, ms: six windows.
+const BACKLOG_MS: i64 = 6 * WINDOW_MS;
+
+/// A backlog of six windows in twelve partitions is read one partition after the other, in an order that the seed determines.
+/// Each id has two records, in different partitions, at distances below and above the window. The process restarts in between,
+/// without local state for an odd seed. Returns the ids whose number of clean records is wrong.
+pub fn read_unevenly(setting: &Setting, seed: u64) -> Vec<String> {
+    let mut life = Life::quiet(setting, PARTITIONS as usize, Choices::short_topic);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let expected = life.produce_pairs(&mut rng);
+    let mut order: Vec<PartitionId> = (0..PARTITIONS).collect();
+    rng.shuffle(&mut order);
+    let restarts_at = rng.usize(1..order.len());
+    for (number, partition) in order.into_iter().enumerate() {
+        if number == restarts_at {
+            life.leave(0);
+            if seed % 2 == 1 {
+                life.processes[0].store = LeasedStore::new(MemoryStore::new());
+            }
+        }
+        life.universe.cluster.borrow_mut().delivers_only = Some(partition);
+        life.process_delivered(partition as usize);
+    }
+    let cluster = life.universe.cluster.borrow();
+    let all = || cluster.clean.iter().flat_map(|log| log.committed(0));
+    let wrong = expected.into_iter().filter_map(|(id, (distance_ms, copies))| {
+        let found = all().filter(|(_, raw)| raw.name() == format!("t-{id}")).count();
+        (found != copies).then(|| format!("{found} of {copies} records of id {id}, {distance_ms} ms apart"))
+    });
+    wrong.collect()
+}
+
+impl Life {
+    /// Returns for each id the distance of its records in ms, and how many of them have to be forwarded.
+    fn produce_pairs(&self, rng: &mut fastrand::Rng) -> BTreeMap<u64, (i64, usize)> {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let begin_ms = cluster.wall_ms() - 2 * BACKLOG_MS;
+        let (mut records, mut expected) = (Vec::new(), BTreeMap::new());
+        let below = [0, 1, 500, 1_000, 1_500, 1_900, WINDOW_MS];
+        let above = [WINDOW_MS + TOLERANCE_MS, WINDOW_MS + 500, 2 * WINDOW_MS, 5 * WINDOW_MS];
+        for (id, distance_ms) in (0..).zip(below.into_iter().chain(above).cycle().take(440)) {
+            let first = rng.u32(0..PARTITIONS);
+            let second = (first + rng.u32(1..PARTITIONS)) % PARTITIONS;
+            let at_ms = begin_ms + rng.i64(0..BACKLOG_MS - distance_ms);
+            records.extend([(at_ms, first, id), (at_ms + distance_ms, second, id)]);
+            expected.insert(id, (distance_ms, if distance_ms <= WINDOW_MS { 1 } else { 2 }));
+        }
+        records.sort_unstable();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        for (at_ms, partition, id) in records {
+            raw[partition as usize].produce_id(id, chance, at_ms);
+        }
+        expected
+    }
+
+    /// Processes the records of the partition that is delivered.
+    fn process_delivered(&mut self, partition: usize) {
+        let is_done = |cluster: &Cluster| {
+            let committed = cluster.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
+            cluster.raw[partition].next(committed).is_none()
+        };
+        for _ in 0..CALM_ITERATIONS {
+            self.elect(0);
+            self.start(0);
+            assert!(self.universe.iterate(0), "the worker has ended");
+            let mut cluster = self.universe.cluster.borrow_mut();
+            let cluster = &mut *cluster;
+            cluster.group.balance(cluster.now, &mut cluster.chance.rng);
+            if is_done(cluster) {
+                return;
+            }
+        }
+        panic!("the records of partition {partition} are not processed");
+    }
+}
