@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 use dedupd::cli::{Command, Exit, parse_from};
-use dedupd::config::{load_with_texts, parse_duration};
+use dedupd::config::{Scope, load_with_texts, parse_duration};
 use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdSource, Identity, IdentityRule};
 use dedupd_audit::{DEFAULT_MEMORY, Fields, Header, IdRule, LEAST_MEMORY, Moment};
 use proptest::prelude::*;
@@ -208,6 +208,18 @@ fn a_duration_before_now_is_a_duration_of_the_configuration() {
     for text in ["90m", "1h 30m", "7days", "250ms", "1us", "24", "24x", "", "-1s", "1.5h"] {
         let ago = parse_duration(text).map(Moment::Ago);
         assert_eq!(Moment::parse(text).ok(), ago.ok(), "{text}");
+    }
+}
+
+#[test]
+fn a_flag_sets_the_scope_of_an_audit() {
+    for (flag, scope) in
+        [("", Scope::Partition), (" --scope topic", Scope::Topic), (" --scope partition", Scope::Partition)]
+    {
+        let line = format!("dedupd audit --bootstrap-servers a:1 --raw r --clean c --id key{flag}");
+        let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };
+        let (config, _) = load_with_texts(None, args.overrides(), "identity.from").unwrap();
+        assert_eq!(config.dedupe.scope, scope, "{line}");
     }
 }
 

@@ -4,12 +4,13 @@
 #![expect(unsafe_code, reason = "an allocator that counts; it hands every call to that of the system")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use dedupd_audit::{
-    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, Rules, Scope, Scratch, Seen,
-    UnmatchedRecords,
+    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, PartitionOptions, Rules,
+    Scratch, Seen, TopicComparison, UnmatchedRecords,
 };
 
 struct Counting;
@@ -89,9 +90,9 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
         }
         comparison.clean(&record).unwrap();
     }
-    let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
+    let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
     let mut strangers = UnmatchedRecords::new(&scratch);
-    let outcome = comparison.finish(scope, &mut strangers).unwrap();
+    let outcome = comparison.finish(options, &mut strangers).unwrap();
     assert_eq!(strangers.moved().unwrap(), 0);
     assert!(scratch.written() > records * 100, "it went through files");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -134,8 +135,8 @@ fn compare_group(expected: u64, written: u64) -> (usize, usize, u64) {
     }
     let mut unmatched = UnmatchedRecords::new(&scratch);
     for comparison in group {
-        let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
-        let outcome = comparison.finish(scope, &mut unmatched).unwrap();
+        let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
+        let outcome = comparison.finish(options, &mut unmatched).unwrap();
         assert_eq!((outcome.counts, outcome.clean_records), (Counts::default(), written / 2));
     }
     (count, PEAK.load(Ordering::Relaxed) - before, scratch.written())
@@ -152,5 +153,81 @@ fn partitions_that_are_read_together_share_the_memory() {
         let (_, peak, spilled) = compare_group(expected, expected * 20);
         println!("{count} partitions with 20 times that: {peak} bytes, {spilled} in files");
         assert!(peak <= MEMORY && spilled > 0, "{peak} bytes of {MEMORY}");
+    }
+}
+
+const PARTITIONS: u32 = 8;
+/// An id that all partitions have often.
+const HOT: u64 = u64::MAX;
+
+/// A record of a topic whose partitions take turns, and whether it is a copy of the one before it, in another partition.
+fn of_topic(prints: &Fingerprints, at: u64) -> (u32, Seen, bool) {
+    let id = match at % 10 {
+        0 => None,
+        2 => Some(at - 1),
+        7 => Some(HOT),
+        _ => Some(at),
+    };
+    let partition = u32::try_from(at % u64::from(PARTITIONS)).unwrap();
+    let record = seen(prints, at, id, i64::try_from(at).unwrap());
+    (partition, Seen { offset: at / u64::from(PARTITIONS), ..record }, at % 10 == 2)
+}
+
+/// As [`compare`], for all partitions of a topic together.
+fn compare_topic(records: u64, is_wrong: bool) -> (Counts, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let prints = Fingerprints::new(3);
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let scratch = Scratch::new(dir.path(), MEMORY);
+    let partitions = (0..PARTITIONS)
+        .map(|partition| (PartitionOptions { partition, samples: 10, gone: Gone::Nothing }, RULES));
+    let mut comparison = TopicComparison::new(partitions, Some(WINDOW_MS), &scratch);
+    let mut hot = None;
+    let mut ends = BTreeMap::new();
+    for at in 0..records {
+        let (partition, record, is_copy) = of_topic(&prints, at);
+        comparison.raw(partition, &record, Part::Within).unwrap();
+        let is_hot = at % 10 == 7;
+        let is_dropped = is_copy || is_hot && hot.is_some_and(|last| at - last <= WINDOW_MS.unsigned_abs());
+        if is_hot && !is_dropped {
+            hot = Some(at);
+        }
+        // Duplicates, records that are in the next partition, and records that nobody wrote.
+        let (partition, record) = match at % 16 {
+            3 if is_wrong => ((partition + 1) % PARTITIONS, record),
+            5 if is_wrong => (partition, seen(&prints, 0, Some(HOT - 1 - at), -2)),
+            _ if is_dropped && !is_wrong => continue,
+            _ => (partition, record),
+        };
+        let end = ends.entry(partition).or_insert(0);
+        comparison.clean(partition, &Seen { offset: *end, ..record }).unwrap();
+        *end += 1;
+    }
+    let mut unmatched = UnmatchedRecords::new(&scratch);
+    let outcomes = comparison.finish(&mut unmatched).unwrap();
+    assert_eq!(unmatched.moved().unwrap() > records / 100, is_wrong);
+    let mut counts = Counts::default();
+    for outcome in outcomes.values() {
+        counts += outcome.counts;
+    }
+    println!("{records} records: {} bytes per record in files, {counts}", scratch.written() / records);
+    assert!(scratch.written() > records * 100, "it went through files");
+    (counts, PEAK.load(Ordering::Relaxed) - before)
+}
+
+#[test]
+fn all_partitions_of_a_topic_are_compared_within_the_bound() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for is_wrong in [false, true] {
+        let (_, small) = compare_topic(100_000, is_wrong);
+        let (counts, large) = compare_topic(1_000_000, is_wrong);
+        println!("wrong: {is_wrong}, {small} bytes, then {large}");
+        assert!(small <= MEMORY && large <= MEMORY, "{small} and {large} bytes of {MEMORY}");
+        assert_eq!(counts == Counts::default(), !is_wrong, "{counts}");
+        if is_wrong {
+            let found = [counts.duplicated, counts.lost, counts.phantom];
+            assert!(found.iter().all(|count| *count > 50_000), "{counts}");
+        }
     }
 }

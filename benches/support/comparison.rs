@@ -2,7 +2,7 @@
 
 use dedupd::clock::monotonic;
 use dedupd_audit::{
-    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, Rules, Scope, Scratch, Seen,
+    Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Part, PartitionOptions, Rules, Scratch, Seen,
     UnmatchedRecords,
 };
 
@@ -38,8 +38,8 @@ pub fn run(arguments: &[String]) {
         }
     }
     let read = start.elapsed();
-    let scope = Scope { partition: 0, samples: 10, gone: Gone::Nothing };
-    let outcome = comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap();
+    let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
+    let outcome = comparison.finish(options, &mut UnmatchedRecords::new(&scratch)).unwrap();
     let seconds = start.elapsed().as_secs_f64();
     assert_eq!((outcome.counts, outcome.raw.duplicates), (Counts::default(), records / 10));
     let both = (records + clean) as f64;

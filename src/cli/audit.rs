@@ -30,6 +30,9 @@ pub struct AuditArgs {
     /// Window: how long an id was stored, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
+    /// Where an id counts once: topic (in all partitions together) or partition (in each) [default: partition]
+    #[arg(long, value_name = "SCOPE")]
+    scope: Option<String>,
     /// Start of the audited range: a time in RFC 3339, or a duration before now, as in 90m
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Moment>,
@@ -108,6 +111,7 @@ impl AuditArgs {
             .with("topics.clean", &self.clean)
             .with("identity.from", &self.id)
             .with("window.exact", &self.window)
+            .with("dedupe.scope", &self.scope)
     }
 }
 
@@ -124,15 +128,20 @@ fn memory(text: &str) -> Result<u64, String> {
 }
 
 pub(super) const HELP: &str = "\
-Compares the two topics as a read_committed reader sees them, partition by partition, and counts
-records that are lost, duplicated, reordered, altered, or in the clean topic but not in the raw
-topic. Stop the producers of the raw topic first: records that dedupd has not processed yet count
-as lost.
+Compares the two topics as a read_committed reader sees them, and counts records that are lost,
+duplicated, reordered, altered, or in the clean topic but not in the raw topic. Stop the producers of
+the raw topic first: records that dedupd has not processed yet count as lost.
 
-With --from, the raw topic is read from two windows before the range, to collect the earlier ids.
-Results that depend on a record before the range are counted on a separate line. Partitions that fit
-into --memory together are read at the same time, a larger one alone; temporary files take about 150
-bytes per record of the largest partition.
+With --scope topic, an id must be in the clean topic once, in the partition of one of its raw
+records; which of them is not checked. An id may be kept for up to 1/28 longer than the window, and
+a copy within that time may be in the clean topic or not. With --scope partition, each partition is
+compared on its own.
+
+With --from, the raw topic is read from two windows before the range, to collect the earlier ids, and
+with --scope topic up to one window after it. Results that depend on a record outside the range are
+counted on a separate line. With --scope partition, partitions that fit into --memory together are
+read at the same time, a larger one alone. Temporary files take about 150 bytes per record of the
+largest partition, with --scope topic about 200 bytes per record of the topic.
 
 Limits of the audit: when an id was forgotten (POST /forget) or evicted (window.overflow), a forwarded
 duplicate of it counts as duplicated. A record that the broker rejected (state.on_poison), or a false

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use dedupd_audit::{AuditError, MissingId, Options, Report, progress_bar, run};
+use dedupd_audit::{self as audit, AuditError, MissingId, Options, Report, progress_bar, run};
 
 use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, OnMissing, OnPoison, OnProbable, Overflow, WindowConfig, WindowTime, duration_text,
+    self, Config, OnMissing, OnPoison, OnProbable, Overflow, Scope, WindowConfig, WindowTime, duration_text,
 };
 use crate::kafka::connection;
 
@@ -33,7 +33,12 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
         force_header: config.identity.force_header.clone(),
+        scope: match config.dedupe.scope {
+            Scope::Topic => audit::Scope::Topic,
+            Scope::Partition => audit::Scope::Partition,
+        },
         window: Some(shortest_window(config)),
+        longest_window: Some(longest_window(config)),
         range,
         allow_gone: args.allow_gone(),
         samples: args.samples(),
@@ -73,6 +78,20 @@ fn shortest_window(config: &Config) -> Duration {
     };
     let kinds = config.kinds.iter().map(|kind| kind.window.as_ref().map_or(Duration::ZERO, kept));
     kinds.fold(kept(&config.window), Duration::min)
+}
+
+/// The longest time that an id of any kind is kept, without the tolerances that the audit adds itself.
+fn longest_window(config: &Config) -> Duration {
+    let kept = |window: &WindowConfig| match window.on_probable {
+        OnProbable::Drop | OnProbable::DeadLetter if window.bloom > window.exact => {
+            // A slice of the filters expires as a whole, and the filters contain the span of a block.
+            let bloom = window.bloom + window.exact / 32;
+            bloom + bloom / window.slices.max(1)
+        }
+        _ => window.exact,
+    };
+    let kinds = config.kinds.iter().filter_map(|kind| kind.window.as_ref().map(kept));
+    kinds.fold(kept(&config.window), Duration::max)
 }
 
 /// Intended effects of this configuration that the topics alone do not distinguish from errors.

@@ -4,6 +4,7 @@
 mod early;
 mod interleaved;
 mod range;
+mod topic;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crate::support::records::Record;
 use crate::support::{Isolation, Kafka, shared_kafka};
-use dedupd_audit::{self as audit, AuditError, Counts, MissingId, Range, Report};
+use dedupd_audit::{self as audit, AuditError, Counts, MissingId, Range, Report, Scope};
 use indicatif::ProgressBar;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
@@ -46,7 +47,9 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         id: vec!["json:/id".to_owned()],
         missing_id: MissingId::Forwarded,
         force_header: None,
+        scope: Scope::Partition,
         window: None,
+        longest_window: None,
         range: Range::default(),
         allow_gone: false,
         samples: 10,

@@ -9,17 +9,20 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-use super::Offset;
-use super::entry::{Ambiguous, Chain, Copy, Link, Marks, Record, Round};
+use super::entry::{Ambiguous, Chain, Copy, Link, Marks, Place, Record, Round};
 use super::order::mark_order;
 use super::record::Content;
 use super::spill::{Scratch, Sorter, Table};
+use super::{Offset, PartitionId};
 
 /// How many candidates are checked before a record counts as none of them.
 const SEARCH_LIMIT: usize = 1024;
 
 /// A raw record with its row among the chains.
 type Candidate = (u64, Record);
+
+/// After every record.
+const END: Place = (PartitionId::MAX, Offset::MAX);
 
 /// Assigns raw records to ambiguous clean records, between those that are already matched.
 pub(super) struct Choice<'a> {
@@ -34,7 +37,7 @@ impl Choice<'_> {
     pub fn assign_all(&mut self, round: Round) -> io::Result<()> {
         mark_order(self.scratch, self.copies, round)?;
         let mut rest = Sorter::new(self.scratch, 2, Link::by_chain);
-        let mut gap = 0..Offset::MAX;
+        let mut gap = (0, 0)..END;
         // The row of the anchor at the end of the gap.
         let mut anchor = None;
         for row in 0..self.copies.len() {
@@ -43,10 +46,10 @@ impl Choice<'_> {
             }
             let Some(copy) = self.copies.get(row)? else { break };
             if anchor == Some(row) {
-                gap.start = gap.start.max(copy.raw_offset + 1);
+                gap.start = gap.start.max(after(copy.raw_place()));
             } else if copy.round == round && !copy.is_assigned() {
-                if let Some(raw_offset) = self.assign_between(row, &copy, &gap)? {
-                    gap.start = raw_offset + 1;
+                if let Some(raw) = self.assign_between(row, &copy, &gap)? {
+                    gap.start = after(raw);
                 } else {
                     rest.push(Link { chain: copy.chain, copy: row })?;
                 }
@@ -55,29 +58,29 @@ impl Choice<'_> {
         self.assign_elsewhere(rest)
     }
 
-    /// The row and the raw offset of the first anchor from this row on.
-    fn next_anchor(&mut self, from: u64) -> io::Result<(Option<u64>, Offset)> {
+    /// The row and the place in raw of the first anchor from this row on.
+    fn next_anchor(&mut self, from: u64) -> io::Result<(Option<u64>, Place)> {
         for row in from..self.copies.len() {
             if let Some(copy) = self.copies.get(row)?.filter(|copy| copy.in_order) {
-                return Ok((Some(row), copy.raw_offset));
+                return Ok((Some(row), copy.raw_place()));
             }
         }
-        Ok((Some(u64::MAX), Offset::MAX))
+        Ok((Some(u64::MAX), END))
     }
 
-    /// Assigns a record in the gap that has this content, if there is one, and returns its offset. Records
+    /// Assigns a record in the gap that has this content, if there is one, and returns its place. Records
     /// that are already taken are before the gap.
-    fn assign_between(&mut self, row: u64, copy: &Copy, gap: &Range<Offset>) -> io::Result<Option<Offset>> {
+    fn assign_between(&mut self, row: u64, copy: &Copy, gap: &Range<Place>) -> io::Result<Option<Place>> {
         let Some(Ambiguous { chain, content }) = self.ambiguous.get(copy.row)? else { return Ok(None) };
-        let from = self.chains.first_not(chain.start..chain.end(), |entry| entry.offset < gap.start)?;
+        let from = self.chains.first_not(chain.start..chain.end(), |entry| entry.place() < gap.start)?;
         let candidates = from..chain.end();
-        let found = self.find(candidates, |entry| entry.offset < gap.end, &content)?;
+        let found = self.find(candidates, |entry| entry.place() < gap.end, &content)?;
         if let Some((at, entry)) = found {
             self.assign(row, copy, (at, entry), &content)?;
             let marks = entry.marks.with(Marks::TAKEN, true);
             self.chains.set(at, Record { marks, ..entry })?;
         }
-        Ok(found.map(|(_, entry)| entry.offset))
+        Ok(found.map(|(_, entry)| entry.place()))
     }
 
     /// The first of the rows that has this content, within the search limit and as long as the condition holds.
@@ -136,6 +139,11 @@ impl Choice<'_> {
             None => Ok(self.chains.get(chain.start)?.map(|entry| (chain.start, entry))),
         }
     }
+}
+
+/// The place after a raw record.
+fn after((partition, offset): Place) -> Place {
+    (partition, offset + 1)
 }
 
 /// The first due records of a chain that no clean record has taken.

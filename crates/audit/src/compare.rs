@@ -9,20 +9,17 @@
 //! ([`super::evaluation`]). All rows are in tables and sorters, so memory is bounded by [`Scratch`] whatever the
 //! size of the partition. Only ambiguous records are read at random.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::io;
 
 use super::PartitionId;
-use super::choice::Choice;
-use super::entry::{Copy, Link, Marks, Record, Round, Unmatched};
-use super::evaluation::Evaluation;
-use super::expected::{RawCounts, RawLog, Rules};
-use super::findings::{Counts, Finding, Findings};
-use super::join::Joined;
-use super::order::mark_order;
+use super::entry::Unmatched;
+use super::expected::{RawCounts, Rules};
+use super::findings::{Counts, Finding};
+use super::joint::{Joint, Log};
 use super::range::Part;
 use super::record::Seen;
-use super::spill::{Scratch, Sorter, Table};
+use super::spill::{Scratch, Sorter};
 
 /// Which records may be missing without being lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +38,7 @@ pub enum Gone {
 
 /// What to compare, and how much to report.
 #[derive(Debug, Clone, Copy)]
-pub struct Scope {
+pub struct PartitionOptions {
     /// The partition, the same in raw and clean.
     pub partition: PartitionId,
     /// How many findings of each kind are reported with their coordinates.
@@ -83,15 +80,15 @@ impl Outcome {
     }
 }
 
-/// A comparison in progress: records are added with [`Self::raw`] and [`Self::clean`], each side by increasing offset.
+/// A comparison of one partition in progress: records are added with [`Self::raw`] and [`Self::clean`], each side by
+/// increasing offset. [`TopicComparison`](super::TopicComparison) compares all partitions of a topic.
 #[derive(Debug)]
 pub struct Comparison {
-    scratch: Scratch,
-    rules: Rules,
-    log: RawLog,
-    records: Sorter<Record>,
-    clean_records: u64,
+    joint: Joint,
 }
+
+/// The number of the partition among those that are compared together.
+const ONLY: PartitionId = 0;
 
 impl Comparison {
     /// An empty comparison.
@@ -108,103 +105,36 @@ impl Comparison {
     }
 
     fn with(rules: Rules, reading: &Scratch, comparing: &Scratch) -> Self {
-        Self {
-            scratch: comparing.clone(),
-            rules,
-            log: RawLog::new(rules),
-            records: Sorter::new(reading, 20, Record::by_fingerprint),
-            clean_records: 0,
-        }
+        let options = PartitionOptions { partition: ONLY, samples: 0, gone: Gone::Nothing };
+        let logs = BTreeMap::from([(ONLY, Log::new(rules, options))]);
+        Self { joint: Joint::new(None, logs, reading, comparing) }
     }
 
     /// Adds the next raw record, which is in this part of the log. Fails if a temporary file fails.
     pub fn raw(&mut self, record: &Seen, part: Part) -> io::Result<()> {
-        let row = self.log.row(record, part);
-        self.records.push(row)
+        self.joint.raw(ONLY, record, part)
     }
 
     /// Adds the next clean record. Fails if a temporary file fails.
     pub fn clean(&mut self, record: &Seen) -> io::Result<()> {
-        self.clean_records += 1;
-        self.records.push(Record {
-            fingerprint: record.fingerprint,
-            is_clean: true,
-            offset: record.offset,
-            time_ms: 0,
-            content: record.content,
-            marks: Marks::default().with(Marks::ID, record.has_id),
-        })
+        self.joint.clean(ONLY, record)
     }
 
     /// Compares, once both sides are read. Fails if a temporary file fails.
-    pub fn finish(self, scope: Scope, unmatched: &mut UnmatchedRecords) -> io::Result<Outcome> {
-        let Self { scratch, rules, log, records, clean_records } = self;
-        let scratch = &scratch;
-        let joined = Joined::new(scratch, &rules, log.counts, records.sorted()?)?;
-        let Joined {
-            copies,
-            rounds,
-            mut ambiguous,
-            unmatched: unmatched_clean,
-            unseen,
-            mut chains,
-            counts,
-            ..
-        } = joined;
-        let mut copies = table(scratch, copies)?;
-        for round in rounds {
-            let (copies, chains, ambiguous) = (&mut copies, &mut chains, &mut ambiguous);
-            Choice { scratch, copies, chains, ambiguous }.assign_all(round)?;
-        }
-        mark_order(scratch, &mut copies, Round::END)?;
-        let (by_raw_offset, repeats) = by_raw_offset(scratch, &mut copies)?;
-        let mut evaluation = Evaluation {
-            scope,
-            rules: &rules,
-            uncertain_until_ms: log.first_ms.and_then(|first_ms| rules.uncertain_until(first_ms)),
-            copies: by_raw_offset.sorted()?,
-            unseen: unseen.sorted()?,
-            read_ahead: VecDeque::new(),
-            before_first: scope.gone == Gone::Allowed { clean_trimmed: true },
-            findings: Findings::new(scope.partition, scope.samples),
-            outcome: Outcome { raw: counts, clean_records, ..Outcome::default() },
-            unmatched: &mut unmatched.sorter,
-        };
-        evaluation.repeats_within_window(repeats, &mut copies, &mut chains)?;
-        evaluation.all(unmatched_clean.sorted()?, &mut copies, log.begin.unwrap_or(0))?;
-        let Evaluation { findings, outcome, .. } = evaluation;
-        Ok(Outcome { counts: findings.counts, samples: findings.samples(), ..outcome })
+    pub fn finish(
+        mut self,
+        options: PartitionOptions,
+        unmatched: &mut UnmatchedRecords,
+    ) -> io::Result<Outcome> {
+        self.joint.report_as(ONLY, options);
+        Ok(self.joint.finish(&mut unmatched.sorter)?.pop().unwrap_or_default())
     }
-}
-
-/// The copies by clean offset.
-fn table(scratch: &Scratch, copies: Sorter<Copy>) -> io::Result<Table<Copy>> {
-    let mut copies = copies.sorted()?;
-    let mut table = Table::new(scratch);
-    while let Some(copy) = copies.next()? {
-        table.push(copy)?;
-    }
-    Ok(table)
-}
-
-/// Sorts the copies by raw offset. Returns also those in order that repeat an earlier id.
-fn by_raw_offset(scratch: &Scratch, copies: &mut Table<Copy>) -> io::Result<(Sorter<Copy>, Sorter<Link>)> {
-    let mut sorter = Sorter::new(scratch, 6, Copy::by_raw_offset);
-    let mut repeats = Sorter::new(scratch, 2, Link::by_chain);
-    for row in 0..copies.len() {
-        let Some(copy) = copies.get(row)? else { break };
-        sorter.push(copy)?;
-        if copy.in_order && copy.marks.has(Marks::REPEAT) {
-            repeats.push(Link { chain: copy.chain, copy: row })?;
-        }
-    }
-    Ok((sorter, repeats))
 }
 
 /// Lost and phantom records of all partitions.
 #[derive(Debug)]
 pub struct UnmatchedRecords {
-    sorter: Sorter<Unmatched>,
+    pub(super) sorter: Sorter<Unmatched>,
 }
 
 impl UnmatchedRecords {

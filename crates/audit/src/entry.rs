@@ -6,6 +6,9 @@ use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Key, encode_fields};
 use super::{Offset, PartitionId};
 
+/// Where a record is in its topic. The partitions are taken one after the other.
+pub(super) type Place = (PartitionId, Offset);
+
 /// Facts about a record, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Marks(pub u8);
@@ -25,6 +28,8 @@ impl Marks {
     pub const OUTSIDE: Self = Self(32);
     /// A clean record was assigned to it.
     pub const TAKEN: Self = Self(64);
+    /// Clean must hold it, or another record with its id that explains why it was dropped.
+    pub const WANTED: Self = Self(128);
 
     /// Whether all of these are set.
     pub fn has(self, marks: Self) -> bool {
@@ -53,6 +58,7 @@ encode_fields!(Marks { 0: u8 });
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
     pub fingerprint: Fingerprint,
+    pub partition: PartitionId,
     pub is_clean: bool,
     pub offset: Offset,
     /// Stream time at its arrival, epoch milliseconds; 0 for clean records.
@@ -63,6 +69,7 @@ pub(super) struct Record {
 
 encode_fields!(Record {
     fingerprint: Fingerprint,
+    partition: PartitionId,
     is_clean: bool,
     offset: Offset,
     time_ms: i64,
@@ -71,13 +78,35 @@ encode_fields!(Record {
 });
 
 impl Record {
-    /// Sorts by fingerprint, then raw before clean, then by offset.
-    pub fn by_fingerprint(&self) -> Key {
-        (self.fingerprint.number(), self.is_clean.into(), self.offset)
+    /// A record of which only the fingerprint is known.
+    pub fn unknown(fingerprint: Fingerprint) -> Self {
+        let (content, marks) = (Content::default(), Marks::default());
+        Self { fingerprint, partition: 0, is_clean: false, offset: 0, time_ms: 0, content, marks }
     }
 
-    pub fn by_offset(&self) -> Key {
-        (0, self.offset, 0)
+    /// Sorts by fingerprint, then raw before clean, then by place.
+    pub fn by_fingerprint(&self) -> Key {
+        let side = u64::from(self.is_clean) << PartitionId::BITS;
+        (self.fingerprint.number(), side | u64::from(self.partition), self.offset)
+    }
+
+    pub fn by_place(&self) -> Key {
+        (0, self.partition.into(), self.offset)
+    }
+
+    pub fn place(&self) -> Place {
+        (self.partition, self.offset)
+    }
+
+    /// Whether it is a raw record with this fingerprint.
+    pub fn is_raw_of(&self, fingerprint: Fingerprint) -> bool {
+        self.fingerprint == fingerprint && !self.is_clean
+    }
+
+    /// This record as one that clean must hold, or may hold.
+    pub fn expected(&self, due: bool, marks: Marks) -> Self {
+        let kept = self.marks.without(Marks::DUE).with(Marks::DUE, due);
+        Self { marks: kept.with(marks, true), ..*self }
     }
 }
 
@@ -118,6 +147,8 @@ encode_fields!(Round { 0: u8 });
 /// A clean record with its raw record, once that is assigned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copy {
+    /// Its partition, and that of its raw record.
+    pub partition: PartitionId,
     pub clean_offset: Offset,
     /// Offset of its raw record; [`Self::UNASSIGNED`] until its round.
     pub raw_offset: Offset,
@@ -135,6 +166,7 @@ pub(super) struct Copy {
 }
 
 encode_fields!(Copy {
+    partition: PartitionId,
     clean_offset: Offset,
     raw_offset: Offset,
     chain: u64,
@@ -149,16 +181,18 @@ impl Copy {
     /// The raw offset of a copy that has no raw record yet.
     const UNASSIGNED: Offset = Offset::MAX;
 
-    /// Matches a clean record to the only raw record with its fingerprint.
-    pub fn unique(clean: &Record, entry: &Record) -> Self {
-        let mut copy = Self::unassigned(clean.offset, Round::UNIQUE, 0, 0);
-        copy.assign(entry, 0, &clean.content);
+    /// Matches a clean record to the only raw record with its fingerprint in its partition, which is in this row of the
+    /// chains if it is there.
+    pub fn unique(clean: &Record, entry: &Record, row: u64) -> Self {
+        let mut copy = Self::unassigned(clean.place(), Round::UNIQUE, row, 0);
+        copy.assign(entry, row, &clean.content);
         copy
     }
 
     /// A clean record whose raw record is found in `round`; `row` is its row among the ambiguous records.
-    pub fn unassigned(clean_offset: Offset, round: Round, chain: u64, row: u64) -> Self {
+    pub fn unassigned((partition, clean_offset): Place, round: Round, chain: u64, row: u64) -> Self {
         Self {
+            partition,
             clean_offset,
             raw_offset: Self::UNASSIGNED,
             chain,
@@ -183,13 +217,18 @@ impl Copy {
         self.raw_offset != Self::UNASSIGNED
     }
 
-    pub fn by_clean_offset(&self) -> Key {
-        (0, self.clean_offset, 0)
+    pub fn raw_place(&self) -> Place {
+        (self.partition, self.raw_offset)
     }
 
-    /// Sorts by raw offset; of several copies, the one in order comes first.
-    pub fn by_raw_offset(&self) -> Key {
-        (self.raw_offset.into(), (!self.in_order).into(), self.clean_offset)
+    pub fn by_clean_place(&self) -> Key {
+        (0, self.partition.into(), self.clean_offset)
+    }
+
+    /// Sorts by the place in raw; of several copies, the one in order comes first.
+    pub fn by_raw_place(&self) -> Key {
+        let place = (u128::from(self.partition) << Offset::BITS) | u128::from(self.raw_offset);
+        (place, (!self.in_order).into(), self.clean_offset)
     }
 }
 

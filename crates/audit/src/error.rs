@@ -82,7 +82,7 @@ pub enum AuditError {
     /// Temporary files cannot be written or read.
     #[error(
         "a temporary file in {} failed after {written} had been written: {why}; {} (about 150 bytes for each record of \
-         the largest partition are needed), or choose another directory with --temp-dir",
+         the largest partition are needed, in topic scope 200 for each record of the topic), or choose another directory with --temp-dir",
         dir.display(),
         if why.kind() == io::ErrorKind::StorageFull { "the disk is full: free space there" } else { "fix that" }
     )]
@@ -96,8 +96,8 @@ pub enum AuditError {
     },
     /// The temporary files may need more space than is free.
     #[error(
-        "{} has {free} free, and the temporary files of this audit may take {needed} (about 150 bytes for each record of \
-         the largest partition, {records} by its offsets); free space there, choose another directory with --temp-dir, or \
+        "{} has {free} free, and the temporary files of this audit may take {needed} (for the {records} records, by their \
+         offsets, of the largest partition, in topic scope of the topic); free space there, choose another directory with --temp-dir, or \
          audit a range with --from and --to",
         dir.display()
     )]
@@ -108,7 +108,7 @@ pub enum AuditError {
         free: ByteSize,
         /// How much the files may need.
         needed: ByteSize,
-        /// Records of the largest partition, at most.
+        /// Records that are compared together, at most: those of the largest partition, in topic scope those of the topic.
         records: u64,
     },
     /// The log was reported to end before the end of what is audited. What is behind that end would count as missing.

@@ -3,27 +3,26 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::Offset;
-use super::compare::{Gone, Outcome, Scope};
+use super::compare::{Gone, Outcome, PartitionOptions};
 use super::entry::{Copy, Link, Marks, Record, Unmatched};
 use super::expected::Rules;
 use super::findings::{Findings, Kind, Step};
 use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Sorted, Sorter, Table};
+use super::{Offset, PartitionId};
 
 /// How many expected records are searched for the original of an altered record.
 const SEARCH_LIMIT: usize = 1024;
 
 /// The evaluation of one partition.
-pub(super) struct Evaluation<'a> {
-    pub scope: Scope,
+pub(super) struct Evaluation<'a, 'u> {
+    /// Its number in the rows.
+    pub number: PartitionId,
+    pub options: PartitionOptions,
     pub rules: &'a Rules,
     /// Until then a record that seems new may repeat a deleted one, ms of stream time.
     pub uncertain_until_ms: Option<i64>,
-    /// All copies, by raw offset.
-    pub copies: Sorted<Copy>,
-    /// At least all expected records without a copy, by raw offset.
-    pub unseen: Sorted<Record>,
+    pub streams: &'a mut Streams<'u>,
     /// The next expected records by raw offset: the part that an unmatched clean record may be compared with.
     pub read_ahead: VecDeque<ExpectedRecord>,
     /// Whether no expected record before the next one has a copy in order, and the log start offset of clean is above 0.
@@ -31,8 +30,22 @@ pub(super) struct Evaluation<'a> {
     pub findings: Findings,
     /// All results but the findings.
     pub outcome: Outcome,
+}
+
+/// The rows of all partitions that are compared together. Each partition reads its own, one after the other.
+pub(super) struct Streams<'u> {
+    /// All copies, by place in raw.
+    pub copies: Sorted<Copy>,
+    /// At least all expected records without a copy, by place.
+    pub unseen: Sorted<Record>,
+    /// Clean records without a raw record, by place.
+    pub unmatched_clean: Sorted<Record>,
+    /// All copies, by place in clean.
+    pub clean: Table<Copy>,
+    /// The number of copies in `clean` that were read.
+    pub row: u64,
     /// Lost and phantom records, to be searched in other partitions.
-    pub unmatched: &'a mut Sorter<Unmatched>,
+    pub unmatched: &'u mut Sorter<Unmatched>,
 }
 
 /// An expected record.
@@ -54,7 +67,7 @@ impl ExpectedRecord {
     }
 }
 
-impl Evaluation<'_> {
+impl Evaluation<'_, '_> {
     fn add(&mut self, step: Step, kind: Kind, copy: &Copy, fields: Differing) {
         self.findings.add(
             (step, copy.clean_offset, 0),
@@ -65,20 +78,23 @@ impl Evaluation<'_> {
     }
 
     fn allows_gone(&self) -> bool {
-        self.scope.gone != Gone::Nothing
+        self.options.gone != Gone::Nothing
     }
 
     /// Reads the next expected record, and evaluates its copies: all but the first are duplicates. Returns
     /// whether there was one.
     fn read(&mut self) -> io::Result<bool> {
-        let next =
-            [self.copies.peek().map(|copy| copy.raw_offset), self.unseen.peek().map(|entry| entry.offset)];
+        let number = self.number;
+        let copy = self.streams.copies.peek().filter(|copy| copy.partition == number);
+        let entry = self.streams.unseen.peek().filter(|entry| entry.partition == number);
+        let next = [copy.map(|copy| copy.raw_offset), entry.map(|entry| entry.offset)];
         let Some(raw_offset) = next.into_iter().flatten().min() else { return Ok(false) };
-        let entry = self.unseen.next_if(|entry| entry.offset == raw_offset)?;
-        let kept = self.copies.next_if(|copy| copy.raw_offset == raw_offset)?;
+        let place = (number, raw_offset);
+        let entry = self.streams.unseen.next_if(|entry| entry.place() == place)?;
+        let kept = self.streams.copies.next_if(|copy| copy.raw_place() == place)?;
         if let Some(kept) = &kept {
             let mut unchanged = kept.fields.is_none();
-            while let Some(other) = self.copies.next_if(|copy| copy.raw_offset == raw_offset)? {
+            while let Some(other) = self.streams.copies.next_if(|copy| copy.raw_place() == place)? {
                 unchanged |= other.fields.is_none();
                 self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
             }
@@ -118,7 +134,6 @@ impl Evaluation<'_> {
     pub fn repeats_within_window(
         &mut self,
         repeats: Sorter<Link>,
-        copies: &mut Table<Copy>,
         chains: &mut Table<Record>,
     ) -> io::Result<()> {
         let mut repeats = repeats.sorted()?;
@@ -126,7 +141,7 @@ impl Evaluation<'_> {
             let Some(first) = chains.get(chain)? else { break };
             let mut owner_ms = Some(first.time_ms).filter(|_| !first.marks.has(Marks::OUTSIDE));
             while let Some(link) = repeats.next_if(|link| link.chain == chain)? {
-                let Some(copy) = copies.get(link.copy)? else { break };
+                let Some(copy) = self.streams.clean.get(link.copy)? else { break };
                 let Some(Record { time_ms, .. }) = chains.get(copy.row)? else { break };
                 if owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, time_ms)) {
                     let (raw, clean) = (copy.raw_offset, copy.clean_offset);
@@ -143,23 +158,14 @@ impl Evaluation<'_> {
     /// Evaluates copies, clean records without a raw record, and lost records. An unmatched clean record counts
     /// as altered if a lost record at the same position resembles it. `begin` is the first offset of the range
     /// in raw.
-    pub fn all(
-        &mut self,
-        mut unmatched: Sorted<Record>,
-        copies: &mut Table<Copy>,
-        begin: Offset,
-    ) -> io::Result<()> {
-        let (mut row, mut here) = (0, begin);
-        while let Some(record) = unmatched.next()? {
+    pub fn all(&mut self, begin: Offset) -> io::Result<()> {
+        let number = self.number;
+        let mut here = begin;
+        while let Some(record) = self.streams.unmatched_clean.next_if(|record| record.partition == number)? {
             if self.is_explained(&record) {
                 continue;
             }
-            while let Some(copy) = copies.get(row)?.filter(|copy| copy.clean_offset < record.offset) {
-                if copy.in_order {
-                    here = here.max(copy.raw_offset + 1);
-                }
-                row += 1;
-            }
+            here = here.max(self.after_copies_before(&record)?);
             self.pass(here)?;
             if let Some(entry) = self.resembling(&record.content)? {
                 here = entry.offset + 1;
@@ -170,7 +176,25 @@ impl Evaluation<'_> {
                 self.add_unmatched(record.fingerprint, false)?;
             }
         }
-        self.pass(Offset::MAX)
+        self.pass(Offset::MAX)?;
+        let Streams { clean, row, .. } = &mut *self.streams;
+        *row = clean.first_not(*row..clean.len(), |copy| copy.partition <= number)?;
+        Ok(())
+    }
+
+    /// The raw offset after all copies in order that precede a clean record and were not read yet.
+    fn after_copies_before(&mut self, record: &Record) -> io::Result<Offset> {
+        let Streams { clean, row, .. } = &mut *self.streams;
+        let mut after = 0;
+        while let Some(copy) =
+            clean.get(*row)?.filter(|copy| (copy.partition, copy.clean_offset) < record.place())
+        {
+            if copy.in_order {
+                after = after.max(copy.raw_offset + 1);
+            }
+            *row += 1;
+        }
+        Ok(after)
     }
 
     /// Whether a record that is not in raw is older than the range, or may have been deleted from raw.
@@ -186,7 +210,7 @@ impl Evaluation<'_> {
     }
 
     fn add_unmatched(&mut self, fingerprint: Fingerprint, lost: bool) -> io::Result<()> {
-        self.unmatched.push(Unmatched { fingerprint, partition: self.scope.partition, lost })
+        self.streams.unmatched.push(Unmatched { fingerprint, partition: self.options.partition, lost })
     }
 
     /// The first missing record ahead that resembles this one, and that no record in clean precedes. It counts

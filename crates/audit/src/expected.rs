@@ -1,4 +1,5 @@
-//! The rules for what the clean partition must hold; [`super::join`] applies them.
+//! The rules for what the clean partition must hold; [`super::join`] applies them. Topic scope has those of [`super::instances`]
+//! and [`super::owners`] for the ids with several raw records.
 //!
 //! The first record of each id is due. A later one with the same id, within the window in stream time, must
 //! not be in clean. One that comes after the window may be in clean or not: ids expire at the end of a
@@ -46,13 +47,6 @@ impl Rules {
         self.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
     }
 
-    /// Until then (ms of stream time) the first record of an id can repeat a deleted one; `first_ms` is the
-    /// arrival of the first remaining record.
-    pub(super) fn uncertain_until(&self, first_ms: i64) -> Option<i64> {
-        self.context_cut
-            .then(|| self.window_ms.map_or(i64::MAX, |window_ms| first_ms.saturating_add(window_ms)))
-    }
-
     /// Whether a record would be due if it were the first of its id.
     fn may_be_due(&self, record: &Seen, part: Part) -> bool {
         part == Part::Within
@@ -74,7 +68,8 @@ pub struct RawCounts {
     pub beyond_window: u64,
     /// Records that repeat an id and were forced by their producer.
     pub forced: u64,
-    /// Records whose id also occurs before the range: their verdict depends on that record.
+    /// Records whose id also occurs before the range, in topic scope also after it in another partition: their verdict depends on
+    /// that record.
     pub decided_outside: u64,
     /// Records without an id.
     pub without_id: u64,
@@ -121,7 +116,7 @@ impl RawLog {
         }
     }
 
-    /// Converts the next record.
+    /// Converts the next record, of partition 0.
     pub fn row(&mut self, record: &Seen, part: Part) -> Record {
         self.time_ms = self.time_ms.max(record.content.timestamp_ms().min(self.rules.latest_ms));
         self.first_ms.get_or_insert(self.time_ms);
@@ -137,13 +132,7 @@ impl RawLog {
             .with(Marks::FORCED, record.forced)
             .with(Marks::BEFORE, part == Part::Before)
             .with(Marks::DUE, self.rules.may_be_due(record, part));
-        Record {
-            fingerprint: record.fingerprint,
-            is_clean: false,
-            offset: record.offset,
-            time_ms: self.time_ms,
-            content: record.content,
-            marks,
-        }
+        let (time_ms, Seen { fingerprint, offset, content, .. }) = (self.time_ms, *record);
+        Record { offset, time_ms, content, marks, ..Record::unknown(fingerprint) }
     }
 }

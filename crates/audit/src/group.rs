@@ -1,4 +1,4 @@
-//! A group of partitions: they are read at the same time, and compared one after the other.
+//! A group of partitions: they are read at the same time, and compared one after the other, or all together in topic scope.
 //!
 //! Each leader sends the records of many partitions in one response. Read one after the other, each partition would cost at
 //! least two responses of its own, whatever its size.
@@ -10,12 +10,14 @@ use std::ops::ControlFlow;
 use super::compare::UnmatchedRecords;
 use super::error::AuditError;
 use super::id::IdRule;
-use super::partition::Partition;
+use super::partition::{Cuts, Partition, rules};
 use super::progress::Progress;
+use super::range::whole_ms;
 use super::reader::{Arrived, Reader, Span, SpanOf};
 use super::record::{Fingerprints, Seen};
 use super::report::PartitionReport;
 use super::spill::Scratch;
+use super::topic::TopicComparison;
 use super::{Offset, PartitionId};
 use super::{Options, Spans};
 
@@ -31,6 +33,48 @@ pub(super) struct Audit<'a> {
 
 type Partitions = BTreeMap<PartitionId, Partition>;
 
+/// Takes a record of a partition and returns whether more of the partition are needed; `None` for an unknown partition.
+type Take<T> = fn(&mut T, PartitionId, &Seen) -> Option<io::Result<ControlFlow<()>>>;
+
+/// All partitions, compared together.
+struct Topic {
+    cuts: BTreeMap<PartitionId, Cuts>,
+    comparison: TopicComparison,
+}
+
+impl Topic {
+    fn new(options: &Options, spans: &[Spans], scratch: &Scratch) -> Self {
+        let cuts: BTreeMap<_, _> =
+            spans.iter().map(|spans| (spans.partition, Cuts::new(options, spans))).collect();
+        let partitions =
+            cuts.values().zip(spans).map(|(cuts, spans)| (cuts.options(options), rules(options, spans)));
+        let comparison = TopicComparison::new(partitions, options.longest_window.map(whole_ms), scratch);
+        Self { cuts, comparison }
+    }
+
+    fn clean(&mut self, number: PartitionId, record: &Seen) -> Option<io::Result<ControlFlow<()>>> {
+        let (is_within, flow) = self.cuts.get_mut(&number)?.clean(record);
+        let added = if is_within { self.comparison.clean(number, record) } else { Ok(()) };
+        Some(added.map(|()| flow))
+    }
+
+    fn raw(&mut self, number: PartitionId, record: &Seen) -> Option<io::Result<ControlFlow<()>>> {
+        Some(match self.cuts.get_mut(&number)?.raw(record) {
+            ControlFlow::Continue(part) => {
+                self.comparison.raw(number, record, part).map(ControlFlow::Continue)
+            }
+            ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
+        })
+    }
+
+    fn compare(self, unmatched: &mut UnmatchedRecords) -> io::Result<Vec<PartitionReport>> {
+        let mut outcomes = self.comparison.finish(unmatched)?;
+        let report =
+            |(number, cuts): (&PartitionId, &Cuts)| cuts.report(outcomes.remove(number).unwrap_or_default());
+        Ok(self.cuts.iter().map(report).collect())
+    }
+}
+
 impl Audit<'_> {
     /// Compares consecutive partitions, as many as fit into memory together. Returns also those that are left.
     pub fn group<'s>(
@@ -42,15 +86,12 @@ impl Audit<'_> {
             spans.split_at(self.scratch.group(spans.iter().map(Spans::records)).min(spans.len()));
         let new = |spans| Partition::new(self.options, spans, &self.scratch, group.len() == 1);
         let mut partitions: Partitions = group.iter().map(|spans| (spans.partition, new(spans))).collect();
-        // Clean is read before raw, so that raw has every record of clean by then.
-        let clean = group.iter().map(|spans| (spans.partition, spans.clean)).collect();
-        self.read(&self.clean, clean, &mut partitions, Partition::clean)?;
-        let raw_ends = self.raw.ends(partitions.keys().copied())?;
-        let raw_span = |spans: &Spans| {
-            let end = raw_ends.get(&spans.partition).copied().unwrap_or_default();
-            (spans.partition, Span { low: spans.raw.low, end })
-        };
-        self.read(&self.raw, group.iter().map(raw_span).collect(), &mut partitions, Partition::raw)?;
+        self.read(
+            group,
+            &mut partitions,
+            |partitions, number, record| partitions.get_mut(&number).map(|partition| partition.clean(record)),
+            |partitions, number, record| partitions.get_mut(&number).map(|partition| partition.raw(record)),
+        )?;
         let compare = |(number, partition): (PartitionId, Partition)| {
             self.progress.comparing(number);
             partition.compare(self.options, unmatched).map_err(|error| self.spill(error))
@@ -58,12 +99,42 @@ impl Audit<'_> {
         Ok((partitions.into_iter().map(compare).collect::<Result<_, _>>()?, rest))
     }
 
-    fn read(
+    /// Compares all partitions together.
+    pub fn topic(
+        &self,
+        spans: &[Spans],
+        unmatched: &mut UnmatchedRecords,
+    ) -> Result<Vec<PartitionReport>, AuditError> {
+        let mut topic = Topic::new(self.options, spans, &self.scratch);
+        self.read(spans, &mut topic, Topic::clean, Topic::raw)?;
+        self.progress.comparing_all();
+        topic.compare(unmatched).map_err(|error| self.spill(error))
+    }
+
+    /// Reads both topics of these partitions. Clean is read before raw, so that raw has every record of clean by then.
+    fn read<T>(
+        &self,
+        spans: &[Spans],
+        target: &mut T,
+        clean: Take<T>,
+        raw: Take<T>,
+    ) -> Result<(), AuditError> {
+        let clean_spans = spans.iter().map(|spans| (spans.partition, spans.clean)).collect();
+        self.read_topic(&self.clean, clean_spans, target, clean)?;
+        let raw_ends = self.raw.ends(spans.iter().map(|spans| spans.partition))?;
+        let raw_span = |spans: &Spans| {
+            let end = raw_ends.get(&spans.partition).copied().unwrap_or_default();
+            (spans.partition, Span { low: spans.raw.low, end })
+        };
+        self.read_topic(&self.raw, spans.iter().map(raw_span).collect(), target, raw)
+    }
+
+    fn read_topic<T>(
         &self,
         reader: &Reader,
         spans: SpanOf,
-        partitions: &mut Partitions,
-        take: fn(&mut Partition, &Seen) -> io::Result<ControlFlow<()>>,
+        target: &mut T,
+        take: Take<T>,
     ) -> Result<(), AuditError> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
@@ -73,8 +144,8 @@ impl Audit<'_> {
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(*passed, fields.bytes());
-            let Some(partition) = partitions.get_mut(partition) else { return Ok(ControlFlow::Break(())) };
-            take(partition, &seen).map_err(|error| self.spill(error))
+            let taken = take(target, *partition, &seen).unwrap_or(Ok(ControlFlow::Break(())));
+            taken.map_err(|error| self.spill(error))
         })?;
         self.progress.end();
         Ok(())

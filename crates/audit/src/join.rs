@@ -1,12 +1,16 @@
 //! Joins raw and clean, sorted by fingerprint.
 //!
-//! If exactly one expected record has a fingerprint, all clean records with that fingerprint are its copies.
-//! If several raw records share a fingerprint, [`super::choice`] assigns their clean records later.
+//! If exactly one expected record of a partition has a fingerprint, all clean records of the partition with that fingerprint
+//! are its copies. If several raw records share a fingerprint, [`super::choice`] assigns their clean records later.
 
+use std::collections::BTreeMap;
 use std::io;
 
+use super::PartitionId;
 use super::entry::{Ambiguous, Chain, Copy, Marks, Record, Round};
 use super::expected::{MissingId, RawCounts, Rules};
+use super::instances::Instances;
+use super::owners::{Claim, TopicRules};
 use super::record::Fingerprint;
 use super::spill::{Scratch, Sorted, Sorter, Table};
 
@@ -15,19 +19,35 @@ use super::spill::{Scratch, Sorted, Sorter, Table};
 pub(super) struct Joined<'a> {
     scratch: &'a Scratch,
     rules: &'a Rules,
-    /// Clean records that have at least one candidate raw record, by clean offset.
+    topic: Option<&'a TopicRules>,
+    /// Clean records that have at least one candidate raw record, by place in clean.
     pub copies: Sorter<Copy>,
     /// The rounds in which copies have to be assigned.
     pub rounds: Vec<Round>,
     /// Clean records with several candidates.
     pub ambiguous: Table<Ambiguous>,
-    /// Clean records without a raw record, by clean offset.
+    /// Clean records without a raw record, by place.
     pub unmatched: Sorter<Record>,
-    /// A superset of the expected records without a copy, by raw offset.
+    /// A superset of the expected records without a copy, by place. In topic scope those of ids with several raw records are
+    /// not among them.
     pub unseen: Sorter<Record>,
-    /// Expected records that share a fingerprint with others, by fingerprint, then by raw offset.
+    /// Expected records that share a fingerprint with others, by fingerprint, then by place.
     pub chains: Table<Record>,
-    pub counts: RawCounts,
+    /// Owners that are not in raw any more, of ids with several raw records. Only topic scope has them.
+    pub claims: Sorter<Claim>,
+    pub counts: BTreeMap<PartitionId, RawCounts>,
+    /// The expected records of the fingerprint that is joined, by partition.
+    slots: Vec<Slot>,
+}
+
+/// The expected records of one fingerprint in one partition.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    partition: PartitionId,
+    first: Record,
+    chain: Chain,
+    /// Whether the records are in the chains, although there may be only one.
+    is_chained: bool,
 }
 
 impl<'a> Joined<'a> {
@@ -35,68 +55,113 @@ impl<'a> Joined<'a> {
     pub fn new(
         scratch: &'a Scratch,
         rules: &'a Rules,
-        counts: RawCounts,
+        topic: Option<&'a TopicRules>,
+        counts: BTreeMap<PartitionId, RawCounts>,
         mut records: Sorted<Record>,
     ) -> io::Result<Self> {
         let mut joined = Self {
             scratch,
             rules,
-            copies: Sorter::new(scratch, 6, Copy::by_clean_offset),
+            topic,
+            copies: Sorter::new(scratch, 6, Copy::by_clean_place),
             rounds: Vec::new(),
             ambiguous: Table::new(scratch),
-            unmatched: Sorter::new(scratch, 2, Record::by_offset),
-            unseen: Sorter::new(scratch, 2, Record::by_offset),
+            unmatched: Sorter::new(scratch, 2, Record::by_place),
+            unseen: Sorter::new(scratch, 2, Record::by_place),
             chains: Table::new(scratch),
+            claims: Sorter::new(scratch, 2, Claim::by_time),
             counts,
+            slots: Vec::new(),
         };
-        while let Some(Record { fingerprint, .. }) = records.peek() {
-            joined.group(fingerprint, &mut records)?;
+        while let Some(Record { fingerprint, marks, .. }) = records.peek() {
+            joined.slots.clear();
+            let group = joined.chains.len();
+            if joined.topic.is_some() && marks.has(Marks::ID) {
+                joined.raw_of_topic(fingerprint, &mut records)?;
+            } else {
+                joined.raw_of_partitions(fingerprint, &mut records)?;
+            }
+            joined.clean(fingerprint, group, &mut records)?;
         }
         joined.rounds.sort_unstable();
         Ok(joined)
     }
 
-    /// Joins the records with this fingerprint, which are next.
-    fn group(&mut self, fingerprint: Fingerprint, records: &mut Sorted<Record>) -> io::Result<()> {
-        let is_raw = |record: &Record| record.fingerprint == fingerprint && !record.is_clean;
-        let is_clean = |record: &Record| record.fingerprint == fingerprint;
-        let mut chain = Chain { start: self.chains.len(), len: 0 };
-        let mut first = None;
-        while let Some(record) = records.next_if(is_raw)? {
-            let Some(entry) = self.expect(first.as_ref(), &record) else { continue };
-            chain.len += 1;
-            match (first, chain.len) {
-                (Some(first), 2) => {
-                    self.link(&first)?;
-                    self.link(&entry)?;
-                }
-                (Some(_), _) => self.link(&entry)?,
-                (None, _) => first = Some(entry),
+    /// Adds the raw records with this fingerprint, which are next. Each partition is on its own.
+    fn raw_of_partitions(
+        &mut self,
+        fingerprint: Fingerprint,
+        records: &mut Sorted<Record>,
+    ) -> io::Result<()> {
+        while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
+            let first = self.slot(record.partition).map(|slot| slot.first);
+            if let Some(entry) = self.expect(first.as_ref(), &record) {
+                self.enter(&entry)?;
             }
         }
-        match first {
-            None => {
-                while let Some(record) = records.next_if(is_clean)? {
-                    self.unmatched.push(record)?;
-                }
-                Ok(())
-            }
-            Some(entry) if chain.len == 1 => {
-                let mut seen = false;
-                while let Some(record) = records.next_if(is_clean)? {
-                    self.copies.push(Copy::unique(&record, &entry))?;
-                    seen = true;
-                }
-                if seen { Ok(()) } else { self.may_be_unseen(&entry) }
-            }
-            Some(_) => {
-                let mut clean = Table::new(self.scratch);
-                while let Some(record) = records.next_if(is_clean)? {
-                    clean.push(record)?;
-                }
-                self.several(chain, &mut clean)
+        Ok(())
+    }
+
+    /// Adds the raw records with this id, which are next. They are one group, whatever their partition.
+    fn raw_of_topic(&mut self, fingerprint: Fingerprint, records: &mut Sorted<Record>) -> io::Result<()> {
+        let Some(only) = records.next_if(|record| record.is_raw_of(fingerprint))? else { return Ok(()) };
+        if records.peek().is_none_or(|next| !next.is_raw_of(fingerprint)) {
+            return self.expect(None, &only).map_or(Ok(()), |entry| self.enter(&entry));
+        }
+        let mut all = Table::new(self.scratch);
+        let mut instances = Instances::new(&only);
+        all.push(only)?;
+        while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
+            instances.add(&record);
+            all.push(record)?;
+        }
+        for number in 0..all.len() {
+            let Some(record) = all.get(number)? else { break };
+            let slot = self.slot(record.partition).copied();
+            let here = slot.as_ref().map(|slot| (&slot.first, slot.chain.len));
+            let counts = self.counts.entry(record.partition).or_default();
+            let Some(entry) = instances.expect(here, &record, self.rules, counts) else { continue };
+            self.chain(&entry)?;
+            // A forced record is due whatever the others are.
+            if entry.marks.has(Marks::FORCED) {
+                self.may_be_unseen(&entry)?;
             }
         }
+        Ok(())
+    }
+
+    /// The slot of this partition, which is the last one.
+    fn slot(&mut self, partition: PartitionId) -> Option<&mut Slot> {
+        self.slots.last_mut().filter(|slot| slot.partition == partition)
+    }
+
+    /// Adds an expected record. It is in the chains only if it is not alone in its partition.
+    fn enter(&mut self, entry: &Record) -> io::Result<()> {
+        let Some(slot) = self.slot(entry.partition) else {
+            self.open_slot(entry, false);
+            return Ok(());
+        };
+        slot.chain.len += 1;
+        if slot.chain.len == 2 {
+            slot.is_chained = true;
+            let first = slot.first;
+            self.link(&first)?;
+        }
+        self.link(entry)
+    }
+
+    /// Adds an expected record to the chains.
+    fn chain(&mut self, entry: &Record) -> io::Result<()> {
+        match self.slot(entry.partition) {
+            Some(slot) => slot.chain.len += 1,
+            None => self.open_slot(entry, true),
+        }
+        self.chains.push(*entry)
+    }
+
+    fn open_slot(&mut self, first: &Record, is_chained: bool) {
+        let chain = Chain { start: self.chains.len(), len: 1 };
+        self.slots.push(Slot { partition: first.partition, first: *first, chain, is_chained });
     }
 
     fn link(&mut self, entry: &Record) -> io::Result<()> {
@@ -109,17 +174,71 @@ impl<'a> Joined<'a> {
         if entry.marks.has(Marks::BEFORE) { Ok(()) } else { self.unseen.push(*entry) }
     }
 
+    /// Adds the clean records with this fingerprint, which are next. `group` is the first row of its chains, if it has one.
+    fn clean(
+        &mut self,
+        fingerprint: Fingerprint,
+        group: u64,
+        records: &mut Sorted<Record>,
+    ) -> io::Result<()> {
+        let slots = std::mem::take(&mut self.slots);
+        let mut next = slots.iter().peekable();
+        // Whether all slots are explained by a clean record whose raw record was deleted.
+        let mut is_explained = false;
+        while let Some(partition) =
+            records.peek().filter(|r| r.fingerprint == fingerprint).map(|r| r.partition)
+        {
+            while let Some(slot) = next.next_if(|slot| slot.partition < partition) {
+                self.unseen_slot(slot, is_explained)?;
+            }
+            let is_here =
+                |record: &Record| (record.fingerprint, record.partition) == (fingerprint, partition);
+            let Some(slot) = next.next_if(|slot| slot.partition == partition) else {
+                while let Some(record) = records.next_if(is_here)? {
+                    self.unmatched.push(record)?;
+                    let deleted = record.marks.has(Marks::ID) && self.topic.is_some_and(|t| t.allows_gone);
+                    is_explained |= deleted;
+                }
+                continue;
+            };
+            if slot.chain.len == 1 {
+                let row = if slot.is_chained { slot.chain.start } else { 0 };
+                while let Some(record) = records.next_if(is_here)? {
+                    self.copies.push(Copy::unique(&record, &slot.first, row))?;
+                }
+            } else {
+                let mut clean = Table::new(self.scratch);
+                while let Some(record) = records.next_if(is_here)? {
+                    clean.push(record)?;
+                }
+                self.several(slot.chain, &mut clean)?;
+            }
+        }
+        next.try_for_each(|slot| self.unseen_slot(slot, is_explained))?;
+        if is_explained && self.chains.len() > group {
+            self.claims.push(Claim::anywhere(group, fingerprint))?;
+        }
+        self.slots = slots;
+        Ok(())
+    }
+
+    /// Adds the record of a slot without a clean record, unless it is in the chains.
+    fn unseen_slot(&mut self, slot: &Slot, is_explained: bool) -> io::Result<()> {
+        if slot.is_chained || is_explained { Ok(()) } else { self.may_be_unseen(&slot.first) }
+    }
+
     /// Adds the clean records of a chain. If clean has as many records of one content as raw, they are paired
     /// one by one.
     fn several(&mut self, chain: Chain, clean: &mut Table<Record>) -> io::Result<()> {
         for number in 0..clean.len() {
             let Some(record) = clean.get(number)? else { break };
             let round = if record.marks.has(Marks::ID) { Round::ID } else { Round::CONTENT };
-            let mut copy = Copy::unassigned(record.offset, round, chain.start, self.ambiguous.len());
+            let mut copy = Copy::unassigned(record.place(), round, chain.start, self.ambiguous.len());
             let row = chain.start + number;
             match self.chains.get(row)? {
                 Some(entry) if round == Round::CONTENT && clean.len() == chain.len => {
-                    copy.round = Round::ID;
+                    // In topic scope an id may have equal records on both sides of these, so they limit where it is matched.
+                    copy.round = if self.topic.is_some() { Round::UNIQUE } else { Round::ID };
                     copy.assign(&entry, row, &record.content);
                 }
                 _ => {
@@ -134,37 +253,35 @@ impl<'a> Joined<'a> {
         Ok(())
     }
 
-    /// The expected record that the next raw record of a fingerprint adds, if any; by increasing offset.
+    /// The expected record that the next raw record of a fingerprint adds, if any; by increasing offset. `first` is the first
+    /// expected record of the fingerprint in this partition.
     fn expect(&mut self, first: Option<&Record>, record: &Record) -> Option<Record> {
-        let counts = &mut self.counts;
-        let enter = |due: bool, marks: Marks| {
-            let kept = record.marks.without(Marks::DUE).with(Marks::DUE, due);
-            Some(Record { marks: kept.with(marks, true), ..*record })
-        };
+        let counts = self.counts.entry(record.partition).or_default();
         let may_be_due = record.marks.has(Marks::DUE);
         let before = record.marks.has(Marks::BEFORE);
         if !record.marks.has(Marks::ID) {
             let due = self.rules.missing_id == MissingId::Forwarded;
-            return if due { enter(may_be_due, Marks::default()) } else { None };
+            return due.then(|| record.expected(may_be_due, Marks::default()));
         }
         let Some(first) = first else {
             counts.ids += u64::from(!before);
-            return enter(may_be_due, if before { Marks::OUTSIDE } else { Marks::default() });
+            let marks = if before { Marks::OUTSIDE } else { Marks::default() };
+            return Some(record.expected(may_be_due, marks));
         };
         if before {
             None
         } else if record.marks.has(Marks::FORCED) {
             counts.forced += 1;
-            enter(may_be_due, Marks::default())
+            Some(record.expected(may_be_due, Marks::default()))
         } else if first.marks.has(Marks::OUTSIDE) {
             counts.decided_outside += 1;
-            enter(false, Marks(Marks::REPEAT.0 | Marks::OUTSIDE.0))
+            Some(record.expected(false, Marks(Marks::REPEAT.0 | Marks::OUTSIDE.0)))
         } else if self.rules.within_window(first.time_ms, record.time_ms) {
             counts.duplicates += 1;
             None
         } else {
             counts.beyond_window += 1;
-            enter(false, Marks::REPEAT)
+            Some(record.expected(false, Marks::REPEAT))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `dedupd audit`: an independent proof of the promise.
 //!
-//! Reads raw and clean as any `read_committed` reader would, and compares them partition by partition.
+//! Reads raw and clean as any `read_committed` reader would, and compares them: partition by partition, or all partitions
+//! together where an id counts once in the topic ([`Scope`]).
 //! It shares no code with the service: no configuration, no client, no id extraction, no window, no state. A bug there
 //! is therefore not repeated here. Its input is [`Options`]: texts and numbers. The audit checks only the promise: each id that is new within the window is
 //! in clean once, in raw order, byte for byte.
@@ -22,8 +23,11 @@ mod findings;
 mod group;
 mod headers;
 mod id;
+mod instances;
 mod join;
+mod joint;
 mod order;
+mod owners;
 mod partition;
 mod progress;
 mod range;
@@ -32,13 +36,14 @@ mod record;
 mod report;
 mod source;
 mod spill;
+mod topic;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-pub use compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
+pub use compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
 pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
@@ -49,6 +54,7 @@ pub use reader::Span;
 pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
 pub use spill::Scratch;
+pub use topic::TopicComparison;
 
 use connection::Access;
 use group::Audit;
@@ -75,6 +81,15 @@ pub const LEAST_MEMORY: u64 = 32 << 20;
 /// The default memory of an audit, bytes.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
+/// Where an id counts once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// In all partitions of the topic together.
+    Topic,
+    /// In each partition.
+    Partition,
+}
+
 /// What to audit.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -92,8 +107,13 @@ pub struct Options {
     pub missing_id: MissingId,
     /// Records with this header are always forwarded, whatever their id.
     pub force_header: Option<String>,
-    /// How long an id is kept; `None` is forever.
+    /// Where an id counts once.
+    pub scope: Scope,
+    /// How long an id is kept at least; `None` is forever.
     pub window: Option<Duration>,
+    /// How long an id is kept at most, at least as long as `window`; `None` is forever. In topic scope, a record without a clean
+    /// record of its id within this time is lost. Partition scope does not use it.
+    pub longest_window: Option<Duration>,
     /// The range of the logs that is audited.
     pub range: Range,
     /// Count what retention or compaction explains separately, not as findings.
@@ -143,8 +163,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let spans = spans(&raw, &clean, options)?;
     let progress = Progress::new(bar, spans.iter().map(Spans::records).sum());
     let scratch = options.scratch();
-    let largest = spans.iter().map(|spans| spans.raw.len().max(spans.clean.len())).max().unwrap_or(0);
-    scratch.has_room(largest)?;
+    scratch.has_room(options.scope, compared_together(options.scope, &spans))?;
     let failed = |error| AuditError::spill(&scratch, error);
     let audit = Audit {
         options,
@@ -162,7 +181,10 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let mut rest = spans.as_slice();
     while !rest.is_empty() {
         let parts;
-        (parts, rest) = audit.group(rest, &mut unmatched)?;
+        (parts, rest) = match options.scope {
+            Scope::Topic => (audit.topic(rest, &mut unmatched)?, [].as_slice()),
+            Scope::Partition => audit.group(rest, &mut unmatched)?,
+        };
         for part in parts {
             report.add(part, options.samples);
         }
@@ -194,6 +216,20 @@ impl Spans {
     /// Number of records of both topics, at most.
     fn records(&self) -> u64 {
         self.raw.len() + self.clean.len()
+    }
+}
+
+/// The most records of a topic that are compared together.
+fn compared_together(scope: Scope, spans: &[Spans]) -> u64 {
+    let larger = |raw: u64, clean: u64| raw.max(clean);
+    match scope {
+        Scope::Topic => larger(
+            spans.iter().map(|spans| spans.raw.len()).sum(),
+            spans.iter().map(|spans| spans.clean.len()).sum(),
+        ),
+        Scope::Partition => {
+            spans.iter().map(|spans| larger(spans.raw.len(), spans.clean.len())).max().unwrap_or(0)
+        }
     }
 }
 
@@ -243,5 +279,9 @@ fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, 
 /// The time from which raw is read, epoch milliseconds: two windows before the range. An id that was last
 /// seen earlier has expired in any case, so every id that can affect the range is read.
 fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
-    options.window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
+    let longest = match options.scope {
+        Scope::Topic => options.longest_window,
+        Scope::Partition => options.window,
+    };
+    longest.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
 }

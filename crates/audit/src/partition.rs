@@ -1,90 +1,148 @@
-//! One partition: the records of both topics go to its comparison.
+//! One partition while its topics are read: which of its records are compared.
 
 use std::io;
 use std::ops::ControlFlow;
 
-use super::Offset;
 use super::clock;
-use super::compare::{Comparison, Gone, Outcome, Scope, UnmatchedRecords};
+use super::compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
 use super::expected::Rules;
 use super::range::{Cut, Last, Part, whole_ms};
 use super::reader::Span;
 use super::record::Seen;
 use super::report::PartitionReport;
 use super::spill::Scratch;
-use super::{Options, Spans};
+use super::topic::kept_ms;
+use super::{Offset, Options, Scope, Spans};
 
 /// How far ahead of the clock a timestamp may move stream time, ms.
 const AHEAD_MS: i64 = 5 * 60 * 1_000;
 
-pub(super) struct Partition {
+/// The audited range of a partition. Clean is passed before raw.
+pub(super) struct Cuts {
     spans: Spans,
-    comparison: Comparison,
-    clean_cut: Cut,
-    raw_cut: Cut,
+    clean: Cut,
+    raw: Cut,
     /// The first record of clean after the range.
     last: Last,
+    /// Whether raw has reached that.
+    is_past_last: bool,
+    /// Raw is read at least to the first record behind the range with this timestamp or a later one.
+    raw_until_ms: i64,
     /// End of the audited range of raw.
     raw_end: Offset,
+}
+
+impl Cuts {
+    pub fn new(options: &Options, spans: &Spans) -> Self {
+        Self {
+            spans: *spans,
+            clean: Cut::new(options.range),
+            raw: Cut::new(options.range),
+            last: Last::default(),
+            is_past_last: false,
+            raw_until_ms: raw_until_ms(options),
+            raw_end: spans.raw.end,
+        }
+    }
+
+    /// Passes the next record of clean, and returns whether it is in the range, and whether more of them are needed.
+    pub fn clean(&mut self, record: &Seen) -> (bool, ControlFlow<()>) {
+        match self.clean.part(record) {
+            Part::Before => (false, ControlFlow::Continue(())),
+            Part::Within => (true, ControlFlow::Continue(())),
+            Part::Behind => {
+                self.last = Last(Some(*record));
+                (false, ControlFlow::Break(()))
+            }
+        }
+    }
+
+    /// Passes the next record of raw, and returns its part. It breaks if this record and the following ones are not needed.
+    pub fn raw(&mut self, record: &Seen) -> ControlFlow<(), Part> {
+        let part = self.raw.part(record);
+        if part == Part::Behind {
+            self.raw_end = self.raw_end.min(record.offset);
+            self.is_past_last |= self.last.is(record);
+            if self.is_past_last && record.content.timestamp_ms() >= self.raw_until_ms {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(part)
+    }
+
+    /// How the partition is reported.
+    pub fn options(&self, options: &Options) -> PartitionOptions {
+        let Spans { partition, clean_trimmed, .. } = self.spans;
+        let gone = if options.allow_gone { Gone::Allowed { clean_trimmed } } else { Gone::Nothing };
+        PartitionOptions { partition, samples: options.samples, gone }
+    }
+
+    pub fn report(&self, outcome: Outcome) -> PartitionReport {
+        let Spans { partition, raw, clean, .. } = self.spans;
+        let raw_span = Span { low: raw.low, end: self.raw_end };
+        PartitionReport { partition, raw_span, clean_span: clean, outcome }
+    }
+}
+
+/// Where raw may end, epoch milliseconds. In topic scope, a record in the range may be dropped for one that is later in another
+/// partition, by at most the longest time that an id is kept.
+fn raw_until_ms(options: &Options) -> i64 {
+    match (options.scope, options.range.to_ms) {
+        (Scope::Topic, Some(to_ms)) => options
+            .longest_window
+            .map_or(i64::MAX, |longest| to_ms.saturating_add(kept_ms(whole_ms(longest)))),
+        _ => i64::MIN,
+    }
+}
+
+/// A partition that is compared on its own.
+pub(super) struct Partition {
+    cuts: Cuts,
+    comparison: Comparison,
 }
 
 impl Partition {
     /// A partition that is read alone, or together with others that share the memory.
     pub fn new(options: &Options, spans: &Spans, scratch: &Scratch, alone: bool) -> Self {
         let rules = rules(options, spans);
-        Self {
-            spans: *spans,
-            comparison: if alone {
-                Comparison::new(rules, scratch)
-            } else {
-                Comparison::in_group(rules, scratch, spans.records())
-            },
-            clean_cut: Cut::new(options.range),
-            raw_cut: Cut::new(options.range),
-            last: Last::default(),
-            raw_end: spans.raw.end,
-        }
+        let comparison = if alone {
+            Comparison::new(rules, scratch)
+        } else {
+            Comparison::in_group(rules, scratch, spans.records())
+        };
+        Self { cuts: Cuts::new(options, spans), comparison }
     }
 
     /// Adds the next record of clean. Returns whether more of them are needed.
     pub fn clean(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
-        match self.clean_cut.part(record) {
-            Part::Before => {}
-            Part::Within => self.comparison.clean(record)?,
-            Part::Behind => {
-                self.last = Last(Some(*record));
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// Adds the next record of raw, after all of clean. Returns whether more of them are needed.
-    pub fn raw(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
-        let part = self.raw_cut.part(record);
-        if part == Part::Behind {
-            self.raw_end = self.raw_end.min(record.offset);
-        }
-        let flow = self.last.flow(part, record);
-        if flow.is_continue() {
-            self.comparison.raw(record, part)?;
+        let (is_within, flow) = self.cuts.clean(record);
+        if is_within {
+            self.comparison.clean(record)?;
         }
         Ok(flow)
     }
 
+    /// Adds the next record of raw, after all of clean. Returns whether more of them are needed.
+    pub fn raw(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
+        match self.cuts.raw(record) {
+            ControlFlow::Continue(part) => self.comparison.raw(record, part).map(ControlFlow::Continue),
+            ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
+        }
+    }
+
     /// Compares, once both topics are read.
     pub fn compare(self, options: &Options, unmatched: &mut UnmatchedRecords) -> io::Result<PartitionReport> {
-        let Spans { partition, raw, clean, clean_trimmed, .. } = self.spans;
-        let gone = if options.allow_gone { Gone::Allowed { clean_trimmed } } else { Gone::Nothing };
-        let scope = Scope { partition, samples: options.samples, gone };
-        let outcome: Outcome = self.comparison.finish(scope, unmatched)?;
-        let raw_span = Span { low: raw.low, end: self.raw_end };
-        Ok(PartitionReport { partition, raw_span, clean_span: clean, outcome })
+        let outcome = self.comparison.finish(self.cuts.options(options), unmatched)?;
+        Ok(self.cuts.report(outcome))
     }
 }
 
-fn rules(options: &Options, spans: &Spans) -> Rules {
+/// The rules for a partition.
+pub(super) fn rules(options: &Options, spans: &Spans) -> Rules {
     let cut_short = spans.raw.low == spans.raw_low;
+    // In topic scope, the clean record of a deleted raw record explains copies in other partitions, unless it is not read.
+    let hides_owners =
+        options.range.from_ms.is_some() || options.scope == Scope::Topic && spans.clean_trimmed;
     Rules {
         window_ms: options.window.map(whole_ms),
         latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),
@@ -92,6 +150,6 @@ fn rules(options: &Options, spans: &Spans) -> Rules {
         due_below: spans.raw.end,
         from_ms: options.range.from_ms,
         whole_from: if cut_short { 0 } else { spans.raw.low },
-        context_cut: cut_short && options.range.from_ms.is_some() && spans.raw_low > 0,
+        context_cut: cut_short && hides_owners && spans.raw_low > 0,
     }
 }

@@ -88,6 +88,11 @@ impl<'a> Progress<'a> {
         self.bar.set_message(format!("comparing partition {partition}"));
     }
 
+    /// All partitions are read; their comparison starts.
+    pub fn comparing_all(&self) {
+        self.bar.set_message("comparing all partitions");
+    }
+
     fn show(&self) {
         let position = self.position.get().min(self.all);
         self.bar.set_position(position);

@@ -4,7 +4,6 @@
 //! whose timestamp is not before `to`. A log is ordered by arrival, not by timestamp, and a clean log is a
 //! subsequence of its raw log. So both are cut at the same records.
 
-use std::ops::ControlFlow;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Seen;
@@ -116,14 +115,10 @@ impl Cut {
 pub(super) struct Last(pub Option<Seen>);
 
 impl Last {
-    /// Stops at the raw record that equals this record.
-    pub fn flow(&self, part: Part, record: &Seen) -> ControlFlow<()> {
+    /// Whether this is its raw record.
+    pub fn is(&self, record: &Seen) -> bool {
         let is_last = |last: &Seen| (last.fingerprint, last.content) == (record.fingerprint, record.content);
-        if part == Part::Behind && self.0.as_ref().is_some_and(is_last) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        self.0.as_ref().is_some_and(is_last)
     }
 }
 

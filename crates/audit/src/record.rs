@@ -51,7 +51,7 @@ impl Fingerprint {
 }
 
 /// The fields of a record, a 64-bit hash each, so that a change can be attributed to a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Content {
     key: u64,
     value: u64,

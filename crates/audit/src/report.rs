@@ -30,7 +30,8 @@ pub struct PartitionReport {
 pub struct Report {
     /// Results by partition.
     pub partitions: Vec<PartitionReport>,
-    /// The sums of all partitions, and the first findings of each kind. An id in two partitions counts twice.
+    /// The sums of all partitions, and the first findings of each kind. In partition scope, an id in two partitions counts
+    /// twice.
     pub total: Outcome,
     /// The audited range.
     pub range: Range,
@@ -153,7 +154,7 @@ impl fmt::Display for Report {
             writeln!(
                 f,
                 "decided outside the range: {raw} raw and {clean} clean records, not evaluated: the verdict \
-                 depends on a record with the same id before the range"
+                 depends on a record with the same id outside the range"
             )?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::app::{self, ExitError, Service};
 use crate::cli::{DemoArgs, Exit};
-use crate::config::{AsTyped, Config, ConfigSources, Property};
+use crate::config::{AsTyped, Config, ConfigSources, Property, Scope};
 use crate::kafka::Topology;
 use crate::metrics::{Metrics, Outcome, Status};
 use summary::DemoSummary;
@@ -44,6 +44,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
         .map_err(|e| ExitError::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
+    let scope = config.dedupe.scope;
     let mut service = Service::new(config);
     service.topology = Some(Topology {
         partitions: PARTITIONS as usize,
@@ -57,7 +58,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
     let driven = ended?;
-    let report = audit::run(&audit_options(&broker), &audit::progress_bar())
+    let report = audit::run(&audit_options(&broker, scope), &audit::progress_bar())
         .map_err(|e| ExitError::failed(format!("audit: {e}")))?;
     println!("{}", DemoSummary::new(&driven, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
@@ -178,7 +179,7 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
     }
 }
 
-fn audit_options(broker: &Broker) -> audit::Options {
+fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
@@ -186,7 +187,12 @@ fn audit_options(broker: &Broker) -> audit::Options {
         clean: CLEAN.to_owned(),
         id: vec![ID.to_owned()],
         missing_id: audit::MissingId::Forwarded,
+        scope: match scope {
+            Scope::Topic => audit::Scope::Topic,
+            Scope::Partition => audit::Scope::Partition,
+        },
         window: None,
+        longest_window: None,
         // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records.
         allow_gone: true,
         force_header: None,

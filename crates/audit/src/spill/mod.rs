@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use bytesize::ByteSize;
 
+use super::Scope;
 use super::error::AuditError;
 pub(super) use row::{Row, encode_fields};
 pub(super) use sorter::{Key, Sorted, Sorter};
@@ -28,6 +29,8 @@ const UNITS: usize = 32;
 const PAGE_BYTES: usize = 4 << 10;
 /// Space of a record in all temporary files that exist at one time, bytes.
 const BYTES_PER_RECORD: u64 = 150;
+/// The same in topic scope, where records with an id that occurs several times are sorted once more.
+const BYTES_PER_RECORD_OF_TOPIC: u64 = 200;
 /// Memory with which a sorter of 20 units holds a record without a file, bytes. The record itself takes less than half of it.
 const MEMORY_PER_RECORD: u64 = 176;
 /// Minimum memory, bytes.
@@ -86,12 +89,12 @@ impl Scratch {
         usize::try_from(records.saturating_mul(MEMORY_PER_RECORD)).unwrap_or(usize::MAX).max(LEAST)
     }
 
-    /// Fails if `records` records in one partition may need more space than is free. A check before the start
+    /// Fails if `records` records that are compared together may need more space than is free. A check before the start
     /// avoids a failure after hours.
-    pub(super) fn has_room(&self, records: u64) -> Result<(), AuditError> {
+    pub(super) fn has_room(&self, scope: Scope, records: u64) -> Result<(), AuditError> {
         // If the file system does not report its free space, the audit starts anyway.
         let free = fs2::available_space(&*self.dir).unwrap_or(u64::MAX);
-        match self.needs(records) {
+        match self.needs(scope, records) {
             needed if needed > free => Err(AuditError::NoRoom {
                 dir: self.dir.to_path_buf(),
                 free: ByteSize(free),
@@ -102,9 +105,12 @@ impl Scratch {
         }
     }
 
-    /// Maximum bytes of temporary files for `records` records of a partition. Up to one unit always stays in memory.
-    fn needs(&self, records: u64) -> u64 {
-        let all = records.saturating_mul(BYTES_PER_RECORD);
+    /// Maximum bytes of temporary files for `records` records. Up to one unit always stays in memory.
+    fn needs(&self, scope: Scope, records: u64) -> u64 {
+        let all = records.saturating_mul(match scope {
+            Scope::Topic => BYTES_PER_RECORD_OF_TOPIC,
+            Scope::Partition => BYTES_PER_RECORD,
+        });
         if all <= self.unit() as u64 { 0 } else { all }
     }
 
@@ -144,13 +150,17 @@ mod tests {
     fn an_audit_that_may_exceed_the_free_space_fails_before_it_starts() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 1 << 20);
-        assert!(scratch.has_room(1_000).is_ok());
-        assert_eq!((scratch.needs(200), scratch.needs(500)), (0, 75_000), "few records stay in memory");
-        let message = scratch.has_room(1 << 50).unwrap_err().to_string();
+        assert!(scratch.has_room(Scope::Topic, 1_000).is_ok());
+        assert_eq!(
+            [200, 500].map(|records| scratch.needs(Scope::Partition, records)),
+            [0, 75_000],
+            "few records stay in memory"
+        );
+        let message = scratch.has_room(Scope::Partition, 1 << 50).unwrap_err().to_string();
         assert!(message.starts_with(&dir.path().display().to_string()), "{message}");
         assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");
         let gone = Scratch::new(&dir.path().join("gone"), 1 << 20);
-        assert!(gone.has_room(1 << 50).is_ok(), "opening a file there reports the error");
+        assert!(gone.has_room(Scope::Partition, 1 << 50).is_ok(), "opening a file there reports the error");
     }
 
     #[test]

@@ -139,7 +139,7 @@ proptest! {
             context_cut: withheld,
             ..rules()
         };
-        both(rules, Scope { partition: 1, samples, gone }, &raw, &clean);
+        both(rules, PartitionOptions { partition: 1, samples, gone }, &raw, &clean);
     }
 }
 
@@ -182,6 +182,7 @@ fn a_copy_of_a_record_before_the_range_does_not_move_the_search_back() {
     let part = |at| if at < 2 { Part::Before } else { Part::Within };
     let raw: Vec<_> = raw.iter().enumerate().map(|(at, record)| (seen(at, record), part(at))).collect();
     let clean: Vec<_> = clean.iter().enumerate().map(|(at, record)| seen(at, record)).collect();
-    let outcome = both(rules(), Scope { partition: 1, samples: 9, gone: Gone::Nothing }, &raw, &clean);
+    let outcome =
+        both(rules(), PartitionOptions { partition: 1, samples: 9, gone: Gone::Nothing }, &raw, &clean);
     assert_eq!(outcome.counts, only(Kind::Altered, 2));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::partition::Partition;
-use crate::{Options, Range, Span, Spans};
+use crate::{Options, Range, Scope, Span, Spans};
 
 /// Raw and clean of a partition, the latter perhaps with a fault.
 type Logs = (Vec<Written>, Vec<Written>);
@@ -26,7 +26,9 @@ fn options() -> Options {
         id: Vec::new(),
         missing_id: MissingId::Forwarded,
         force_header: None,
+        scope: Scope::Partition,
         window: Some(std::time::Duration::from_secs(1)),
+        longest_window: None,
         range: Range::default(),
         allow_gone: false,
         samples: 5,
@@ -72,10 +74,10 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 0);
-        let options = options();
+        let audit = options();
         let new = |(number, logs): (usize, &Logs)| {
             let spans = spans(PartitionId::try_from(number).unwrap(), logs);
-            Partition::new(&options, &spans, &scratch, all.len() == 1)
+            Partition::new(&audit, &spans, &scratch, all.len() == 1)
         };
         let mut partitions: Vec<_> = all.iter().enumerate().map(new).collect();
         let mut random = fastrand::Rng::with_seed(seed);
@@ -85,13 +87,13 @@ proptest! {
         interleave(&mut partitions, &raw, &mut random, Partition::raw);
         let mut unmatched = UnmatchedRecords::new(&scratch);
         for (partition, (raw, clean)) in partitions.into_iter().zip(&all) {
-            let report = partition.compare(&options, &mut unmatched).unwrap();
+            let report = partition.compare(&audit, &mut unmatched).unwrap();
             let raw: Vec<_> =
                 raw.iter().enumerate().map(|(at, record)| (seen(at, record), Part::Within)).collect();
             let clean: Vec<_> = clean.iter().enumerate().map(|(at, record)| seen(at, record)).collect();
-            let scope = Scope { partition: report.partition, samples: 5, gone: Gone::Nothing };
+            let options = PartitionOptions { partition: report.partition, samples: 5, gone: Gone::Nothing };
             let rules = Rules { due_below: raw.len() as Offset, ..rules() };
-            prop_assert_eq!(report.outcome, model::compare(rules, scope, &raw, &clean));
+            prop_assert_eq!(report.outcome, model::compare(rules, options, &raw, &clean));
         }
     }
 }

@@ -14,6 +14,8 @@ mod agreement;
 mod interleaved;
 mod longest;
 mod model;
+mod topic;
+mod unordered;
 
 const WINDOW_MS: i64 = 1_000;
 
@@ -60,14 +62,14 @@ fn rules() -> Rules {
 
 /// Runs both comparisons, with so little memory that the streaming one uses files, also as one of a group, and returns their
 /// common outcome.
-fn both(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Outcome {
+fn both(rules: Rules, options: PartitionOptions, raw: &[(Seen, Part)], clean: &[Seen]) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
-    let outcome = model::compare(rules, scope, raw, clean);
+    let outcome = model::compare(rules, options, raw, clean);
     for mut comparison in [Comparison::new(rules, &scratch), Comparison::in_group(rules, &scratch, 1)] {
         raw.iter().try_for_each(|(record, part)| comparison.raw(record, *part)).unwrap();
         clean.iter().try_for_each(|record| comparison.clean(record)).unwrap();
-        assert_eq!(comparison.finish(scope, &mut UnmatchedRecords::new(&scratch)).unwrap(), outcome);
+        assert_eq!(comparison.finish(options, &mut UnmatchedRecords::new(&scratch)).unwrap(), outcome);
     }
     outcome
 }
@@ -77,7 +79,7 @@ fn compare_by(rules: Rules, gone: Gone, raw: &[Written], clean: &[Written]) -> O
     let seen = |(at, record)| seen(2 * at, record);
     let raw: Vec<_> = raw.iter().enumerate().map(seen).map(|record| (record, Part::Within)).collect();
     let clean: Vec<_> = clean.iter().enumerate().map(seen).collect();
-    both(rules, Scope { partition: 3, samples: 5, gone }, &raw, &clean)
+    both(rules, PartitionOptions { partition: 3, samples: 5, gone }, &raw, &clean)
 }
 
 fn compare(raw: &[Written], clean: &[Written]) -> Outcome {

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::longest::longest_increasing;
 use crate::Offset;
 use crate::{
-    Differing, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, RawCounts, Rules, Scope, Seen,
+    Differing, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, PartitionOptions, RawCounts,
+    Rules, Seen,
 };
 
 /// How many candidates are checked before a record counts as none of them.
@@ -40,7 +41,12 @@ struct Expected {
 }
 
 /// Compares a partition; `raw` and `clean` are by increasing offset.
-pub(super) fn compare(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &[Seen]) -> Outcome {
+pub(super) fn compare(
+    rules: Rules,
+    options: PartitionOptions,
+    raw: &[(Seen, Part)],
+    clean: &[Seen],
+) -> Outcome {
     let expected = Expected::new(rules, raw);
     let places = expected.places(clean);
     let in_order = longest_increasing(&places);
@@ -50,7 +56,7 @@ pub(super) fn compare(rules: Rules, scope: Scope, raw: &[(Seen, Part)], clean: &
     }
     let seen = copies.keys().copied().collect();
     let outcome = Outcome { raw: expected.counts, clean_records: clean.len() as u64, ..Outcome::default() };
-    let mut evaluation = Evaluation { scope, expected, clean, places, in_order, copies, seen, outcome };
+    let mut evaluation = Evaluation { options, expected, clean, places, in_order, copies, seen, outcome };
     evaluation.copies();
     evaluation.repeats_within_window();
     evaluation.unmatched();
@@ -198,7 +204,7 @@ impl Expected {
 }
 
 struct Evaluation<'a> {
-    scope: Scope,
+    options: PartitionOptions,
     expected: Expected,
     clean: &'a [Seen],
     places: Vec<Option<Place>>,
@@ -220,8 +226,8 @@ impl Evaluation<'_> {
         };
         let (raw, clean) = (raw.map(|record| record.offset), clean.map(|record| record.offset));
         self.outcome.counts += super::only(kind, 1);
-        if self.outcome.counts.of(kind) <= self.scope.samples as u64 {
-            let partition = self.scope.partition;
+        if self.outcome.counts.of(kind) <= self.options.samples as u64 {
+            let partition = self.options.partition;
             self.outcome.samples.push(Finding { kind, partition, raw, clean, fields });
         }
     }
@@ -236,7 +242,7 @@ impl Evaluation<'_> {
     }
 
     fn allows_gone(&self) -> bool {
-        self.scope.gone != Gone::Nothing
+        self.options.gone != Gone::Nothing
     }
 
     /// Evaluates clean records that have a place: all but one of those that share a place are duplicates.
@@ -317,7 +323,7 @@ impl Evaluation<'_> {
     }
 
     fn losses(&mut self) {
-        let mut before_first = self.scope.gone == Gone::Allowed { clean_trimmed: true };
+        let mut before_first = self.options.gone == Gone::Allowed { clean_trimmed: true };
         for place in 0..self.expected.entries.len() {
             let mut copies = self.copies.get(&place).into_iter().flatten();
             before_first &= !copies.any(|at| self.in_order[*at]);
