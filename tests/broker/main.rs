@@ -39,5 +39,6 @@ mod security;
 mod shared_sides;
 mod startup;
 mod state_topic;
+mod topic_scope;
 mod torn;
 mod upstream;

@@ -1,0 +1,108 @@
+//! Copies in other partitions (`dedupe.scope = "topic"`) on a real Apache Kafka: each id once in the whole topic.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::jvm::tool;
+use crate::support::{Draft, Isolation, Kafka, Pipe, Record, Running, Sidecar, shared_kafka};
+
+const LIMIT: Duration = Duration::from_mins(2);
+
+fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
+    pipe.sidecar(instance).with("DEDUPD_DEDUPE__SCOPE", "topic")
+}
+
+fn stopped(running: Running) {
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// Kafka's own producer without keys: the sequence of values, to whatever partition it chooses.
+fn verifiable(kafka: &Kafka, topic: &str, count: u32) {
+    let (count, servers) = (count.to_string(), kafka.bootstrap().to_owned());
+    let arguments = ["--topic", topic, "--bootstrap-server", &servers, "--max-messages", &count, "--acks", "-1"];
+    tool("org.apache.kafka.tools.VerifiableProducer", &arguments);
+}
+
+/// Runs `dedupd audit`, which knows nothing of the service's code.
+fn assert_audited(pipe: &Pipe<'_>, id: &str) {
+    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+        .args(["audit", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", &pipe.raw, "--clean", &pipe.clean])
+        .args(["--id", id, "--scope", "topic"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Asserts that clean has each value of raw once, in a partition where raw has it, and in the order of raw.
+fn assert_once(pipe: &Pipe<'_>) {
+    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
+    let clean = pipe.kafka.records(&pipe.clean, Isolation::Committed);
+    let ids: BTreeSet<String> = raw.iter().map(Record::text).collect();
+    let mut offsets: BTreeMap<(i32, String), i64> = BTreeMap::new();
+    for record in &raw {
+        offsets.entry((record.partition, record.text())).or_insert(record.offset);
+    }
+    let mut seen = BTreeMap::new();
+    let mut last: BTreeMap<i32, i64> = BTreeMap::new();
+    for record in &clean {
+        *seen.entry(record.text()).or_insert(0) += 1;
+        let at = *offsets.get(&(record.partition, record.text())).unwrap_or_else(|| panic!("{record:?} is not in this partition of raw"));
+        assert!(last.insert(record.partition, at).is_none_or(|last| last < at), "{record:?} is out of order");
+    }
+    let more = seen.iter().filter(|(_, times)| **times > 1).count();
+    let lost = ids.iter().filter(|id| !seen.contains_key(id.as_str())).count();
+    assert_eq!((more, lost, seen.len()), (0, 0, ids.len()), "of {} raw records", raw.len());
+}
+
+#[test]
+fn no_copy_of_a_producer_without_keys_survives() {
+    const COUNT: u32 = 100_000;
+    let pipe = Pipe::new(shared_kafka(), "verifiable", 12);
+    (0..2).for_each(|_| verifiable(pipe.kafka, &pipe.raw, COUNT));
+    let running = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]").start();
+    pipe.wait_caught_up(12, LIMIT);
+    let elsewhere = running.metric("dedupd_duplicates_elsewhere_total").unwrap();
+    assert!(elsewhere > 50_000.0, "only {elsewhere} copies were in other partitions");
+    assert_eq!(running.outcome("duplicate"), u64::from(COUNT));
+    stopped(running);
+    assert_once(&pipe);
+    assert_audited(&pipe, "value");
+}
+
+#[test]
+fn ids_count_once_through_kills_and_growth() {
+    const BEFORE: i32 = 3;
+    const AFTER: i32 = 5;
+    let pipe = Pipe::new(shared_kafka(), "everywhere", 3);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut produce = |partitions: i32, ids: std::ops::Range<u32>| {
+        // Three copies of each id, the later ones mostly in other partitions.
+        let mut copies: Vec<(i32, u32)> =
+            ids.flat_map(|id| [id; 3]).map(|id| (rng.i32(0..partitions), id)).collect();
+        rng.shuffle(&mut copies);
+        let drafts: Vec<_> = copies.iter().map(|(at, id)| Draft::id(*at, &id.to_string())).collect();
+        pipe.kafka.send(&pipe.raw, &drafts);
+    };
+    let instance = sidecar(&pipe, "a");
+    let mut running = instance.start();
+    for round in 0..4 {
+        if round == 2 {
+            pipe.kafka.grow_topic(&pipe.raw, usize::try_from(AFTER).unwrap());
+        }
+        let partitions = if round < 2 { BEFORE } else { AFTER };
+        produce(partitions, round * 5_000..(round + 1) * 5_000);
+        // Ids of the round before, again.
+        produce(partitions, round.saturating_sub(1) * 5_000..(round + 1) * 5_000);
+        running.kill9();
+        if round == 3 {
+            std::fs::remove_dir_all(&instance.state_dir).unwrap();
+        }
+        running = instance.start();
+    }
+    pipe.wait_caught_up(usize::try_from(AFTER).unwrap(), LIMIT);
+    stopped(running);
+    assert_once(&pipe);
+    assert_audited(&pipe, "json:/id");
+}
