@@ -138,7 +138,8 @@ impl<W: WorkerPorts> Worker<W> {
         }
         source.leave();
         let deadline = parts.ctx.clock.elapsed() + LEAVE;
-        while parts.ctx.partitions.iter().next().is_some() && parts.ctx.clock.elapsed() < deadline {
+        let is_member = |parts: &Parts<W>| parts.ctx.partitions.iter().next().is_some() || !source.has_left();
+        while is_member(parts) && parts.ctx.clock.elapsed() < deadline {
             // Records that still arrive are processed by the next owner of the partition.
             drop(gather(source, CHUNK, BUSY));
             if let Err(error) = parts.serve(source) {
