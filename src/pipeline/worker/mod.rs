@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod control;
+mod exclusive;
 pub mod membership;
 pub mod rejected;
 pub mod remedy;
@@ -104,10 +105,21 @@ impl<W: WorkerPorts> Worker<W> {
         self
     }
 
+    /// Makes the worker leave the group when another worker is the active one: [`Worker::run`] then returns before
+    /// `stop` is set.
+    #[must_use]
+    pub fn exclusive(mut self) -> Self {
+        self.parts.membership.make_exclusive();
+        self
+    }
+
     /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
-        while !stop.load(Ordering::Acquire) {
+        while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
             self.iterate()?;
+        }
+        if !stop.load(Ordering::Acquire) {
+            tracing::info!("this instance is not the active one any more: leaving the group");
         }
         self.finish()
     }
