@@ -1,8 +1,9 @@
-//! How long the clean topic receives no records after kill -9: `cargo bench --bench takeover`.
+//! How long the clean topic receives no records after kill -9 or a stop: `cargo bench --bench takeover`.
 //!
-//! An instance is killed under steady load. Either it is restarted at once, or another running instance takes over.
+//! An instance is killed under steady load. Either it is restarted at once, or another running instance or a spare takes over.
 //! The bench measures the time until a `read_committed` reader of clean receives the first record
-//! that was sent after the kill, in the partitions of the killed instance. `DEDUPD_BENCH_ROUNDS`
+//! that was sent after the kill, in the partitions of the killed instance. When an instance is stopped with SIGTERM and a spare
+//! takes over, it measures the longest time without any record. `DEDUPD_BENCH_ROUNDS`
 //! (default 7) sets the number of kills of each kind. The session timeout is 6 s.
 #![allow(
     clippy::unwrap_used,
@@ -31,6 +32,8 @@ use support::{broker, machine, median, quantile, setting};
 const PARTITIONS: usize = 12;
 const RATE: u64 = 1_000;
 const LIMIT: Duration = Duration::from_mins(1);
+/// How long the records are observed after a stop.
+const STOPPED: Duration = Duration::from_secs(4);
 
 fn main() {
     println!("{}", machine());
@@ -39,6 +42,7 @@ fn main() {
     println!("{PARTITIONS} partitions, {RATE} records/s, session timeout 6 s, {rounds} kills each");
     restarted(&kafka, rounds);
     replaced(&kafka, rounds);
+    by_spare(&kafka, rounds);
 }
 
 /// The killed instance is restarted at once, with the same static membership.
@@ -90,6 +94,59 @@ fn replaced(kafka: &Kafka, rounds: usize) {
         })
         .collect();
     show("another running instance takes over", &gaps);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    pipe.assert_exactly_once();
+}
+
+/// With `dedupe.scope = "topic"`: the active instance is killed, then stopped, and the spare takes over. The former one
+/// becomes the spare.
+fn by_spare(kafka: &Kafka, rounds: usize) {
+    let pipe = Pipe::new(kafka, "spare", PARTITIONS);
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name).with("DEDUPD_DEDUPE__SCOPE", "topic"));
+    let mut running = sidecars.each_ref().map(|sidecar| {
+        let running = sidecar.start();
+        running.wait_ready(LIMIT);
+        running
+    });
+    let load = pipe.load(PARTITIONS, RATE);
+    let arrivals = Arrivals::of(kafka, &pipe.clean);
+    let mut victim = 0;
+    let mut next_victim = |running: &[Running; 2]| {
+        wait_until("one active instance and one spare", LIMIT, || {
+            let spare = running[1 - victim].metric("dedupd_role{role=\"spare\"}") == Some(1.0);
+            (owned(&running[victim]).len() == PARTITIONS && spare).then_some(())
+        });
+        arrivals.wait_flowing();
+        let now = victim;
+        victim = 1 - victim;
+        now
+    };
+    let gaps: Vec<Gap> = (0..rounds)
+        .map(|_| {
+            let victim = next_victim(&running);
+            let kill = Kill::now(&running[victim]);
+            let gap = arrivals.gap(&kill, &all());
+            running[victim] = sidecars[victim].start();
+            gap
+        })
+        .collect();
+    show("a spare takes over", &gaps);
+    let pauses: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let victim = next_victim(&running);
+            running[victim].signal("TERM");
+            let pause = arrivals.longest_pause(STOPPED);
+            assert_eq!(running[victim].wait(LIMIT).code(), Some(0), "{}", running[victim].text());
+            running[victim] = sidecars[victim].start();
+            pause
+        })
+        .collect();
+    let (middle, longest) = (median(&pauses), quantile(&pauses, 1.0));
+    println!(
+        "{:<36} longest time without a clean record: median {middle:.2} s, max {longest:.2} s",
+        "the same, the active one is stopped"
+    );
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     pipe.assert_exactly_once();
@@ -191,6 +248,18 @@ impl Arrivals {
                 missing.remove(&arrival.partition);
             }
         }
+    }
+
+    /// The longest time between two arrivals within `time`, in seconds.
+    fn longest_pause(&self, time: Duration) -> f64 {
+        let mut last = monotonic();
+        let (end, mut longest) = (last + time, Duration::ZERO);
+        while last < end {
+            let at = self.inbox.recv_timeout(LIMIT).expect("no record arrived after the stop").at;
+            longest = longest.max(at.saturating_duration_since(last));
+            last = last.max(at);
+        }
+        longest.as_secs_f64()
     }
 
     /// Measures the gap. Records sent after the kill can only come from the instance that took over.

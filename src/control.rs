@@ -4,6 +4,7 @@
 //! between two transactions.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -83,15 +84,26 @@ pub enum RequestError {
 #[derive(Debug, Clone)]
 pub struct Control {
     rule: IdentityRule,
-    workers: Vec<Sender<Request>>,
+    /// The channel to each worker; `None` before it starts.
+    workers: Arc<Vec<Mutex<Option<Sender<Request>>>>>,
 }
 
 impl Control {
-    /// A control, and the receiver of each of `workers`.
+    /// A control of this number of workers, none of which has started.
     #[must_use]
-    pub fn new(rule: IdentityRule, workers: usize) -> (Self, Vec<Receiver<Request>>) {
-        let (workers, receivers) = (0..workers).map(|_| channel()).unzip();
-        (Self { rule, workers }, receivers)
+    pub fn new(rule: IdentityRule, workers: usize) -> Self {
+        let workers = (0..workers).map(|_| Mutex::default()).collect();
+        Self { rule, workers: Arc::new(workers) }
+    }
+
+    /// The requests to a worker that starts. They replace those to its predecessor, which has ended.
+    #[must_use]
+    pub fn connect(&self, worker: usize) -> Receiver<Request> {
+        let (sender, receiver) = channel();
+        if let Some(place) = self.workers.get(worker) {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        }
+        receiver
     }
 
     /// Sends a request to all workers and waits for the answers. `texts` has one entry for each part of
@@ -109,9 +121,14 @@ impl Control {
             ))
         })?;
         let (answer, answers) = sync_channel(self.workers.len());
-        for worker in &self.workers {
+        for worker in self.workers.iter() {
             let asked = Request { identity, partition, forget, answer: answer.clone() };
-            worker.send(asked).map_err(|_| RequestError::Unavailable("the worker has ended".to_owned()))?;
+            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_sent = worker.as_ref().is_some_and(|worker| worker.send(asked).is_ok());
+            if !is_sent {
+                let why = "no worker runs: this instance is a spare, is starting, or has ended; see /readyz";
+                return Err(RequestError::Unavailable(why.to_owned()));
+            }
         }
         drop(answer);
         self.collect(identity, &answers)
@@ -124,7 +141,7 @@ impl Control {
     ) -> Result<Answer, RequestError> {
         let mut all = Answer { identity: identity.to_string(), ..Answer::default() };
         let deadline: Instant = monotonic() + ANSWER;
-        for _ in &self.workers {
+        for _ in self.workers.iter() {
             match answers.recv_timeout(deadline.saturating_duration_since(monotonic())) {
                 Ok(one) => {
                     let one = one?;

@@ -322,8 +322,8 @@ fn slow_clients_do_not_delay_health_checks() {
 /// A server whose admin API answers with this token after `delay`.
 fn controlled(limits: ClientLimits, delay: Duration) -> Server {
     let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
-    let (control, mut requests) = Control::new(rule, 1);
-    let requests = requests.remove(0);
+    let control = Control::new(rule, 1);
+    let requests = control.connect(0);
     std::thread::spawn(move || {
         for request in requests {
             std::thread::sleep(delay);

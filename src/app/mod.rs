@@ -9,6 +9,7 @@ mod hanging;
 mod log;
 mod monitor;
 mod ownership;
+mod spare;
 mod supervisor;
 
 use std::future::Future;

@@ -106,6 +106,8 @@ mod tests {
 
     fn group(state: GroupState, members: &[(&str, &[u32])]) -> GroupView {
         let member = |(name, partitions): &(&str, &[u32])| Member {
+            id: (*name).to_owned(),
+            host: String::new(),
             client_id: (*name).to_owned(),
             partitions: partitions.to_vec(),
         };

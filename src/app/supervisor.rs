@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
 use super::monitor::start_monitor;
+use super::spare::Spare;
 use super::{ExitError, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
-use crate::control::{Control, Request};
+use crate::config::Scope;
+use crate::control::Control;
 use crate::kafka::{
     self, CheckError, Closing, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
 };
@@ -79,21 +80,19 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let store = LeasedStore::new(opened.store.joining(joining(config)));
     let partition_limit = PartitionLimit::new(topology.partitions);
     let ends = StableEnds::default();
-    let (control, requests) = Control::new(rule(config, hasher), config.group.workers);
-    let workers: Result<Vec<_>, ExitError> = requests
-        .into_iter()
-        .enumerate()
-        .map(|(number, requests)| {
+    let control = Control::new(rule(config, hasher), config.group.workers);
+    // Cannot be set already: the supervisor runs once.
+    service.admin.control.set(control.clone()).ok();
+    let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
+        .map(|number| {
             let options = options(config, hasher, (&topology, &partition_limit), number);
             // The client has one size limit for the batches of all topics.
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let partitions = topology.partitions;
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
-            spawn(service, (number, requests, ends.clone()), (settings, options), &store, stop)
+            spawn(service, (number, control.clone(), ends.clone()), (settings, options), &store, stop)
         })
         .collect();
-    // Cannot be set already: the supervisor runs once.
-    service.admin.control.set(control).ok();
     let workers = workers?;
     let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
     let ended = supervise_workers(workers, &monitor, service, &store, stop);
@@ -177,24 +176,37 @@ impl WorkerThread {
 
 fn spawn(
     service: &Service,
-    (number, requests, ends): (usize, Receiver<Request>, StableEnds),
+    (number, control, ends): (usize, Control, StableEnds),
     (settings, options): (Settings, WorkerOptions),
     store: &LeasedStore<SledStore>,
     stop: &Arc<AtomicBool>,
 ) -> Result<WorkerThread, ExitError> {
-    let report = WorkerReport::new(service.metrics.clone(), Arc::clone(&service.status), number);
+    let (metrics, status) = (service.metrics.clone(), Arc::clone(&service.status));
     let (store, stop) = (store.another(), Arc::clone(stop));
     let progress = Progress::default();
     let counted = progress.clone();
+    let is_exclusive = service.config.dedupe.scope == Scope::Topic;
     let work = move || -> Result<(), ExitError> {
         let operator =
             |failed: crate::ports::Failure| ExitError::new(crate::cli::Exit::Operator, failed.what);
-        let log = KafkaStateLog::new(&settings).map_err(operator)?;
-        let source = KafkaSource::subscribe(&settings).map_err(operator)?;
-        let sink = KafkaSink::new(settings);
-        let ports = (source, sink, log, store);
-        let worker = Worker::<Production>::new(ports, SystemClock::start(), options, report);
-        Ok(worker.answering(requests).comparing(ends).counting(counted).run(&stop)?)
+        let run = || -> Result<(), ExitError> {
+            let log = KafkaStateLog::new(&settings).map_err(operator)?;
+            let source = KafkaSource::subscribe(&settings).map_err(operator)?;
+            let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
+            let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
+            let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
+            let worker = if is_exclusive { worker.exclusive() } else { worker };
+            let requests = control.connect(number);
+            Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
+        };
+        if !is_exclusive {
+            return run();
+        }
+        let mut spare = Spare::new(&settings, Arc::clone(&status), counted.clone()).map_err(operator)?;
+        while spare.wait(&stop) {
+            run()?;
+        }
+        Ok(())
     };
     let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
         ExitError::failed(format!(

@@ -25,7 +25,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
          <meta http-equiv=\"refresh\" content=\"{REFRESH_S}\"><link rel=\"icon\" href=\"data:,\">\
          <title>{word}: {title}</title><style>{STYLE}</style></head>\n\
          <body><h1>dedupd: {title}</h1>\n\
-         <p class=\"quiet\">group {group}, instance {instance}, version {version}; as of {now}, refreshes every \
+         <p class=\"quiet\">group {group}, instance {instance} ({role}), version {version}; as of {now}, refreshes every \
          {REFRESH_S} s</p>\n\
          {readiness}{charts}<h2>Records since the start</h2>\n\
          <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table>\n\
@@ -47,6 +47,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
             )
             .map(|(outcome, count)| count_row(*outcome, *count))
             .collect::<String>(),
+        role = status.role().0.as_str(),
         group = escaped(&about.group),
         instance = escaped(&about.instance),
         version = escaped(&about.version),

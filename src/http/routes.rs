@@ -82,8 +82,11 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         .into_iter()
         .map(|(outcome, count)| (outcome.as_str().to_owned(), count.into()))
         .collect();
+    let (role, active) = shown.status.role();
     let document = json!({
         "about": shown.status.about(),
+        "role": role,
+        "active_instance": active,
         "readiness": shown.status.readiness(),
         "unassigned_partitions": shown.status.unassigned(),
         "records": records,

@@ -305,6 +305,10 @@ impl GroupMember for KafkaSource {
     fn leave(&self) {
         self.consumer.unsubscribe();
     }
+
+    fn has_left(&self) -> bool {
+        native::membership(self.consumer.client()).is_none_or(|member| member.member_id.is_empty())
+    }
 }
 
 impl Drop for KafkaSource {

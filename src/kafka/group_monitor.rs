@@ -38,6 +38,10 @@ pub enum GroupState {
 /// A member of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
+    /// Its id: `group.instance.id` or `client.id`, a hyphen and a UUID.
+    pub id: String,
+    /// Its address, as the group coordinator sees it.
+    pub host: String,
     /// Its `client.id`: the transactional id of a worker, unless the configuration says otherwise.
     pub client_id: String,
     /// Its partitions of the raw topic.
@@ -68,6 +72,22 @@ impl GroupMonitor {
     /// The members of the group and their partitions of the raw topic.
     pub fn view(&self, wait: Duration) -> Result<GroupView, Failure> {
         view(&self.client, &self.settings, wait)
+    }
+
+    /// A member of the group other than the static member of this worker, which may be one of an earlier run; `None` when
+    /// there is none. Of several members, the one with the most partitions.
+    pub fn other_member(&self, wait: Duration) -> Result<Option<Member>, Failure> {
+        let other = || -> Result<Option<Member>, Failure> {
+            let members = self.view(wait)?.members.into_iter();
+            let own = self.settings.instance.as_deref();
+            let others = members.filter(|it| own.is_none_or(|own| !is_static_member(&it.id, own)));
+            Ok(others.max_by_key(|it| it.partitions.len()))
+        };
+        match other()? {
+            Some(found) => Ok(Some(found)),
+            // A coordinator that is still loading the group describes it as empty, and returns no committed offsets.
+            None => self.committed([0], wait).and_then(|_| other()),
+        }
     }
 
     /// The committed offsets of the group, without those of open transactions. A partition without one is omitted.
@@ -138,10 +158,18 @@ pub(super) fn view(
         _ => GroupState::Rebalancing,
     };
     let member = |it: &GroupMemberInfo| Member {
+        id: it.id().to_owned(),
+        host: it.client_host().trim_start_matches('/').to_owned(),
         client_id: it.client_id().to_owned(),
         partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
     };
     Ok(GroupView { state, members: found.members().iter().map(member).collect() })
+}
+
+/// Whether a member id is one of the static member `instance`: the coordinator appends a hyphen and a UUID of 36
+/// characters.
+fn is_static_member(id: &str, instance: &str) -> bool {
+    id.strip_prefix(instance).is_some_and(|rest| rest.len() == 37 && rest.starts_with('-'))
 }
 
 /// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name
@@ -196,6 +224,15 @@ impl ConsumerContext for TemporaryMember {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_id_belongs_to_one_static_member() {
+        let uuid = "4a7a12d6-66a3-4b0f-8b57-40f5f4a8f9d1";
+        assert!(is_static_member(&format!("a.0-{uuid}"), "a.0"));
+        assert!(!is_static_member(&format!("a.0-b.0-{uuid}"), "a.0"));
+        assert!(!is_static_member(&format!("a.01-{uuid}"), "a.0"));
+        assert!(!is_static_member("a.0", "a.0") && !is_static_member(uuid, "a.0"));
+    }
 
     #[test]
     fn a_consumer_protocol_assignment_is_decoded_and_a_truncated_one_is_not() {

@@ -124,6 +124,17 @@ label! {
     }
 }
 label! {
+    /// The role of this instance in its group.
+    Role {
+        /// Its worker is in the group and owns partition 0. With `dedupe.scope = "partition"` always.
+        Active = "active",
+        /// It has found no active instance and joins the group; or it does not know yet whether there is one.
+        Joining = "joining",
+        /// Another instance is in the group, and this one waits to replace it.
+        Spare = "spare",
+    }
+}
+label! {
     /// The phase of a partition, as reported by `dedupd_partitions` and the status page.
     PartitionState {
         /// Assigned; its offset and state are being looked up.

@@ -21,7 +21,7 @@ use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
-pub use labels::{Outcome, PartitionState, Stall, TopicLabel};
+pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub(crate) use registered::Latencies;
 pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};

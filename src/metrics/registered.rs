@@ -10,7 +10,7 @@ use prometheus::{
 };
 
 use super::by_partition::ByPartition;
-use super::labels::{MemoryPart, PartitionState};
+use super::labels::{MemoryPart, PartitionState, Role};
 use super::process::Process;
 use super::status::{KindStatus, Status, WorkerStatus};
 use super::table::{self, MetricKind, Row};
@@ -56,6 +56,7 @@ pub(super) struct GroupMetrics {
     output_hanging: GaugeVec,
     lag: GaugeVec,
     partitions: GaugeVec,
+    role: GaugeVec,
     ready: Gauge,
 }
 
@@ -137,6 +138,7 @@ impl Registered {
                 output_hanging: gauges(&registry, &table::OUTPUT_HANGING),
                 lag: gauges(&registry, &table::GROUP_LAG),
                 partitions: gauges(&registry, &table::PARTITIONS),
+                role: gauges(&registry, &table::ROLE),
                 ready: gauge(&registry, &table::READY),
             },
             process: Process::new(gauge(&registry, &table::RESIDENT), seconds(&registry, &table::CPU)),
@@ -148,6 +150,10 @@ impl Registered {
     pub(super) fn update_from(&self, status: &Status) -> BTreeSet<u32> {
         let (workers, starts, hanging) = (status.workers(), status.log_starts(), status.hanging());
         self.group.ready.set(f64::from(u8::from(status.readiness().ready)));
+        let (role, _) = status.role();
+        for one in Role::ALL {
+            self.group.role.with_label_values(&[one.as_str()]).set(f64::from(u8::from(*one == role)));
+        }
         self.group.unassigned.set(status.unassigned() as f64);
         for (topic, age) in status.output_hanging() {
             self.group.output_hanging.with_label_values(&[&topic]).set(age.as_secs_f64());

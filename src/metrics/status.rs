@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::labels::PartitionState;
+use super::labels::{PartitionState, Role};
 
 /// The identification of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -171,6 +171,8 @@ pub struct Status {
     log_starts: Mutex<BTreeMap<u32, u64>>,
     hanging: Mutex<HangingSince>,
     unassigned: Mutex<(usize, Option<String>)>,
+    /// The role, and for a spare the active instance.
+    role: Mutex<(Role, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -185,6 +187,7 @@ impl Status {
             log_starts: Mutex::default(),
             hanging: Mutex::default(),
             unassigned: Mutex::default(),
+            role: Mutex::new((Role::Active, None)),
             group_lag: Mutex::default(),
         }
     }
@@ -258,6 +261,20 @@ impl Status {
         lock(&self.unassigned).0
     }
 
+    /// Stores the role of this instance, and for a spare the active instance.
+    pub fn note_role(&self, role: Role, active: Option<String>) {
+        *lock(&self.role) = (role, active);
+    }
+
+    /// The role of this instance, and for a spare the active instance. A joining instance is active from the moment when its
+    /// worker owns partition 0.
+    pub fn role(&self) -> (Role, Option<String>) {
+        let (role, active) = lock(&self.role).clone();
+        let has_first = |worker: &WorkerStatus| worker.partitions.iter().any(|it| it.partition == 0);
+        let is_active = role == Role::Joining && lock(&self.workers).iter().any(has_first);
+        (if is_active { Role::Active } else { role }, active)
+    }
+
     /// Stores the lag of the group in raw partitions; that of other partitions stays.
     pub fn note_group_lag(&self, lag: BTreeMap<u32, u64>) {
         lock(&self.group_lag).extend(lag);
@@ -289,6 +306,9 @@ impl Status {
         lines.extend(obstacles);
         lines.extend(lock(&self.unassigned).1.iter().map(|obstacle| one_line(obstacle)));
         let ready = lines.is_empty();
+        if let (Role::Spare, Some(active)) = self.role() {
+            lines.push(format!("note: this instance is a spare; the active instance is {active}"));
+        }
         for (number, worker) in workers.iter().enumerate() {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::labels::{
-    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Stall, TopicLabel,
+    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Role, Stall, TopicLabel,
     TransactionResult,
 };
 
@@ -282,6 +282,13 @@ pub(super) const GAP_OFFSETS: Row = Row::new(
     "offsets",
     "Raw offsets deleted before they were read, and skipped because of group.on_gap = accept.",
 );
+pub(super) const ROLE: Row = Row::new(
+    "dedupd_role",
+    Gauge,
+    "0 or 1",
+    "1 for the role of this instance; always active with dedupe.scope = partition.",
+)
+.by("role", Role::NAMES);
 pub(super) const READY: Row =
     Row::new("dedupd_ready", Gauge, "0 or 1", "1 when /readyz returns 200, else 0.");
 pub(super) const BUILD: Row =
@@ -335,6 +342,7 @@ pub const TABLE: &[Row] = &[
     STALLED,
     OFFSET_RESETS,
     GAP_OFFSETS,
+    ROLE,
     READY,
     BUILD,
     RESIDENT,

@@ -263,3 +263,29 @@ fn the_generated_section_of_a_file_is_replaced_by_the_table() {
     assert_eq!(markdown().lines().count(), TABLE.len() + 2);
     assert_eq!(regenerated("no marks"), None);
 }
+
+#[test]
+fn a_joining_instance_is_active_when_it_owns_partition_0_and_a_spare_is_ready() {
+    let (metrics, status) = (Metrics::new(), Status::new(about(), 1));
+    let exported = |role: Role| {
+        let page = metrics.scrape(&status);
+        let value =
+            |it: &Role| format!("dedupd_role{{role=\"{}\"}} {}\n", it.as_str(), u8::from(*it == role));
+        assert!(Role::ALL.iter().all(|it| page.contains(&value(it))), "{page}");
+        role
+    };
+    assert_eq!(exported(Role::Active), status.role().0, "with dedupe.scope = partition");
+    status.note_role(Role::Spare, Some("b at 10.0.0.7".to_owned()));
+    status.publish(0, running(Vec::new()));
+    assert_eq!(exported(Role::Spare), status.role().0);
+    let Readiness { ready, lines } = status.readiness();
+    assert!(ready);
+    assert_eq!(lines, ["note: this instance is a spare; the active instance is b at 10.0.0.7"]);
+    status.note_role(Role::Joining, None);
+    assert_eq!(exported(Role::Joining), status.role().0);
+    status.publish(0, running(vec![partition(1, PartitionState::Running)]));
+    assert_eq!(exported(Role::Joining), status.role().0);
+    status.publish(0, running(vec![partition(0, PartitionState::Starting)]));
+    assert_eq!(exported(Role::Active), status.role().0);
+    assert!(!status.readiness().lines.iter().any(|line| line.contains("spare")));
+}

@@ -31,6 +31,7 @@ impl Mode {
 /// All settings of a worker.
 ///
 /// Large because it has a field for each setting.
+#[derive(Clone)]
 pub struct WorkerOptions {
     /// Name of the raw topic, for messages.
     pub raw: String,

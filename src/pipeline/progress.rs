@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Counts a step. Called by the worker only.
+    /// Counts a step. Called by the worker, and by what waits to start it.
     pub(crate) fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

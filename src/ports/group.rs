@@ -54,6 +54,12 @@ pub trait GroupMember {
     fn may_commit(&self, partitions: &[PartitionId]) -> bool;
     /// Rejoins the group with a new client, without an assignment.
     fn rejoin(&mut self) -> Result<(), Failure>;
-    /// Leaves the group. The caller serves [`GroupMember::events`] until all partitions are revoked.
+    /// Leaves the group. The caller serves [`GroupMember::events`] until all partitions are revoked and
+    /// [`GroupMember::has_left`] is true.
     fn leave(&self);
+    /// Whether this client is not a member, because it has requested to leave the group or never joined it. A member whose
+    /// client is closed before that stays in the group for a session timeout.
+    fn has_left(&self) -> bool {
+        true
+    }
 }

@@ -37,6 +37,7 @@ mod rejected;
 mod rules;
 mod security;
 mod shared_sides;
+mod spares;
 mod startup;
 mod state_topic;
 mod topic_scope;

@@ -28,9 +28,10 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 22] = [
+const CHANGES: [(&str, &str); 23] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
+    ("max by (job) (dedupd_role", "min by (job) (dedupd_role"),
     ("unassigned_partitions > 0", "unassigned_partitions > 2"),
     ("{reason=\"not_fetched\"}", ""),
     ("{reason=\"not_fetched\"}[1h])) > 3", "{reason=\"not_fetched\"}[1h])) > 0"),

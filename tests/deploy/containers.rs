@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dedupd::cli::{Command, parse_from};
+use dedupd::config::{Config, Scope};
 use serde_json::Value;
 
 use super::configuration;
@@ -104,14 +105,50 @@ fn mounted(service: &Value, inside: &str) -> Option<String> {
         .map(|(outside, _)| outside.to_owned())
 }
 
+/// The effective configuration of a service that runs dedupd.
+fn effective(service: &Value) -> Config {
+    let words = words(&service["command"]);
+    let path = words.last().unwrap().clone();
+    let file = mounted(service, &path).expect("the configuration is mounted");
+    configuration(&words, &(path, text(&file)), &environment_of(service))
+}
+
+#[test]
+fn the_spare_differs_from_the_other_instance_in_name_state_and_port() {
+    let compose = compose();
+    let [mut active, mut spare] = ["dedupd", "spare"].map(|name| compose["services"][name].clone());
+    let [config, other] = [&active, &spare].map(effective);
+    assert_eq!([config.dedupe.scope, other.dedupe.scope], [Scope::Topic; 2]);
+    assert_ne!(config.group.instance, other.group.instance);
+    assert_eq!(
+        (config.group.id, config.topics.raw, config.topics.clean),
+        (other.group.id, other.topics.raw, other.topics.clean)
+    );
+    let state = mounted(&spare, &other.state.dir.display().to_string()).unwrap();
+    assert_ne!(mounted(&active, &config.state.dir.display().to_string()).as_deref(), Some(state.as_str()));
+    assert!(compose["volumes"].as_object().unwrap().contains_key(&state));
+    let ports = spare["ports"][0].as_str().unwrap();
+    assert!(ports.ends_with(&format!(":{}", other.http.listen.port())) && active["ports"][0] != ports);
+    assert_eq!(words(&spare["profiles"]), ["spare"]);
+    let scraped: Value = serde_norway::from_str(&text("config/prometheus.yml")).unwrap();
+    let found = &scraped["scrape_configs"][0]["dns_sd_configs"][0];
+    assert_eq!((&found["names"][0], &found["port"]), (&"spare".into(), &other.http.listen.port().into()));
+    // All else is the same.
+    for service in [&mut active, &mut spare] {
+        let service = service.as_object_mut().unwrap();
+        for own in ["profiles", "ports", "volumes"] {
+            service.remove(own);
+        }
+        service["environment"].as_object_mut().unwrap().remove("DEDUPD_GROUP__INSTANCE");
+    }
+    assert_eq!(active, spare);
+}
+
 #[test]
 fn dedupd_accepts_the_arguments_and_files_of_docker_compose() {
     let compose = compose();
     let service = &compose["services"]["dedupd"];
-    let words = words(&service["command"]);
-    let path = words.last().unwrap().clone();
-    let file = mounted(service, &path).expect("the configuration is mounted");
-    let config = configuration(&words, &(path, text(&file)), &environment_of(service));
+    let config = effective(service);
     assert_eq!(config.kafka.bootstrap_servers, "kafka:9092");
     assert!(config.topics.create && config.http.listen.ip().is_unspecified());
     assert_eq!(mounted(service, &config.state.dir.display().to_string()).as_deref(), Some("dedupd-state"));
@@ -122,7 +159,7 @@ fn dedupd_accepts_the_arguments_and_files_of_docker_compose() {
     let target = &scraped["scrape_configs"][0]["static_configs"][0]["targets"][0];
     assert_eq!(target.as_str(), Some(format!("dedupd:{port}").as_str()));
     // The producer writes to the topic that dedupd reads.
-    let producer = self::words(&compose["services"]["producer"]["command"]);
+    let producer = words(&compose["services"]["producer"]["command"]);
     let line = std::iter::once("dedupd").chain(producer.iter().map(String::as_str));
     let Ok(Command::Generate(args)) = parse_from(line) else { panic!("{producer:?}") };
     assert_eq!(args.topic, config.topics.raw.as_str());
@@ -152,7 +189,7 @@ fn mounted_files_exist_and_services_wait_only_for_services_with_a_healthcheck() 
             assert!(services[other]["healthcheck"].is_object(), "{name} waits for the health of {other}");
         }
     }
-    assert_eq!(files, 6);
+    assert_eq!(files, 7);
 }
 
 #[test]

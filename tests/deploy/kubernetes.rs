@@ -1,6 +1,7 @@
 //! The manifests for Kubernetes: the fields for start, stop, state and probes. `kubectl apply --dry-run=server`
 //! checks the other fields.
 
+use dedupd::config::Scope;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -75,6 +76,11 @@ fn dedupd_accepts_its_arguments_environment_and_configuration() {
     let file = (format!("{}/{name}", mount("config")), toml.as_str().unwrap().to_owned());
     let config = configuration(&args, &file, &environment);
     assert_eq!(config.group.instance, "dedupd-0");
+    // One active instance and one spare.
+    assert_eq!(
+        (config.dedupe.scope, &manifest("StatefulSet")["spec"]["replicas"]),
+        (Scope::Topic, &2.into())
+    );
     assert_eq!(config.state.dir.display().to_string(), mount("state"));
     assert!(config.http.listen.ip().is_unspecified());
     let port = &container["ports"][0];

@@ -15,6 +15,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
+use crate::pipeline::worker::exclusive::Exclusive;
 use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StateLog, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
@@ -40,9 +41,16 @@ pub(crate) struct Membership {
     replaced: Vec<Duration>,
     /// Monotonic times at which another process may have fenced the producer.
     fenced: Vec<Duration>,
+    /// Whether this worker stays, when only one may be in the group; `None` when workers share the partitions.
+    exclusive: Option<Exclusive>,
 }
 
 impl Membership {
+    /// From now on the worker leaves the group when another one is the active one.
+    pub(crate) fn make_exclusive(&mut self) {
+        self.exclusive = Some(Exclusive::default());
+    }
+
     /// Another process may have replaced this member. A single process is replaced once per outage, so a few times are
     /// tolerated.
     pub(crate) fn replaced(
@@ -108,6 +116,8 @@ impl<W: WorkerPorts> Parts<W> {
                 for id in ids {
                     self.ctx.partitions.insert(Partition::assigned(id, now));
                 }
+                let owns_first = self.ctx.partitions.get(0).is_some();
+                self.membership.exclusive.iter_mut().for_each(|it| it.assigned(owns_first, now));
                 Ok(())
             }
             GroupEvent::Revoked(ids) => {
@@ -117,6 +127,11 @@ impl<W: WorkerPorts> Parts<W> {
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
+                if let Some(exclusive) = &mut self.membership.exclusive {
+                    exclusive.lost();
+                    // Without a subscription the client does not join again when the partitions are released.
+                    source.leave();
+                }
                 let aborted = abort_open(&mut self.committer, &mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
@@ -138,10 +153,17 @@ impl<W: WorkerPorts> Parts<W> {
         closed.into_iter().collect()
     }
 
+    /// Whether another worker is the active one, so that this one has to leave the group.
+    pub(crate) fn gives_way(&self) -> bool {
+        let now = self.ctx.clock.elapsed();
+        self.membership.exclusive.as_ref().is_some_and(|exclusive| exclusive.gives_way(now))
+    }
+
     /// The group has removed this member. A new member replaces it and starts without any assignment.
     pub(crate) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
         self.membership.rejoining = true;
         self.membership.events.clear();
+        self.membership.exclusive.iter_mut().for_each(Exclusive::rejoins);
         let closed: Vec<_> =
             self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
         let ended = abort_open(&mut self.committer, &mut self.ctx, source);

@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod control;
+mod exclusive;
 pub mod membership;
 pub mod rejected;
 pub mod remedy;
@@ -105,10 +106,21 @@ impl<W: WorkerPorts> Worker<W> {
         self
     }
 
+    /// Makes the worker leave the group when another worker is the active one: [`Worker::run`] then returns before
+    /// `stop` is set.
+    #[must_use]
+    pub fn exclusive(mut self) -> Self {
+        self.parts.membership.make_exclusive();
+        self
+    }
+
     /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
-        while !stop.load(Ordering::Acquire) {
+        while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
             self.iterate()?;
+        }
+        if !stop.load(Ordering::Acquire) {
+            tracing::info!("this instance is not the active one any more: leaving the group");
         }
         self.finish()
     }
@@ -140,7 +152,8 @@ impl<W: WorkerPorts> Worker<W> {
         }
         source.leave();
         let deadline = parts.ctx.clock.elapsed() + LEAVE;
-        while parts.ctx.partitions.iter().next().is_some() && parts.ctx.clock.elapsed() < deadline {
+        let is_member = |parts: &Parts<W>| parts.ctx.partitions.iter().next().is_some() || !source.has_left();
+        while is_member(parts) && parts.ctx.clock.elapsed() < deadline {
             // Records that still arrive are processed by the next owner of the partition.
             drop(gather(source, CHUNK, BUSY));
             if let Err(error) = parts.serve(source) {

@@ -1,0 +1,346 @@
+//! One active instance and spares, with `dedupe.scope = "topic"`: who processes, who waits, and how long nobody does.
+
+use std::time::Duration;
+
+use dedupd::clock::monotonic;
+
+use crate::support::{Kafka, Pipe, Running, Sidecar, shared_kafka, wait_until};
+
+const PARTITIONS: usize = 6;
+const LIMIT: Duration = Duration::from_mins(1);
+/// The session timeout of the instances, and the longest additional time without an active one.
+const TAKEOVER: Duration = Duration::from_secs(6 + 3);
+
+fn sidecar(pipe: &Pipe<'_>, name: &str) -> Sidecar {
+    pipe.sidecar(name).with("DEDUPD_DEDUPE__SCOPE", "topic")
+}
+
+fn has_role(process: &Running, role: &str) -> bool {
+    process.metric(&format!("dedupd_role{{role=\"{role}\"}}")) == Some(1.0)
+}
+
+/// The number of its assignments and revocations.
+fn rebalances(process: &Running) -> u64 {
+    let page = process.get("/metrics").expect("the metrics page");
+    page.lines().find_map(|line| line.strip_prefix("dedupd_rebalances_total ")?.parse().ok()).unwrap()
+}
+
+/// Waits until one process is active with all partitions and the others are spares. Returns its place.
+fn wait_one_active(processes: &[&Running]) -> usize {
+    wait_until("one active instance, the others spares", LIMIT, || {
+        let active: Vec<usize> =
+            (0..processes.len()).filter(|at| has_role(processes[*at], "active")).collect();
+        let [active] = active[..] else { return None };
+        let all = processes[active].metric("dedupd_partitions{state=\"running\"}") == Some(PARTITIONS as f64);
+        let spares = processes.iter().filter(|process| has_role(process, "spare") && process.is_ready());
+        (all && spares.count() == processes.len() - 1).then_some(active)
+    })
+}
+
+#[test]
+fn a_spare_takes_over_after_kill_9_and_the_killed_instance_returns_as_a_spare() {
+    let pipe = Pipe::new(shared_kafka(), "spares-killed", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    let sidecars = ["a", "b", "c"].map(|name| sidecar(&pipe, name));
+    let mut running = vec![sidecars[0].start()];
+    running[0].wait_running(PARTITIONS, LIMIT);
+    running.extend(sidecars[1..].iter().map(Sidecar::start));
+    assert_eq!(wait_one_active(&running.iter().collect::<Vec<_>>()), 0);
+    let page = running[1].get("/readyz").unwrap();
+    assert!(page.contains("note: this instance is a spare; the active instance is a at 127.0.0.1"), "{page}");
+    let page = running[1].get("/").unwrap();
+    assert!(page.contains("instance b (spare)"), "{page}");
+    // Nothing changes while all are alive.
+    let before = rebalances(&running[0]);
+    let start = monotonic();
+    while start.elapsed() < Duration::from_secs(20) {
+        assert!(has_role(&running[0], "active") && has_role(&running[1], "spare"));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!([before, 0, 0], [0, 1, 2].map(|at| rebalances(&running[at])));
+    for _ in 0..2 {
+        let active = wait_one_active(&running.iter().collect::<Vec<_>>());
+        let killed = monotonic();
+        running[active].kill9();
+        let others: Vec<&Running> =
+            running.iter().enumerate().filter(|(at, _)| *at != active).map(|(_, it)| it).collect();
+        wait_one_active(&others);
+        println!("a spare has taken over {:?} after kill -9", killed.elapsed());
+        assert!(killed.elapsed() < TAKEOVER, "{:?}", killed.elapsed());
+        running[active] = sidecars[active].start();
+        wait_until("the killed instance to be a spare", LIMIT, || {
+            has_role(&running[active], "spare").then_some(())
+        });
+    }
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    for process in &running {
+        assert_eq!(process.stop(), Some(0), "{}", process.text());
+    }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_clean_stop_hands_over_at_once() {
+    let pipe = Pipe::new(shared_kafka(), "spares-stopped", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    for is_static in ["true", "false"] {
+        let start = |name| sidecar(&pipe, name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", is_static).start();
+        let active = start("a");
+        active.wait_running(PARTITIONS, LIMIT);
+        let spare = start("b");
+        wait_until("the spare", LIMIT, || has_role(&spare, "spare").then_some(()));
+        load.more(2_000);
+        let stopped = monotonic();
+        active.signal("TERM");
+        spare.wait_running(PARTITIONS, LIMIT);
+        println!("static membership {is_static}: handed over in {:?}", stopped.elapsed());
+        assert!(stopped.elapsed() < Duration::from_secs(2), "{:?}\n{}", stopped.elapsed(), spare.text());
+        assert_eq!(active.wait(LIMIT).code(), Some(0), "{}", active.text());
+        assert_eq!(spare.stop(), Some(0), "{}", spare.text());
+    }
+    load.finish();
+    let last = sidecar(&pipe, "a").start();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(last.stop(), Some(0), "{}", last.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn instances_that_join_at_the_same_moment_converge_to_one() {
+    let pipe = Pipe::new(shared_kafka(), "spares-together", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    for round in 0..4 {
+        // All of them describe the group before the first one joins it, and then join within 0.1 s.
+        let held = ["a", "b", "c"].map(|name| pipe.dir.path().join(format!("hold-{name}-{round}")));
+        let running: Vec<Running> = ["a", "b", "c"]
+            .iter()
+            .zip(&held)
+            .map(|(name, held)| {
+                let point = format!("before_join:1:{}", held.display());
+                sidecar(&pipe, name).with("DEDUPD_FAILPOINT_HOLD", &point).start()
+            })
+            .collect();
+        wait_until("all to see an empty group", LIMIT, || held.iter().all(|it| it.exists()).then_some(()));
+        let released = monotonic();
+        for (at, held) in held.iter().enumerate() {
+            std::fs::remove_file(held).unwrap();
+            std::thread::sleep(Duration::from_millis([0, 30, 60, 90][(at * round) % 4]));
+        }
+        let active = wait_one_active(&running.iter().collect::<Vec<_>>());
+        println!("round {round}: one active instance after {:?}", released.elapsed());
+        let joined = running.iter().filter(|process| rebalances(process) > 0).count();
+        assert!(joined > 1, "only one instance has joined");
+        let before = rebalances(&running[active]);
+        load.more(6_000);
+        assert_eq!(before, rebalances(&running[active]), "{}", running[active].text());
+        for at in (0..3).filter(|at| *at != active).chain([active]) {
+            assert_eq!(running[at].stop(), Some(0), "{}", running[at].text());
+        }
+    }
+    load.finish();
+    let last = sidecar(&pipe, "a").start();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(last.stop(), Some(0), "{}", last.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn an_active_instance_that_was_frozen_becomes_a_spare() {
+    let pipe = Pipe::new(shared_kafka(), "spares-frozen", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    let a = sidecar(&pipe, "a").start();
+    a.wait_running(PARTITIONS, LIMIT);
+    let b = sidecar(&pipe, "b").start();
+    let mut active = wait_one_active(&[&a, &b]);
+    for _ in 0..4 {
+        let (frozen, other) = if active == 0 { (&a, &b) } else { (&b, &a) };
+        frozen.signal("STOP");
+        other.wait_running(PARTITIONS, LIMIT);
+        let before = rebalances(other);
+        load.more(2_000);
+        frozen.signal("CONT");
+        let next = wait_one_active(&[&a, &b]);
+        assert_ne!(next, active);
+        load.more(4_000);
+        assert_eq!(before, rebalances(other), "the return of the frozen instance causes no rebalance");
+        active = next;
+    }
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    for process in [&a, &b] {
+        assert_eq!(process.stop(), Some(0), "{}", process.text());
+    }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_killed_instance_resumes_before_its_session_ends_although_a_spare_waits() {
+    let pipe = Pipe::new(shared_kafka(), "spares-resumed", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    let sidecar_a = sidecar(&pipe, "a");
+    let mut a = sidecar_a.start();
+    a.wait_running(PARTITIONS, LIMIT);
+    let b = sidecar(&pipe, "b").start();
+    for _ in 0..3 {
+        assert_eq!(wait_one_active(&[&a, &b]), 0);
+        load.more(1_000);
+        let killed = monotonic();
+        a.kill9();
+        a = sidecar_a.start();
+        a.wait_running(PARTITIONS, LIMIT);
+        println!("the same instance runs {:?} after kill -9", killed.elapsed());
+        assert!(killed.elapsed() < Duration::from_secs(4), "{:?}\n{}", killed.elapsed(), a.text());
+    }
+    assert_eq!(rebalances(&b), 0);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    for process in [&a, &b] {
+        assert_eq!(process.stop(), Some(0), "{}", process.text());
+    }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
+    let pipe = Pipe::new(shared_kafka(), "spares-twins", PARTITIONS);
+    let sidecar = sidecar(&pipe, "a");
+    let first = sidecar.start();
+    first.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 2_000);
+    load.more(2_000);
+    let mut twin = sidecar.clone();
+    twin.state_dir = pipe.dir.path().join("state-twin");
+    let second = twin.start();
+    let both = [&first, &second];
+    wait_until("one of them to end", LIMIT, || both.iter().find_map(|process| process.ended()));
+    load.more(6_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let codes: Vec<_> = both.iter().filter_map(|process| process.ended()).map(|s| s.code()).collect();
+    assert_eq!(codes, [Some(5)], "first:\n{}\nsecond:\n{}", first.text(), second.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn an_instance_waits_until_those_of_partition_scope_have_left() {
+    let pipe = Pipe::new(shared_kafka(), "spares-upgrade", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    let old = ["a", "b"].map(|name| pipe.sidecar(name).start());
+    wait_until("both to share the partitions", LIMIT, || {
+        let shares =
+            old.each_ref().map(|it| it.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0));
+        (shares.iter().sum::<f64>() >= PARTITIONS as f64 && shares.iter().all(|it| *it > 0.0)).then_some(())
+    });
+    assert_eq!(old[1].stop(), Some(0));
+    let new = sidecar(&pipe, "b").start();
+    wait_until("the new instance to be a spare", LIMIT, || has_role(&new, "spare").then_some(()));
+    old[0].wait_running(PARTITIONS, LIMIT);
+    load.more(4_000);
+    assert_eq!(rebalances(&new), 0);
+    assert_eq!(old[0].stop(), Some(0));
+    new.wait_running(PARTITIONS, LIMIT);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(new.stop(), Some(0), "{}", new.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn the_active_instance_stays_when_another_one_joins_its_group() {
+    let pipe = Pipe::new(shared_kafka(), "spares-late", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    // It has seen an empty group, and joins after the other one.
+    let held = pipe.dir.path().join("held");
+    let point = format!("before_join:1:{}", held.display());
+    let late = sidecar(&pipe, "b").with("DEDUPD_FAILPOINT_HOLD", &point).start();
+    wait_until("an empty group", LIMIT, || held.exists().then_some(()));
+    let active = sidecar(&pipe, "a").start();
+    active.wait_running(PARTITIONS, LIMIT);
+    load.more(2_000);
+    std::fs::remove_file(&held).unwrap();
+    wait_until("the late one to have joined", LIMIT, || (rebalances(&late) > 0).then_some(()));
+    assert_eq!(wait_one_active(&[&active, &late]), 0, "{}", late.text());
+    assert!(!active.text().contains("leaving the group"), "{}", active.text());
+    load.more(2_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    for process in [&late, &active] {
+        assert_eq!(process.stop(), Some(0), "{}", process.text());
+    }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_spare_takes_over_a_topic_that_has_grown() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "spares-grown", 3);
+    let a = sidecar(&pipe, "a").start();
+    a.wait_running(3, LIMIT);
+    let b = sidecar(&pipe, "b").start();
+    wait_until("the spare", LIMIT, || has_role(&b, "spare").then_some(()));
+    kafka.grow_topic(&pipe.raw, PARTITIONS);
+    a.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 2_000);
+    load.more(2_000);
+    assert_eq!(wait_one_active(&[&a, &b]), 0);
+    assert_eq!(a.stop(), Some(0), "{}", a.text());
+    b.wait_running(PARTITIONS, LIMIT);
+    load.more(2_000);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(b.stop(), Some(0), "{}", b.text());
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn one_instance_is_active_after_an_outage_of_the_broker() {
+    let kafka = Kafka::start();
+    let pipe = Pipe::new(&kafka, "spares-outage", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 1_000);
+    let a = sidecar(&pipe, "a").start();
+    a.wait_running(PARTITIONS, LIMIT);
+    let b = sidecar(&pipe, "b").start();
+    for _ in 0..2 {
+        wait_one_active(&[&a, &b]);
+        load.more(1_000);
+        kafka.kill9();
+        // Longer than the session timeout: the client of the active instance gives up its membership.
+        std::thread::sleep(Duration::from_secs(8));
+        wait_until("both to be not ready", LIMIT, || (!a.is_ready() && !b.is_ready()).then_some(()));
+        kafka.restart();
+        let restarted = monotonic();
+        wait_one_active(&[&a, &b]);
+        println!("one active instance {:?} after the broker is back", restarted.elapsed());
+        assert!(restarted.elapsed() < TAKEOVER, "{:?}\n{}\n{}", restarted.elapsed(), a.text(), b.text());
+    }
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    for process in [&a, &b] {
+        assert_eq!(process.ended(), None, "{}", process.text());
+        assert_eq!(process.stop(), Some(0), "{}", process.text());
+    }
+    pipe.assert_exactly_once();
+}
+
+#[test]
+fn a_dynamic_member_waits_until_the_group_has_removed_its_former_one() {
+    let pipe = Pipe::new(shared_kafka(), "spares-dynamic", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 1_000);
+    let sidecar = sidecar(&pipe, "a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false");
+    let former = sidecar.start();
+    former.wait_running(PARTITIONS, LIMIT);
+    let killed = monotonic();
+    former.kill9();
+    let again = sidecar.start();
+    let page = wait_until("the reason for not being ready", LIMIT, || {
+        again.get("/readyz").filter(|page| page.contains("has removed the former member"))
+    });
+    assert!(page.starts_with("HTTP/1.1 503") && has_role(&again, "joining"), "{page}");
+    again.wait_running(PARTITIONS, LIMIT);
+    assert!(killed.elapsed() < TAKEOVER, "{:?}\n{}", killed.elapsed(), again.text());
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(again.stop(), Some(0), "{}", again.text());
+    pipe.assert_exactly_once();
+}
