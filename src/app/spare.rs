@@ -72,7 +72,7 @@ impl Spare {
     /// Publishes that this instance is a spare, and which instance is active.
     fn stand_by(&mut self, other: &Member) {
         // With dynamic membership the member of an earlier run stays for a session timeout.
-        if other.client_id == self.settings.transactional_id {
+        if other.client_id == self.settings.client_id {
             self.publish(Some(format!(
                 "waits until the group has removed the former member {} of this instance, at most for \
                  group.session_timeout; if it stays longer, another process has the same group.instance",
