@@ -144,7 +144,7 @@ impl<'a> Joined<'a> {
         let may_be_due = record.marks.has(Marks::DUE);
         let before = record.marks.has(Marks::BEFORE);
         if !record.marks.has(Marks::ID) {
-            let due = self.rules.missing_id == MissingId::Forwarded;
+            let due = self.rules.missing_id != MissingId::Withheld;
             return if due { enter(may_be_due, Marks::default()) } else { None };
         }
         let Some(first) = first else {
