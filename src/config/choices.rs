@@ -131,6 +131,15 @@ choice! {
     }
 }
 choice! {
+    /// How `rekey` maps an id to a partition.
+    PartitionBy {
+        /// The default of the Java client.
+        Murmur2 = "murmur2",
+        /// The `consistent` partitioner of librdkafka, its default for records with a key.
+        Consistent = "consistent",
+    }
+}
+choice! {
     /// The clock that advances the window.
     WindowTime {
         /// The records' timestamps, as a running maximum.
