@@ -19,10 +19,11 @@ const LIMIT: Duration = Duration::from_mins(1);
 const SOURCE: &str = "dedupd.source";
 
 /// The start parameters of a `rekey`.
-struct Rekey {
-    bootstrap: String,
+pub(crate) struct Rekey {
+    pub(crate) bootstrap: String,
     to: String,
     flags: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
     instance: String,
     log: PathBuf,
     _dir: tempfile::TempDir,
@@ -30,26 +31,27 @@ struct Rekey {
 
 impl Rekey {
     /// With these flags, separated by blanks, beside servers, target and instance.
-    fn new(kafka: &Kafka, to: &str, flags: &str) -> Self {
+    pub(crate) fn new(kafka: &Kafka, to: &str, flags: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self {
             bootstrap: kafka.bootstrap().to_owned(),
             to: to.to_owned(),
             flags: flags.split(' ').map(str::to_owned).collect(),
+            environment: vec![("DEDUPD_GROUP__SESSION_TIMEOUT".to_owned(), "6s".to_owned())],
             instance: "a".to_owned(),
             log: dir.path().join("rekey.log"),
             _dir: dir,
         }
     }
 
-    fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> Running {
         let port = free_port();
         let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
         command
             .args(["rekey", "--bootstrap-servers", &self.bootstrap, "--to", &self.to])
             .args(["--instance", &self.instance, "--listen", &format!("127.0.0.1:{port}")])
             .args(&self.flags)
-            .env("DEDUPD_GROUP__SESSION_TIMEOUT", "6s")
+            .envs(self.environment.iter().cloned())
             .env_remove("RUST_LOG");
         Running::start(command, port, self.log.clone())
     }
@@ -275,7 +277,7 @@ fn missing_topics_and_gaps_end_it_with_what_to_do() {
     assert_eq!(running.wait(LIMIT).code(), Some(2));
 
     kafka.produce("ended.a", 0, &[("a", "1"), ("b", "2"), ("c", "3")]);
-    let rekey = Rekey::new(kafka, "ended.to", "--from ended.a --id key");
+    let mut rekey = Rekey::new(kafka, "ended.to", "--from ended.a --id key");
     kafka.commit_offset(&rekey.group(), "ended.a", 0, 1);
     kafka.delete_records("ended.a", 0, 2);
     let running = rekey.start();
@@ -285,14 +287,8 @@ fn missing_topics_and_gaps_end_it_with_what_to_do() {
         text.contains("continues at offset 1 of ended.a/0, but that log contains the offsets 2 to 3"),
         "{text}"
     );
-    let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
-    let port = free_port();
-    command
-        .args(["rekey", "--bootstrap-servers", kafka.bootstrap(), "--to", "ended.to", "--from", "ended.a"])
-        .args(["--id", "key", "--listen", &format!("127.0.0.1:{port}")])
-        .env("DEDUPD_GROUP__ON_GAP", "accept")
-        .env_remove("RUST_LOG");
-    let running = Running::start(command, port, rekey.log.clone());
+    rekey.environment.push(("DEDUPD_GROUP__ON_GAP".to_owned(), "accept".to_owned()));
+    let running = rekey.start();
     rekey.wait_done(kafka, &["ended.a"]);
     assert_eq!(running.metric("dedupd_rekey_gap_offsets_total"), Some(1.0));
     assert_eq!(running.stop(), Some(0), "{}", running.text());
