@@ -32,7 +32,7 @@ const FAILURES: Row = Row::new(
     "dedupd_rekey_failures_total",
     MetricKind::Counter,
     "failures",
-    "Failures after which the producer was replaced or partitions were read again from the last acknowledged record.",
+    "Failures after which the clients were replaced and records were read again from the committed offsets.",
 );
 const GAPS: Row = Row::new(
     "dedupd_rekey_gap_offsets_total",

@@ -4,7 +4,7 @@
 //! [`SourceReader::store`] has stored. The client's callback only queues changes of the assignment; the owner handles them with
 //! [`SourceReader::place`] and [`SourceReader::release`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fmt;
@@ -61,8 +61,6 @@ pub struct SourceReader {
     ends: EndReader,
     settings: Settings,
     assigned: RefCell<BTreeSet<SourceLog>>,
-    /// Position of the last damaged batch that was found.
-    damaged: Cell<Option<(i32, i64)>>,
 }
 
 /// The properties of the member, from those of the member of `run`.
@@ -95,7 +93,6 @@ impl SourceReader {
             ends: EndReader::new(settings)?,
             settings: settings.clone(),
             assigned: RefCell::default(),
-            damaged: Cell::default(),
         })
     }
 
@@ -113,8 +110,8 @@ impl SourceReader {
         native::membership(self.consumer.client()).is_some_and(|member| member.generation >= 0)
     }
 
-    /// Passes records on, at most `most`. Waits at most `wait`, and only for the first. A failure to abort means that all
-    /// partitions have to be placed again.
+    /// Passes records on, at most `most`. Waits at most `wait`, and only for the first. After a failure
+    /// that is not to be retried, this reader must be replaced.
     pub fn poll<'a>(
         &'a self,
         records: &mut Vec<RawRecord<'a>>,
@@ -133,31 +130,26 @@ impl SourceReader {
             RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
             RDKafkaErrorCode::AutoOffsetReset => {
                 let what = format!(
-                    "a position is outside of the log of a source topic ({}); reading again from the last acknowledged \
-                     records",
+                    "a position is outside of the log of a source topic ({}); the log is read again",
                     error.reason
                 );
                 Some(Failure::new(Remedy::Abort, what))
             }
-            code if is_damage(code) && error.at.is_some() => Some(self.damaged_batch(error)),
+            code if is_damage(code) && error.at.is_some() => Some(Self::damaged_batch(error)),
             _ => Some(self.fail("reading the source topics", &error.error())),
         }
     }
 
-    /// A batch that is damaged once may have been damaged in transit. The client skips it, so it must be read again.
-    fn damaged_batch(&self, error: &ReadError) -> Failure {
-        let is_second = self.damaged.replace(error.at) == error.at;
+    /// The client continues behind a damaged batch, so this reader cannot be used any more.
+    fn damaged_batch(error: &ReadError) -> Failure {
         let (partition, offset) = error.at.unwrap_or_default();
-        let batch = format!(
-            "partition {partition} of a source topic holds a damaged batch at offset {offset} ({}: {})",
+        let what = format!(
+            "partition {partition} of a source topic holds a damaged batch at offset {offset} ({}: {}); it may have been damaged \
+             in transit, so restart dedupd rekey. If this recurs, find the topic with kafka-dump-log.sh, and elect a replica \
+             that is not damaged as leader, or set the offset of the group behind the batch",
             error.code, error.reason
         );
-        if is_second {
-            let remedy = "a second read had the same result; find the topic with kafka-dump-log.sh, elect a replica that is \
-                          not damaged as leader, or set the offset of the group behind the batch";
-            return Failure::new(Remedy::Stop, format!("{batch}; {remedy}"));
-        }
-        Failure::new(Remedy::Abort, format!("{batch}; reading it again"))
+        Failure::new(Remedy::Stop, what)
     }
 
     /// Offset committed by the group, log start and end of each partition, in this order. Sends requests to the brokers, each
@@ -186,16 +178,10 @@ impl SourceReader {
         Ok(offsets.map(|(log, bounds)| (committed.get(log).copied().flatten(), bounds)).collect())
     }
 
-    /// Reads these partitions from now on, each from its offset. Those that are already read are placed there again.
+    /// Reads these partitions from now on, each from its offset. They are not read yet: a record that was fetched before would look
+    /// like the first one behind a gap.
     pub fn place(&self, starts: &[(SourceLog, Offset)]) -> Result<(), Failure> {
         let fail = |e| self.fail("accepting partitions", &e);
-        let again: Vec<SourceLog> = {
-            let assigned = self.assigned.borrow();
-            starts.iter().map(|(log, _)| log).filter(|log| assigned.contains(log)).cloned().collect()
-        };
-        if !again.is_empty() {
-            self.unassign(&again)?;
-        }
         let element =
             |(log, start): &(SourceLog, Offset)| (log.topic.clone(), log.partition, kafka_offset(*start));
         let elements: Vec<_> = starts.iter().map(element).collect();

@@ -80,17 +80,27 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &AtomicBool) -> Result<(
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
-        replaced.retain(|at| at.elapsed() < REPLACED_PERIOD);
-        replaced.push(clock::monotonic());
-        if failure.remedy != Remedy::Rejoin || replaced.len() > REPLACED_MAX {
+        if failure.remedy == Remedy::Rejoin {
+            replaced.retain(|at| at.elapsed() < REPLACED_PERIOD);
+            replaced.push(clock::monotonic());
+        }
+        if failure.remedy == Remedy::Stop || replaced.len() > REPLACED_MAX {
             metrics.fail(&failure.what);
             return Err(ended(failure));
         }
-        tracing::warn!("{failure}");
+        // What was not acknowledged is read again from the committed offsets, by new clients: the old ones may have fetched or
+        // queued records that were not processed.
+        tracing::warn!("{failure}; reading again from the committed offsets");
+        metrics.failures().inc();
+        metrics.not_ready(&failure.what);
+        std::thread::sleep(Duration::from_secs(1));
+        if stop.load(Ordering::Acquire) {
+            return Ok(());
+        }
     }
 }
 
-/// Joins the group and runs until a stop is requested or this member is replaced.
+/// Joins the group and runs until a stop is requested or the clients must be replaced.
 fn member(
     rule: &RekeyRule,
     settings: &Settings,

@@ -65,8 +65,6 @@ pub struct RekeyLoop<'r> {
     logs: AssignedLogs,
     /// Changes of the assignment that are not handled.
     changes: VecDeque<MembershipChange>,
-    /// The producer has to be replaced and all partitions placed at their positions, because records are missing.
-    must_repeat: bool,
     acknowledged: Acknowledgements,
     /// Text of the header of the current record.
     source: String,
@@ -102,7 +100,6 @@ impl<'r> RekeyLoop<'r> {
             partitions: 0,
             logs: AssignedLogs::default(),
             changes: VecDeque::new(),
-            must_repeat: false,
             acknowledged: Acknowledgements::default(),
             source: String::new(),
             times: RekeyTimes { report: now, refresh: now, acknowledged: now },
@@ -111,8 +108,15 @@ impl<'r> RekeyLoop<'r> {
         })
     }
 
-    /// Runs until a stop is requested, or a failure that only an operator can resolve.
+    /// Runs until a stop is requested, or until a failure after which reader and producer must be replaced. Positions are stored
+    /// in any case, and committed when the reader is dropped.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Failure> {
+        let ended = self.repeat_until(stop);
+        self.store();
+        ended
+    }
+
+    fn repeat_until(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
         let mut records = Vec::with_capacity(BATCH);
         while !stop.load(Ordering::Acquire) {
             if let Err(failure) = self.iterate(&mut records) {
@@ -127,7 +131,6 @@ impl<'r> RekeyLoop<'r> {
         if self.partitions == 0 {
             self.count_partitions()?;
         }
-        self.repeat()?;
         self.changes.extend(self.reader.changes());
         while let Some(change) = self.changes.front().cloned() {
             self.apply(change)?;
@@ -141,15 +144,10 @@ impl<'r> RekeyLoop<'r> {
         self.report()
     }
 
-    /// Logs a failure and prepares its remedy. Returns one that ends the loop.
+    /// Logs a failure of a call that is repeated. Returns any other one.
     fn handle(&mut self, failure: Failure) -> Result<(), Failure> {
-        match failure.remedy {
-            Remedy::Stop | Remedy::Rejoin => return Err(failure),
-            Remedy::Abort | Remedy::Renew | Remedy::Fenced => {
-                self.metrics.failures().inc();
-                self.must_repeat = true;
-            }
-            Remedy::Retry => {}
+        if failure.remedy != Remedy::Retry {
+            return Err(failure);
         }
         let now = clock::monotonic();
         self.logged.retain(|_, at| at.elapsed() < WARN_INTERVAL);
@@ -161,7 +159,7 @@ impl<'r> RekeyLoop<'r> {
         self.failed = Some((failure.what, now));
         // Also serves the events of the client, which must be polled.
         let polled = self.reader.poll(&mut Vec::new(), 0, PAUSE);
-        polled.or_else(|later| if later.remedy == Remedy::Stop { Err(later) } else { Ok(()) })
+        polled.or_else(|later| if later.remedy == Remedy::Retry { Ok(()) } else { Err(later) })
     }
 
     fn apply(&mut self, change: MembershipChange) -> Result<(), Failure> {
@@ -183,20 +181,19 @@ impl<'r> RekeyLoop<'r> {
         Ok(())
     }
 
-    /// Reads these partitions from their positions, or else from the committed offsets.
+    /// Reads these partitions from the committed offsets.
     fn place(&mut self, logs: &[SourceLog]) -> Result<(), Failure> {
         let mut starts: Vec<(SourceLog, Offset)> = Vec::with_capacity(logs.len());
         for (log, (committed, bounds)) in logs.iter().zip(self.reader.offsets(logs, REQUEST_TIMEOUT)?) {
-            let position = self.logs.position(log).or(committed);
-            let offset = match start(position, bounds, self.rule.on_gap) {
+            let offset = match start(committed, bounds, self.rule.on_gap) {
                 StartOffset::At(offset) => offset,
                 StartOffset::Behind { offset, gap } => {
                     self.metrics.gap_offsets().inc_by(gap);
-                    tracing::warn!(%log, ?position, offset, gap, "the log does not contain the position; continuing");
+                    tracing::warn!(%log, ?committed, offset, gap, "the log does not contain the committed offset; continuing");
                     offset
                 }
                 StartOffset::Refused => {
-                    return Err(self.gap(log, position.unwrap_or(0), bounds.low, bounds.high));
+                    return Err(self.gap(log, committed.unwrap_or(0), bounds.low, bounds.high));
                 }
             };
             starts.push((log.clone(), offset));
@@ -226,23 +223,9 @@ impl<'r> RekeyLoop<'r> {
         Ok(())
     }
 
-    /// Replaces the producer and reads again what it has not delivered.
-    fn repeat(&mut self) -> Result<(), Failure> {
-        if !self.must_repeat {
-            return Ok(());
-        }
-        self.store();
-        self.writer = TargetWriter::open(self.settings)?;
-        let logs: Vec<SourceLog> = self.logs.all().map(|assigned| assigned.log.clone()).collect();
-        self.place(&logs)?;
-        self.must_repeat = false;
-        tracing::info!(partitions = %listed(&logs), "reading again from the last acknowledged records");
-        Ok(())
-    }
-
     /// Waits for acknowledgements, and stores the positions.
     fn settle(&mut self) -> Result<(), Failure> {
-        if self.logs.in_flight() > 0 && !self.must_repeat {
+        if self.logs.in_flight() > 0 {
             self.writer.flush(FLUSH_TIMEOUT);
             self.take_acknowledged()?;
         }
