@@ -9,7 +9,7 @@
 //! [`app`] assembles the service, [`metrics`] and [`http`] report its status. [`control`] passes requests of the
 //! admin API to a running instance. [`tools`] contains the other commands: `audit` verifies the result with the crate
 //! `dedupd_audit`, which uses no code of this one, `plan` predicts what a window costs, `state` inspects, exports and
-//! imports the state of a stopped instance, `generate` and `demo` produce load with the crate
+//! imports the state of a stopped instance, `rekey` writes the records of many topics to the partitions of their ids, `generate` and `demo` produce load with the crate
 //! `testkit`. ARCHITECTURE.md walks one record through all of it.
 
 pub mod app;

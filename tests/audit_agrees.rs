@@ -141,6 +141,36 @@ fn both_find_the_same_ids_in_keys_headers_and_values() {
 }
 
 #[test]
+fn both_identify_the_same_records_by_their_source() {
+    let headers: [Header<'_>; 3] =
+        [(b"dedupd.source", Some(b"a/0@1")), (b"dedupd.source", Some(b"b/0@2")), (b"x", None)];
+    let fields =
+        |key, headers: &[Header<'static>]| Fields { key, headers: headers.to_vec(), ..Fields::default() };
+    let records = [
+        fields(None, &[]),
+        fields(None, &headers[..1]),
+        fields(None, &headers[1..]),
+        fields(None, &headers),
+        fields(None, &[(b"dedupd.source", Some(b""))]),
+        fields(None, &[(b"dedupd.source", None)]),
+        fields(Some(b"b/0@2"), &headers),
+        fields(Some(b"b/0@2"), &[]),
+    ];
+    let service = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3).by_source(true);
+    let audit = IdRule::parse(&["key"]).unwrap().or_source();
+    // The number of the first record with the same id, for each record with an id.
+    let same = |ids: Vec<Option<Vec<u8>>>| -> Vec<Option<usize>> {
+        let first = |id: &Vec<u8>| ids.iter().position(|other| other.as_ref() == Some(id));
+        ids.iter().map(|id| id.as_ref().and_then(first)).collect()
+    };
+    let by_service =
+        same(records.iter().map(|it| service.identify(&Sample(it)).map(|id| id.0.to_vec())).collect());
+    let by_audit = same(records.iter().map(|it| audit.id(it).map(Cow::into_owned)).collect());
+    assert_eq!(by_service, [None, Some(1), Some(2), Some(2), None, None, Some(6), Some(6)]);
+    assert_eq!(by_audit, by_service);
+}
+
+#[test]
 fn both_find_the_same_ids_in_odd_documents() {
     let mut found = 0;
     for pointer in documents::POINTERS {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
-use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, Local, Shape, keys};
+use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, Local, PartitionBy, Rekeying, Shape, keys};
 use dedupd_audit::Range;
 
 fn parse(line: &str) -> Result<Command, String> {
@@ -60,6 +60,29 @@ fn every_flag_sets_its_key() {
     assert_eq!(config.state.dir, Path::new("/d"));
     assert_eq!(config.http.listen.to_string(), "0.0.0.0:1");
     assert_eq!(config.window.exact.as_secs(), 7_200);
+}
+
+#[test]
+fn every_flag_of_rekey_sets_its_key() {
+    let line = "rekey -c f.toml --bootstrap-servers a:1 --from x --from ^y\\. --to t --partitioner consistent --id key \
+                --group g --instance i --listen 0.0.0.0:1 -X client.id=me --log-format json";
+    let Ok(Command::Rekey(args)) = parse(line) else { panic!("rekey") };
+    assert_eq!((args.config_file(), args.log_format()), (Some(Path::new("f.toml")), LogFormat::Json));
+    let config =
+        Rekeying::from_sources(&ConfigSources { flags: args.overrides(), ..ConfigSources::default() })
+            .unwrap();
+    assert_eq!(config.kafka.properties.get("client.id"), Some("me"));
+    assert_eq!(
+        (config.rekey.from.as_slice(), config.rekey.to.as_str()),
+        (&["x".into(), "^y\\.".into()][..], "t")
+    );
+    assert_eq!(
+        (config.rekey.partitioner, config.id.as_slice()),
+        (PartitionBy::Consistent, &[IdSource::Key][..])
+    );
+    assert_eq!((config.rekey.group.as_str(), config.instance.as_str()), ("g", "i"));
+    assert_eq!(config.listen.to_string(), "0.0.0.0:1");
+    assert!(matches!(parse("rekey"), Ok(Command::Rekey(args)) if args.overrides() == AsTyped::default()));
 }
 
 #[test]

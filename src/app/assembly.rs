@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ExitError;
 use crate::cli::Exit;
-use crate::config::{self, Config, HashChoice, Scope};
+use crate::config::{self, Config, HashChoice, OnMissing, Scope};
 use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSource, WindowLimits};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
@@ -183,7 +183,8 @@ fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
 
 /// The rule that turns a record, or the text of an id, into an identity.
 pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
-    IdentityRule::new(config.identity.from.clone(), hasher)
+    let is_by_source = config.identity.on_missing == OnMissing::Source;
+    IdentityRule::new(config.identity.from.clone(), hasher).by_source(is_by_source)
 }
 
 /// The configured hash, with its secret key read from the file.

@@ -13,6 +13,7 @@ mod spare;
 mod supervisor;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -154,24 +155,30 @@ pub fn run(config: Config, recent: Recent) -> Result<(), ExitError> {
     let admin = http::AdminApi { token: assembly::token(&config)?, ..http::AdminApi::default() };
     runtime()?.block_on(async {
         let stop = signal();
-        let listener = TcpListener::bind(listen).await.map_err(|e| {
-            ExitError::new(
-                Exit::Usage,
-                format!("http.listen = {listen}: the address cannot be bound: {e}; choose a free address"),
-            )
-        })?;
-        if let Ok(address) = listener.local_addr() {
-            tracing::info!("status page and metrics at http://{address}/");
-            if !address.ip().is_loopback() {
-                tracing::warn!(
-                    "http.listen = {address} is reachable from other machines, and exposes topics, offsets and metrics \
-                     without authentication; set http.listen to 127.0.0.1, or put a firewall or an authenticating \
-                     proxy in front of it"
-                );
-            }
-        }
+        let listener = self::listen(listen).await?;
         Service { admin, recent, ..Service::new(config) }.run(listener, stop).await
     })
+}
+
+/// Binds the address of the HTTP endpoint, and logs it.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
+    let listener = TcpListener::bind(address).await.map_err(|e| {
+        ExitError::new(
+            Exit::Usage,
+            format!("http.listen = {address}: the address cannot be bound: {e}; choose a free address"),
+        )
+    })?;
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("status page and metrics at http://{address}/");
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                "http.listen = {address} is reachable from other machines, and exposes topics, offsets and metrics \
+                 without authentication; set http.listen to 127.0.0.1, or put a firewall or an authenticating \
+                 proxy in front of it"
+            );
+        }
+    }
+    Ok(listener)
 }
 
 /// `dedupd check`: checks the live topics without changing them.

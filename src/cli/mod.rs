@@ -9,6 +9,7 @@ mod demo;
 mod exit;
 mod generate;
 mod plan;
+mod rekey;
 mod service;
 mod state;
 
@@ -20,6 +21,7 @@ pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
 pub(crate) use generate::{Bytes, GenerateArgs};
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
+pub use rekey::RekeyArgs;
 pub use service::{LogFormat, ServiceArgs};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
@@ -41,6 +43,9 @@ pub enum Command {
     /// Run the service until SIGTERM or SIGINT
     #[command(after_help = service::RUN_HELP)]
     Run(ServiceArgs),
+    /// Write the records of several topics or partitions to one topic, in the partition of their id
+    #[command(after_help = rekey::HELP)]
+    Rekey(RekeyArgs),
     /// Check the configuration and the live topics without changing anything
     #[command(after_help = service::CHECK_HELP)]
     Check(ServiceArgs),

@@ -74,6 +74,9 @@ choice! {
         DeadLetter = "dead_letter",
         /// Stop with an error.
         Stop = "stop",
+        /// Use its position in the source topic of `rekey`, from the header `dedupd.source`, as its id. Without this
+        /// header, write it to the clean topic, counted.
+        Source = "source",
     }
 }
 choice! {
@@ -125,6 +128,15 @@ choice! {
         Topic = "topic",
         /// In the same partition only. Several instances and workers share the partitions.
         Partition = "partition",
+    }
+}
+choice! {
+    /// How `rekey` maps an id to a partition.
+    PartitionBy {
+        /// The default of the Java client.
+        Murmur2 = "murmur2",
+        /// The `consistent` partitioner of librdkafka, its default for records with a key.
+        Consistent = "consistent",
     }
 }
 choice! {

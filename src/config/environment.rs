@@ -42,8 +42,8 @@ fn put(dict: &mut Dict, section: &str, key: &str, text: &str) {
             let property = Dict::from([(name.replace('_', "."), text.into())]);
             insert(dict, &section, "properties", property.into());
         }
-        // The only key that is a list: `["key", "header:x"]` as in TOML.
-        None if text.trim_start().starts_with('[') && section == "identity" => {
+        // `identity.from` and `rekey.from` are lists: `["key", "header:x"]` as in TOML.
+        None if text.trim_start().starts_with('[') && ["identity", "rekey"].contains(&section.as_str()) => {
             let Ok(list) = text.parse::<Value>();
             insert(dict, &section, &key, list);
         }

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Scope, Start, WindowTime,
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, PartitionBy, Scope, Start, WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size, Sources,
-    Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size,
+    SourceTopics, Sources, Span, Text, Topic, Whole, Word,
 };
 use super::kinds::{KindConfig, KindsForm};
 use super::page::Page;
 use super::properties::Properties;
 use super::reading::ConfigReading;
 use super::rules;
-use super::section::{Form, Key, Section, Shape, Table, joined, section};
+use super::section::{Form, Key, MaybeTable, Section, Shape, Table, joined, section};
 use super::topic_name::TopicName;
 use crate::dedupe::{Fingerprint, IdSource};
 
@@ -47,7 +47,9 @@ section! {
         /// Directory and limits of the local state; rejected records.
         state: StateConfig => Table,
         /// Metrics, health and status.
-        http: HttpConfig => Table; {
+        http: HttpConfig => Table,
+        /// Source topics and target topic of `dedupd rekey`; `None` when they are not set.
+        rekey: Option<RekeyConfig> => MaybeTable; {
             rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
             rules::one_worker(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
@@ -215,6 +217,22 @@ section! {
         listen: SocketAddr = "127.0.0.1:9464" => ADDRESS,
         /// The file with the bearer token of the admin API, which is disabled without it. Not opened during validation.
         token_file: Option<PathBuf> => MaybeText,
+    }
+}
+
+section! {
+    /// Source topics and target topic of `dedupd rekey`.
+    RekeyConfig |at, reading| {
+        /// The topics to read: their names, or regular expressions that begin with `^`.
+        from: Vec<String> => SourceTopics,
+        /// The topic to write.
+        to: TopicName => Topic(Some("give the topic to write, or --to"));
+            rules::target_is_no_source(from.as_deref(), to.as_ref(), reading),
+        /// The consumer group.
+        group: String = or(to.as_ref().map(|to| format!("dedupd.rekey.{to}")))
+            => Text("name the group, or leave it out"),
+        /// How the partition follows from the id.
+        partitioner: PartitionBy = "murmur2" => Word,
     }
 }
 

@@ -4,7 +4,7 @@
 //! The first step merges texts from the defaults, a TOML file, the environment and the command line ([`AsTyped`]), and
 //! rejects unknown keys. The second converts them to a [`Config`] and rejects invalid values and combinations. Both
 //! collect every problem instead of stopping at the first. This module opens no socket, and only [`load`],
-//! `load_local`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
+//! `load_local`, `load_rekeying`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
 
 mod as_typed;
 mod choices;
@@ -20,6 +20,7 @@ mod page;
 mod problem;
 mod properties;
 mod reading;
+mod rekeying;
 mod rules;
 mod secret_files;
 mod section;
@@ -30,18 +31,21 @@ mod units;
 pub use crate::dedupe::IdSource;
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
-pub use choices::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, Scope, Start};
+pub use choices::{
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, PartitionBy, Scope, Start,
+};
 pub use error::ConfigError;
 pub use keys::{
-    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, StateConfig, WindowConfig,
-    keys,
+    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, StateConfig,
+    WindowConfig, keys,
 };
 pub use kinds::KindConfig;
 pub use local::Local;
 pub use problem::ValueFault;
 pub use properties::{Properties, Property};
+pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
-pub(crate) use sources::load_local;
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
+pub(crate) use sources::{load_local, load_rekeying};
 pub use units::parse_duration;
 pub(crate) use units::{duration_text, parse_bytes, size_text};

@@ -27,6 +27,12 @@ impl<'a> ConfigReading<'a> {
         self.merged.entries.contains_key(key)
     }
 
+    /// Whether a layer sets a key of the section. The defaults do not count.
+    pub(super) fn is_given(&self, section: &str) -> bool {
+        let of_section = |key: &str| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+        self.merged.entries.iter().any(|(key, entry)| entry.origin.is_some() && of_section(key))
+    }
+
     /// All texts of a key that is a list.
     pub(super) fn texts(&self, key: &str) -> Option<&'a [String]> {
         self.merged.entries.get(key).map(|entry| entry.texts.as_slice())

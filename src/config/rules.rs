@@ -33,6 +33,19 @@ pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Conf
     }
 }
 
+/// `rekey` would read what it writes. A regular expression may match the target topic, because `rekey` never reads that.
+pub(super) fn target_is_no_source(
+    from: Option<&[String]>,
+    to: Option<&TopicName>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(from), Some(to)) = (from, to) else { return };
+    if from.iter().any(|name| name == to.as_str()) {
+        let fault = ValueFault::new("is also in rekey.from", "give a topic that is not read");
+        reading.reject("rekey.to", Some(to.as_str()), fault);
+    }
+}
+
 /// Rejects filters that are shorter than the exact window, in `[window]` or a table of `[[kinds]]`.
 pub(super) fn bloom_length(
     at: &str,

@@ -69,6 +69,25 @@ impl<S: Section> Form<S> for Table {
     }
 }
 
+/// The form of a section that is read only when one of its keys is set.
+pub(super) struct MaybeTable;
+
+impl<S: Section> Form<Option<S>> for MaybeTable {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<S>> {
+        if reading.is_given(key) { S::read(key, reading).map(Some) } else { Some(None) }
+    }
+
+    fn print(&self, name: &str, value: &Option<S>, page: &mut Page) {
+        if let Some(value) = value {
+            Table.print(name, value, page);
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Section(S::keys())
+    }
+}
+
 /// The key `name` of the section `at`; the sections themselves are below the empty key.
 pub(super) fn joined(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }

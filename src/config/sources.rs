@@ -9,6 +9,7 @@ use super::layers::Layer;
 use super::local::Local;
 use super::problem::Problems;
 use super::reading::ConfigReading;
+use super::rekeying::Rekeying;
 use super::section::Section;
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.
@@ -62,6 +63,13 @@ pub fn load_local(file: Option<&Path>, flags: AsTyped) -> Result<Local, ConfigEr
     Local::from_sources(&gather(file, flags)?)
 }
 
+/// [`load`] for `rekey`.
+pub fn load_rekeying(file: Option<&Path>, flags: AsTyped) -> Result<Rekeying, ConfigError> {
+    let mut config = Rekeying::from_sources(&gather(file, flags)?)?;
+    config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
+    Ok(config)
+}
+
 fn gather(file: Option<&Path>, flags: AsTyped) -> Result<ConfigSources, ConfigError> {
     let file = file.map(read).transpose()?;
     let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
@@ -85,6 +93,13 @@ impl Config {
 
 impl Local {
     /// Merges the sources and validates the keys of the local state. The error contains all problems of these keys.
+    pub fn from_sources(sources: &ConfigSources) -> Result<Self, ConfigError> {
+        validated(sources, Self::read)
+    }
+}
+
+impl Rekeying {
+    /// Merges the sources and validates the keys that `rekey` uses. The error contains all problems of these keys.
     pub fn from_sources(sources: &ConfigSources) -> Result<Self, ConfigError> {
         validated(sources, Self::read)
     }

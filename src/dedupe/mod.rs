@@ -13,7 +13,9 @@ pub use format::{
     Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
     StateKey, Tail, WindowCheckpoint,
 };
-pub use identity::{Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, KindId, KindRule, WindowId};
+pub use identity::{
+    Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, KindId, KindRule, SOURCE_HEADER, WindowId,
+};
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{

@@ -7,12 +7,14 @@
 mod admin;
 mod chart;
 mod page;
+mod rekey;
 mod routes;
 mod server;
 
 use std::sync::{Arc, Mutex};
 
 pub use admin::{AdminApi, Token};
+pub(crate) use rekey::{RekeyEndpoint, serve_rekey};
 pub(crate) use server::serve;
 pub use server::{ClientLimits, serve_within};
 

@@ -99,7 +99,16 @@ pub async fn serve_within(
     endpoint: Endpoint,
     shutdown: impl Future<Output = ()>,
 ) {
-    let router = router(endpoint);
+    serve_router(limits, listener, router(endpoint), shutdown).await;
+}
+
+/// The same for any routes.
+pub(super) async fn serve_router(
+    limits: ClientLimits,
+    listener: TcpListener,
+    router: axum::Router,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut open = OpenConnections::default();
     tokio::pin!(shutdown);
     loop {

@@ -168,7 +168,7 @@ impl TopicAdmin {
     }
 
     /// The error for a broker that did not respond, with the reason when the client reported one.
-    fn explain_unreachable(&self, what: String) -> CheckError {
+    pub(super) fn explain_unreachable(&self, what: String) -> CheckError {
         match connection::connection_problem(&self.reader, &self.settings.base()) {
             Some(problem) if problem.refused => CheckError::Rejected(problem.what),
             Some(problem) => CheckError::Unreachable(format!("{what}: {}", problem.what)),
@@ -192,7 +192,7 @@ impl TopicAdmin {
     /// It reads an offset of the clean topic, where the group has none, so that no pending transaction delays the response.
     /// Other calls do not work: the client's description of a group sometimes ends the process (see the module of
     /// [`native::topics`]), and its older list of groups omits a group both when access is denied and when it does not exist.
-    fn is_group_denied(&self) -> bool {
+    pub(super) fn is_group_denied(&self) -> bool {
         let denied = |error: &KafkaError| {
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
         };

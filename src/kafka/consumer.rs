@@ -141,7 +141,7 @@ impl KafkaSource {
         let mut damaged = self.damaged.borrow_mut();
         let sought = damaged.iter_mut().filter(|(at, _)| partitions.contains(&at.partition));
         sought.for_each(|(_, failure)| *failure = None);
-        self.fetched.discard(|partition| partitions.contains(&partition_id(partition)));
+        self.fetched.discard(|_, partition| partitions.contains(&partition_id(partition)));
     }
 }
 

@@ -22,6 +22,7 @@ mod partitions;
 mod producer;
 mod reader;
 mod record;
+mod rekey;
 mod rights;
 mod sample;
 mod settle;
@@ -44,6 +45,9 @@ pub(crate) use group_monitor::{GroupMonitor, GroupState, GroupView};
 pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
+pub(crate) use rekey::{
+    Acknowledgements, MembershipChange, RekeyTopics, SourceLog, SourceReader, TargetWriter, check_rekey,
+};
 pub use sample::sample;
 pub(crate) use sample::{SampleError, Sampling, TopicSample};
 pub use state_topic::KafkaStateLog;

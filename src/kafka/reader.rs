@@ -73,7 +73,7 @@ impl BatchReader {
     /// Reads this partition no further.
     pub(super) fn close(&self, topic: &str, partition: PartitionId) -> Result<(), KafkaError> {
         self.consumer.incremental_unassign(&list_of(topic, [partition]))?;
-        self.fetched.keep(|other| other != kafka_partition(partition));
+        self.fetched.keep(|_, other| other != kafka_partition(partition));
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl BatchReader {
         let read = || ranges.iter().filter(|(partition, _)| unread.ends.contains_key(partition));
         let starts = read().map(|(partition, range)| (topic, *partition, kafka_offset(range.start)));
         let list = partitions::list(starts)?;
-        self.fetched.keep(|_| false);
+        self.fetched.keep(|_, _| false);
         let read = read().map(|(partition, _)| kafka_partition(*partition));
         self.fetched.assign(&self.consumer, (topic, read), || self.consumer.assign(&list))
     }

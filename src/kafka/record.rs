@@ -1,5 +1,7 @@
 //! A raw record in librdkafka's memory.
 
+use std::ffi::CStr;
+
 use super::native::Message;
 use crate::dedupe::Coordinates;
 use crate::dedupe::identity::Fields;
@@ -15,6 +17,13 @@ const NO_TIMESTAMP: i64 = -1;
 /// can write. A missing timestamp is written as -1.
 pub(super) fn written_ms(message: &Message<'_>) -> i64 {
     message.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
+}
+
+impl RawRecord<'_> {
+    /// The name of its topic.
+    pub(crate) fn topic(&self) -> &CStr {
+        self.0.topic()
+    }
 }
 
 impl Fields for RawRecord<'_> {

@@ -95,13 +95,23 @@ pub(super) fn on_topics(settings: &Settings) -> Vec<(&str, &'static [Operation])
 /// One sentence for each missing permission. `topics` are the broker's descriptions of [`on_topics`], in that order. A
 /// permission that the broker does not report counts as granted: the call that needs it fails later with the same sentence.
 pub(super) fn all_missing(settings: &Settings, topics: &[Described], is_group_denied: bool) -> Vec<String> {
+    lacking(settings, &on_topics(settings), topics, is_group_denied)
+}
+
+/// The same for any topics: `wanted` are topics with the required operations, and `topics` their descriptions.
+pub(super) fn lacking(
+    settings: &Settings,
+    wanted: &[(&str, &[Operation])],
+    topics: &[Described],
+    is_group_denied: bool,
+) -> Vec<String> {
     let denied = |described: &Described, operation| match (described.error, &described.allowed) {
         (Some(RDKafkaErrorCode::TopicAuthorizationFailed), _) => true,
         (_, Some(allowed)) => !allowed.contains(&operation),
         (_, None) => false,
     };
     let mut sentences = Vec::new();
-    for ((name, operations), described) in on_topics(settings).into_iter().zip(topics) {
+    for ((name, operations), described) in wanted.iter().zip(topics) {
         let lacking = operations.iter().filter(|operation| denied(described, **operation));
         sentences.extend(lacking.map(|operation| missing(settings, *operation, Resource::Topic(name))));
     }

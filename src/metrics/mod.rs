@@ -10,6 +10,7 @@ mod labels;
 mod process;
 mod recent;
 mod registered;
+mod rekey;
 mod status;
 pub mod table;
 
@@ -24,6 +25,7 @@ pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResul
 pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub(crate) use registered::Latencies;
+pub use rekey::{REKEY_TABLE, RekeyMetrics, RekeyStatus};
 pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
 pub(crate) use status::{KindStatus, Readiness};
 

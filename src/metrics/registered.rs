@@ -194,7 +194,7 @@ impl Registered {
 
 /// The prometheus crate rejects names and labels that are malformed or already registered. Those of the
 /// table are constants, and a test registers them all, so an error is a bug in this module.
-fn registered<T>(result: prometheus::Result<T>, what: &str) -> T {
+pub(super) fn registered<T>(result: prometheus::Result<T>, what: &str) -> T {
     match result {
         Ok(it) => it,
         Err(error) => panic!("metrics table: {what}: {error}"),
@@ -215,25 +215,25 @@ fn label_values(row: &Row) -> impl Iterator<Item = &'static str> {
         .into_iter()
 }
 
-fn counters(registry: &Registry, row: &Row) -> IntCounterVec {
+pub(super) fn counters(registry: &Registry, row: &Row) -> IntCounterVec {
     let counters = registered(IntCounterVec::new(options(row), &row.labels()), row.name);
     registered(registry.register(Box::new(counters.clone())), row.name);
     label_values(row).for_each(|value| drop(counters.with_label_values(&[value])));
     counters
 }
 
-fn gauges(registry: &Registry, row: &Row) -> GaugeVec {
+pub(super) fn gauges(registry: &Registry, row: &Row) -> GaugeVec {
     let gauges = registered(GaugeVec::new(options(row), &row.labels()), row.name);
     registered(registry.register(Box::new(gauges.clone())), row.name);
     label_values(row).for_each(|value| drop(gauges.with_label_values(&[value])));
     gauges
 }
 
-fn gauge(registry: &Registry, row: &Row) -> Gauge {
+pub(super) fn gauge(registry: &Registry, row: &Row) -> Gauge {
     gauges(registry, row).with_label_values::<&str>(&[])
 }
 
-fn seconds(registry: &Registry, row: &Row) -> prometheus::Counter {
+pub(super) fn seconds(registry: &Registry, row: &Row) -> prometheus::Counter {
     let counters = registered(CounterVec::new(options(row), &row.labels()), row.name);
     registered(registry.register(Box::new(counters.clone())), row.name);
     counters.with_label_values::<&str>(&[])

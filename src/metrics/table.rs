@@ -45,11 +45,16 @@ pub struct Row {
 }
 
 impl Row {
-    const fn new(name: &'static str, kind: MetricKind, unit: &'static str, help: &'static str) -> Self {
+    pub(super) const fn new(
+        name: &'static str,
+        kind: MetricKind,
+        unit: &'static str,
+        help: &'static str,
+    ) -> Self {
         Self { name, kind, unit, label: None, by_kind: false, help }
     }
 
-    const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
+    pub(super) const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
         Self { label: Some(Label { name, values }), ..self }
     }
 

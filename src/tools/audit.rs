@@ -30,6 +30,7 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
         id,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
+            OnMissing::Source => MissingId::Identified,
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
         force_header: config.identity.force_header.clone(),

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod demo;
 pub mod generate;
 pub mod plan;
+pub mod rekey;
 pub mod state;
 
 use std::path::Path;
@@ -28,6 +29,7 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
             topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
             println!("# {} partitions; all checks passed", topology.partitions);
         }
+        Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {
             begin_log_quietly();
             return demo::run(&args);

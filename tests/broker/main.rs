@@ -34,6 +34,7 @@ mod orphans;
 mod outage;
 mod recreated;
 mod rejected;
+mod rekey;
 mod rules;
 mod security;
 mod shared_sides;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 mod layers;
 mod printed;
 mod refusals;
+mod rekeying;
 mod secret_files;
 
 use dedupd::config::{AsTyped, Config, ConfigError, ConfigSources, FileText};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -96,12 +96,7 @@ impl Sidecar {
             command.arg("--config").arg(path);
         }
         command.envs(self.environment.iter().cloned());
-        let log = self.state_dir.with_extension("log");
-        std::fs::create_dir_all(self.state_dir.parent().unwrap()).unwrap();
-        let file = File::options().create(true).append(true).open(&log).unwrap();
-        let before = file.metadata().unwrap().len();
-        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
-        Running { child: Mutex::new(child::spawn(command)), port, log, before }
+        Running::start(command, port, self.state_dir.with_extension("log"))
     }
 }
 
@@ -116,6 +111,15 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a command of [`child::tied`] that listens on `port`, with its output appended to a log.
+    pub fn start(mut command: Command, port: u16, log: PathBuf) -> Self {
+        std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+        let file = File::options().create(true).append(true).open(&log).unwrap();
+        let before = file.metadata().unwrap().len();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Self { child: Mutex::new(child::spawn(command)), port, log, before }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.lock().unwrap().id()
     }

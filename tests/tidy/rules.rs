@@ -32,10 +32,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A tool may not use another, except the demo, which runs all of dedupd in one process.
     ("tools::demo", &["*"]),
     ("tools::plan", &["dedupe"]),
+    ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::audit", COMMAND),
     ("tools::generate", COMMAND),
     ("tools::*::command", COMMAND),
+    (
+        "tools::rekey::command",
+        &["app", "cli", "clock", "config", "dedupe", "http", "kafka", "metrics", "ports"],
+    ),
 ];
 /// The running service does not depend on the other commands.
 const SERVICE: &[&str] = &[
@@ -53,7 +58,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("rdkafka_sys", &["kafka", "tools"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
-    ("tokio", &["app", "http", "tools/demo", "tools/generate", "kafka/admin"]),
+    ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
     ("dedupd_audit", &["cli", "tools"]),

@@ -18,6 +18,8 @@ use super::record::Seen;
 pub enum MissingId {
     /// Each of them is due in clean.
     Forwarded,
+    /// The header `dedupd.source` takes the place of the id. Each of those without it is due in clean.
+    Identified,
     /// None of them may be in clean: they are dropped or dead-lettered, or the pipeline stops.
     Withheld,
 }

@@ -15,18 +15,39 @@ use super::source::Source;
 
 /// Where the id of a record is: one source, or several that make a composite id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdRule(Vec<Source>);
+pub struct IdRule {
+    sources: Vec<Source>,
+    /// Whether the header `dedupd.source` identifies a record without an id.
+    by_source: bool,
+}
 
 impl IdRule {
     /// Parses the texts of the sources: `key`, `value`, `header:NAME` or `json:/pointer`. The error names the invalid text.
     pub fn parse<T: AsRef<str>>(texts: &[T]) -> Result<Self, String> {
         let parse = |text: &str| Source::parse(text).map_err(|why| format!("id source {text:?} {why}"));
-        texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>().map(Self)
+        let sources = texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self { sources, by_source: false })
+    }
+
+    /// A record without an id is identified by the header `dedupd.source` that `rekey` adds, if it has one.
+    #[must_use]
+    pub fn or_source(self) -> Self {
+        Self { by_source: true, ..self }
     }
 
     /// The id as canonical bytes, the same for equal ids; `None` when the record has none.
     pub fn id<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-        match self.0.as_slice() {
+        let own = self.own(fields);
+        if own.is_some() || !self.by_source {
+            return own;
+        }
+        let source = part(&Source::Header(b"dedupd.source".to_vec()), fields)?;
+        // The prefix makes it differ from every id of text.
+        Some([b"\0source:", &*source].concat().into())
+    }
+
+    fn own<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+        match self.sources.as_slice() {
             [] => None,
             [one] => part(one, fields).map(|id| uuid(&id).unwrap_or(id)),
             several => {
@@ -173,5 +194,20 @@ mod tests {
         assert_eq!(id(&["header:none"]), None);
         assert_eq!(id(&["key", "value"]).unwrap(), b"1:k1:v");
         assert_eq!(id(&["key", "header:n"]), None);
+    }
+
+    #[test]
+    fn the_source_header_identifies_only_records_without_an_id() {
+        let fields = |key| Fields {
+            key,
+            headers: vec![(b"dedupd.source", Some(b"a/0@1")), (b"dedupd.source", Some(b"b/0@2"))],
+            ..Fields::default()
+        };
+        let rule = IdRule::parse(&["key"]).unwrap();
+        assert_eq!(rule.id(&fields(None)), None);
+        let rule = rule.or_source();
+        assert_eq!(rule.id(&fields(None)).unwrap(), &b"\0source:b/0@2"[..], "the last header counts");
+        assert_eq!(rule.id(&fields(Some(b"b/0@2"))).unwrap(), &b"b/0@2"[..]);
+        assert_eq!(rule.id(&Fields::default()), None);
     }
 }

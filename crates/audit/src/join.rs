@@ -260,7 +260,7 @@ impl<'a> Joined<'a> {
         let may_be_due = record.marks.has(Marks::DUE);
         let before = record.marks.has(Marks::BEFORE);
         if !record.marks.has(Marks::ID) {
-            let due = self.rules.missing_id == MissingId::Forwarded;
+            let due = self.rules.missing_id != MissingId::Withheld;
             return due.then(|| record.expected(may_be_due, Marks::default()));
         }
         let Some(first) = first else {

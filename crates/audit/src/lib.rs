@@ -147,6 +147,7 @@ impl Options {
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
     let id = IdRule::parse(&options.id).map_err(AuditError::Settings)?;
+    let id = if options.missing_id == MissingId::Identified { id.or_source() } else { id };
     let open = |topic: &str, isolation: &str| {
         Reader::open(
             &Access {

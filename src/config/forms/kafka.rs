@@ -5,6 +5,7 @@ use crate::config::problem::ValueFault;
 use crate::config::properties::{Properties, Property, rejection};
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
+use crate::config::topic_name::TopicName;
 
 /// One or more brokers as `host:port`, separated by commas.
 pub(in crate::config) struct Servers;
@@ -62,5 +63,38 @@ impl Form<Properties> for PropertyMap {
 
     fn shape(&self) -> Shape {
         Shape::Map
+    }
+}
+
+/// The topics that `rekey` reads: at least one name, or regular expression of librdkafka, which begins with `^`.
+pub(in crate::config) struct SourceTopics;
+
+impl Form<Vec<String>> for SourceTopics {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<String>> {
+        let remedy = "give names of topics, or one regular expression that begins with '^'";
+        let texts = reading.texts(key).unwrap_or_default();
+        if texts.is_empty() {
+            reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --from")));
+            return None;
+        }
+        let mut is_valid = true;
+        for (place, text) in texts.iter().enumerate() {
+            let fault = if text.starts_with('^') { None } else { TopicName::parse(text).err() };
+            let is_repeated = || texts.iter().take(place).any(|earlier| earlier == text);
+            let fault = fault.or_else(|| is_repeated().then(|| "is listed twice".to_owned()));
+            is_valid &= fault.is_none();
+            if let Some(what) = fault {
+                reading.reject(key, Some(text), ValueFault::new(what, remedy));
+            }
+        }
+        is_valid.then(|| texts.to_vec())
+    }
+
+    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
+        page.list(name, value);
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
     }
 }

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub(super) use identity::{ChangedRules, Hash, Sources};
-pub(super) use kafka::{PropertyMap, Servers};
+pub(super) use kafka::{PropertyMap, Servers, SourceTopics};
 
 use super::choices::Choice;
 use super::page::{Page, quoted};

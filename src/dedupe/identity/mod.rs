@@ -4,6 +4,7 @@
 //! bytes long. Each kind of input is hashed in its own domain, and the parts of a composite id are prefixed with their
 //! length.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::Hasher as _;
 
@@ -21,7 +22,7 @@ pub use id_source::IdSource;
 pub(crate) use id_source::IdSourceError;
 pub(crate) use kind::MOST_PARTITIONS;
 pub use kind::{KindId, KindRule, WindowId};
-use uuid::uuid;
+use uuid::{hyphenated, uuid};
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
 /// hashes must never be compared.
@@ -47,6 +48,9 @@ impl fmt::Display for Identity {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
+
+/// The header in which `rekey` names the record that it copied, as `topic/partition@offset`.
+pub const SOURCE_HEADER: &str = "dedupd.source";
 
 /// The parts of a record that can contain an id.
 pub trait Fields {
@@ -84,6 +88,7 @@ enum Domain {
     Composite = 2,
     Uuid = 3,
     KeyName = 4,
+    Source = 5,
 }
 
 /// The seed of XXH3 is this plus the domain: "dedupd" and format version 1 in ASCII.
@@ -155,6 +160,8 @@ fn sip(key: &[u8; 16], domain: Domain, bytes: &[u8]) -> siphasher::sip128::Hash1
 pub struct IdentityRule {
     sources: Vec<IdSource>,
     hasher: Hasher,
+    /// Whether [`SOURCE_HEADER`] identifies a record without an id.
+    is_by_source: bool,
 }
 
 impl IdentityRule {
@@ -162,7 +169,14 @@ impl IdentityRule {
     /// has an id.
     #[must_use]
     pub fn new(sources: Vec<IdSource>, hasher: Hasher) -> Self {
-        Self { sources, hasher }
+        Self { sources, hasher, is_by_source: false }
+    }
+
+    /// With `is_by_source`, a record without an id is identified by its [`SOURCE_HEADER`]. Such an identity never equals
+    /// that of an id, so the fingerprint does not depend on it.
+    #[must_use]
+    pub fn by_source(self, is_by_source: bool) -> Self {
+        Self { is_by_source, ..self }
     }
 
     /// The hash kind as written into block headers.
@@ -190,17 +204,37 @@ impl IdentityRule {
     /// The record's identity; `None` when it has no id.
     #[must_use]
     pub fn identify<F: Fields>(&self, record: &F) -> Option<Identity> {
-        match self.sources.as_slice() {
-            [] => None,
-            [source] => Some(self.hasher.single(&source.bytes(record)?)),
-            parts => {
-                let mut joined = Vec::with_capacity(64);
-                for source in parts {
-                    join(&mut joined, &source.bytes(record)?);
-                }
-                Some(self.hasher.hash(Domain::Composite, &joined))
-            }
+        let of_id = match self.sources.as_slice() {
+            [source] => source.bytes(record).map(|bytes| self.hasher.single(&bytes)),
+            _ => self.joined(record).map(|joined| self.hasher.hash(Domain::Composite, &joined)),
+        };
+        if of_id.is_some() || !self.is_by_source {
+            return of_id;
         }
+        let source = record.header(SOURCE_HEADER).filter(|source| !source.is_empty())?;
+        Some(self.hasher.hash(Domain::Source, source))
+    }
+
+    /// The bytes of the record's id, equal for equal ids: of a UUID its text with lower-case digits and hyphens, of several
+    /// parts each with its length before it (8 bytes, little-endian), of any other id the bytes as they are in the record.
+    /// `None` when the record has no id.
+    #[must_use]
+    pub fn id<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
+        let [source] = self.sources.as_slice() else { return self.joined(record).map(Cow::Owned) };
+        let bytes = source.bytes(record)?;
+        match uuid(&bytes).map(hyphenated) {
+            Some(text) if *bytes != text => Some(Cow::Owned(text.to_vec())),
+            _ => Some(bytes),
+        }
+    }
+
+    /// The parts of a composite id; `None` when one is missing, or the rule has none.
+    fn joined<F: Fields>(&self, record: &F) -> Option<Vec<u8>> {
+        let mut joined = Vec::with_capacity(64);
+        for source in &self.sources {
+            join(&mut joined, &source.bytes(record)?);
+        }
+        (!joined.is_empty()).then_some(joined)
     }
 
     /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a
@@ -319,6 +353,53 @@ mod tests {
         assert_eq!(rule(&["value"], Hasher::Xxh3).identify(&only_key), None, "empty");
         assert_eq!(rule(&["json:/id"], Hasher::Xxh3).identify(&SampleRecord::default()), None, "null value");
         assert_eq!(rule(&[], Hasher::Xxh3).identify(&only_key), None);
+    }
+
+    #[test]
+    fn the_bytes_of_an_id_are_equal_for_equal_ids_only() {
+        let canonical = b"01234567-89ab-cdef-0123-456789abcdef";
+        for text in
+            [&canonical[..], b"0123456789ABCDEF0123456789abcdef", b"01234567-89AB-cdef-0123-456789ABCDEF"]
+        {
+            let record = SampleRecord { key: Some(text), ..SampleRecord::default() };
+            assert_eq!(rule(&["key"], Hasher::Xxh3).id(&record).as_deref(), Some(&canonical[..]));
+        }
+        let record = SampleRecord { key: Some(b"Order-1"), header: Some(b"x"), ..SampleRecord::default() };
+        assert_eq!(rule(&["key"], Hasher::Xxh3).id(&record).as_deref(), Some(&b"Order-1"[..]));
+        assert_eq!(
+            rule(&["header:id", "key"], SIP).id(&record).as_deref(),
+            Some(&b"\x01\0\0\0\0\0\0\0x\x07\0\0\0\0\0\0\0Order-1"[..])
+        );
+        assert_eq!(rule(&["key", "value"], SIP).id(&record), None);
+        assert_eq!(rule(&[], SIP).id(&record), None);
+    }
+
+    /// A record with a source header only.
+    struct Rekeyed;
+
+    impl Fields for Rekeyed {
+        fn key(&self) -> Option<&[u8]> {
+            None
+        }
+        fn value(&self) -> Option<&[u8]> {
+            Some(b"raw/0@7")
+        }
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            (name == SOURCE_HEADER).then_some(b"raw/0@7")
+        }
+    }
+
+    #[test]
+    fn the_source_identifies_only_records_without_an_id() {
+        let by_source = rule(&["key"], Hasher::Xxh3).by_source(true);
+        assert_eq!(rule(&["key"], Hasher::Xxh3).identify(&Rekeyed), None);
+        let source = by_source.identify(&Rekeyed).unwrap();
+        assert_eq!(source.to_string(), "a03cb1743c95fe11789f34fcc3870a88", "never changes between versions");
+        let of_value = rule(&["value"], Hasher::Xxh3).by_source(true).identify(&Rekeyed).unwrap();
+        assert_eq!(of_value, of_key(Hasher::Xxh3, b"raw/0@7"));
+        assert_ne!(of_value, source, "an id with the text of a source is another id");
+        assert_eq!(by_source.identify(&SampleRecord::default()), None);
+        assert_eq!(by_source.fingerprint(), rule(&["key"], Hasher::Xxh3).fingerprint());
     }
 
     #[test]

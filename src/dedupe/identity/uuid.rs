@@ -17,6 +17,15 @@ pub(super) fn uuid(text: &[u8]) -> Option<[u8; 16]> {
     (seen <= 0x0f).then_some(bytes)
 }
 
+/// The text of a UUID: 8-4-4-4-12 lower-case hex digits.
+pub(super) fn hyphenated(bytes: [u8; 16]) -> [u8; 36] {
+    let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
+    let mut digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0x0f)]);
+    std::array::from_fn(|place| {
+        if [8, 13, 18, 23].contains(&place) { b'-' } else { digits.next().unwrap_or_default() }
+    })
+}
+
 fn without_hyphens(text: &[u8; 36]) -> Option<[u8; 32]> {
     let hyphens = [8, 13, 18, 23].map(|at: usize| text.get(at).copied());
     if hyphens != [Some(b'-'); 4] {

@@ -52,7 +52,7 @@ impl KafkaSource {
         } else {
             assigned.clear();
         }
-        self.fetched.keep(|partition| assigned.contains_key(&partition_id(partition)));
+        self.fetched.keep(|_, partition| assigned.contains_key(&partition_id(partition)));
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ const FORWARD_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Fetched {
     events: Queue,
     records: Queue,
-    /// The queues of the assigned partitions.
-    partitions: RefCell<BTreeMap<i32, Queue>>,
+    /// The queues of the assigned partitions, by topic and partition.
+    partitions: RefCell<BTreeMap<(CString, i32), Queue>>,
     /// When they were forwarded.
     forwarded: Cell<Instant>,
     /// Taken from the queue and not yet returned, because an error was returned first.
@@ -115,7 +115,7 @@ impl Fetched {
             let queue = unsafe {
                 sys::rd_kafka_queue_get_partition(consumer.client().native_ptr(), topic.as_ptr(), partition)
             };
-            all.extend(NonNull::new(queue).map(|queue| (partition, Queue(queue))));
+            all.extend(NonNull::new(queue).map(|queue| ((topic.clone(), partition), Queue(queue))));
         }
         drop(all);
         self.forward();
@@ -125,14 +125,14 @@ impl Fetched {
     }
 
     /// Discards the records of partitions that were taken from the queue, because the partitions are sought or released.
-    pub fn discard(&self, is_discarded: impl Fn(i32) -> bool) {
-        self.held.borrow_mut().retain(|message| !is_discarded(message.place().0));
+    pub fn discard(&self, is_discarded: impl Fn(&CStr, i32) -> bool) {
+        self.held.borrow_mut().retain(|message| !is_discarded(message.topic(), message.place().0));
     }
 
     /// Reads only these of its partitions from now on.
-    pub fn keep(&self, is_kept: impl Fn(i32) -> bool) {
-        self.discard(|partition| !is_kept(partition));
-        self.partitions.borrow_mut().retain(|partition, _| is_kept(*partition));
+    pub fn keep(&self, is_kept: impl Fn(&CStr, i32) -> bool) {
+        self.discard(|topic, partition| !is_kept(topic, partition));
+        self.partitions.borrow_mut().retain(|(topic, partition), _| is_kept(topic, *partition));
     }
 
     /// Forwards the queues of the partitions.

@@ -101,6 +101,16 @@ impl Message<'_> {
         (self.parts().partition, self.parts().offset)
     }
 
+    /// The name of its topic; empty for an error that is not about a topic.
+    pub fn topic(&self) -> &CStr {
+        let topic = self.parts().rkt;
+        if topic.is_null() {
+            return c"";
+        }
+        // SAFETY: the message keeps its topic alive, and the topic has a name that never changes.
+        unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(topic)) }
+    }
+
     /// Partition and offset of the record.
     pub fn coordinates(&self) -> Coordinates {
         let (partition, offset) = self.place();

@@ -282,7 +282,7 @@ impl<W: WorkerPorts> Step<'_, W> {
     ) -> Result<Outcome, WorkerError> {
         let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
         match self.options.on_missing {
-            OnMissing::Forward => {
+            OnMissing::Forward | OnMissing::Source => {
                 self.forward(state, record)?;
                 Ok(Outcome::MissingId)
             }

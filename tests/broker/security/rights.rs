@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{LIMIT, sasl, shared};
-use crate::support::secured::DEDUPD;
-use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar};
+use crate::rekey::Rekey;
+use crate::support::secured::{DEDUPD, variable};
+use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar, wait_until};
 
 /// Locked by a test that requires a permission on the cluster, and by a test that removes it: both use the same user.
 static CLUSTER_PERMISSIONS: Mutex<()> = Mutex::new(());
@@ -18,10 +19,15 @@ struct Documented {
 }
 
 impl Documented {
-    /// The lines of the page, for topics of this name.
+    /// The lines of the page for `run`, for topics of this name.
     fn all(name: &str) -> Vec<Self> {
+        Self::below("Permissions", name)
+    }
+
+    /// The lines below this heading.
+    fn below(heading: &str, name: &str) -> Vec<Self> {
         let page = include_str!("../../../docs/security.md");
-        let section = page.split("\n## ").find(|section| section.starts_with("Permissions")).unwrap();
+        let section = page.split("\n## ").find(|section| section.lines().next() == Some(heading)).unwrap();
         let lines = section.lines().filter_map(|line| line.strip_prefix("$acls "));
         lines
             .map(|line| {
@@ -226,4 +232,34 @@ fn the_alter_permission_is_required_when_raw_has_grown() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let findings = pipe.audit();
     assert!(findings.is_clean() && findings.raw == 2, "{findings:?}");
+}
+
+#[test]
+fn the_documented_permissions_of_rekey_are_sufficient_and_reported_when_missing() {
+    let secured = shared();
+    let (kafka, name) = (&secured.kafka, "rekeyed");
+    let topics = ["orders", "payments"].map(|topic| format!("{name}.{topic}"));
+    for topic in &topics {
+        kafka.create_topic(topic, 2, &[]);
+        kafka.produce(topic, 1, &[("a", "1"), ("b", "2")]);
+    }
+    let to = format!("{name}.raw");
+    kafka.create_topic(&to, 3, &[]);
+    let mut rekey = Rekey::new(kafka, &to, &format!("--from {} --from {} --id key", topics[0], topics[1]));
+    rekey.bootstrap = secured.at("SASLTLS");
+    let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "dedupd", DEDUPD);
+    let variables = properties.iter().map(|(name, value)| (variable(name), secured.resolve(value)));
+    rekey.environment = variables.collect();
+    let running = rekey.start();
+    assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
+    let text = running.text();
+    let documented = Documented::below("Permissions of `rekey`", name);
+    for missing in documented.iter().flat_map(Documented::singly) {
+        assert!(text.contains(&missing.join(" ")), "{missing:?} is not in\n{text}");
+    }
+    grant(secured, &documented);
+    let running = rekey.start();
+    let written = || running.metric("dedupd_rekey_written_total");
+    wait_until("the records", LIMIT, || (written() == Some(4.0)).then_some(()));
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }

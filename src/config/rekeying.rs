@@ -1,0 +1,74 @@
+//! The part of the configuration that `dedupd rekey` uses.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::choices::OnGap;
+use super::forms::{ADDRESS, FLAG, Instance, Sources, Span, Word};
+use super::keys::{KafkaConfig, RekeyConfig, SECOND};
+use super::page::Page;
+use super::reading::ConfigReading;
+use super::section::{Form, Section, Table};
+use crate::dedupe::IdSource;
+
+/// The configuration of `rekey`. Keys that only `run` uses may be missing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rekeying {
+    /// Brokers and client properties.
+    pub kafka: KafkaConfig,
+    /// Source topics, target topic, group, partitioner.
+    pub rekey: RekeyConfig,
+    /// `identity.from`: the sources of the id, at least one; several parts form one id.
+    pub id: Vec<IdSource>,
+    /// `group.instance`: the name of this instance in the group, the same after a restart.
+    pub instance: String,
+    /// `group.static_membership`: whether a restarted instance gets its partitions back without a rebalance.
+    pub static_membership: bool,
+    /// `group.session_timeout`: how long the broker waits for heartbeats of a member.
+    pub session_timeout: Duration,
+    /// `group.on_gap`: the policy when a source topic does not contain the committed offset.
+    pub on_gap: OnGap,
+    /// `http.listen`: address and port of metrics and health.
+    pub listen: SocketAddr,
+}
+
+impl Rekeying {
+    /// Reads only the keys of `rekey`. Returns `None` only after a problem was recorded.
+    pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
+        let kafka = KafkaConfig::read("kafka", reading);
+        let rekey = RekeyConfig::read("rekey", reading);
+        let id = Sources.read("identity.from", reading);
+        let instance = Instance.read("group.instance", reading);
+        let static_membership = FLAG.read("group.static_membership", reading);
+        let session_timeout = Span(SECOND).read("group.session_timeout", reading);
+        let on_gap = Word.read("group.on_gap", reading);
+        let listen = ADDRESS.read("http.listen", reading);
+        Some(Self {
+            kafka: kafka?,
+            rekey: rekey?,
+            id: id?,
+            instance: instance?,
+            static_membership: static_membership?,
+            session_timeout: session_timeout?,
+            on_gap: on_gap?,
+            listen: listen?,
+        })
+    }
+
+    /// The effective configuration as TOML, as [`super::Config::show`] prints it.
+    pub fn show(&self) -> String {
+        let mut page = Page::default();
+        Table.print("kafka", &self.kafka, &mut page);
+        Table.print("rekey", &self.rekey, &mut page);
+        page.section("identity");
+        Sources.print("from", &self.id, &mut page);
+        page.section("group");
+        Instance.print("instance", &self.instance, &mut page);
+        FLAG.print("static_membership", &self.static_membership, &mut page);
+        Span(SECOND).print("session_timeout", &self.session_timeout, &mut page);
+        Word.print("on_gap", &self.on_gap, &mut page);
+        page.section("http");
+        ADDRESS.print("listen", &self.listen, &mut page);
+        page.into_text()
+    }
+}

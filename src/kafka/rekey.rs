@@ -1,0 +1,9 @@
+//! The Kafka side of `rekey`: reads many topics as a member of a group, and writes one topic with an idempotent producer.
+
+mod check;
+mod source;
+mod target;
+
+pub(crate) use check::{RekeyTopics, check_rekey};
+pub(crate) use source::{MembershipChange, SourceLog, SourceReader};
+pub(crate) use target::{Acknowledgements, TargetWriter};

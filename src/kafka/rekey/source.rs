@@ -1,0 +1,303 @@
+//! A member of a group that reads many topics.
+//!
+//! The client commits offsets itself, every second, when partitions are released and when it is closed: those that
+//! [`SourceReader::store`] has stored. The client's callback only queues changes of the assignment; the owner handles them with
+//! [`SourceReader::place`] and [`SourceReader::release`].
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
+
+use crate::dedupe::{Offset, PartitionId};
+use crate::kafka::client_config::Settings;
+use crate::kafka::ends::EndReader;
+use crate::kafka::error::{failure, failure_with_permission, is_damage};
+use crate::kafka::log_context::LogContext;
+use crate::kafka::native::{self, Fetched, ReadError};
+use crate::kafka::partitions::{self, kafka_offset, kafka_partition, list_of};
+use crate::kafka::record::RawRecord;
+use crate::ports::{Failure, LogBounds, Remedy};
+
+/// A partition of a source topic.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceLog {
+    pub topic: String,
+    pub partition: PartitionId,
+}
+
+/// `topic/partition`.
+impl fmt::Display for SourceLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.partition)
+    }
+}
+
+/// A change of the assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MembershipChange {
+    /// These partitions were added.
+    Assigned(Vec<SourceLog>),
+    /// These partitions are to be released; their offsets can still be committed.
+    Revoked(Vec<SourceLog>),
+    /// These partitions belong to other members already.
+    Lost(Vec<SourceLog>),
+}
+
+/// Reads many topics as a member of a group.
+pub struct SourceReader {
+    /// Declared first because it must be dropped before the consumer.
+    fetched: Fetched,
+    consumer: BaseConsumer<MemberContext>,
+    ends: EndReader,
+    settings: Settings,
+    assigned: RefCell<BTreeSet<SourceLog>>,
+}
+
+/// The properties of the member, from those of the member of `run`.
+fn config(settings: &Settings) -> ClientConfig {
+    let mut config = settings.source();
+    config
+        .set("enable.auto.commit", "true")
+        .set("auto.commit.interval.ms", "1000")
+        // The assignments are changed incrementally.
+        .set("partition.assignment.strategy", "cooperative-sticky");
+    // A regular expression must not match the target: the output would be read again.
+    let target = format!("^{}$", settings.clean.replace('.', "\\."));
+    let hidden = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
+    let hidden = hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}"));
+    config.set("topic.blacklist", hidden);
+    config
+}
+
+impl SourceReader {
+    /// Subscribes to topics: names, and regular expressions that begin with `^`. `settings.clean` is the target topic.
+    pub fn subscribe(settings: &Settings, from: &[String]) -> Result<Self, Failure> {
+        let doing = format!("joining group {} on topics {}", settings.group, from.join(", "));
+        let fail = |e: KafkaError| failure(&doing, &e);
+        let consumer: BaseConsumer<MemberContext> =
+            config(settings).create_with_context(MemberContext::default()).map_err(fail)?;
+        consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(fail)?;
+        Ok(Self {
+            fetched: Fetched::of(&consumer).map_err(fail)?,
+            consumer,
+            ends: EndReader::new(settings)?,
+            settings: settings.clone(),
+            assigned: RefCell::default(),
+        })
+    }
+
+    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
+        failure_with_permission(&self.settings, &format!("{doing} in group {}", self.settings.group), error)
+    }
+
+    /// The changes of the assignment since the last call, in order.
+    pub fn changes(&self) -> Vec<MembershipChange> {
+        std::mem::take(&mut self.consumer.context().changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether this member has joined the group.
+    pub fn is_member(&self) -> bool {
+        native::membership(self.consumer.client()).is_some_and(|member| member.generation >= 0)
+    }
+
+    /// Passes records on, at most `most`. Waits at most `wait`, and only for the first. After a failure
+    /// that is not to be retried, this reader must be replaced.
+    pub fn poll<'a>(
+        &'a self,
+        records: &mut Vec<RawRecord<'a>>,
+        most: usize,
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        let polled = self.fetched.poll(&self.consumer, (most, wait), &mut |message| {
+            records.push(RawRecord(message));
+        });
+        polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))
+    }
+
+    fn failure_of_read(&self, error: &ReadError) -> Option<Failure> {
+        match error.code {
+            // After `PollExceeded` an event reports the lost assignment, and the next poll rejoins the group.
+            RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
+            RDKafkaErrorCode::AutoOffsetReset => {
+                let what = format!(
+                    "a position is outside of the log of a source topic ({}); the log is read again",
+                    error.reason
+                );
+                Some(Failure::new(Remedy::Abort, what))
+            }
+            code if is_damage(code) && error.at.is_some() => Some(Self::damaged_batch(error)),
+            _ => Some(self.fail("reading the source topics", &error.error())),
+        }
+    }
+
+    /// The client continues behind a damaged batch, so this reader cannot be used any more.
+    fn damaged_batch(error: &ReadError) -> Failure {
+        let (partition, offset) = error.at.unwrap_or_default();
+        let what = format!(
+            "partition {partition} of a source topic holds a damaged batch at offset {offset} ({}: {}); it may have been damaged \
+             in transit, so restart dedupd rekey. If this recurs, find the topic with kafka-dump-log.sh, and elect a replica \
+             that is not damaged as leader, or set the offset of the group behind the batch",
+            error.code, error.reason
+        );
+        Failure::new(Remedy::Stop, what)
+    }
+
+    /// Offset committed by the group, log start and end of each partition, in this order. Sends requests to the brokers, each
+    /// of which takes at most `wait`.
+    pub fn offsets(
+        &self,
+        logs: &[SourceLog],
+        wait: Duration,
+    ) -> Result<Vec<(Option<Offset>, LogBounds)>, Failure> {
+        let mut by_topic: BTreeMap<&str, Vec<PartitionId>> = BTreeMap::new();
+        for log in logs {
+            by_topic.entry(&log.topic).or_default().push(log.partition);
+        }
+        let mut committed = BTreeMap::new();
+        for (topic, partitions) in by_topic {
+            let fail = |e| self.fail(&format!("reading the committed offsets of topic {topic}"), &e);
+            let list = list_of(topic, partitions);
+            for found in native::committed(self.ends.stable().client(), &list, wait).map_err(fail)? {
+                let found = found.map_err(KafkaError::OffsetFetch).map_err(fail)?;
+                committed.insert((topic, found.partition), found.offset);
+            }
+        }
+        let named: Vec<_> = logs.iter().map(|log| (log.topic.as_str(), log.partition)).collect();
+        let bounds = self.ends.bounds(&named, wait)?;
+        let offsets = named.iter().zip(bounds);
+        Ok(offsets.map(|(log, bounds)| (committed.get(log).copied().flatten(), bounds)).collect())
+    }
+
+    /// Reads these partitions from now on, each from its offset. They are not read yet: a record that was fetched before would look
+    /// like the first one behind a gap.
+    pub fn place(&self, starts: &[(SourceLog, Offset)]) -> Result<(), Failure> {
+        let fail = |e| self.fail("accepting partitions", &e);
+        let element =
+            |(log, start): &(SourceLog, Offset)| (log.topic.clone(), log.partition, kafka_offset(*start));
+        let elements: Vec<_> = starts.iter().map(element).collect();
+        let list =
+            partitions::list(elements.iter().map(|(topic, partition, at)| (topic.as_str(), *partition, *at)));
+        let list = list.map_err(fail)?;
+        // The queues of all partitions are opened before the client fetches the first record.
+        for (log, _) in starts {
+            let opened = [kafka_partition(log.partition)].into_iter();
+            self.fetched.assign(&self.consumer, (&log.topic, opened), || Ok(())).map_err(fail)?;
+        }
+        let assign = || self.consumer.incremental_assign(&list);
+        self.fetched.assign(&self.consumer, ("", std::iter::empty()), assign).map_err(fail)?;
+        self.assigned.borrow_mut().extend(starts.iter().map(|(log, _)| log.clone()));
+        self.consumer.context().is_pending.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads these partitions no further. The client commits their stored offsets.
+    pub fn release(&self, logs: &[SourceLog]) -> Result<(), Failure> {
+        let assigned: Vec<SourceLog> = {
+            let all = self.assigned.borrow();
+            logs.iter().filter(|log| all.contains(log)).cloned().collect()
+        };
+        self.unassign(&assigned)?;
+        self.consumer.context().is_pending.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn unassign(&self, logs: &[SourceLog]) -> Result<(), Failure> {
+        let list = partition_list(logs.iter());
+        self.consumer.incremental_unassign(&list).map_err(|e| self.fail("releasing partitions", &e))?;
+        let mut assigned = self.assigned.borrow_mut();
+        assigned.retain(|log| !logs.contains(log));
+        self.fetched.keep(|topic, partition| assigned.contains(&source_log(topic, partition)));
+        Ok(())
+    }
+
+    /// Stores the offsets to continue at, for the next commit.
+    pub fn store<'l>(&self, positions: impl IntoIterator<Item = (&'l SourceLog, Offset)>) {
+        let elements =
+            positions.into_iter().map(|(log, at)| (log.topic.as_str(), log.partition, kafka_offset(at)));
+        // An error means that a partition was released meanwhile: the next member repeats its records.
+        if let Err(error) = partitions::list(elements).and_then(|list| self.consumer.store_offsets(&list)) {
+            tracing::debug!(%error, "offsets of released partitions were not stored");
+        }
+    }
+
+    /// The high watermark of the last fetch response of a partition; `None` before the first.
+    pub fn end(&self, log: &SourceLog) -> Option<Offset> {
+        native::cached_high_watermark(self.consumer.client(), &log.topic, kafka_partition(log.partition))
+    }
+}
+
+/// The partition that the client names.
+fn source_log(topic: &CStr, partition: i32) -> SourceLog {
+    SourceLog { topic: topic.to_string_lossy().into_owned(), partition: partitions::partition_id(partition) }
+}
+
+fn partition_list<'l>(logs: impl Iterator<Item = &'l SourceLog>) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for log in logs {
+        list.add_partition(&log.topic, kafka_partition(log.partition));
+    }
+    list
+}
+
+impl Drop for SourceReader {
+    fn drop(&mut self) {
+        let context = self.consumer.context();
+        context.is_closing.store(true, Ordering::Release);
+        // Closing waits until an earlier change is handled. Closing the client resolves any error of this call.
+        if context.is_pending.load(Ordering::Acquire) {
+            drop(self.consumer.unassign());
+        }
+    }
+}
+
+/// Queues the changes of the assignment.
+#[derive(Default)]
+struct MemberContext {
+    changes: Mutex<Vec<MembershipChange>>,
+    /// The client waits for [`SourceReader::place`] or [`SourceReader::release`].
+    is_pending: AtomicBool,
+    is_closing: AtomicBool,
+}
+
+impl ClientContext for MemberContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        LogContext.error(error, reason);
+    }
+}
+
+impl ConsumerContext for MemberContext {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        if self.is_closing.load(Ordering::Acquire) {
+            // An error means that the assignment is already removed, as intended.
+            drop(consumer.unassign());
+            return;
+        }
+        let log = |topic: &str, partition| {
+            Some(SourceLog { topic: topic.to_owned(), partition: u32::try_from(partition).ok()? })
+        };
+        let logs = list.elements().iter().filter_map(|it| log(it.topic(), it.partition())).collect();
+        self.is_pending.store(true, Ordering::Release);
+        let change = if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            MembershipChange::Assigned(logs)
+        } else if consumer.assignment_lost() {
+            MembershipChange::Lost(logs)
+        } else {
+            MembershipChange::Revoked(logs)
+        };
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+    }
+}

@@ -1,0 +1,144 @@
+//! The idempotent producer of one topic.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{Producer, ProducerContext, ThreadedProducer};
+
+use crate::dedupe::{PartitionId, SOURCE_HEADER};
+use crate::kafka::client_config::Settings;
+use crate::kafka::ends::partitions_of;
+use crate::kafka::error::{failure_with_permission, is_record_error};
+use crate::kafka::log_context::LogContext;
+use crate::kafka::native;
+use crate::kafka::record::RawRecord;
+use crate::kafka::topic::{Outgoing, TopicHandle};
+use crate::ports::{Failure, Remedy};
+
+/// The producer and its topic. After a failure it must be replaced.
+pub struct TargetWriter {
+    /// Declared first because it must be dropped before the client.
+    topic: TopicHandle,
+    client: ThreadedProducer<Reports>,
+    settings: Settings,
+}
+
+/// The records that the broker has acknowledged since the last call, by the numbers given to [`TargetWriter::send`].
+#[derive(Debug, Default)]
+pub struct Acknowledgements {
+    pub numbers: Vec<usize>,
+    /// The number of the first record that failed, and why.
+    pub failed: Option<(usize, RDKafkaErrorCode)>,
+}
+
+impl TargetWriter {
+    /// Creates the producer. `settings.clean` is the topic.
+    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+        let mut config = settings.copier();
+        config
+            // The producer retries without limit, and so keeps the order of each partition.
+            .set("message.timeout.ms", "0")
+            // The owner limits what is in flight.
+            .set("queue.buffering.max.messages", "0")
+            .set("queue.buffering.max.kbytes", "2147483647");
+        let doing = format!("creating the producer of topic {}", settings.clean);
+        let fail = |e: KafkaError| failure_with_permission(settings, &doing, &e);
+        let client: ThreadedProducer<Reports> =
+            config.create_with_context(Reports::default()).map_err(fail)?;
+        let topic = TopicHandle::open(client.client(), &settings.clean).map_err(fail)?;
+        Ok(Self { topic, client, settings: settings.clone() })
+    }
+
+    /// The number of partitions of the topic.
+    pub fn partitions(&self, wait: Duration) -> Result<u32, Failure> {
+        let to = &self.settings.clean;
+        let found = partitions_of(self.client.client(), to, wait)
+            .map_err(|e| self.fail(&format!("reading the partitions of topic {to}"), &e))?;
+        match u32::try_from(found.len()) {
+            Ok(count) if count > 0 => Ok(count),
+            _ => Err(Failure::new(
+                Remedy::Stop,
+                format!(
+                    "topic {to} (rekey.to) does not exist any more; create it again, and restart dedupd rekey"
+                ),
+            )),
+        }
+    }
+
+    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
+        failure_with_permission(&self.settings, doing, error)
+    }
+
+    /// Sends a copy of a record to a partition, with one more header that names its source. The record loses its headers.
+    pub fn send(
+        &self,
+        record: &mut RawRecord<'_>,
+        partition: PartitionId,
+        source: &str,
+        number: usize,
+    ) -> Result<(), Failure> {
+        let copy = Outgoing::moved_from(&mut record.0, number);
+        copy.and_then(|copy| copy.moved_to(partition, (SOURCE_HEADER, source)))
+            .and_then(|mut copy| self.topic.send(self.client.client(), &mut copy))
+            .map_err(|e| self.fail(&format!("writing record {source} to topic {}", self.settings.clean), &e))
+    }
+
+    /// Moves what was acknowledged since the last call to `into`, which is empty.
+    pub fn take_acknowledged(&self, into: &mut Acknowledgements) {
+        let reports = &mut *self.client.context().0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(reports, into);
+    }
+
+    /// Waits at most `wait` until every record is acknowledged or failed.
+    pub fn flush(&self, wait: Duration) {
+        if !native::flush(self.client.client(), wait) {
+            tracing::debug!(wait_ms = wait.as_millis(), "records are still in flight");
+        }
+    }
+
+    /// The failure for a record that was not delivered. A failure to stop means that a new producer does not help.
+    pub fn failure(&self, source: &str, code: RDKafkaErrorCode) -> Failure {
+        let to = &self.settings.clean;
+        if is_record_error(code) {
+            let what = format!(
+                "the broker rejected record {source} for topic {to}: {code}; configure that topic to accept what the source \
+                 topic accepts (max.message.bytes, message.timestamp.after.max.ms, cleanup.policy), and restart"
+            );
+            return Failure::new(Remedy::Stop, what);
+        }
+        self.fail(&format!("writing record {source} to topic {to}"), &KafkaError::MessageProduction(code))
+    }
+}
+
+/// The delivery reports since they were last taken.
+#[derive(Default)]
+struct Reports(Mutex<Acknowledgements>);
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        LogContext.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        LogContext.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let reports = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Ok(_) => reports.numbers.push(number),
+            Err((error, _)) => {
+                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
+                reports.failed.get_or_insert((number, code));
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The source partitions that are assigned to this process, and what is in flight of each.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use super::in_flight::InFlight;
+use crate::dedupe::{Offset, PartitionId};
+use crate::kafka::SourceLog;
+
+/// Most records and bytes of keys and values that are in flight. More are not read until some are acknowledged.
+const MOST_RECORDS: usize = 100_000;
+const MOST_BYTES: usize = 64 << 20;
+/// Low bits of the number of a record, for its number in its partition. The other bits are the placement.
+const RECORD_BITS: u32 = 40;
+
+/// An assigned source partition.
+pub struct AssignedLog {
+    pub log: SourceLog,
+    /// `topic/partition`.
+    pub name: String,
+    /// Records below this offset were returned by the client already.
+    pub next: Offset,
+    pub in_flight: InFlight,
+    /// The position that was stored last for a commit.
+    stored: Option<Offset>,
+}
+
+/// All assigned source partitions. Each time that a partition is placed, it gets a new number, so that acknowledgements of
+/// records that were sent before count no longer.
+#[derive(Default)]
+pub struct AssignedLogs {
+    logs: BTreeMap<u64, AssignedLog>,
+    placements: u64,
+    /// The placement that was looked up last: the client returns records in runs of one partition.
+    last: u64,
+    records: usize,
+    bytes: usize,
+}
+
+impl AssignedLogs {
+    /// The partition is read from this offset on. What was in flight of it counts no longer.
+    pub fn place(&mut self, log: SourceLog, offset: Offset) {
+        self.remove(&log);
+        self.placements += 1;
+        let name = log.to_string();
+        let placed = AssignedLog { log, name, next: offset, in_flight: InFlight::at(offset), stored: None };
+        self.logs.insert(self.placements, placed);
+    }
+
+    /// The partition is no longer assigned.
+    pub fn remove(&mut self, log: &SourceLog) {
+        let placement = self.logs.iter().find(|(_, assigned)| assigned.log == *log).map(|(place, _)| *place);
+        if let Some(removed) = placement.and_then(|placement| self.logs.remove(&placement)) {
+            let (records, bytes) = removed.in_flight.unacknowledged();
+            self.records -= records;
+            self.bytes -= bytes;
+        }
+    }
+
+    /// All assigned partitions.
+    pub fn all(&self) -> impl Iterator<Item = &AssignedLog> {
+        self.logs.values()
+    }
+
+    /// The assigned partition that a record is from.
+    pub fn of_record(&mut self, topic: &CStr, partition: PartitionId) -> Option<&mut AssignedLog> {
+        let is_it = |assigned: &AssignedLog| {
+            assigned.log.partition == partition && assigned.log.topic.as_bytes() == topic.to_bytes()
+        };
+        if !self.logs.get(&self.last).is_some_and(is_it) {
+            self.last = *self.logs.iter().find(|(_, assigned)| is_it(assigned))?.0;
+        }
+        self.logs.get_mut(&self.last)
+    }
+
+    /// Counts a record of the partition that [`AssignedLogs::of_record`] returned last. Returns its number among all records.
+    pub fn send(&mut self, offset: Offset, bytes: usize) -> usize {
+        let number = self.logs.get_mut(&self.last).map_or(0, |log| log.in_flight.send(offset, bytes));
+        self.records += 1;
+        self.bytes += bytes;
+        number_of(self.last, number)
+    }
+
+    /// Takes back the last [`AssignedLogs::send`], because the record could not be sent.
+    pub fn unsend(&mut self, bytes: usize) {
+        if let Some(log) = self.logs.get_mut(&self.last) {
+            log.in_flight.unsend();
+        }
+        self.records -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Marks a record as acknowledged. Returns false when its partition was placed again since it was sent.
+    pub fn acknowledge(&mut self, number: usize) -> bool {
+        let (placement, record) = from_number(number);
+        let log = self.logs.get_mut(&placement);
+        let Some(bytes) = log.and_then(|log| log.in_flight.acknowledge(record)) else { return false };
+        self.records -= 1;
+        self.bytes -= bytes;
+        true
+    }
+
+    /// The name of the partition of a record.
+    pub fn name_of(&self, number: usize) -> Option<&str> {
+        self.logs.get(&from_number(number).0).map(|log| log.name.as_str())
+    }
+
+    /// Number of records in flight.
+    pub fn in_flight(&self) -> usize {
+        self.records
+    }
+
+    /// Whether more records may be read.
+    pub fn has_room(&self) -> bool {
+        self.records < MOST_RECORDS && self.bytes < MOST_BYTES
+    }
+
+    /// The positions that have changed since the last call.
+    pub fn changed_positions(&mut self) -> Vec<(&SourceLog, Offset)> {
+        let changed = self.logs.values_mut().filter_map(|log| {
+            let position = log.in_flight.position();
+            let is_new = log.stored.replace(position) != Some(position);
+            is_new.then_some((&log.log, position))
+        });
+        changed.collect()
+    }
+}
+
+/// The placement and the number in its partition, as one number that the client returns with the acknowledgement.
+fn number_of(placement: u64, record: u64) -> usize {
+    usize::try_from((placement << RECORD_BITS) | (record & ((1 << RECORD_BITS) - 1))).unwrap_or(usize::MAX)
+}
+
+fn from_number(number: usize) -> (u64, u64) {
+    let number = number as u64;
+    (number >> RECORD_BITS, number & ((1 << RECORD_BITS) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(partition: PartitionId) -> SourceLog {
+        SourceLog { topic: "a".to_owned(), partition }
+    }
+
+    fn positions(logs: &mut AssignedLogs) -> Vec<(PartitionId, Offset)> {
+        logs.changed_positions().into_iter().map(|(log, at)| (log.partition, at)).collect()
+    }
+
+    #[test]
+    fn each_partition_has_its_own_position() {
+        let mut logs = AssignedLogs::default();
+        logs.place(log(0), 10);
+        logs.place(log(1), 20);
+        assert_eq!(positions(&mut logs), [(0, 10), (1, 20)]);
+        let mut send = |partition, offset| {
+            assert!(logs.of_record(c"a", partition).is_some());
+            logs.send(offset, 5)
+        };
+        let numbers = [send(0, 10), send(1, 20), send(0, 11), send(1, 21)];
+        assert!(logs.of_record(c"b", 0).is_none() && logs.of_record(c"a", 2).is_none());
+        assert!(logs.acknowledge(numbers[3]) && logs.acknowledge(numbers[0]));
+        assert_eq!(positions(&mut logs), [(0, 11)]);
+        assert_eq!(logs.name_of(numbers[3]), Some("a/1"));
+        assert!(logs.acknowledge(numbers[1]) && logs.acknowledge(numbers[2]));
+        assert_eq!((positions(&mut logs), logs.in_flight()), (vec![(0, 12), (1, 22)], 0));
+        assert_eq!(positions(&mut logs), []);
+    }
+
+    #[test]
+    fn a_partition_that_is_placed_again_ignores_earlier_acknowledgements() {
+        let mut logs = AssignedLogs::default();
+        logs.place(log(0), 0);
+        logs.of_record(c"a", 0).unwrap();
+        let before = logs.send(0, 7);
+        logs.place(log(0), 0);
+        assert_eq!((logs.in_flight(), logs.bytes, logs.name_of(before)), (0, 0, None));
+        logs.of_record(c"a", 0).unwrap();
+        let after = logs.send(0, 7);
+        assert!(!logs.acknowledge(before));
+        assert_eq!(positions(&mut logs), [(0, 0)]);
+        assert!(logs.acknowledge(after));
+        assert_eq!(positions(&mut logs), [(0, 1)]);
+        logs.remove(&log(0));
+        assert_eq!((positions(&mut logs), logs.acknowledge(after)), (vec![], false));
+    }
+
+    #[test]
+    fn reading_pauses_at_the_limits() {
+        let mut logs = AssignedLogs::default();
+        logs.place(log(0), 0);
+        logs.of_record(c"a", 0).unwrap();
+        let large = logs.send(0, MOST_BYTES);
+        assert!(!logs.has_room());
+        assert!(logs.acknowledge(large) && logs.has_room());
+        for offset in 0..MOST_RECORDS as u64 {
+            logs.send(offset, 1);
+        }
+        assert!(!logs.has_room());
+        logs.unsend(1);
+        assert!(logs.has_room());
+    }
+}
