@@ -58,6 +58,7 @@ fn measure(kafka: &Kafka, partitions: i32, records: u64) {
         partitions,
         repeats_percent: 10,
         repeats_among: 500_000,
+        are_repeats_anywhere: false,
         value_bytes: 200,
     };
     fill(kafka, &pipe.raw, traffic);

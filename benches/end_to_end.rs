@@ -59,6 +59,7 @@ fn compare(kafka: &Kafka, letter: char, shape: Shape) {
         partitions: PARTITIONS,
         repeats_percent: 10,
         repeats_among: if shape == Shape::Json { usize::MAX } else { 500_000 },
+        are_repeats_anywhere: false,
         value_bytes: shape.value_bytes(),
     };
     kafka.create_topic(&raw, usize::try_from(PARTITIONS).unwrap(), &[]);

@@ -146,6 +146,7 @@ fn traffic(shape: Shape, records: u64, repeats_percent: u8) -> Traffic {
         partitions: PARTITIONS,
         repeats_percent,
         repeats_among: if shape == Shape::Opaque { usize::MAX } else { 500_000 },
+        are_repeats_anywhere: false,
         value_bytes: shape.value_bytes(),
     }
 }

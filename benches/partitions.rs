@@ -107,6 +107,8 @@ impl Bench<'_> {
             partitions: self.partitions,
             repeats_percent: 10,
             repeats_among: usize::MAX,
+
+            are_repeats_anywhere: false,
             value_bytes: Shape::Json.value_bytes(),
         };
         fill(self.kafka, &self.pipe.raw, traffic);

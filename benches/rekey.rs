@@ -98,6 +98,7 @@ fn compare(kafka: &Kafka, letter: char, shape: Shape) {
         partitions: PARTITIONS,
         repeats_percent: 10,
         repeats_among: 500_000,
+        are_repeats_anywhere: false,
         value_bytes: shape.value_bytes(),
     };
     kafka.create_topic(&from, usize::try_from(PARTITIONS).unwrap(), &[]);

@@ -54,6 +54,8 @@ fn whole(kafka: &Kafka, rounds: usize) {
             partitions: PARTITIONS,
             repeats_percent: 0,
             repeats_among: 1,
+
+            are_repeats_anywhere: false,
             value_bytes: 0,
         },
     );

@@ -87,10 +87,12 @@ pub struct Traffic {
     pub shape: Shape,
     pub records: u64,
     pub partitions: i32,
-    /// Percentage of records with the id of an earlier record of the partition.
+    /// Percentage of records with the id of an earlier record.
     pub repeats_percent: u8,
     /// A repeat has one of this many last ids of all partitions.
     pub repeats_among: usize,
+    /// A repeat has an id of any partition, not only of its own.
+    pub are_repeats_anywhere: bool,
     /// Size of a value. Shorter events are padded, longer ones are unchanged.
     pub value_bytes: usize,
 }
@@ -153,12 +155,15 @@ pub fn fill(kafka: &Kafka, topic: &str, traffic: Traffic) {
         .set("delivery.report.only.error", "true");
     let producer: ThreadedProducer<_> = config.create().expect("a producer");
     let mut random = fastrand::Rng::with_seed(20_261_121);
-    let mut known: Vec<VecDeque<u128>> = vec![VecDeque::new(); usize::try_from(traffic.partitions).unwrap()];
+    let partitions = usize::try_from(traffic.partitions).unwrap();
+    let mut known: Vec<VecDeque<u128>> =
+        vec![VecDeque::new(); if traffic.are_repeats_anywhere { 1 } else { partitions }];
     let kept = (traffic.repeats_among / known.len()).max(1);
     let mut value = String::new();
     for number in 0..traffic.records {
-        let partition = random.usize(..known.len());
-        let ids = &mut known[partition];
+        let partition = random.usize(..partitions);
+        let place = partition % known.len();
+        let ids = &mut known[place];
         let id = if !ids.is_empty() && random.u8(..100) < traffic.repeats_percent {
             ids[random.usize(..ids.len())]
         } else {
