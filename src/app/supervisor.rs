@@ -195,7 +195,6 @@ fn spawn(
             let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
             let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
-            let worker = if is_exclusive { worker.exclusive() } else { worker };
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };

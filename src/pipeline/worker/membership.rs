@@ -46,9 +46,9 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// From now on the worker leaves the group when another one is the active one.
-    pub(crate) fn make_exclusive(&mut self) {
-        self.exclusive = Some(Exclusive::default());
+    /// Of a worker that has not joined yet; `is_exclusive` is whether it leaves the group when another worker is the active one.
+    pub(crate) fn new(is_exclusive: bool) -> Self {
+        Self { exclusive: is_exclusive.then(Exclusive::default), ..Self::default() }
     }
 
     /// Another process may have replaced this member. A single process is replaced once per outage, so a few times are
@@ -116,14 +116,14 @@ impl<W: WorkerPorts> Parts<W> {
                 for id in ids {
                     self.ctx.partitions.insert(Partition::assigned(id, now));
                 }
-                let owns_first = self.ctx.partitions.get(0).is_some();
-                self.membership.exclusive.iter_mut().for_each(|it| it.assigned(owns_first, now));
+                self.evaluate_assignment();
                 Ok(())
             }
             GroupEvent::Revoked(ids) => {
                 failpoint::pass("after_revoke");
                 let committed = self.committer.commit(&mut self.ctx, source);
                 let released = self.release(source, &ids);
+                self.evaluate_assignment();
                 committed.and(released)
             }
             GroupEvent::Lost(ids) => {
@@ -139,6 +139,11 @@ impl<W: WorkerPorts> Parts<W> {
                 aborted.and(released)
             }
         }
+    }
+
+    fn evaluate_assignment(&mut self) {
+        let (owns_first, now) = (self.ctx.partitions.get(0).is_some(), self.ctx.clock.elapsed());
+        self.membership.exclusive.iter_mut().for_each(|it| it.assigned(owns_first, now));
     }
 
     /// Releases partitions. Their committed state is marked as confirmed in the local store, so that they load

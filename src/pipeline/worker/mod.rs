@@ -76,7 +76,7 @@ impl<W: WorkerPorts> Worker<W> {
         let parts = Parts {
             committer: Committer::new(sink),
             recovery: Recovery::default(),
-            membership: Membership::default(),
+            membership: Membership::new(options.is_topic_wide()),
             stalls: StallCheck::default(),
             admin: Admin::default(),
             unreachable: false,
@@ -106,15 +106,8 @@ impl<W: WorkerPorts> Worker<W> {
         self
     }
 
-    /// Makes the worker leave the group when another worker is the active one: [`Worker::run`] then returns before
-    /// `stop` is set.
-    #[must_use]
-    pub fn exclusive(mut self) -> Self {
-        self.parts.membership.make_exclusive();
-        self
-    }
-
-    /// Runs until `stop` is set, then commits the open transaction, leaves the group and returns.
+    /// Runs until `stop` is set, or, in topic scope, until another worker is the active one. Then commits the open transaction,
+    /// leaves the group and returns.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
             self.iterate()?;
@@ -123,6 +116,11 @@ impl<W: WorkerPorts> Worker<W> {
             tracing::info!("this instance is not the active one any more: leaving the group");
         }
         self.finish()
+    }
+
+    /// Whether the worker has to leave the group, because another one is the active one. Only in topic scope.
+    pub fn gives_way(&self) -> bool {
+        self.parts.gives_way()
     }
 
     /// One iteration of the poll loop: serves group events, prepares producer and partitions, moves records.

@@ -18,7 +18,7 @@ impl Life {
         self.is_topic_wide() && has_other && (cluster.chance.is_quiet() || cluster.chance.rng.u8(0..20) > 0)
     }
 
-    /// A member without the first partition leaves when another one has it. The topic monitor sometimes reads where raw ends.
+    /// A worker leaves when another one is the active one. The topic monitor sometimes reads where raw ends.
     pub(super) fn elect(&mut self, worker: usize) {
         if !self.is_topic_wide() {
             return;
@@ -26,9 +26,8 @@ impl Life {
         let leaves = {
             let mut cluster = self.universe.cluster.borrow_mut();
             self.read_ends(worker, &mut cluster);
-            let is_other = cluster.group.worker_of(0).is_some_and(|owner| owner != worker);
-            let is_member = cluster.group.workers().any(|member| member == worker);
-            is_other && is_member && (cluster.chance.is_quiet() || cluster.chance.rng.u8(0..4) == 0)
+            drop(cluster);
+            self.universe.workers[worker].borrow().as_ref().is_some_and(SimWorker::gives_way)
         };
         if leaves {
             self.leave(worker);
