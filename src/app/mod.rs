@@ -33,9 +33,11 @@ use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::http;
-use crate::kafka::{self, CheckError, Closing, Topology, Wanted};
+use crate::kafka::{self, CheckError, Closing, SampleLimits, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
 
+/// What `check` samples at most: the newest records of raw, and the time for reading them.
+const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
 /// Time limit for the workers to commit and to leave the group after a signal.
 const STOP: Duration = Duration::from_secs(9);
 
@@ -188,6 +190,17 @@ pub fn check(config: &Config) -> Result<Topology, ExitError> {
     kafka::check(&settings, wanted, &Closing::default()).map_err(|error| match error {
         CheckError::Unreachable(what) => ExitError::new(Exit::StartUp, format!("no broker answers: {what}")),
         other => ExitError::from(other),
+    })
+}
+
+/// What a sample of raw shows about `dedupe.scope`, in one line. A topic that cannot be sampled is no failed check.
+pub fn scope_advice(config: &Config) -> Result<String, ExitError> {
+    let rule = assembly::rule(config, hasher(&config.identity.hash)?);
+    Ok(match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &rule) {
+        Ok(sample) => sample.advice(Some(config.dedupe.scope)),
+        Err(error) => {
+            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
+        }
     })
 }
 

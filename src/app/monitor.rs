@@ -48,7 +48,12 @@ pub(super) fn start_monitor(
     let settings = settings(&service.config, 0);
     let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
     let mut monitor = Monitor {
-        topics: TopicMonitor::new(&settings, start, service.config.topics.create)?,
+        topics: TopicMonitor::new(
+            &settings,
+            start,
+            service.config.topics.create,
+            service.config.dedupe.scope,
+        )?,
         ends: LogEnds::new(&settings).map_err(operator)?,
         group: GroupMonitor::new(&settings).map_err(operator)?,
         ownership: Ownership::default(),

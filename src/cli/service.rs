@@ -128,7 +128,8 @@ Exit codes:
      recreated topic";
 
 pub(super) const CHECK_HELP: &str = "\
-Prints the effective configuration without secrets, and then the result of the checks.
+Prints the effective configuration without secrets, the scope that a sample of the raw topic
+recommends, and then the result of the checks.
 
 Examples:
   dedupd check --config /etc/dedupd.toml

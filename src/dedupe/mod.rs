@@ -19,6 +19,6 @@ pub use identity::{
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    Bloom, BloomLimits, CopyOf, IndexBytes, IndexKey, OwnerIndex, Owners, TimeSource, TopicFilter, Verdict,
-    Window, WindowBounds, WindowLimits, bloom, index,
+    Bloom, BloomLimits, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex,
+    Owners, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, bloom, index,
 };

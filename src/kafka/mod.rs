@@ -25,6 +25,7 @@ mod record;
 mod rekey;
 mod rights;
 mod sample;
+mod scope_advice;
 mod settle;
 mod side_log;
 mod state_topic;
@@ -49,6 +50,6 @@ pub(crate) use rekey::{
     Acknowledgements, MembershipChange, RekeyTopics, SourceLog, SourceReader, TargetWriter, check_rekey,
 };
 pub use sample::sample;
-pub(crate) use sample::{SampleError, Sampling, TopicSample};
+pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};
 pub use state_topic::KafkaStateLog;
 pub(crate) use topic_monitor::{TopicError, TopicMonitor};

@@ -1,4 +1,4 @@
-//! Samples a live raw topic: the record rate and the share of duplicates. It only reads.
+//! Samples a live raw topic: the record rate, the share of duplicates, and the copies in other partitions. It only reads.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,12 +11,14 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use serde::Serialize;
 
+use super::client_config::Settings;
 use super::connection::error_text;
 use super::ends::{Listed, partitions_of};
 use super::error::failure;
 use super::log_context::LogContext;
-use super::reader::{BatchReader, Ranges};
+use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
+use crate::clock;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
 
@@ -52,7 +54,7 @@ pub struct TopicSample {
     /// Records with the same id as an earlier record of the sample in the same partition. Duplicates that are further apart
     /// are not counted, so the figure tends to be too low.
     pub repeats: u64,
-    /// Records with an id that the sample has in another partition. dedupd does not recognise them as duplicates.
+    /// Records with an id that the sample has in another partition, and not before in their own. Partition scope forwards them.
     pub elsewhere: u64,
     /// Ids that the sample has in more than one partition.
     pub moved_ids: u64,
@@ -81,16 +83,8 @@ impl fmt::Display for TopicSample {
             "duplicates"
         )?;
         let elsewhere = self.elsewhere as f64 / self.with_id.max(1) as f64 * 100.0;
-        write!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
-        if self.moved_ids == 0 {
-            return writeln!(f);
-        }
-        writeln!(
-            f,
-            ", of {} ids: dedupd does not recognise them,\n  {:<30} because each partition has a window of its own. \
-             Produce to raw with the id as key",
-            self.moved_ids, ""
-        )
+        writeln!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
+        writeln!(f, "  {:<30} {}", "scope", self.advice(None))
     }
 }
 
@@ -130,21 +124,30 @@ pub fn sample(
     now_ms: i64,
     seen: &dyn Fn(u64),
 ) -> Result<TopicSample, SampleError> {
-    let consumer = sampling.consumer()?;
-    let reader = BatchReader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
-    let reading = SampleReading { sampling, reader };
-    let ends = reading.ends()?;
-    if ends.is_empty() {
-        let what = format!("topic {} does not exist; correct --raw", sampling.topic);
-        return Err(Failure::new(Remedy::Stop, what).into());
-    }
-    let mut sample = TopicSample {
-        partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX),
-        events_per_second: reading.rate(&ends, now_ms)?,
-        ..TopicSample::default()
-    };
-    reading.count(&ends, rule, &mut sample, seen)?;
-    Ok(sample)
+    let limits = SampleLimits { records: sampling.records, time: Duration::MAX };
+    let (reading, ends) = SampleReading::open(&sampling.topic, limits, sampling.consumer()?)?;
+    let events_per_second = reading.rate(&ends, now_ms)?;
+    Ok(TopicSample { events_per_second, ..reading.count(&ends, rule, seen)? })
+}
+
+/// What a sample takes at most.
+#[derive(Debug, Clone, Copy)]
+pub struct SampleLimits {
+    /// How many of the newest records are read, over all partitions.
+    pub records: u64,
+    /// No further records are read after this time. A broker that does not respond has longer time limits.
+    pub time: Duration,
+}
+
+/// Samples the raw topic of a service without its rate, which takes one read less. It needs no rights beside those of the service.
+pub fn sample_ids(
+    settings: &Settings,
+    limits: SampleLimits,
+    rule: &IdentityRule,
+) -> Result<TopicSample, SampleError> {
+    let consumer = reader::client(settings, "read_committed")?;
+    let (reading, ends) = SampleReading::open(&settings.raw, limits, consumer)?;
+    Ok(reading.count(&ends, rule, &|_| ())?)
 }
 
 impl Sampling {
@@ -167,13 +170,30 @@ impl Sampling {
 }
 
 struct SampleReading<'a> {
-    sampling: &'a Sampling,
+    topic: &'a str,
+    limits: SampleLimits,
     reader: BatchReader,
 }
 
-impl SampleReading<'_> {
+impl<'a> SampleReading<'a> {
+    /// A client, and the log start and end offsets of the topic.
+    fn open(
+        topic: &'a str,
+        limits: SampleLimits,
+        consumer: BaseConsumer<LogContext>,
+    ) -> Result<(Self, Ranges), SampleError> {
+        let reader = BatchReader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
+        let reading = Self { topic, limits, reader };
+        let ends = reading.ends()?;
+        if ends.is_empty() {
+            let what = format!("topic {topic} does not exist; correct --raw");
+            return Err(Failure::new(Remedy::Stop, what).into());
+        }
+        Ok((reading, ends))
+    }
+
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        failure(&format!("{doing} topic {}", self.sampling.topic), error)
+        failure(&format!("{doing} topic {}", self.topic), error)
     }
 
     /// One offset of each of these partitions; see [`Listed::request`].
@@ -182,13 +202,13 @@ impl SampleReading<'_> {
         partitions: impl IntoIterator<Item = PartitionId>,
         place: KafkaOffset,
     ) -> Result<Listed, KafkaError> {
-        let logs = partitions.into_iter().map(|partition| (self.sampling.topic.as_str(), partition));
+        let logs = partitions.into_iter().map(|partition| (self.topic, partition));
         Listed::request(&self.reader.consumer, logs, place, REQUEST_TIMEOUT)
     }
 
     /// The log start and end offsets.
     fn ends(&self) -> Result<Ranges, Failure> {
-        let topic = self.sampling.topic.as_str();
+        let topic = self.topic;
         let fail = |e: KafkaError| self.fail("reading the log start and end offsets of", &e);
         let partitions =
             partitions_of(self.reader.consumer.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
@@ -207,7 +227,7 @@ impl SampleReading<'_> {
         let begins = self.listed(ends.keys().copied(), KafkaOffset::Offset(begin_ms)).map_err(fail)?;
         let mut appended = 0;
         for (partition, range) in ends {
-            let begin = begins.find((&self.sampling.topic, *partition)).map_err(fail)?.unwrap_or(range.end);
+            let begin = begins.find((self.topic, *partition)).map_err(fail)?.unwrap_or(range.end);
             appended += range.end.saturating_sub(begin.max(range.start));
         }
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
@@ -223,36 +243,33 @@ impl SampleReading<'_> {
                 (Some(oldest), Some(ms)) => Some(ms.min(oldest)),
                 (known, ms) => known.or(ms),
             };
+            true
         })?;
         Ok(oldest)
     }
 
-    fn count(
-        &self,
-        ends: &Ranges,
-        rule: &IdentityRule,
-        sample: &mut TopicSample,
-        seen: &dyn Fn(u64),
-    ) -> Result<(), Failure> {
-        let share = self.sampling.records / (ends.len() as u64).max(1);
+    fn count(&self, ends: &Ranges, rule: &IdentityRule, seen: &dyn Fn(u64)) -> Result<TopicSample, Failure> {
+        let share = self.limits.records / (ends.len() as u64).max(1);
         let newest = |it: &Range<Offset>| it.end.saturating_sub(share).max(it.start)..it.end;
         let newest = ends.iter().map(|(partition, range)| (*partition, newest(range)));
-        let mut known = SampledIds::default();
+        let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+        let mut sample = TopicSample { partitions, ..TopicSample::default() };
+        let (mut known, begun) = (SampledIds::default(), clock::monotonic());
         self.read(&newest.collect(), &mut |record| {
             sample.read += 1;
             if let Some(identity) = rule.identify(record) {
-                known.count(record.coordinates().partition, identity, sample);
+                known.count(record.coordinates().partition, identity, &mut sample);
             }
             seen(sample.read);
-        })
+            begun.elapsed() < self.limits.time
+        })?;
+        Ok(sample)
     }
 
-    /// Passes the records of these offset ranges to `visit`.
-    fn read(&self, ranges: &Ranges, visit: &mut dyn FnMut(&RawRecord<'_>)) -> Result<(), Failure> {
-        self.reader.read(&self.sampling.topic, ranges, MAX_IDLE, &mut |message| {
-            visit(&RawRecord(message));
-            true
-        })
+    /// Passes the records of these offset ranges to `visit`, which returns whether the partition is read further.
+    fn read(&self, ranges: &Ranges, visit: &mut dyn FnMut(&RawRecord<'_>) -> bool) -> Result<(), Failure> {
+        let wait = MAX_IDLE.min(self.limits.time);
+        self.reader.read(self.topic, ranges, wait, &mut |message| visit(&RawRecord(message)))
     }
 }
 
@@ -262,14 +279,17 @@ mod tests {
 
     #[test]
     fn copies_in_the_same_partition_and_in_others_are_counted_apart() {
-        let (mut ids, mut sample) = (SampledIds::default(), TopicSample::default());
+        let empty = TopicSample { partitions: 3, read: 8, ..TopicSample::default() };
+        let (mut ids, mut sample) = (SampledIds::default(), empty);
         for (partition, id) in [(0, 1), (0, 1), (1, 1), (1, 1), (2, 1), (0, 2), (1, 3), (2, 3)] {
             ids.count(partition, Identity([id; 16]), &mut sample);
         }
         assert_eq!((sample.with_id, sample.repeats, sample.elsewhere, sample.moved_ids), (8, 2, 3, 2));
         let text = sample.to_string();
-        assert!(text.contains("37.50 % of the newest 0, of 2 ids: dedupd does not recognise them"), "{text}");
-        let none = TopicSample { with_id: 4, read: 5, ..TopicSample::default() };
-        assert!(none.to_string().ends_with(" 0.00 % of the newest 5\n"), "{none}");
+        assert!(text.contains("37.50 % of the newest 8\n"), "{text}");
+        assert!(
+            text.contains("scope                          2 ids of the sample are in several partitions"),
+            "{text}"
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::admin::{CheckError, FoundTopics, TopicAdmin, Topology};
 use super::client_config::Settings;
 use super::topics::{self, TopicShape};
+use crate::config::Scope;
 
 /// Time limit of one request. A check sends several requests, and a stop waits until the check ends.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -17,6 +18,8 @@ pub struct TopicMonitor {
     admin: TopicAdmin,
     /// Whether partitions may be added to the clean and the state topic.
     create: bool,
+    /// Where an id counts once.
+    scope: Scope,
     /// Topic ids of raw, clean and state at the start; `None` until the broker reports them.
     ids: [Option<String>; 3],
     /// Partitions of the raw topic at the last check.
@@ -64,11 +67,18 @@ impl From<CheckError> for TopicError {
 }
 
 impl TopicMonitor {
-    /// Creates the clients. `start` is the result of the start-up checks; `create` allows adding partitions.
-    pub fn new(settings: &Settings, start: &Topology, create: bool) -> Result<Self, CheckError> {
+    /// Creates the clients. `start` is the result of the start-up checks; `create` allows adding partitions. `scope` is where an
+    /// id counts once.
+    pub fn new(
+        settings: &Settings,
+        start: &Topology,
+        create: bool,
+        scope: Scope,
+    ) -> Result<Self, CheckError> {
         Ok(Self {
             admin: TopicAdmin::new(settings, REQUEST_TIMEOUT)?,
             create,
+            scope,
             ids: start.topic_ids.clone(),
             raw: start.partitions,
             reported: Vec::new(),
@@ -93,7 +103,11 @@ impl TopicMonitor {
             state.shared = shared(&found);
         }
         if raw > self.raw {
-            state.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw));
+            state.warnings.push(topics::growth_warning(
+                &self.admin.settings.raw,
+                (self.raw, raw),
+                self.scope,
+            ));
             self.raw = raw;
             state.raw = raw;
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client_config::Settings;
+use crate::config::Scope;
 use crate::dedupe::MOST_PARTITIONS;
 
 /// Whether a topic exists, and its number of partitions.
@@ -157,12 +158,18 @@ pub(super) fn growth_problem(settings: &Settings, raw: usize, too_small: &[(&str
 }
 
 /// The warning about a raw topic that has grown.
-pub(super) fn growth_warning(raw: &str, from: usize, to: usize) -> String {
-    format!(
-        "topic {raw} has grown from {from} to {to} partitions; the new ones are read from the earliest offset. If \
-         producers choose the partition by key, ids now go to other partitions: a duplicate of a record from before \
-         the growth is not detected in its new partition and is forwarded, until the window has passed"
-    )
+pub(super) fn growth_warning(raw: &str, (from, to): (usize, usize), scope: Scope) -> String {
+    let grown = format!(
+        "topic {raw} has grown from {from} to {to} partitions; the new ones are read from the earliest offset"
+    );
+    match scope {
+        Scope::Topic => grown,
+        Scope::Partition => format!(
+            "{grown}. If producers choose the partition by key, ids now go to other partitions: with dedupe.scope = \
+             \"partition\" a duplicate of a record from before the growth is not detected in its new partition and is \
+             forwarded, until the window has passed"
+        ),
+    }
 }
 
 /// The error when a topic has been recreated since the start. `role` is its index among raw, clean and state.

@@ -133,6 +133,11 @@ impl Metrics {
         &self.parts.state.elsewhere
     }
 
+    /// In partition scope, forwarded records of the sample that are copies from another partition.
+    pub fn copies_elsewhere_sampled(&self) -> &IntCounter {
+        &self.parts.state.copies_sampled
+    }
+
     /// Identities overwritten before they expired.
     pub fn evicted_ids(&self) -> &IntCounter {
         &self.parts.state.evicted

@@ -199,6 +199,13 @@ pub(super) const ELSEWHERE: Row = Row::new(
     "records",
     "Duplicates whose owner is in another partition of raw, counted at the commit; dedupd_records_total contains them.",
 );
+pub(super) const COPIES_SAMPLED: Row = Row::new(
+    "dedupd_copies_elsewhere_sampled_total",
+    Counter,
+    "records",
+    "Forwarded copies of records in other partitions of the same worker (dedupe.scope = partition), in a sample of one id in 64: \
+     64 times this is the estimate.",
+);
 pub(super) const EVICTED: Row = Row::new(
     "dedupd_evicted_ids_total",
     Counter,
@@ -330,6 +337,7 @@ pub const TABLE: &[Row] = &[
     KIND_WINDOW_SECONDS,
     KIND_WINDOW_IDS,
     ELSEWHERE,
+    COPIES_SAMPLED,
     EVICTED,
     MISS_RATE,
     FALSE_POSITIVE_RATE,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{PartitionId, TopicFilter};
+use crate::dedupe::{CopySample, PartitionId, TopicFilter};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
@@ -27,6 +27,8 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
     /// In topic scope, what finds copies in other partitions.
     pub(crate) topic: Option<TopicScope>,
+    /// In partition scope, what estimates how many copies in other partitions are forwarded.
+    pub(crate) copies: Option<CopySample>,
     /// The limits in force on the windows of the partitions.
     pub(crate) limits: WindowLimiter,
     pub(crate) log: W::Log,
@@ -52,6 +54,7 @@ impl<W: WorkerPorts> Context<W> {
         Self {
             partitions: Partitions::default(),
             topic,
+            copies: (!options.is_topic_wide()).then(CopySample::default),
             limits: WindowLimiter::default(),
             log,
             store,

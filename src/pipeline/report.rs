@@ -1,6 +1,7 @@
 //! Metrics, status and log of a worker: metrics per committed transaction, status about twice per second, log
 //! messages on changes.
 
+mod copies;
 mod published;
 mod reachability;
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Bloom, Offset, PartitionId, Window};
+use crate::dedupe::{Bloom, CopyEstimate, Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
@@ -18,6 +19,7 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
+use crate::pipeline::report::copies::CopyWarning;
 use crate::pipeline::report::published::{highest_rate, kinds, status};
 use crate::pipeline::report::reachability::Reachability;
 use crate::ports::{Failure, GroupEvent};
@@ -37,6 +39,8 @@ pub struct Tally {
     records: u64,
     /// Duplicates whose owner is in another partition.
     elsewhere: u64,
+    /// In partition scope, the records of the sample.
+    sample: CopyEstimate,
     raw_bytes: u64,
     clean_bytes: u64,
     state_bytes: u64,
@@ -70,6 +74,11 @@ impl Tally {
         self.elsewhere += 1;
     }
 
+    /// Counts a record of the sample that is new in its partition, and whether it is a copy from another one.
+    pub fn sampled(&mut self, is_copy: bool) {
+        self.sample.add(CopyEstimate { new: 1, copies: u64::from(is_copy) });
+    }
+
     /// Number of records read.
     pub fn records(&self) -> u64 {
         self.records
@@ -97,7 +106,7 @@ pub struct WorkerReport {
     /// open at that moment.
     batch_bytes: u64,
     kinds: Vec<KindRate>,
-    warning: StandingWarning,
+    warnings: Warnings,
     last_minute: LastMinute,
 }
 
@@ -143,6 +152,13 @@ impl StandingWarning {
     }
 }
 
+/// What the log repeats.
+#[derive(Debug, Default)]
+struct Warnings {
+    standing: StandingWarning,
+    copies: CopyWarning,
+}
+
 /// Counts committed since the last summary in the log.
 #[derive(Debug, Default)]
 struct LastMinute {
@@ -162,7 +178,7 @@ impl WorkerReport {
             published: Published { status, worker, at: None },
             batch_bytes: 0,
             kinds: Vec::new(),
-            warning: StandingWarning::default(),
+            warnings: Warnings::default(),
             last_minute: LastMinute::default(),
         }
     }
@@ -180,7 +196,7 @@ impl WorkerReport {
 
     /// Sets the standing warning: the status shows it, and the log repeats it once per minute.
     pub(crate) fn set_warning(&mut self, warning: Option<&'static str>) {
-        self.warning.text = warning;
+        self.warnings.standing.text = warning;
     }
 
     /// Logs one summary per minute: what was processed, and the lag.
@@ -215,6 +231,8 @@ impl WorkerReport {
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
         self.metrics.duplicates_elsewhere().inc_by(tally.elsewhere);
+        self.metrics.copies_elsewhere_sampled().inc_by(tally.sample.copies);
+        self.warnings.copies.add(tally.sample);
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
@@ -286,18 +304,24 @@ impl WorkerReport {
         if !self.published.is_due(now) {
             return;
         }
-        self.warning.repeat(now);
+        self.warnings.standing.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
+        let copies = self.warnings.copies.note(now);
+        if let Some((note, true)) = &copies {
+            tracing::warn!(worker = self.published.worker, "{note}");
+        }
         // The first limited window represents all: they share the same limits.
         let limits =
             partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
         let notes = self
-            .warning
+            .warnings
+            .standing
             .text
             .map(str::to_owned)
             .into_iter()
             .chain(transaction.limit().note())
             .chain(limits)
+            .chain(copies.map(|(note, _)| note))
             .collect();
         for (number, kind) in self.kinds.iter_mut().enumerate() {
             kind.false_positive_rate = highest_rate(partitions, number);

@@ -9,7 +9,7 @@ pub mod state;
 
 use std::path::Path;
 
-use crate::app::{ExitError, begin_log, begin_log_quietly, check, run};
+use crate::app::{ExitError, begin_log, begin_log_quietly, check, run, scope_advice};
 use crate::cli::{Command, Exit};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 
@@ -27,6 +27,7 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
             print!("{}", config.show());
             let topology = check(&config)?;
             topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
+            println!("# scope: {}", scope_advice(&config)?);
             println!("# {} partitions; all checks passed", topology.partitions);
         }
         Command::Rekey(args) => rekey::command(&args)?,

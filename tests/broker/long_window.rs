@@ -308,12 +308,23 @@ fn a_plan_samples_the_live_topic() {
     let most = written.len() as f64;
     assert!(rate > most / 120.0 && rate <= most, "{rate} of {most}");
 
+    assert_eq!(report["scope"]["recommended"], Value::Null, "{report}");
+    let advice = report["scope"]["advice"].as_str().unwrap();
+    assert!(advice.ends_with("is in several partitions; nothing to do"), "{advice}");
+
     let limited = plan(&pipe.raw, &["--sample", "300", "--events", "10"]);
     let report: Value = serde_json::from_slice(&limited.stdout).unwrap();
     assert_eq!(
         (&report["sample"]["read"], &report["plan"]["asked"]["events_per_second"]),
         (&300.into(), &10.0.into())
     );
+    let moved: Vec<Draft> = (0..10).map(|n| Draft::id(n % 2, "moved")).collect();
+    pipe.kafka.send(&pipe.raw, &moved);
+    let report: Value = serde_json::from_slice(&plan(&pipe.raw, &[]).stdout).unwrap();
+    assert_eq!((&report["sample"]["elsewhere"], &report["sample"]["moved_ids"]), (&1.into(), &1.into()));
+    assert_eq!(report["scope"]["recommended"], "topic", "{report}");
+    let advice = report["scope"]["advice"].as_str().unwrap();
+    assert!(advice.contains("set dedupe.scope = \"topic\", which drops 1 copy"), "{advice}");
     let missing = plan("no-such-topic", &[]);
     assert_eq!(missing.status.code(), Some(6));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-topic"));

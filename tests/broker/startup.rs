@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Pipe, Sidecar, ports::free_port, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Sidecar, ports::free_port, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -183,6 +183,7 @@ fn a_check_reports_problems_and_creates_nothing() {
             .args(["--clean", &pipe.clean, "--id", "json:/id", "--state-dir"])
             .arg(pipe.dir.path().join("checked"))
             .env("DEDUPD_TOPICS__CREATE", "true")
+            .env("DEDUPD_DEDUPE__SCOPE", "partition")
             .output()
             .unwrap();
         let text = [output.stdout, output.stderr].concat();
@@ -198,6 +199,13 @@ fn a_check_reports_problems_and_creates_nothing() {
     kafka.create_topic(&state, 2, &[("retention.ms", "-1")]);
     let (code, text) = check();
     assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("# scope: raw has no records to sample"), "{text}");
+    kafka.send(&pipe.raw, &[(0, "a"), (1, "a"), (1, "b"), (1, "b")].map(|(at, id)| Draft::id(at, id)));
+    let (code, text) = check();
+    assert_eq!(code, Some(0), "{text}");
+    let advice = "# scope: 1 id of the sample is in several partitions: dedupe.scope = \"partition\" forwards 1 copy; \
+                  set dedupe.scope = \"topic\"";
+    assert!(text.contains(advice), "{text}");
     assert!(text.contains("all checks passed"), "{text}");
     assert_eq!(kafka.committed(&pipe.group(), &pipe.raw, 0), None);
 }

@@ -120,3 +120,37 @@ fn ids_count_once_through_kills_and_growth() {
     assert_once(&pipe);
     assert_audited(&pipe, "json:/id");
 }
+
+#[test]
+fn partition_scope_reports_copies_in_other_partitions() {
+    const COUNT: u64 = 20_000;
+    let pipe = Pipe::new(shared_kafka(), "in-each", 2);
+    let draft = |partition, n: &u64| Draft::id(partition, &format!("event-{n}"));
+    let even: Vec<_> = (0..COUNT).filter(|n| n % 2 == 0).map(|n| draft(0, &n)).collect();
+    let odd: Vec<_> = (0..COUNT).filter(|n| n % 2 == 1).map(|n| draft(1, &n)).collect();
+    (0..2).for_each(|_| [&even, &odd].into_iter().for_each(|drafts| pipe.kafka.send(&pipe.raw, drafts)));
+    let running = pipe.sidecar("a").with("DEDUPD_DEDUPE__SCOPE", "partition").start();
+    wait_until("copies in the same partition to be dropped", LIMIT, || {
+        (running.outcome("duplicate") >= COUNT).then_some(())
+    });
+    let sampled = || running.metric("dedupd_copies_elsewhere_sampled_total").unwrap();
+    let note = "are copies of records in other partitions";
+    // The status is published at least once.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(sampled() < 1.0);
+    let readiness = running.get("/readyz").unwrap();
+    assert!(!readiness.contains(note) && !running.text().contains(note), "{readiness}");
+
+    let swapped: Vec<_> = (0..COUNT).map(|n| draft(i32::from(n % 2 == 0), &n)).collect();
+    pipe.kafka.send(&pipe.raw, &swapped);
+    wait_until("copies in the other partition to be forwarded", LIMIT, || {
+        (running.outcome("forwarded") >= 2 * COUNT).then_some(())
+    });
+    // All of them are copies: a 64th is expected.
+    let copies = sampled();
+    assert!((200.0..440.0).contains(&copies), "{copies}");
+    let readiness = wait_until("the note", LIMIT, || running.get("/readyz").filter(|it| it.contains(note)));
+    assert!(readiness.contains("note: worker 0: about 50.0 % of the records"), "{readiness}");
+    stop(&running);
+    assert_eq!(running.text().matches(note).count(), 1, "{}", running.text());
+}

@@ -66,7 +66,9 @@ impl Window {
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
     }
 
-    pub(super) fn configured_ms(&self) -> i64 {
+    /// [`Self::configured`] in milliseconds.
+    #[must_use]
+    pub fn configured_ms(&self) -> i64 {
         i64::try_from(self.configured().as_millis()).unwrap_or(i64::MAX)
     }
 

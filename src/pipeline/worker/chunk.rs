@@ -97,6 +97,7 @@ impl<W: WorkerPorts> Parts<W> {
             options: &self.ctx.options,
             transaction: &mut self.committer.transaction,
             topic: self.ctx.topic.as_mut(),
+            copies: self.ctx.copies.as_mut(),
             others,
             now_ms,
         };

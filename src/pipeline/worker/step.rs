@@ -1,7 +1,7 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, CopyOf, IndexKey, Offset, PartitionId, Verdict};
+use crate::dedupe::{Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionId, Verdict};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -46,6 +46,8 @@ fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError 
 pub(crate) type RawOf<'a, W> = <<W as WorkerPorts>::Source as Source>::Record<'a>;
 
 /// What a decision about a record uses, beside its partition.
+///
+/// Large because a decision needs each of these parts of the worker, which are borrowed one by one.
 pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) sink: &'a mut W::Sink,
     pub(crate) store: &'a W::Store,
@@ -54,6 +56,8 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) transaction: &'a mut Transaction,
     /// In topic scope, what finds copies in other partitions.
     pub(crate) topic: Option<&'a mut TopicScope>,
+    /// In partition scope, what estimates the number of such copies.
+    pub(crate) copies: Option<&'a mut CopySample>,
     pub(crate) others: Others<'a>,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
@@ -169,6 +173,14 @@ impl<W: WorkerPorts> Step<'_, W> {
             (Verdict::Retry, None) => Outcome::Retry,
             (Verdict::New, None) => Outcome::Forwarded,
         };
+        if outcome == Outcome::Forwarded
+            && CopySample::has(key)
+            && let Some(copies) = &mut self.copies
+        {
+            let (partition, window_ms) = (at.partition, window.configured_ms());
+            let is_copy = copies.is_copy(NewRecord { key, kind: number, partition, at_ms, window_ms });
+            self.transaction.tally.sampled(is_copy);
+        }
         window.admit(at.offset, key);
         if let Some(topic) = &mut self.topic {
             topic.filter.insert(key, at_ms);

@@ -47,7 +47,11 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     });
     let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory.0 as u64));
     if args.json {
-        return Ok(format!("{}\n", serde_json::json!({ "plan": plan, "fits": fits, "sample": sample })));
+        let scope = sample.as_ref().map(|sample| {
+            serde_json::json!({ "recommended": sample.recommended_scope(), "advice": sample.advice(None) })
+        });
+        let all = serde_json::json!({ "plan": plan, "fits": fits, "sample": sample, "scope": scope });
+        return Ok(format!("{all}\n"));
     }
     let fits = fits.map(|fits| fits.to_string()).unwrap_or_default();
     let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();

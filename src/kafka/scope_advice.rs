@@ -1,0 +1,97 @@
+//! Which scope a sample of raw recommends.
+
+use super::sample::TopicSample;
+use crate::config::Scope;
+
+impl TopicSample {
+    /// The scope that the sampled ids require; `None` where the sample shows no difference between the two.
+    #[must_use]
+    pub fn recommended_scope(&self) -> Option<&'static str> {
+        (self.moved_ids > 0).then_some("topic")
+    }
+
+    /// What the sample shows about the scope, and what to do, in one line. `scope` is the configured one, if there is one.
+    #[must_use]
+    pub fn advice(&self, scope: Option<Scope>) -> String {
+        let Self { partitions, read, with_id, elsewhere: copies, moved_ids, .. } = self;
+        if *partitions == 1 {
+            return "raw has one partition, so both values of dedupe.scope have the same effect; nothing to do".to_owned();
+        }
+        if *read == 0 {
+            return "raw has no records to sample, so the sample does not show which dedupe.scope is needed"
+                .to_owned();
+        }
+        if *with_id == 0 {
+            return format!(
+                "none of the {read} sampled records has an id, so the sample does not show which dedupe.scope is needed; check \
+                 identity.from"
+            );
+        }
+        if *moved_ids == 0 {
+            return format!("no id of the {with_id} sampled records is in several partitions; nothing to do");
+        }
+        let ids = if *moved_ids == 1 { "id of the sample is" } else { "ids of the sample are" };
+        let copies = format!("{copies} {}", if *copies == 1 { "copy" } else { "copies" });
+        let action = match scope {
+            Some(Scope::Topic) => {
+                format!(
+                    "dedupe.scope = \"topic\" drops {copies}, which \"partition\" would forward; nothing to do"
+                )
+            }
+            Some(Scope::Partition) => {
+                format!("dedupe.scope = \"partition\" forwards {copies}; set dedupe.scope = \"topic\"")
+            }
+            None => {
+                format!(
+                    "set dedupe.scope = \"topic\", which drops {copies}; \"partition\" would forward them"
+                )
+            }
+        };
+        format!("{moved_ids} {ids} in several partitions: {action}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(with_id: u64, elsewhere: u64, moved_ids: u64) -> TopicSample {
+        TopicSample { partitions: 3, read: 9, with_id, elsewhere, moved_ids, ..TopicSample::default() }
+    }
+
+    #[test]
+    fn ids_in_several_partitions_recommend_topic_scope() {
+        let moved = sample(8, 3, 2);
+        assert_eq!(moved.recommended_scope(), Some("topic"));
+        let starts = "2 ids of the sample are in several partitions: ";
+        for (scope, ends) in [
+            (None, "set dedupe.scope = \"topic\", which drops 3 copies; \"partition\" would forward them"),
+            (
+                Some(Scope::Partition),
+                "dedupe.scope = \"partition\" forwards 3 copies; set dedupe.scope = \"topic\"",
+            ),
+            (
+                Some(Scope::Topic),
+                "dedupe.scope = \"topic\" drops 3 copies, which \"partition\" would forward; nothing to do",
+            ),
+        ] {
+            assert_eq!(moved.advice(scope), format!("{starts}{ends}"));
+        }
+        assert!(sample(8, 1, 1).advice(None).starts_with("1 id of the sample is in several partitions: "));
+    }
+
+    #[test]
+    fn a_sample_without_copies_recommends_nothing() {
+        let none = sample(8, 0, 0);
+        assert_eq!(none.recommended_scope(), None);
+        assert_eq!(
+            none.advice(Some(Scope::Partition)),
+            "no id of the 8 sampled records is in several partitions; nothing to do"
+        );
+        assert!(sample(0, 0, 0).advice(None).starts_with("none of the 9 sampled records has an id"));
+        let empty = TopicSample { read: 0, ..sample(0, 0, 0) };
+        assert!(empty.advice(None).starts_with("raw has no records to sample"));
+        let single = TopicSample { partitions: 1, ..sample(8, 0, 0) };
+        assert!(single.advice(None).starts_with("raw has one partition"));
+    }
+}
