@@ -163,7 +163,7 @@ mod tests {
         let (mut sample, mut estimate) = (CopySample::default(), CopyEstimate::default());
         // Three times as many as the table holds.
         for (number, key) in keys().take(200_000).enumerate() {
-            let partition = (number % 7) as PartitionId;
+            let partition = PartitionId::try_from(number % 7).unwrap();
             let copies = u64::from(sample.is_copy(new(&key, partition, WINDOW_MS)));
             estimate.add(CopyEstimate { new: 1, copies });
         }
