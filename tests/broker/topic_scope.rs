@@ -130,6 +130,7 @@ fn partition_scope_reports_copies_in_other_partitions() {
     let odd: Vec<_> = (0..COUNT).filter(|n| n % 2 == 1).map(|n| draft(1, &n)).collect();
     (0..2).for_each(|_| [&even, &odd].into_iter().for_each(|drafts| pipe.kafka.send(&pipe.raw, drafts)));
     let running = pipe.sidecar("a").with("DEDUPD_DEDUPE__SCOPE", "partition").start();
+    running.wait_running(2, LIMIT);
     wait_until("copies in the same partition to be dropped", LIMIT, || {
         (running.outcome("duplicate") >= COUNT).then_some(())
     });
