@@ -116,11 +116,15 @@ impl<'a> Faults<'a> {
     pub fn step(&mut self, now: Instant, committed: u64) {
         self.end_faults(|until| until <= now);
         self.notice_exits(now);
-        if let Some((at, _)) =
-            self.pending_kill.filter(|(at, limit)| now >= *limit || self.is_open(*at) && self.is_active(*at))
-        {
-            self.pending_kill = None;
-            self.kill_instance(at, now);
+        if let Some((at, limit)) = self.pending_kill {
+            let owner = if self.scope == Scope::Topic { self.active() } else { Some(at) };
+            if let Some(owner) = owner.filter(|owner| self.is_open(*owner)) {
+                self.pending_kill = None;
+                self.kill(owner, true, now);
+            } else if now >= limit {
+                self.pending_kill = None;
+                self.kill_instance(at, now);
+            }
         }
         if now < self.next
             || self.after.is_some_and(|(more_than, limit)| committed <= more_than && now < limit)
@@ -205,6 +209,11 @@ impl<'a> Faults<'a> {
 
     fn kill_instance(&mut self, at: usize, now: Instant) {
         let was_active = self.is_active(at);
+        self.kill(at, was_active, now);
+    }
+
+    /// Nothing that takes time is between the check for an open transaction and the kill.
+    fn kill(&mut self, at: usize, was_active: bool, now: Instant) {
         let Some(process) = self.running[at].take() else { return };
         process.kill9();
         self.counts.instance_kills += 1;
