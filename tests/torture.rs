@@ -32,6 +32,7 @@ mod support;
 mod verdict;
 
 use recipe::{Plan, Recipe};
+use support::{Record, TopicAudit};
 use verdict::Verdict;
 
 #[test]
@@ -53,4 +54,46 @@ fn random_faults_lose_and_duplicate_nothing_and_every_partition_recovers() {
         let lines: Vec<String> = failed.iter().map(|verdict| format!("replay: {}", verdict.replay)).collect();
         lines.join("\n")
     });
+}
+
+#[test]
+fn the_audit_of_topic_scope_finds_each_kind_of_error() {
+    let record = |partition, offset, id: &str| Record {
+        partition,
+        offset,
+        key: None,
+        value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()),
+        timestamp_ms: Some(0),
+        headers: Vec::new(),
+    };
+    let raw = [
+        vec![record(0, 0, "a"), record(0, 1, "b"), record(0, 2, "a"), record(0, 3, "c")],
+        vec![record(1, 0, "d"), record(1, 1, "a"), record(1, 2, "b")],
+    ];
+    let errors = |clean: [Vec<Record>; 2]| {
+        let mut audit = TopicAudit::default();
+        for (raw, clean) in raw.iter().zip(&clean) {
+            audit.add(raw, clean);
+        }
+        let found = audit.finish();
+        assert_eq!((found.raw, found.repeats, found.elsewhere), (7, 3, 2));
+        [found.lost, found.duplicated, found.out_of_order, found.altered, found.phantom]
+    };
+    // It does not matter which of the partitions an id is forwarded in.
+    let first = || vec![record(0, 0, "b"), record(0, 1, "c")];
+    let second = || vec![record(1, 0, "d"), record(1, 1, "a")];
+    let altered = vec![record(1, 0, "d"), Record { key: Some(vec![1]), ..record(1, 1, "a") }];
+    let phantom = vec![record(1, 0, "d"), record(1, 1, "a"), record(1, 2, "c")];
+    let out_of_order = vec![record(1, 0, "a"), record(1, 1, "d")];
+    let cases = [
+        ([first(), second()], [0, 0, 0, 0, 0]),
+        ([vec![record(0, 0, "a"), record(0, 1, "b"), record(0, 2, "c")], second()], [0, 1, 0, 0, 0]),
+        ([first(), vec![record(1, 0, "d")]], [1, 0, 0, 0, 0]),
+        ([first(), out_of_order], [0, 0, 1, 0, 0]),
+        ([first(), altered], [0, 0, 0, 1, 0]),
+        ([first(), phantom], [0, 0, 0, 0, 1]),
+    ];
+    for (clean, expected) in cases {
+        assert_eq!(errors(clean), expected);
+    }
 }

@@ -1,16 +1,17 @@
 //! Copies in other partitions (`dedupe.scope = "topic"`) on a real Apache Kafka: each id once in the whole topic.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::support::jvm::tool;
-use crate::support::{Draft, Isolation, Kafka, Pipe, Record, Running, Sidecar, shared_kafka, wait_until};
+use crate::support::{
+    Draft, Isolation, Kafka, Pipe, Record, Running, Scope, Sidecar, shared_kafka, wait_until,
+};
 
 const LIMIT: Duration = Duration::from_mins(2);
 
 fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
-    pipe.sidecar(instance).with("DEDUPD_DEDUPE__SCOPE", "topic")
+    pipe.sidecar(instance).scoped(Scope::Topic)
 }
 
 fn stop(running: &Running) {
@@ -23,25 +24,6 @@ fn verifiable(kafka: &Kafka, topic: &str, count: u32) {
     let arguments =
         ["--topic", topic, "--bootstrap-server", &servers, "--max-messages", &count, "--acks", "-1"];
     tool("org.apache.kafka.tools.VerifiableProducer", &arguments);
-}
-
-/// Runs `dedupd audit`, which knows nothing of the service's code.
-fn assert_audited(pipe: &Pipe<'_>, id: &str) {
-    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
-        .args([
-            "audit",
-            "--bootstrap-servers",
-            pipe.kafka.bootstrap(),
-            "--raw",
-            &pipe.raw,
-            "--clean",
-            &pipe.clean,
-        ])
-        .args(["--id", id, "--scope", "topic"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Asserts that clean has each value of raw once, in a partition where raw has it, and in the order of raw.
@@ -72,7 +54,8 @@ fn no_copy_of_a_producer_without_keys_survives() {
     const COUNT: u32 = 100_000;
     let pipe = Pipe::new(shared_kafka(), "verifiable", 12);
     (0..2).for_each(|_| verifiable(pipe.kafka, &pipe.raw, COUNT));
-    let running = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]").start();
+    let instance = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]");
+    let running = instance.start();
     pipe.wait_caught_up(12, LIMIT);
     // A transaction is counted after its markers.
     wait_until("all copies to be counted", LIMIT, || {
@@ -82,7 +65,7 @@ fn no_copy_of_a_producer_without_keys_survives() {
     assert!(elsewhere > 50_000.0, "only {elsewhere} copies were in other partitions");
     stop(&running);
     assert_once(&pipe);
-    assert_audited(&pipe, "value");
+    instance.audit().unwrap();
 }
 
 #[test]
@@ -118,7 +101,7 @@ fn ids_count_once_through_kills_and_growth() {
     pipe.wait_caught_up(usize::try_from(AFTER).unwrap(), LIMIT);
     stop(&running);
     assert_once(&pipe);
-    assert_audited(&pipe, "json:/id");
+    instance.audit().unwrap();
 }
 
 #[test]

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
-use super::{child, ports::free_port, wait_until};
+use super::{Scope, child, ports::free_port, wait_until};
+
+const SCOPE: &str = "DEDUPD_DEDUPE__SCOPE";
 
 /// The start parameters of a sidecar.
 #[derive(Clone, Debug)]
@@ -70,9 +72,36 @@ impl Sidecar {
         self
     }
 
-    /// The transactional id of one of its workers, with the default group.
+    /// Sets where an id counts once.
+    pub fn scoped(self, scope: Scope) -> Self {
+        self.with(SCOPE, scope.name())
+    }
+
+    /// The transactional id of one of its workers, with the default group. In topic scope all instances have the same.
     pub fn transactional_id(&self, worker: usize) -> String {
-        format!("dedupd.{}.{}.{}.{worker}", self.raw, self.clean, self.instance)
+        let is_topic =
+            self.environment.iter().any(|(key, value)| key == SCOPE && value == Scope::Topic.name());
+        let last = if is_topic { "active".to_owned() } else { format!("{}.{worker}", self.instance) };
+        format!("dedupd.{}.{}.{last}", self.raw, self.clean)
+    }
+
+    /// Runs `dedupd audit` with its configuration. The error is the output.
+    pub fn audit(&self) -> Result<(), String> {
+        let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+            .args([
+                "audit",
+                "--bootstrap-servers",
+                &self.bootstrap,
+                "--raw",
+                &self.raw,
+                "--clean",
+                &self.clean,
+            ])
+            .envs(self.environment.iter().cloned())
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
     }
 
     /// Starts the process.
@@ -135,6 +164,11 @@ impl Running {
         child::signal(self.pid(), name);
     }
 
+    /// Whether it has installed its signal handlers.
+    pub fn handles_signals(&self) -> bool {
+        self.text().contains("status page and metrics at")
+    }
+
     /// The exit status, if it has ended.
     pub fn ended(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
@@ -161,10 +195,7 @@ impl Running {
     /// it logs the address of the status page.
     pub fn stop(&self) -> Option<i32> {
         let deadline = monotonic() + Duration::from_secs(10);
-        while !self.text().contains("status page and metrics at")
-            && self.ended().is_none()
-            && monotonic() < deadline
-        {
+        while !self.handles_signals() && self.ended().is_none() && monotonic() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
         self.signal("TERM");

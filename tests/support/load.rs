@@ -10,11 +10,20 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use super::wait_until;
+use super::{Scope, wait_until};
 
-/// The share of records that repeat an earlier id of their partition, and the maximum distance in ids.
+/// The share of records that repeat an earlier id, and the maximum distance in ids of a partition.
 const REPEATS: f64 = 0.3;
 const DISTANCE_MAX: usize = 5_000;
+
+/// Where a load writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    pub topic: &'a str,
+    pub partitions: usize,
+    /// Copies of an id are in its partition, or in random ones.
+    pub scope: Scope,
+}
 
 /// A running producer.
 pub struct Load {
@@ -33,17 +42,22 @@ impl Load {
     pub(super) fn start(config: &ClientConfig, topic: &str, partitions: usize, rate: u64) -> Self {
         // Successive loads write different ids.
         static LOADS: AtomicU64 = AtomicU64::new(7);
-        Self::seeded(config, topic, partitions, rate, LOADS.fetch_add(1, Ordering::Relaxed))
+        let target = Target { topic, partitions, scope: Scope::Partition };
+        Self::seeded(config, target, rate, LOADS.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Produces about `rate` records per second, with the ids of this seed.
-    pub fn seeded(config: &ClientConfig, topic: &str, partitions: usize, rate: u64, seed: u64) -> Self {
+    pub fn seeded(config: &ClientConfig, target: Target<'_>, rate: u64, seed: u64) -> Self {
         let shared = Arc::new(Shared::default());
         let mut writer = Writer {
             producer: config.create().unwrap(),
-            topic: topic.to_owned(),
+            topic: target.topic.to_owned(),
+            partitions: target.partitions,
             random: fastrand::Rng::with_seed(seed),
-            ids: vec![Vec::new(); partitions],
+            ids: match target.scope {
+                Scope::Topic => vec![Vec::new()],
+                Scope::Partition => vec![Vec::new(); target.partitions],
+            },
         };
         let writer_shared = Arc::clone(&shared);
         let thread = std::thread::spawn(move || writer.run(rate, &writer_shared));
@@ -85,6 +99,8 @@ struct Writer {
     producer: BaseProducer,
     topic: String,
     random: fastrand::Rng,
+    partitions: usize,
+    /// The ids of each partition, or those of all.
     ids: Vec<Vec<String>>,
 }
 
@@ -108,10 +124,12 @@ impl Writer {
     }
 
     fn write(&mut self, number: u64) {
-        let partition = self.random.usize(..self.ids.len());
-        let known = &mut self.ids[partition];
+        let partition = self.random.usize(..self.partitions);
+        let lists = self.ids.len();
+        let distance = DISTANCE_MAX * self.partitions / lists;
+        let known = &mut self.ids[partition % lists];
         let id = if !known.is_empty() && self.random.f64() < REPEATS {
-            known[known.len() - 1 - self.random.usize(..known.len().min(DISTANCE_MAX))].clone()
+            known[known.len() - 1 - self.random.usize(..known.len().min(distance))].clone()
         } else {
             known.push(format!("{:032x}", self.random.u128(..)));
             known[known.len() - 1].clone()

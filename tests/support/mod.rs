@@ -25,6 +25,7 @@ pub mod records;
 pub mod secured;
 pub mod send;
 pub mod tamper;
+pub mod topic;
 pub mod traces;
 pub mod transactions;
 
@@ -43,6 +44,7 @@ pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
 pub use secured::Secured;
 pub use send::{Draft, Stamp};
+pub use topic::{Scope, TopicAudit};
 pub use traces::Traces;
 
 /// One broker for all tests of a test binary. It ends with the process (see [`child`]). A test that stops or freezes

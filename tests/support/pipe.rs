@@ -29,6 +29,8 @@ pub struct Findings {
     /// Number of raw records, and of those that repeat an id: a run without duplicates proves nothing.
     pub raw: usize,
     pub repeats: usize,
+    /// Number of repeats whose partition has no earlier record with the id. Only topic scope has them.
+    pub elsewhere: usize,
     pub first: Option<String>,
 }
 
@@ -42,6 +44,7 @@ impl Findings {
         self.phantom += other.phantom;
         self.raw += other.raw;
         self.repeats += other.repeats;
+        self.elsewhere += other.elsewhere;
         self.first = self.first.take().or(other.first);
     }
 
@@ -190,16 +193,33 @@ pub fn compare(raw: &[Record], clean: &[Record]) -> Findings {
         partitions.entry(record.partition).or_default().1.push(record);
     }
     for (raw, clean) in partitions.values() {
-        let mut seen = HashSet::new();
-        let expected: Vec<&Record> =
-            raw.iter().copied().filter(|r| id(r).is_none_or(|id| seen.insert(id))).collect();
+        let expected = firsts(raw.iter().copied());
         findings.repeats += raw.len() - expected.len();
-        compare_partition(&expected, clean, &mut findings);
+        let arrived = compare_partition(&expected, clean.iter().copied(), &mut findings);
+        let lost = (0..expected.len()).filter(|at| id(expected[*at]).is_some() && !arrived.contains(at));
+        let lost: Vec<&Record> = lost.map(|at| expected[at]).collect();
+        findings.lost += lost.len();
+        if let Some(record) = lost.first() {
+            findings.first.get_or_insert_with(|| {
+                format!("lost: raw {}@{} {}", record.partition, record.offset, record.text())
+            });
+        }
     }
     findings
 }
 
-fn compare_partition(expected: &[&Record], clean: &[&Record], findings: &mut Findings) {
+/// The records of one partition without those that repeat an id.
+pub fn firsts<'a>(raw: impl IntoIterator<Item = &'a Record>) -> Vec<&'a Record> {
+    let mut seen = HashSet::new();
+    raw.into_iter().filter(|record| id(record).is_none_or(|id| seen.insert(id))).collect()
+}
+
+/// Compares the records of a clean partition with those that may be in it. Returns the places of the latter that are.
+pub fn compare_partition<'a>(
+    expected: &[&Record],
+    clean: impl IntoIterator<Item = &'a Record>,
+    findings: &mut Findings,
+) -> HashSet<usize> {
     let place: BTreeMap<String, usize> =
         expected.iter().enumerate().filter_map(|(at, r)| Some((id(r)?, at))).collect();
     let mut arrived = HashSet::new();
@@ -230,12 +250,5 @@ fn compare_partition(expected: &[&Record], clean: &[&Record], findings: &mut Fin
         }
         previous = Some(at);
     }
-    let missing = place.values().filter(|at| !arrived.contains(*at)).min();
-    findings.lost += place.len() - arrived.len();
-    if let Some(at) = missing {
-        let record = expected[*at];
-        findings.first.get_or_insert_with(|| {
-            format!("lost: raw {}@{} {}", record.partition, record.offset, record.text())
-        });
-    }
+    arrived
 }

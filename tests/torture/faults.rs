@@ -7,10 +7,12 @@ use dedupd::clock::monotonic;
 use super::recipe::Recipe;
 use super::sides;
 use super::support::tamper::tamper;
-use super::support::{Kafka, Pipe, Running, Sidecar, child, now_ms};
+use super::support::{Kafka, Pipe, Running, Scope, Sidecar, child, now_ms};
 
 /// Delay until a process that ended by itself is restarted, as a supervisor would do.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time from SIGTERM to the end of an instance while brokers are killed and frozen.
+const STOPS_WITHIN: Duration = Duration::from_mins(1);
 /// Half of the faults wait until the group commits again, but no longer than this.
 const COMMITS_WITHIN: Duration = Duration::from_secs(20);
 /// Half of the instance kills wait until its transaction is open, but no longer than this.
@@ -39,6 +41,8 @@ enum Condition {
     Up,
     Down(Instant),
     Frozen(Instant),
+    /// An instance that has to end cleanly before this time.
+    Stopping(Instant),
 }
 
 /// Counts of injected faults, and unexpected exits.
@@ -46,6 +50,7 @@ enum Condition {
 pub struct FaultCounts {
     pub instance_kills: usize,
     pub instance_freezes: usize,
+    pub instance_stops: usize,
     pub broker_kills: usize,
     pub broker_freezes: usize,
     /// Kills of instances whose transaction was open at the coordinator.
@@ -66,6 +71,7 @@ impl FaultCounts {
 /// The processes of a round.
 pub struct Faults<'a> {
     random: fastrand::Rng,
+    scope: Scope,
     pause_ms: u64,
     next: Instant,
     /// The next fault waits until more than this is committed, or until the limit.
@@ -87,10 +93,11 @@ impl<'a> Faults<'a> {
         let with_sides = |sidecar| {
             if recipe.side_partitions > 0 { sides::configured(pipe, sidecar) } else { sidecar }
         };
-        let sidecars: Vec<Sidecar> =
-            names.map(|name| with_sides(Sidecar { workers: recipe.workers, ..pipe.sidecar(name) })).collect();
+        let sidecar = |name| Sidecar { workers: recipe.workers, ..pipe.sidecar(name).scoped(recipe.scope) };
+        let sidecars: Vec<Sidecar> = names.map(|name| with_sides(sidecar(name))).collect();
         Self {
             random: fastrand::Rng::with_seed(recipe.seed.rotate_left(32)),
+            scope: recipe.scope,
             pause_ms: recipe.pause_ms,
             next: monotonic() + Duration::from_secs(3),
             after: None,
@@ -109,9 +116,15 @@ impl<'a> Faults<'a> {
     pub fn step(&mut self, now: Instant, committed: u64) {
         self.end_faults(|until| until <= now);
         self.notice_exits(now);
-        if let Some((at, _)) = self.pending_kill.filter(|(at, limit)| now >= *limit || self.is_open(*at)) {
-            self.pending_kill = None;
-            self.kill_instance(at, now);
+        if let Some((at, limit)) = self.pending_kill {
+            let owner = if self.scope == Scope::Topic { self.active() } else { Some(at) };
+            if let Some(owner) = owner.filter(|owner| self.is_open(*owner)) {
+                self.pending_kill = None;
+                self.kill(owner, true, now);
+            } else if now >= limit {
+                self.pending_kill = None;
+                self.kill_instance(at, now);
+            }
         }
         if now < self.next
             || self.after.is_some_and(|(more_than, limit)| committed <= more_than && now < limit)
@@ -121,12 +134,16 @@ impl<'a> Faults<'a> {
         self.next = now + Duration::from_millis(self.random.u64(200..self.pause_ms));
         self.after = self.random.bool().then_some((committed, now + COMMITS_WITHIN));
         let instance = self.random.usize(..self.instances.len());
+        // Most faults of spares change nothing.
+        let hits_active = self.random.bool();
+        let instance = self.active().filter(|_| hits_active).unwrap_or(instance);
         let broker = self.random.usize(..self.brokers.len());
         match self.random.u8(..100) {
             0..20 => self.kill_instance(instance, now),
             20..40 => self.pending_kill = self.pending_kill.or(Some((instance, now + OPENS_WITHIN))),
-            40..52 => self.freeze_instance(instance, now),
-            52..85 => self.kill_broker(broker, now),
+            40..50 => self.freeze_instance(instance, now),
+            50..57 => self.stop_instance(instance, now),
+            57..87 => self.kill_broker(broker, now),
             _ => self.freeze_broker(broker, now),
         }
     }
@@ -168,9 +185,18 @@ impl<'a> Faults<'a> {
             let ended = slot.as_ref().and_then(|process| Some((process.ended()?, process.text())));
             let Some((status, text)) = ended else { continue };
             let name = &self.sidecars[at].instance;
-            self.counts.exits.push(format!("instance {name}: {status}: {}", last_lines(&text, 3)));
+            if !matches!(self.instances[at], Condition::Stopping(_)) || !status.success() {
+                self.counts.exits.push(format!("instance {name}: {status}: {}", last_lines(&text, 3)));
+            }
             *slot = None;
             self.instances[at] = Condition::Down(now + RESTART_DELAY);
+        }
+        for (at, condition) in self.instances.iter_mut().enumerate() {
+            if matches!(*condition, Condition::Stopping(until) if until <= now) {
+                let name = &self.sidecars[at].instance;
+                self.counts.exits.push(format!("instance {name} does not end after SIGTERM"));
+                *condition = Condition::Up;
+            }
         }
         for (at, condition) in self.brokers.iter_mut().enumerate() {
             if *condition == Condition::Up && self.nodes[at].has_exited() {
@@ -182,11 +208,17 @@ impl<'a> Faults<'a> {
     }
 
     fn kill_instance(&mut self, at: usize, now: Instant) {
+        let was_active = self.is_active(at);
+        self.kill(at, was_active, now);
+    }
+
+    /// Nothing that takes time is between the check for an open transaction and the kill.
+    fn kill(&mut self, at: usize, was_active: bool, now: Instant) {
         let Some(process) = self.running[at].take() else { return };
         process.kill9();
         self.counts.instance_kills += 1;
         self.counts.kills_ms.push(now_ms());
-        self.counts.open += usize::from(self.is_open(at));
+        self.counts.open += usize::from(was_active && self.is_open(at));
         tamper(&mut self.random, &self.sidecars[at].state_dir);
         self.instances[at] = Condition::Down(now + INSTANCE_DOWN.draw(&mut self.random));
     }
@@ -198,6 +230,29 @@ impl<'a> Faults<'a> {
         (0..sidecar.workers)
             .map(|worker| sidecar.transactional_id(worker))
             .any(|id| nodes.iter().any(|node| node.has_open_transaction(&id)))
+    }
+
+    /// Whether the instance can have a transaction. In topic scope the active one can, and a frozen one does not answer.
+    fn is_active(&self, at: usize) -> bool {
+        let Some(process) = &self.running[at] else { return false };
+        self.scope == Scope::Partition
+            || self.instances[at] == Condition::Up
+                && process.metric("dedupd_role{role=\"active\"}") == Some(1.0)
+    }
+
+    /// The active instance in topic scope.
+    fn active(&self) -> Option<usize> {
+        (0..self.instances.len()).find(|at| self.scope == Scope::Topic && self.is_active(*at))
+    }
+
+    fn stop_instance(&mut self, at: usize, now: Instant) {
+        if let (Some(process), Condition::Up) = (&self.running[at], self.instances[at])
+            && process.handles_signals()
+        {
+            process.signal("TERM");
+            self.counts.instance_stops += 1;
+            self.instances[at] = Condition::Stopping(now + STOPS_WITHIN);
+        }
     }
 
     fn freeze_instance(&mut self, at: usize, now: Instant) {
@@ -223,6 +278,11 @@ impl<'a> Faults<'a> {
             self.counts.broker_freezes += 1;
             self.brokers[at] = Condition::Frozen(now + BROKER_FROZEN.draw(&mut self.random));
         }
+    }
+
+    /// Runs `dedupd audit`. The error is its output.
+    pub fn audit(&self) -> Result<(), String> {
+        self.sidecars[0].audit()
     }
 
     /// Sends SIGTERM to all instances, and returns an error for each one that does not end cleanly.

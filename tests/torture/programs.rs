@@ -68,7 +68,7 @@ impl<'scope> Programs<'scope> {
         let counts = AllCounts::default();
         let mut all: Vec<Kind<'_>> = Vec::new();
         for number in 0..recipe.upstreams {
-            let source = Upstream::new(&pipe.raw, number);
+            let source = Upstream::new(&pipe.raw, number, recipe.scope);
             all.push((format!("upstream.{number}"), Box::new(source), &counts.raw));
         }
         for number in 0..recipe.foreign {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use dedupd::clock::wall_ms;
 
 use super::round::PARTITIONS;
+use super::support::Scope;
 
 /// The rounds to run. Variables are used only with `TORTURE=1`, which `make torture` sets.
 pub struct Plan {
@@ -20,7 +21,7 @@ pub struct Plan {
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
-    /// `FOREIGN` and `SIDES` (partitions).
+    /// `FOREIGN`, `SIDES` (partitions) and `SCOPE` (`topic` or `partition`).
     fixed: Fixed,
     /// `TORTURE_DIR`: the directory for results and the logs of failed rounds.
     pub dir: PathBuf,
@@ -37,10 +38,11 @@ struct Fixed {
     upstreams: Option<usize>,
     foreign: Option<usize>,
     side_partitions: Option<usize>,
+    scope: Option<Scope>,
 }
 
 impl Plan {
-    /// Without `TORTURE`: one short round with two instances, whose broker is killed every few seconds.
+    /// Without `TORTURE`: a short round in each scope with two instances, whose broker is killed every few seconds.
     pub fn from_environment() -> Self {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("torture");
         if env::var_os("TORTURE").is_none() {
@@ -54,8 +56,9 @@ impl Plan {
                 upstreams: Some(1),
                 foreign: Some(1),
                 side_partitions: Some(2),
+                scope: None,
             };
-            return Self { seed: 20_261_122, rounds: 1, duration: Duration::from_secs(40), fixed, dir };
+            return Self { seed: 20_261_122, rounds: 2, duration: Duration::from_secs(30), fixed, dir };
         }
         let fixed = Fixed {
             instances: variable("INSTANCES"),
@@ -67,6 +70,7 @@ impl Plan {
             upstreams: variable("UPSTREAMS"),
             foreign: variable("FOREIGN"),
             side_partitions: variable("SIDES"),
+            scope: variable("SCOPE"),
         };
         let duration = variable::<String>("DURATION").unwrap_or_else(|| "300s".to_owned());
         Self {
@@ -106,6 +110,7 @@ pub struct Recipe {
     pub foreign: usize,
     /// The partitions of the dead-letter topic and of the duplicates topic; 0 without these topics.
     pub side_partitions: usize,
+    pub scope: Scope,
 }
 
 impl Recipe {
@@ -122,13 +127,16 @@ impl Recipe {
             upstreams: random.choice([0, 1, 2]),
             foreign: random.choice([0, 1]),
             side_partitions: random.choice([0, 2, PARTITIONS]),
+            scope: Some(if seed.is_multiple_of(2) { Scope::Topic } else { Scope::Partition }),
         };
         let fixed = &plan.fixed;
+        let scope = fixed.scope.or(drawn.scope).unwrap();
+        let workers = fixed.workers.or(drawn.workers).unwrap();
         Self {
             seed,
             duration: plan.duration,
             instances: fixed.instances.or(drawn.instances).unwrap(),
-            workers: fixed.workers.or(drawn.workers).unwrap(),
+            workers: if scope == Scope::Topic { 1 } else { workers },
             brokers: fixed.brokers.or(drawn.brokers).unwrap(),
             rate: fixed.rate.or(drawn.rate).unwrap(),
             cleanup_ms: fixed.cleanup_ms.or(drawn.cleanup_ms).unwrap(),
@@ -136,18 +144,20 @@ impl Recipe {
             upstreams: fixed.upstreams.or(drawn.upstreams).unwrap(),
             foreign: fixed.foreign.or(drawn.foreign).unwrap(),
             side_partitions: fixed.side_partitions.or(drawn.side_partitions).unwrap(),
+            scope,
         }
     }
 
     /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
              BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
-             FOREIGN={foreign} SIDES={side_partitions}"
+             FOREIGN={foreign} SIDES={side_partitions} SCOPE={}",
+            scope.name()
         )
     }
 
@@ -176,10 +186,11 @@ impl Recipe {
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, .. } = self;
+        let scope = scope.name();
         write!(
             f,
-            "seed {seed}: {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
+            "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
              {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
              upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
              partitions"

@@ -11,8 +11,9 @@ use super::programs::{AllCounts, Programs};
 use super::progress::{OffsetClient, PartitionProgress, Progress};
 use super::recipe::Recipe;
 use super::sides::{self, Expected};
-use super::support::pipe::compare;
-use super::support::{Findings, Kafka, Load, Pipe, Traces};
+use super::support::load::Target;
+use super::support::pipe::{compare, firsts};
+use super::support::{Findings, Kafka, Load, Pipe, Scope, TopicAudit, Traces};
 use super::verdict::Verdict;
 
 pub const PARTITIONS: usize = 4;
@@ -45,8 +46,11 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     let pages = if failing { evidence::of_running(&pipe, &faults) } else { String::new() };
     verdict.problems.extend(faults.stop());
     verdict.counts = faults.counts.clone();
-    let (findings, expected) = audit(&pipe, &partitions);
+    let (findings, expected) = audit(&pipe, &partitions, recipe.scope);
     verdict.findings = findings;
+    if recovery.is_some() {
+        verdict.problems.extend(faults.audit().err());
+    }
     if recipe.side_partitions > 0 {
         verdict.sides = expected.compare(&pipe, recipe.side_partitions);
     }
@@ -73,7 +77,8 @@ fn under_faults(
     let mut config = pipe.kafka.client_config();
     // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
-    let load = Load::seeded(&config, &pipe.raw, PARTITIONS, recipe.rate, recipe.seed);
+    let target = Target { topic: &pipe.raw, partitions: PARTITIONS, scope: recipe.scope };
+    let load = Load::seeded(&config, target, recipe.rate, recipe.seed);
     let progress = Progress::start(OffsetClient::of(pipe, PARTITIONS));
     let start = monotonic();
     // A slow machine gets more time, so that the round has enough faults.
@@ -115,13 +120,22 @@ fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<PartitionProgress
 }
 
 /// Audits the raw records below the committed offset. Unread records are not lost.
-fn audit(pipe: &Pipe<'_>, partitions: &[PartitionProgress]) -> (Findings, Expected) {
+fn audit(pipe: &Pipe<'_>, partitions: &[PartitionProgress], scope: Scope) -> (Findings, Expected) {
     let (mut all, mut expected) = (Findings::default(), Expected::default());
+    let mut topic = TopicAudit::default();
     for partition in partitions {
         let mut raw = pipe.kafka.records_of(&pipe.raw, partition.partition);
         raw.retain(|record| record.offset < partition.committed);
-        all.add(compare(&raw, &pipe.kafka.records_of(&pipe.clean, partition.partition)));
-        expected.add(&raw);
+        let clean = pipe.kafka.records_of(&pipe.clean, partition.partition);
+        let forwarded = match scope {
+            Scope::Topic => topic.add(&raw, &clean),
+            Scope::Partition => {
+                all.add(compare(&raw, &clean));
+                firsts(&raw).iter().map(|record| record.offset).collect()
+            }
+        };
+        expected.add(&raw, &forwarded);
     }
+    all.add(topic.finish());
     (all, expected)
 }

@@ -64,14 +64,13 @@ impl SideFindings {
 }
 
 impl Expected {
-    /// Adds the records of one raw partition.
-    pub fn add(&mut self, raw: &[Record]) {
-        let mut seen = HashSet::new();
+    /// Adds the records of one raw partition, and the offsets of those that are forwarded.
+    pub fn add(&mut self, raw: &[Record], forwarded: &HashSet<i64>) {
         for record in raw {
             let place = (record.partition, record.offset);
             match id(record) {
                 None => drop(self.dead_letters.insert(place)),
-                Some(id) if !seen.insert(id.clone()) => drop(self.duplicates.insert(place)),
+                Some(_) if !forwarded.contains(&record.offset) => drop(self.duplicates.insert(place)),
                 Some(_) => {}
             }
         }

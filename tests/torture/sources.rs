@@ -2,7 +2,7 @@
 
 use super::program::{Ending, Habits};
 use super::round::PARTITIONS;
-use super::support::{Draft, Record};
+use super::support::{Draft, Record, Scope};
 
 /// The header of the records of foreign programs.
 const FOREIGN: &str = "foreign";
@@ -32,7 +32,7 @@ pub trait Source: Send {
 pub struct Upstream {
     topic: String,
     name: String,
-    /// The number of ids in each partition.
+    /// The number of ids in each partition, or in all.
     ids: Vec<usize>,
     retry: Option<Vec<Line>>,
 }
@@ -40,26 +40,27 @@ pub struct Upstream {
 impl Upstream {
     const RECORDS: usize = 100;
 
-    pub fn new(raw: &str, number: usize) -> Self {
+    pub fn new(raw: &str, number: usize, scope: Scope) -> Self {
         Self {
             topic: raw.to_owned(),
             name: format!("upstream-{number}"),
-            ids: vec![0; PARTITIONS],
+            ids: vec![0; if scope == Scope::Topic { 1 } else { PARTITIONS }],
             retry: None,
         }
     }
 
     fn draft(&mut self, partition: usize, random: &mut fastrand::Rng) -> Draft {
-        let known = self.ids[partition];
+        let list = partition % self.ids.len();
+        let known = self.ids[list];
         let number = match random.u8(..100) {
             0..5 => return Draft::new(number_of(partition), "{\"no\":\"id\"}").key(b"key"),
             5..35 if known > 0 => known - 1 - random.usize(..known.min(Self::RECORDS)),
             _ => {
-                self.ids[partition] += 1;
+                self.ids[list] += 1;
                 known
             }
         };
-        Draft::id(number_of(partition), &format!("{}-{partition}-{number}", self.name))
+        Draft::id(number_of(partition), &format!("{}-{list}-{number}", self.name))
     }
 }
 

@@ -15,7 +15,7 @@ use super::programs::AllCounts;
 use super::recipe::Recipe;
 use super::round::RECOVERY;
 use super::sides::SideFindings;
-use super::support::Findings;
+use super::support::{Findings, Scope};
 
 #[derive(Clone, Debug)]
 pub struct Verdict {
@@ -103,6 +103,10 @@ impl Verdict {
             (self.between >= 1.max(kills_ms.len() / 5), "too few commits between kills"),
             (self.findings.raw > 0, "no records"),
             (self.findings.repeats > 0, "no repeats"),
+            (
+                recipe.scope == Scope::Partition || self.findings.elsewhere > 0,
+                "no repeats in other partitions",
+            ),
             (!upstream || raw.both(), "no upstream committed and aborted transactions"),
             (!upstream || raw.left_open() > 0, "no upstream left a transaction open"),
             (!upstream || self.hidden.raw > 0, "no uncommitted records in raw"),
@@ -138,27 +142,31 @@ impl Verdict {
     fn to_json(&self) -> serde_json::Value {
         let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } =
             &self.recipe;
-        let Recipe { upstreams, foreign, side_partitions, .. } = &self.recipe;
+        let Recipe { upstreams, foreign, side_partitions, scope, .. } = &self.recipe;
         let SideFindings { lost: side_lost, twice: side_twice, unexpected, records: side_records, .. } =
             &self.sides;
-        let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, .. } = &self.findings;
+        let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, elsewhere, .. } =
+            &self.findings;
         let counts = &self.counts;
         json!({
-            "seed": seed, "seconds": duration.as_secs(), "instances": instances, "workers": workers,
+            "seed": seed, "scope": scope.name(), "seconds": duration.as_secs(), "instances": instances, "workers": workers,
             "brokers": brokers, "rate": rate, "cleanup_ms": cleanup_ms, "pause_ms": pause_ms,
             "verdict": self.word(), "problems": self.faults(), "missing": self.missing(),
-            "records": raw, "repeats": repeats, "lost": lost, "duplicated": duplicated,
+            "records": raw, "repeats": repeats, "elsewhere": elsewhere, "lost": lost, "duplicated": duplicated,
             "out_of_order": out_of_order, "altered": altered, "phantom": phantom, "unread": self.unread,
             "recovery_seconds": self.recovery.map(|took| took.as_secs_f64()),
             "instance_kills": counts.instance_kills, "instance_freezes": counts.instance_freezes,
+            "instance_stops": counts.instance_stops,
             "broker_kills": counts.broker_kills, "broker_freezes": counts.broker_freezes,
             "kills_in_open_transactions": counts.open, "intervals_with_commits": self.between,
             "upstreams": upstreams, "foreign": foreign, "side_partitions": side_partitions,
             "upstream_transactions": self.programs.raw.by_end(),
             "foreign_transactions_in_clean": self.programs.clean.by_end(),
             "foreign_transactions_in_side_topics": self.programs.sides.by_end(),
-            "side_records": side_records, "side_lost": side_lost, "side_twice": side_twice,
-            "side_unexpected": unexpected, "side_copies": self.copies,
+            "sides": {
+                "records": side_records, "lost": side_lost, "twice": side_twice, "unexpected": unexpected,
+                "copies": self.copies,
+            },
             "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
         })
     }
@@ -167,12 +175,12 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = &self.counts;
-        let Findings { raw, repeats, .. } = &self.findings;
+        let Findings { raw, repeats, elsewhere, .. } = &self.findings;
         let recovery = self.recovery.map_or("no".to_owned(), |took| format!("{:.1} s", took.as_secs_f64()));
         write!(
             f,
-            "seed {}: {}; instances killed {} (open transaction {}) and frozen {}, brokers killed {} and \
-             frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {} torn; \
+            "seed {}: {}; instances killed {} (open transaction {}), frozen {} and stopped {}, brokers killed {} and \
+             frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {elsewhere} of them in other partitions, {} torn; \
              transactions committed, aborted, fenced, expired: upstream {:?}, foreign in clean {:?}, in side topics {:?}; \
              {} side records; recovery {recovery}",
             self.recipe.seed,
@@ -180,6 +188,7 @@ impl fmt::Display for Verdict {
             counts.instance_kills,
             counts.open,
             counts.instance_freezes,
+            counts.instance_stops,
             counts.broker_kills,
             counts.broker_freezes,
             self.between,
