@@ -39,9 +39,11 @@ fn has_all_states<W: WorkerPorts>(ctx: &Context<W>) -> bool {
 
 fn hold<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
     let mut ids = Vec::new();
-    for (id, running) in access.ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
-        running.held = true;
-        ids.push(id);
+    for partition in access.ctx.partitions.iter_mut() {
+        if let Some(running) = partition.running_mut().filter(|running| !running.held) {
+            running.held = true;
+            ids.push(running.state.id);
+        }
     }
     if !ids.is_empty() {
         tracing::info!(partitions = %ranges(ids.iter().copied()), "paused until the state of all partitions is complete");
