@@ -52,7 +52,7 @@ fn assert_once(pipe: &Pipe<'_>) {
 #[test]
 fn no_copy_of_a_producer_without_keys_survives() {
     const COUNT: u32 = 100_000;
-    let pipe = Pipe::new(shared_kafka(), "verifiable", 12);
+    let pipe = Pipe::new(shared_kafka(), "without-keys", 12);
     (0..2).for_each(|_| verifiable(pipe.kafka, &pipe.raw, COUNT));
     let instance = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]");
     let running = instance.start();
