@@ -94,12 +94,14 @@ impl Verdict {
         let FaultCounts { instance_kills, broker_kills, open, kills_ms, .. } = &self.counts;
         let AllCounts { raw, clean, .. } = &self.programs;
         let recipe = &self.recipe;
+        // In topic scope about half of the kills hit spares, which have no transaction: a short round may have no other.
+        let has_many_kills = recipe.scope == Scope::Partition || *instance_kills >= 8;
         let (upstream, foreign, sides) =
             (recipe.upstreams > 0, recipe.foreign > 0, recipe.side_partitions > 0);
         [
             (*instance_kills > 0, "no instance was killed"),
             (*broker_kills > 0, "no broker was killed"),
-            (*open > 0, "no instance was killed with an open transaction"),
+            (*open > 0 || !has_many_kills, "no instance was killed with an open transaction"),
             (self.between >= 1.max(kills_ms.len() / 5), "too few commits between kills"),
             (self.findings.raw > 0, "no records"),
             (self.findings.repeats > 0, "no repeats"),
