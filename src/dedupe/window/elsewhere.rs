@@ -6,7 +6,6 @@
 //! The partitions of a backlog are not read evenly: a record can be decided after a copy with a later stream time. So a copy
 //! counts when the two stream times differ by at most the length of the window, in either direction.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::bloom::{Bloom, BloomLimits};
@@ -48,26 +47,11 @@ impl Window {
         };
         let oldest_pending =
             self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(at_ms).min(oldest));
-        let found = self.index.candidates(key, |owner| {
-            let place = self.pending_index(owner);
-            let pending =
-                place.and_then(|place| Some((self.pending.get(place)?.1, *self.arrived_ms.get(place)?)));
-            let (times, oldest) = match pending {
-                Some((_, arrived)) => ((arrived, arrived), oldest_pending),
-                None => (self.marks.times_of(owner), oldest),
-            };
-            if times.1 > 0 && (times.1 < oldest || times.0 > latest) {
-                return ControlFlow::Continue(());
-            }
-            let is_same = pending.map(|(identity, _)| identity == key.identity);
-            match is_same.map_or_else(|| owners.owns(owner, key.identity), Ok) {
-                Ok(true) => ControlFlow::Break(Ok(CopyOf::Owner { offset: owner, arrived_ms: times.1 })),
-                Ok(false) => ControlFlow::Continue(()),
-                Err(error) => ControlFlow::Break(Err(error)),
-            }
-        });
-        if let Some(owner) = found.break_value() {
-            return owner.map(Some);
+        let found = self.owner_of(key, owners, |is_pending, (first, last)| {
+            first <= latest && last >= if is_pending { oldest_pending } else { oldest }
+        })?;
+        if let Some((offset, arrived_ms)) = found {
+            return Ok(Some(CopyOf::Owner { offset, arrived_ms }));
         }
         let since_ms = self.filters.as_ref().and_then(|filters| {
             let now_ms = if at_ms > 0 { at_ms } else { self.time.ms() };

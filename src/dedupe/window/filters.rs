@@ -26,7 +26,6 @@ pub(super) struct Filters {
     /// One past the highest owner in the filters.
     end: Offset,
     stale: bool,
-    horizon_ms: i64,
     /// Forgotten identities: their bits are still set, and are ignored until the identity is inserted again.
     /// The set is small, because an operator names each id. It is cleared when the filters are rebuilt.
     forgotten: HashSet<Identity>,
@@ -40,7 +39,6 @@ impl Filters {
             slices: VecDeque::new(),
             end: 0,
             stale: false,
-            horizon_ms: i64::MAX,
             forgotten: HashSet::new(),
         }
     }
@@ -95,7 +93,6 @@ impl Filters {
 
     /// Makes slices expire by this stream time where it is earlier than the one of [`Filters::expire`].
     pub fn set_horizon(&mut self, ms: i64) {
-        self.horizon_ms = ms;
         self.bloom.set_horizon(ms);
     }
 
@@ -109,7 +106,7 @@ impl Filters {
         if let Some(first) = self.slices.front_mut().filter(|(slice, _)| *slice <= 0) {
             first.0 = now_ms.div_euclid(self.limits.slice_ms());
         }
-        let oldest = self.oldest_ms(now_ms.min(self.horizon_ms));
+        let oldest = self.oldest_ms(now_ms.min(self.bloom.horizon_ms()));
         let length = self.limits.slice_ms();
         while self.slices.len() > 1
             && self.slices.pop_front_if(|(slice, _)| (*slice + 1).saturating_mul(length) <= oldest).is_some()
@@ -186,7 +183,8 @@ impl Filters {
 
     /// Empties the filters so that they can be rebuilt. Keeps the layout and [`Filters::dropped_ms`].
     pub fn clear(&mut self) {
-        let (dropped, layout, horizon) = (self.bloom.dropped_ms(), self.bloom.layout(), self.horizon_ms);
+        let (dropped, layout, horizon) =
+            (self.bloom.dropped_ms(), self.bloom.layout(), self.bloom.horizon_ms());
         *self = Self::new(self.limits);
         self.set_horizon(horizon);
         if let Some(layout) = layout {

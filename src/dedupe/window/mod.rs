@@ -168,25 +168,11 @@ impl Window {
         let oldest = self.time.ms().saturating_sub(self.exact_ms);
         let oldest_pending =
             self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(self.time.ms()));
-        let found = self.index.candidates(key, |owner| {
-            let (identity, arrived, oldest) = match self.pending_index(owner) {
-                // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
-                Some(place) => {
-                    (self.pending.get(place).copied(), self.arrived_ms.get(place).copied(), oldest_pending)
-                }
-                None => (None, Some(self.marks.time_of(owner)), oldest),
-            };
-            if arrived.is_some_and(|arrived| arrived > 0 && arrived < oldest) {
-                return ControlFlow::Continue(());
-            }
-            let pending = identity.map(|(_, identity)| identity == key.identity);
-            match pending.map_or_else(|| owners.owns(owner, key.identity), Ok) {
-                Ok(true) => ControlFlow::Break(Ok(owner)),
-                Ok(false) => ControlFlow::Continue(()),
-                Err(error) => ControlFlow::Break(Err(error)),
-            }
-        });
-        let known = found.break_value().transpose()?;
+        let found = self.owner_of(key, owners, |is_pending, (_, arrived)| {
+            // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
+            arrived >= if is_pending { oldest_pending } else { oldest }
+        })?;
+        let known = found.map(|(owner, _)| owner);
         let verdict = verdict::decide(at, known, self.claims.get(&key.identity).copied());
         Ok(match (verdict, &self.filters) {
             (Verdict::New, Some(filters)) => filters
@@ -194,6 +180,33 @@ impl Window {
                 .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
             (verdict, _) => verdict,
         })
+    }
+
+    /// The newest owner of an identity, committed or pending, with the latest stream time at which it can have arrived; 0 while
+    /// unknown. Where the time is known, `counts` decides by whether the owner is pending, and by the earliest and latest time.
+    #[inline]
+    fn owner_of<O: Owners>(
+        &self,
+        key: &IndexKey,
+        owners: &O,
+        counts: impl Fn(bool, (i64, i64)) -> bool,
+    ) -> Result<Option<(Offset, i64)>, O::Error> {
+        let found = self.index.candidates(key, |owner| {
+            let pending = self
+                .pending_index(owner)
+                .and_then(|place| Some((self.pending.get(place)?.1, *self.arrived_ms.get(place)?)));
+            let times = pending.map_or_else(|| self.marks.times_of(owner), |(_, arrived)| (arrived, arrived));
+            if times.1 > 0 && !counts(pending.is_some(), times) {
+                return ControlFlow::Continue(());
+            }
+            let is_same = pending.map(|(identity, _)| identity == key.identity);
+            match is_same.map_or_else(|| owners.owns(owner, key.identity), Ok) {
+                Ok(true) => ControlFlow::Break(Ok((owner, times.1))),
+                Ok(false) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(Err(error)),
+            }
+        });
+        found.break_value().transpose()
     }
 
     /// Index of a pending owner in `pending`; `None` for committed owners, which are below all pending ones.

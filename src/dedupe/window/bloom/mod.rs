@@ -157,12 +157,8 @@ impl Bloom {
             if chunk.is_empty() {
                 return;
             }
-            if let Some((grid, column)) = self.open.and_then(|open| open.at)
-                && let Some(grid) = self.grids.get(grid)
-            {
-                for (key, _) in &chunk {
-                    grid.prefetch_column(column, key.position);
-                }
+            for (key, _) in &chunk {
+                self.prefetch_insert(key);
             }
             for (key, arrived_ms) in &chunk {
                 self.insert(key, *arrived_ms);
@@ -193,6 +189,12 @@ impl Bloom {
     /// an insert is called with.
     pub fn set_horizon(&mut self, ms: i64) {
         self.horizon_ms = ms;
+    }
+
+    /// See [`Bloom::set_horizon`]; `i64::MAX` when it was not set.
+    #[must_use]
+    pub fn horizon_ms(&self) -> i64 {
+        self.horizon_ms
     }
 
     /// Drops the slices that ended before the window at stream time `now_ms`, or at the horizon if that is earlier.
