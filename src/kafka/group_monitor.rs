@@ -42,7 +42,7 @@ pub struct Member {
     pub id: String,
     /// Its address, as the group coordinator sees it.
     pub host: String,
-    /// Its `client.id`: the transactional id of a worker, unless the configuration says otherwise.
+    /// Its `client.id`. In partition scope it is the transactional id of the worker, unless `kafka.properties` sets another one.
     pub client_id: String,
     /// Its partitions of the raw topic.
     pub partitions: Vec<PartitionId>,

@@ -1,5 +1,6 @@
 //! What every part of a worker uses.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -66,10 +67,15 @@ impl<W: WorkerPorts> Context<W> {
         }
     }
 
+    /// The partitions of raw that this worker knows: those that existed when the process started, and those that were assigned
+    /// since.
+    pub(crate) fn known_partitions(&self) -> Range<PartitionId> {
+        0..self.options.raw_partitions.max(self.partitions.end())
+    }
+
     /// Whether this worker has all partitions of raw, as far as it knows them.
     pub(crate) fn has_all_partitions(&self) -> bool {
-        let count = self.options.raw_partitions.max(self.partitions.end());
-        (0..count).all(|id| self.partitions.get(id).is_some())
+        self.known_partitions().all(|id| self.partitions.get(id).is_some())
             || !self.options.keeps(Safeguard::AllPartitions)
     }
 

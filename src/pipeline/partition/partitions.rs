@@ -5,7 +5,6 @@ use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::partition::{Locating, Partition, Phase, Running};
 
 /// The partitions of a worker, indexed by number.
@@ -45,13 +44,6 @@ impl Partitions {
         let (own, after) = rest.split_first_mut()?;
         let parts = own.as_deref_mut()?.record_mut().filter(|(running, _)| !running.held)?;
         Some((parts, Others { before, after }))
-    }
-
-    /// Whether the state of all partitions below `count` is in memory, complete, and settled. `has_none` is whether a partition
-    /// has no state because it was never processed.
-    pub fn have_states(&self, count: PartitionId, has_none: impl Fn(PartitionId) -> bool) -> bool {
-        let has_state = |id| has_none(id) || self.get(id).is_some_and(has_settled_state);
-        (0..count.max(self.end())).all(has_state)
     }
 
     /// Whether every partition is running, none of them is held, and none has a position that is only in this worker. The result

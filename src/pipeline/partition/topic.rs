@@ -2,7 +2,7 @@
 //!
 //! Two rules make the look-up exact:
 //! - A record is processed only while the worker has every partition of raw, and the state of each of them is complete and
-//!   settled, in memory ([`Partitions::have_states`](super::partitions::Partitions::have_states)). Otherwise an owner could be missing that the record must be compared with.
+//!   settled, in memory ([`has_settled_state`]). Otherwise an owner could be missing that the record must be compared with.
 //!   Partitions that are ready earlier are *held*: running, but paused.
 //! - Windows expire by the *horizon*: the clock of the slowest partition that has unread records. Otherwise an owner could be
 //!   gone when a copy that is closer to it than the window is read.

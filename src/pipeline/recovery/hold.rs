@@ -9,6 +9,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::StallDetector;
 use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -33,8 +34,8 @@ fn has_all_states<W: WorkerPorts>(ctx: &Context<W>) -> bool {
     let options = &ctx.options;
     let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();
     let ignored = |id| owned(id) || !options.keeps(Safeguard::AllStates) && ctx.partitions.get(id).is_some();
-    ctx.partitions
-        .have_states(options.raw_partitions, |id| ignored(id) || !options.partition_limit.covers(id))
+    let has_none = |id| ignored(id) || !options.partition_limit.covers(id);
+    ctx.known_partitions().all(|id| has_none(id) || ctx.partitions.get(id).is_some_and(has_settled_state))
 }
 
 fn hold<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {

@@ -250,12 +250,9 @@ fn check_cleared<W: WorkerPorts>(source: &W::Source, id: PartitionId) -> Result<
     .into())
 }
 
-/// The partitions that exist in the raw, clean and state topic: those that existed when the process started, and those
-/// that were assigned since.
+/// The known partitions that exist in the raw, clean and state topic.
 pub(crate) fn all_partitions<W: WorkerPorts>(ctx: &Context<W>) -> Vec<PartitionId> {
-    (0..ctx.options.raw_partitions.max(ctx.partitions.end()))
-        .filter(|id| ctx.options.partition_limit.covers(*id))
-        .collect()
+    ctx.known_partitions().filter(|id| ctx.options.partition_limit.covers(*id)).collect()
 }
 
 /// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
