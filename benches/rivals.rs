@@ -14,6 +14,8 @@
     reason = "a measurement fails by panicking"
 )]
 
+#[path = "support/across.rs"]
+mod across;
 #[path = "support/allocated.rs"]
 mod allocated;
 #[path = "support/callgrind.rs"]
@@ -35,6 +37,7 @@ mod stream;
 
 use std::path::Path;
 
+use across::Across;
 use callgrind::{Request, send};
 use contest::{Contestant, DUPLICATES_PERCENT, Entry, TRANSACTION};
 use ledger::Array;
@@ -111,6 +114,9 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
     let stored = || Stored::below(dir);
     vec![
         filled("dedupd, exact; owners in an array", ROUND, 1, move |name| exact(name, ids)),
+        filled("dedupd, exact, 12 partitions, topic scope", ROUND, 2, move |name| {
+            Across::new(name, ids, records)
+        }),
         filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
         // The size of filters depends on the counts of the last slices, so two windows are filled.
         filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
@@ -176,14 +182,15 @@ fn counted(name: &str, millions: f64) {
     let make = || -> Box<dyn Contestant> {
         match name {
             "exact" => Box::new(exact("exact", ids)),
+            "topic" => Box::new(Across::new("topic", ids, records)),
             "filters" => Box::new(Ours::with_filters("filters", ids, records, RATE, Array::default())),
             "xxh3" => Box::new(xxh3("xxh3", ids)),
             "hashbrown" => Box::new(foldhash("hashbrown", ids)),
             "fastbloom" => Box::new(RotatingFilters::new("fastbloom", ids, RATE)),
-            _ => panic!("exact, filters, xxh3, hashbrown or fastbloom, not {name}"),
+            _ => panic!("exact, topic, filters, xxh3, hashbrown or fastbloom, not {name}"),
         }
     };
-    let mut entry = Entry::filled(make, ROUND, if name == "filters" { 2 } else { 1 });
+    let mut entry = Entry::filled(make, ROUND, if name == "filters" || name == "topic" { 2 } else { 1 });
     let batches: Vec<_> = (0..20)
         .map(|_| {
             let mut records = Vec::new();

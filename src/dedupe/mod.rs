@@ -20,5 +20,6 @@ pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
     Bloom, BloomLimits, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex,
-    Owners, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, bloom, index,
+    Owners, PartitionGroups, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, bloom,
+    index,
 };

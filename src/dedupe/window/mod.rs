@@ -45,12 +45,13 @@ mod prefetch;
 mod sampled;
 mod stream_time;
 mod table;
+mod topic_filter;
 mod verdict;
 mod windows;
 
 pub(crate) use arrival::{Anchor, resume};
 pub use bloom::{Bloom, BloomLimits};
-pub use elsewhere::{CopyOf, TopicFilter};
+pub use elsewhere::CopyOf;
 use filters::Filters;
 pub use growth::IndexBytes;
 pub use index::{IndexKey, OwnerIndex};
@@ -59,6 +60,7 @@ use marks::Marks;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
 use stream_time::StreamTime;
 pub use stream_time::TimeSource;
+pub use topic_filter::{PartitionGroups, TopicFilter};
 pub use verdict::Verdict;
 pub(crate) use windows::Windows;
 
@@ -180,6 +182,12 @@ impl Window {
                 .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
             (verdict, _) => verdict,
         })
+    }
+
+    /// The verdict on the record at `at` when this window has no owner of its identity.
+    #[must_use]
+    pub fn verdict_without_owner(&self, at: Offset, key: &IndexKey) -> Verdict {
+        verdict::decide(at, None, self.claims.get(&key.identity).copied())
     }
 
     /// The newest owner of an identity, committed or pending, with the latest stream time at which it can have arrived; 0 while

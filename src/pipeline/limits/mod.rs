@@ -72,7 +72,7 @@ impl Limits {
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        // The filter over all windows takes two to three bytes for an id, an index eleven.
+        // The filter over all windows takes about three bytes for an id, an index eleven.
         let of_windows = |bytes: u64| if self.is_topic_wide { bytes / 5 * 4 } else { bytes };
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| of_windows(bytes) / count);
         let by_memory = match (self.max_memory, self.when_full) {

@@ -232,7 +232,11 @@ fn begin_reading<W: WorkerPorts>(
         total += ctx.store.ids(kind.window(id))?;
     }
     let is_new = matches!(task, Task::Windows { .. });
-    let read = ctx.topic.as_ref().filter(|_| is_new).map(|_| Vec::new());
+    let topic = ctx.topic.as_mut().filter(|_| is_new);
+    let read = topic.map(|topic| {
+        topic.filter.expect(total);
+        Vec::new()
+    });
     let loading = Loading { progress: ReadProgress::start(now), task, state, kinds, from: None, total, read };
     if let Some(partition) = ctx.partitions.get_mut(id) {
         partition.enter(Phase::Loading(Box::new(loading)));

@@ -1,6 +1,6 @@
 //! The partitions of a worker.
 
-use crate::dedupe::{KindId, PartitionId, Window, Windows};
+use crate::dedupe::{KindId, PartitionGroups, PartitionId, Window, Windows};
 use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::restoring::Restoring;
@@ -182,6 +182,22 @@ pub struct Others<'a> {
 }
 
 impl<'a> Others<'a> {
+    /// The windows of the kind with this number in the partitions of these groups, each with its partition.
+    pub fn windows_in(
+        &self,
+        groups: PartitionGroups,
+        kind: usize,
+    ) -> impl Iterator<Item = (PartitionId, &'a Window)> + use<'a> {
+        let Self { before, after } = *self;
+        let own = before.len();
+        let end = PartitionId::try_from(own + 1 + after.len()).unwrap_or(PartitionId::MAX);
+        groups.partitions(end).filter_map(move |id| {
+            let at = id as usize;
+            let slot = if at < own { before.get(at) } else { after.get(at.checked_sub(own + 1)?) };
+            Some((id, slot?.as_ref()?.state()?.windows.get(kind)?))
+        })
+    }
+
     /// The windows of the kind with this number, each with its partition.
     pub fn windows(&self, kind: usize) -> impl Iterator<Item = (PartitionId, &'a Window)> + use<'a> {
         let partitions = self.before.iter().chain(self.after).filter_map(Option::as_deref);

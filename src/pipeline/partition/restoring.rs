@@ -174,7 +174,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         let is_complete = self.options.keeps(Safeguard::FilterOfAll);
         if let Some(topic) = self.topic.as_mut().filter(|_| is_complete) {
             let identities = block.entries.iter().map(|(_, identity)| (*identity, block.time_last_ms));
-            topic.filter.insert_all(identities);
+            topic.filter.insert_all(id, &identities.collect::<Vec<_>>());
         }
         let head = Head {
             confirmed: block.next,

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::dedupe::{CopyOf, IndexKey, Offset, PartitionId, TopicFilter, Window};
+use crate::dedupe::{CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, TopicFilter, Window};
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::partition::partitions::Others;
 use crate::pipeline::partition::state::DedupeState;
@@ -66,15 +66,15 @@ impl DedupeState {
     }
 }
 
-/// A copy of a record in another partition, in the windows of this kind. An owner is preferred to a hit in a filter.
-/// `at_ms` is the stream time of the record's partition.
+/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. An owner is preferred to a
+/// hit in a filter. `at_ms` is the stream time of the record's partition.
 pub fn copy_elsewhere<T: Store>(
     others: &Others<'_>,
     store: &T,
     (number, kind): (usize, &Kind),
-    (at_ms, key): (i64, &IndexKey),
+    (at_ms, key, groups): (i64, &IndexKey, PartitionGroups),
 ) -> Result<Option<(PartitionId, CopyOf)>, StoreError> {
-    let windows = || others.windows(number);
+    let windows = || others.windows_in(groups, number);
     let prefetch = |(_, window): (PartitionId, &Window)| window.prefetch(key);
     windows().take(AHEAD).for_each(prefetch);
     let mut ahead = windows().skip(AHEAD);

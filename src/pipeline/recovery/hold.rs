@@ -26,6 +26,9 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     let is_complete = has_all_states(access.ctx);
     if let Some(topic) = &mut access.ctx.topic {
         topic.is_open = is_complete;
+        if is_complete {
+            topic.filter.restored();
+        }
     }
     if is_complete { release(access) } else { hold(access) }
 }

@@ -36,8 +36,10 @@ impl Recovery {
         read?;
         let is_complete = access.ctx.options.keeps(Safeguard::FilterOfAll);
         if let Some(topic) = access.ctx.topic.as_mut().filter(|_| is_complete) {
-            let read = access.ctx.partitions.all_loading_mut().map(Loading::take_read);
-            read.for_each(|identities| topic.filter.insert_all(identities));
+            for loading in access.ctx.partitions.all_loading_mut() {
+                let identities = loading.take_read();
+                topic.filter.insert_all(loading.state.id, &identities);
+            }
         }
         for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.

@@ -1,7 +1,9 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionId, Verdict};
+use crate::dedupe::{
+    Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, Verdict,
+};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -149,10 +151,16 @@ impl<W: WorkerPorts> Step<'_, W> {
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
         let at_ms = window.stream_time_ms();
-        let verdict = window.verdict(at.offset, key, &owners)?;
-        let outcome = match (verdict, self.elsewhere(verdict, (number, kind), (at_ms, key))?) {
+        let groups = self.topic.as_ref().map(|topic| topic.filter.groups(key));
+        let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, at_ms, groups)) {
+            window.verdict_without_owner(at.offset, key)
+        } else {
+            let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
+            window.verdict(at.offset, key, &owners)?
+        };
+        let groups = groups.unwrap_or_default();
+        let outcome = match (verdict, self.elsewhere(verdict, (number, kind), (at_ms, key, groups))?) {
             (Verdict::Duplicate { owner: offset }, _) => {
                 let owner = Coordinates { partition: at.partition, offset };
                 let owner_ms = window.arrived_ms(offset);
@@ -183,10 +191,15 @@ impl<W: WorkerPorts> Step<'_, W> {
         }
         window.admit(at.offset, key);
         if let Some(topic) = &mut self.topic {
-            topic.filter.insert(key, at_ms);
+            topic.filter.insert(key, at.partition, at_ms);
         }
         self.forward(state, record)?;
         Ok(outcome)
+    }
+
+    /// Whether the window of the record's own partition has no owner of the identity, so that it need not be looked up there.
+    fn is_new_in(&self, partition: PartitionId, at_ms: i64, groups: PartitionGroups) -> bool {
+        !groups.has(partition) && self.topic.as_ref().is_some_and(|topic| topic.filter.covers_own(at_ms))
     }
 
     /// A copy of the record in another partition, unless its own partition has one. A record that was processed before an
@@ -196,7 +209,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         &self,
         verdict: Verdict,
         (number, kind): (usize, &Kind),
-        (at_ms, key): (i64, &IndexKey),
+        (at_ms, key, groups): (i64, &IndexKey, PartitionGroups),
     ) -> Result<Option<(PartitionId, CopyOf)>, WorkerError> {
         let is_known = matches!(verdict, Verdict::Duplicate { .. });
         let is_trusted = verdict == Verdict::Retry && !self.options.keeps(Safeguard::OwnClaims);
@@ -209,10 +222,10 @@ impl<W: WorkerPorts> Step<'_, W> {
                 return Ok(Some((partition, CopyOf::Owner { offset, arrived_ms: at_ms })));
             }
         }
-        if is_known || is_trusted || !self.topic.as_ref().is_some_and(|topic| topic.filter.may_hold(key)) {
+        if is_known || is_trusted || groups.is_empty() {
             return Ok(None);
         }
-        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (at_ms, key))?)
+        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (at_ms, key, groups))?)
     }
 
     fn forward(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {

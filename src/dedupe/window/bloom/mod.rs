@@ -168,7 +168,7 @@ impl Bloom {
 
     /// Prefetches the memory that the next [`Bloom::insert`] writes.
     #[inline]
-    pub fn prefetch_insert(&self, key: &IndexKey) {
+    fn prefetch_insert(&self, key: &IndexKey) {
         if let Some((grid, column)) = self.open.and_then(|open| open.at)
             && let Some(grid) = self.grids.get(grid)
         {

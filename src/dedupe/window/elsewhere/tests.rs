@@ -1,8 +1,9 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use super::*;
-use crate::dedupe::window::{TimeSource, WindowLimits};
+use crate::dedupe::window::{BloomLimits, TimeSource, WindowLimits};
 
 const HOUR: i64 = 3_600_000;
 const T: i64 = 1_700_000_000_000;
@@ -110,22 +111,4 @@ fn pending_owners_count_and_claims_do_not() {
     assert_eq!(found(&window, &known, 2, T + HOUR), Some(CopyOf::Owner { offset: 4, arrived_ms: T }));
     window.abort();
     assert_eq!(found(&window, &known, 2, T), None);
-}
-
-#[test]
-fn the_topic_filter_forgets_nothing_that_the_slowest_partition_needs() {
-    let mut filter = TopicFilter::new(Duration::from_hours(1));
-    // One partition is read to the end of six hours before the other begins.
-    for partition in 0..2 {
-        for minute in 0..360 {
-            filter.insert(&IndexKey::at(identity(minute * 2 + partition)), T + 60_000 * minute.cast_signed());
-        }
-    }
-    assert!((0..720).all(|number| filter.may_hold(&IndexKey::at(identity(number)))));
-    let passing = (1_000..101_000).filter(|number| filter.may_hold(&IndexKey::at(identity(*number)))).count();
-    assert!(passing < 800, "{passing} of 100,000");
-    let before = filter.memory_bytes();
-    filter.expire(T + 6 * HOUR);
-    assert!((600..720).all(|number| filter.may_hold(&IndexKey::at(identity(number)))));
-    assert!(filter.memory_bytes() <= before);
 }

@@ -1,0 +1,303 @@
+//! The partitions in which an identity may have an owner (`dedupe.scope = "topic"`).
+//!
+//! Each partition has windows of its own. This filter holds the identities of all of them, in about three bytes each, so that
+//! only the windows are asked that may hold a copy: for a new identity usually none, for a copy usually one.
+//!
+//! An identity has an entry in a table: a tag from its hash, its partition modulo 32, and its age: the slice of stream time in which it
+//! arrived, modulo 8. A look-up reads one cache line per table; there is one table, and while the traffic grows some smaller ones,
+//! which are dropped when all their entries are too old. Invariants:
+//! - A partition group that has an owner of the identity inside a window is found. A group that has none is found at a rate of about
+//!   10 % per table, all groups together. That costs the time of a look-up and decides nothing.
+//! - Entries are removed with their age, and not one by one: that of an identity that was aborted, forgotten or dropped by a limit stays
+//!   until its age is over.
+//! - An age is over when its last entry is older than the longest window at the horizon (see [`TopicFilter::expire`]). The number of an
+//!   age is used again only after that; until then the newest age goes on.
+//!
+//! An entry counts from the arrival of its identity, or from the horizon if that is later.
+
+use std::time::Duration;
+
+use super::index::IndexKey;
+use crate::dedupe::coordinates::PartitionId;
+use crate::dedupe::identity::Identity;
+use tags::{AGES, AgeSet, GROUPS, TagTable};
+
+mod tags;
+
+/// A window has this many ages. So up to seven are not over, and the entries of one that is can be removed before its number is used
+/// again.
+const AGES_PER_WINDOW: i64 = 5;
+/// Capacity of the first table in identities, if nothing is known.
+const SMALLEST: u64 = 1 << 16;
+/// The most by which a table is larger than the identities so far, as a factor.
+const MAX_FACTOR: u64 = 8;
+/// Number of inserts that are prefetched together.
+const CHUNK: usize = 32;
+
+/// Partitions by their number modulo 32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PartitionGroups(u32);
+
+impl PartitionGroups {
+    /// Whether no group is in the set.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether the group of a partition is in the set.
+    #[must_use]
+    #[inline]
+    pub fn has(self, partition: PartitionId) -> bool {
+        (self.0 >> (partition % GROUPS)) & 1 == 1
+    }
+
+    /// The partitions below `end` whose group is in the set, group by group.
+    pub fn partitions(self, end: PartitionId) -> impl Iterator<Item = PartitionId> {
+        let next = |groups: &u32| Some(groups & (groups - 1)).filter(|rest| *rest != 0);
+        let groups = std::iter::successors(Some(self.0).filter(|groups| *groups != 0), next);
+        groups.flat_map(move |groups| (groups.trailing_zeros()..end).step_by(GROUPS as usize))
+    }
+}
+
+/// Stream time of the entries of an age, epoch milliseconds; 0 while unknown.
+#[derive(Debug, Clone, Copy, Default)]
+struct AgeTimes {
+    begin_ms: i64,
+    last_ms: i64,
+}
+
+/// The identities of all windows of all partitions.
+#[derive(Debug)]
+pub struct TopicFilter {
+    age_ms: i64,
+    /// Length of the longest window.
+    longest_ms: i64,
+    ages: [AgeTimes; AGES],
+    newest: usize,
+    /// The ages that are not over.
+    live: AgeSet,
+    /// The last one takes new identities. Each other one with the time of its last entry.
+    tables: Vec<(TagTable, i64)>,
+    horizon_ms: i64,
+    /// Whether it has owners whose arrival is unknown.
+    has_unknown: bool,
+    /// Identities that are still to be restored.
+    expected: u64,
+}
+
+impl TopicFilter {
+    /// An empty filter for windows of at most this length.
+    #[must_use]
+    pub fn new(longest: Duration) -> Self {
+        let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            age_ms: ms(longest) / AGES_PER_WINDOW + 1,
+            // Owners that are restored from one block expire together, up to 1/32 later than each by itself.
+            longest_ms: ms(longest.saturating_add(longest / 16)),
+            ages: [AgeTimes::default(); AGES],
+            newest: 0,
+            live: 1,
+            tables: Vec::new(),
+            horizon_ms: 0,
+            has_unknown: false,
+            expected: 0,
+        }
+    }
+
+    /// Prefetches what a look-up reads and an insert writes.
+    #[inline]
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.tables.iter().for_each(|(table, _)| table.prefetch(key.position));
+    }
+
+    /// The groups of the partitions whose windows may hold the identity.
+    #[must_use]
+    #[inline]
+    pub fn groups(&self, key: &IndexKey) -> PartitionGroups {
+        let tables = self.tables.iter();
+        PartitionGroups(tables.fold(0, |found, (table, _)| found | table.groups(key.position, self.live)))
+    }
+
+    /// Whether [`TopicFilter::groups`] also finds every owner that counts for a record that arrives in the same partition at this stream
+    /// time, epoch milliseconds. Before the horizon it does not, because a window expires by the clock of its partition where that
+    /// is earlier. Nor does it when the arrival of an owner is unknown: its window counts it from the first time that becomes known.
+    #[must_use]
+    #[inline]
+    pub fn covers_own(&self, at_ms: i64) -> bool {
+        at_ms >= self.horizon_ms && !self.has_unknown
+    }
+
+    /// Adds the identity of a record that arrived at this stream time of its partition, epoch milliseconds; 0 while unknown.
+    #[inline]
+    pub fn insert(&mut self, key: &IndexKey, partition: PartitionId, arrived_ms: i64) {
+        self.has_unknown |= arrived_ms <= 0;
+        let ms = arrived_ms.max(self.horizon_ms);
+        let age = self.age_of(ms);
+        if self.tables.last().is_none_or(|(table, _)| table.is_full()) {
+            self.make_room();
+        }
+        if let Some((table, _)) = self.tables.last_mut() {
+            table.insert(key.position, partition, age, self.live);
+        }
+    }
+
+    /// The age of an entry from this time. Begins another age when it is time.
+    #[inline]
+    fn age_of(&mut self, ms: i64) -> usize {
+        let (newest, length) = (self.newest, self.age_ms);
+        let Some(times) = self.ages.get_mut(newest) else { return newest };
+        if ms < times.begin_ms {
+            return self.older_age_of(ms);
+        }
+        if times.begin_ms == 0 {
+            // Owners from before any time was known count as arrived at the first time that becomes known.
+            times.begin_ms = ms;
+        }
+        if ms - times.begin_ms >= length && self.begin_age(ms) {
+            return self.newest;
+        }
+        if let Some(times) = self.ages.get_mut(newest) {
+            times.last_ms = times.last_ms.max(ms);
+        }
+        newest
+    }
+
+    /// The age before the newest one that has this time; the oldest one if all are later.
+    #[cold]
+    fn older_age_of(&mut self, ms: i64) -> usize {
+        let mut age = self.newest;
+        for _ in 1..AGES {
+            let before = (age + AGES - 1) % AGES;
+            if (self.live >> before) & 1 == 0 {
+                break;
+            }
+            age = before;
+            if self.ages.get(age).is_some_and(|times| times.begin_ms <= ms) {
+                break;
+            }
+        }
+        if let Some(times) = self.ages.get_mut(age) {
+            times.last_ms = times.last_ms.max(ms);
+        }
+        age
+    }
+
+    /// Begins another age, unless the next number is in use. Then the newest age goes on.
+    #[cold]
+    fn begin_age(&mut self, ms: i64) -> bool {
+        let next = (self.newest + 1) % AGES;
+        let live = self.live;
+        let Some(times) = self.ages.get_mut(next).filter(|_| (live >> next) & 1 == 0) else { return false };
+        *times = AgeTimes { begin_ms: ms, last_ms: 0 };
+        if let Some((table, _)) = self.tables.last_mut() {
+            // Entries of the age that had the number before would count again.
+            table.finish_cleaning(live);
+        }
+        self.newest = next;
+        self.live |= 1 << next;
+        self.end_ages();
+        let (needed, capacity) = (self.needed(), self.tables.last().map_or(0, |(table, _)| table.capacity()));
+        if capacity > SMALLEST && capacity / 4 > needed {
+            self.open(needed);
+        }
+        // Only now, because the entries of the closed table are older.
+        self.ages.get_mut(next).into_iter().for_each(|times| times.last_ms = ms);
+        true
+    }
+
+    /// Makes room in the newest table, or opens another one.
+    #[cold]
+    fn make_room(&mut self) {
+        let live = self.live;
+        if let Some((table, _)) = self.tables.last_mut() {
+            table.count(live);
+            // With less room, the identities would soon have to be counted again.
+            if table.capacity() - table.ids(live).min(table.capacity()) > table.capacity() / 64 {
+                return;
+            }
+        }
+        self.open(self.needed());
+    }
+
+    /// Capacity that is needed when the traffic stays the same: for a window, the age that is over next, and 1/32 more.
+    fn needed(&self) -> u64 {
+        let ids: u64 = self.tables.iter().map(|(table, _)| table.ids(self.live)).sum();
+        let is_live = |age: &usize| (self.live >> age) & 1 == 1;
+        let begins =
+            (0..AGES).filter(is_live).filter_map(|age| self.ages.get(age)).map(|times| times.begin_ms);
+        let last = self.ages.iter().map(|times| times.last_ms).max().unwrap_or(0);
+        let span = last.saturating_sub(begins.min().unwrap_or(0)).max(1).unsigned_abs();
+        let whole =
+            self.longest_ms.saturating_add(self.age_ms).saturating_add(self.longest_ms / 32).unsigned_abs();
+        let at_this_rate = u64::try_from(u128::from(ids) * u128::from(whole) / u128::from(span));
+        let expected = self.expected.saturating_add(self.expected / 4);
+        let (low, high) = (ids / 2, ids.saturating_mul(MAX_FACTOR));
+        at_this_rate.unwrap_or(u64::MAX).clamp(low, high).max(expected).max(SMALLEST)
+    }
+
+    fn open(&mut self, capacity: u64) {
+        // Entries whose time is not known are kept.
+        let last = self.ages.iter().map(|times| times.last_ms).max().filter(|last_ms| *last_ms > 0);
+        if let Some((_, last_ms)) = self.tables.last_mut() {
+            *last_ms = last.unwrap_or(i64::MAX);
+        }
+        self.tables.push((TagTable::new(capacity), i64::MAX));
+    }
+
+    /// Expects this many identities of [`TopicFilter::insert_all`], so that the table has the right size.
+    pub fn expect(&mut self, ids: u64) {
+        self.expected = self.expected.saturating_add(ids);
+    }
+
+    /// Expects no further identities of [`TopicFilter::insert_all`].
+    pub fn restored(&mut self) {
+        self.expected = 0;
+    }
+
+    /// Adds the identities of restored owners of a partition, each with the latest stream time at which it can have arrived.
+    pub fn insert_all(&mut self, partition: PartitionId, owners: &[(Identity, i64)]) {
+        for chunk in owners.chunks(CHUNK) {
+            let keys = chunk.iter().map(|(identity, arrived_ms)| (IndexKey::at(*identity), *arrived_ms));
+            let keys: Vec<_> = keys.inspect(|(key, _)| self.prefetch(key)).collect();
+            for (key, arrived_ms) in &keys {
+                self.insert(key, partition, *arrived_ms);
+            }
+        }
+        self.expected = self.expected.saturating_sub(owners.len() as u64);
+    }
+
+    /// Drops identities that are older than the longest window at the horizon: the stream time by which all windows expire, epoch
+    /// milliseconds.
+    pub fn expire(&mut self, horizon_ms: i64) {
+        self.horizon_ms = self.horizon_ms.max(horizon_ms);
+        self.end_ages();
+        let oldest = self.oldest_ms();
+        self.tables.retain(|(_, last_ms)| *last_ms > oldest);
+    }
+
+    fn oldest_ms(&self) -> i64 {
+        self.horizon_ms.saturating_sub(self.longest_ms)
+    }
+
+    /// Ends the ages that are over, except the newest one.
+    fn end_ages(&mut self) {
+        let oldest = self.oldest_ms();
+        let before = self.live;
+        for (age, times) in self.ages.iter().enumerate().filter(|(age, _)| *age != self.newest) {
+            self.live &= !(AgeSet::from(times.last_ms <= oldest) << age);
+        }
+        if self.live != before {
+            self.tables.last_mut().into_iter().for_each(|(table, _)| table.clean());
+        }
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.iter().map(|(table, _)| table.memory_bytes()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;
