@@ -24,6 +24,8 @@ pub struct Target<'a> {
     pub partitions: usize,
     /// Copies of an id are in its partition, or in random ones.
     pub scope: Scope,
+    /// The share of records without an id.
+    pub missing: f64,
 }
 
 /// A running producer.
@@ -44,7 +46,7 @@ impl Load {
         // Successive loads write different ids.
         static LOADS: AtomicU64 = AtomicU64::new(7);
         let topics = [topic.to_owned()];
-        let target = Target { topics: &topics, partitions, scope: Scope::Partition };
+        let target = Target { topics: &topics, partitions, scope: Scope::Partition, missing: 0.0 };
         Self::seeded(config, target, rate, LOADS.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -55,6 +57,7 @@ impl Load {
             producer: config.create().unwrap(),
             topics: target.topics.to_vec(),
             partitions: target.partitions,
+            missing: target.missing,
             random: fastrand::Rng::with_seed(seed),
             ids: match target.scope {
                 Scope::Topic => vec![Vec::new()],
@@ -102,6 +105,7 @@ struct Writer {
     topics: Vec<String>,
     random: fastrand::Rng,
     partitions: usize,
+    missing: f64,
     /// The ids of each partition, or those of all.
     ids: Vec<Vec<String>>,
 }
@@ -137,7 +141,9 @@ impl Writer {
             known.push(format!("{:032x}", self.random.u128(..)));
             known[known.len() - 1].clone()
         };
-        let value = format!("{{\"id\":\"{id}\",\"n\":{number}}}");
+        let is_missing = self.missing > 0.0 && self.random.f64() < self.missing;
+        let name = if is_missing { "no id" } else { "id" };
+        let value = format!("{{\"{name}\":\"{id}\",\"n\":{number}}}");
         let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&number.to_string()) });
         let mut record = BaseRecord::to(&self.topics[place / self.partitions])
             .partition(i32::try_from(place % self.partitions).unwrap())

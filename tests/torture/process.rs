@@ -38,6 +38,8 @@ pub enum Condition {
 pub struct Process {
     pub name: String,
     start: Box<dyn Fn() -> Running>,
+    /// A message with which it may fail after SIGTERM while faults are injected.
+    accepted: Option<&'static str>,
     pub running: Option<Running>,
     pub condition: Condition,
 }
@@ -45,7 +47,11 @@ pub struct Process {
 impl Process {
     pub fn start(name: String, start: impl Fn() -> Running + 'static) -> Self {
         let running = Some(start());
-        Self { name, start: Box::new(start), running, condition: Condition::Up }
+        Self { name, start: Box::new(start), accepted: None, running, condition: Condition::Up }
+    }
+
+    pub fn accepting(self, message: &'static str) -> Self {
+        Self { accepted: Some(message), ..self }
     }
 
     /// Ends its fault if it is due.
@@ -65,7 +71,8 @@ impl Process {
         if let Some((status, text)) = ended {
             self.running = None;
             self.condition = Condition::Down(now + RESTART_DELAY);
-            let is_expected = stops.is_some() && status.success();
+            let is_accepted = self.accepted.is_some_and(|message| text.contains(message));
+            let is_expected = stops.is_some() && (status.success() || is_accepted);
             return (!is_expected).then(|| format!("{}: {status}: {}", self.name, last_lines(&text, 3)));
         }
         let is_late = stops.is_some_and(|until| until <= now);

@@ -12,6 +12,11 @@ use super::support::{Pipe, Rekey, Sidecar};
 
 const SOURCES: [&str; 2] = ["torture.orders", "torture.payments"];
 
+/// A stop waits for acknowledgements and for the commit, which an outage can delay. After this failure nothing is lost: the
+/// records are written again.
+const STOPPED_LATE: &str =
+    "rekey did not stop within 9 s; its last records are written again at the next start";
+
 /// The topics that the load and the upstreams write to.
 pub fn loaded_topics(pipe: &Pipe<'_>, recipe: &Recipe) -> Vec<String> {
     if recipe.rekeys > 0 { SOURCES.map(str::to_owned).to_vec() } else { vec![pipe.raw.clone()] }
@@ -63,7 +68,7 @@ impl RekeyFaults {
         let process = |number: usize| {
             let log = pipe.dir.path().join(format!("rekey-{number}.log"));
             let rekey = Rekey::new(pipe.kafka, &pipe.raw, &flags).instance(&number.to_string(), log);
-            Process::start(format!("rekey {number}"), move || rekey.start())
+            Process::start(format!("rekey {number}"), move || rekey.start()).accepting(STOPPED_LATE)
         };
         Self {
             processes: (1..=recipe.rekeys).map(process).collect(),

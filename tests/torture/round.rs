@@ -87,7 +87,8 @@ fn under_faults(
     // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
     let topics = rekeyed::loaded_topics(pipe, recipe);
-    let target = Target { topics: &topics, partitions: PARTITIONS, scope: recipe.copies() };
+    let missing = if recipe.rekeys > 0 { 0.05 } else { 0.0 };
+    let target = Target { topics: &topics, partitions: PARTITIONS, scope: recipe.copies(), missing };
     let load = Load::seeded(&config, target, recipe.rate, recipe.seed);
     let progress = Committed::start(pipe, recipe);
     let start = monotonic();
