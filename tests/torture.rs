@@ -13,6 +13,8 @@
 mod evidence;
 #[path = "torture/faults.rs"]
 mod faults;
+#[path = "torture/process.rs"]
+mod process;
 #[path = "torture/program.rs"]
 mod program;
 #[path = "torture/programs.rs"]
@@ -21,6 +23,8 @@ mod programs;
 mod progress;
 #[path = "torture/recipe.rs"]
 mod recipe;
+#[path = "torture/rekeyed.rs"]
+mod rekeyed;
 #[path = "torture/round.rs"]
 mod round;
 #[path = "torture/sides.rs"]
@@ -32,7 +36,8 @@ mod support;
 mod verdict;
 
 use recipe::{Plan, Recipe};
-use support::{Record, TopicAudit};
+use support::chain::SOURCE;
+use support::{ChainAudit, Record, TopicAudit};
 use verdict::Verdict;
 
 #[test]
@@ -95,5 +100,64 @@ fn the_audit_of_topic_scope_finds_each_kind_of_error() {
     ];
     for (clean, expected) in cases {
         assert_eq!(errors(clean), expected);
+    }
+}
+
+#[test]
+fn the_audit_of_rekey_and_run_finds_each_kind_of_error() {
+    let record = |partition, offset, value: &str| Record {
+        partition,
+        offset,
+        key: None,
+        value: Some(value.into()),
+        timestamp_ms: Some(0),
+        headers: vec![(SOURCE.to_owned(), Some(b"older".to_vec()))],
+    };
+    let (a, b, none) = ("{\"id\":\"a\"}", "{\"id\":\"b\"}", "without an id");
+    let sources = [
+        ("x", vec![record(0, 0, a), record(0, 1, none), record(0, 3, a)]),
+        ("x", vec![record(1, 0, a), record(1, 1, none)]),
+        ("y", vec![record(0, 0, b), record(0, 1, a)]),
+    ];
+    let written = |source: &str, value: &str| {
+        let mut written = record(2, 0, value);
+        written.headers.push((SOURCE.to_owned(), Some(source.into())));
+        written
+    };
+    let errors = |clean: &[Record]| {
+        let mut audit = ChainAudit::default();
+        for (topic, records) in &sources {
+            audit.add_source(topic, records);
+        }
+        audit.add_clean(clean);
+        let found = audit.finish();
+        assert_eq!((found.raw, found.repeats, found.elsewhere), (7, 3, 2));
+        [found.lost, found.duplicated, found.out_of_order, found.altered, found.phantom]
+    };
+    let all =
+        |first: Record| vec![first, written("y/0@0", b), written("x/0@1", none), written("x/1@1", none)];
+    let exact = || all(written("x/0@0", a));
+    // It does not matter which topic an id is from.
+    for source in ["x/0@0", "x/1@0", "y/0@1"] {
+        assert_eq!(errors(&all(written(source, a))), [0, 0, 0, 0, 0]);
+    }
+    assert_eq!(errors(&exact()[1..]), [1, 0, 0, 0, 0]);
+    assert_eq!(errors(&exact()[..3]), [1, 0, 0, 0, 0], "a record without an id");
+    for source in ["x/0@0", "x/0@1", "y/0@1"] {
+        let twice = written(source, if source == "x/0@1" { none } else { a });
+        assert_eq!(errors(&[exact(), vec![twice]].concat()), [0, 1, 0, 0, 0]);
+    }
+    assert_eq!(errors(&all(written("x/0@3", a))), [0, 0, 1, 0, 0]);
+    for altered in [
+        Record { key: Some(vec![1]), ..written("x/0@0", a) },
+        Record { value: Some(b"{\"id\":\"a\" }".to_vec()), ..written("x/0@0", a) },
+        Record { timestamp_ms: Some(1), ..written("x/0@0", a) },
+        Record { headers: written("x/0@0", a).headers[1..].to_vec(), ..written("x/0@0", a) },
+    ] {
+        assert_eq!(errors(&all(altered)), [0, 0, 0, 1, 0]);
+    }
+    // Not in the source, not visible in it, without a position.
+    for phantom in [written("z/0@0", a), written("x/0@2", none), record(2, 0, a)] {
+        assert_eq!(errors(&[exact(), vec![phantom]].concat()), [0, 0, 0, 0, 1]);
     }
 }

@@ -4,88 +4,17 @@ mod faults;
 mod verifiable;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use crate::support::ports::free_port;
+use crate::support::chain::SOURCE;
 use crate::support::{
-    Draft, Isolation, Kafka, Record, Running, Sidecar, child, now_ms, shared_kafka, wait_until,
+    Draft, Isolation, Kafka, Record, Rekey, Running, Sidecar, now_ms, shared_kafka, source_of, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_mins(1);
-const SOURCE: &str = "dedupd.source";
-
-/// The start parameters of a `rekey`.
-pub(crate) struct Rekey {
-    pub(crate) bootstrap: String,
-    to: String,
-    flags: Vec<String>,
-    pub(crate) environment: Vec<(String, String)>,
-    instance: String,
-    log: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Rekey {
-    /// With these flags, separated by blanks, beside servers, target and instance.
-    pub(crate) fn new(kafka: &Kafka, to: &str, flags: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        Self {
-            bootstrap: kafka.bootstrap().to_owned(),
-            to: to.to_owned(),
-            flags: flags.split(' ').map(str::to_owned).collect(),
-            environment: vec![("DEDUPD_GROUP__SESSION_TIMEOUT".to_owned(), "6s".to_owned())],
-            instance: "a".to_owned(),
-            log: dir.path().join("rekey.log"),
-            _dir: dir,
-        }
-    }
-
-    pub(crate) fn start(&self) -> Running {
-        let port = free_port();
-        let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
-        command
-            .args(["rekey", "--bootstrap-servers", &self.bootstrap, "--to", &self.to])
-            .args(["--instance", &self.instance, "--listen", &format!("127.0.0.1:{port}")])
-            .args(&self.flags)
-            .envs(self.environment.iter().cloned())
-            .env_remove("RUST_LOG");
-        Running::start(command, port, self.log.clone())
-    }
-
-    fn group(&self) -> String {
-        format!("dedupd.rekey.{}", self.to)
-    }
-
-    /// Waits until every record of these topics is acknowledged and committed.
-    fn wait_done(&self, kafka: &Kafka, topics: &[&str]) {
-        for topic in topics {
-            let partitions = i32::try_from(kafka.partitions(topic)).unwrap();
-            for partition in 0..partitions {
-                let end = kafka.watermarks(topic, partition).1;
-                wait_until(
-                    &format!("{topic}/{partition} to be rekeyed, see {}", self.log.display()),
-                    LIMIT,
-                    || {
-                        let committed =
-                            kafka.committed(&self.group(), topic, partition).map_or(0, |(at, _)| at);
-                        (committed >= end).then_some(())
-                    },
-                );
-            }
-        }
-    }
-}
-
-/// The value of the last source header.
-fn source_of(record: &Record) -> String {
-    let (name, value) = record.headers.last().expect("a header");
-    assert_eq!(name, SOURCE);
-    String::from_utf8(value.clone().expect("a value")).unwrap()
-}
 
 /// Asserts that the target contains each source record unchanged at least once, and nothing else. Returns the number of copies.
 fn assert_complete(kafka: &Kafka, sources: &[&str], target: &[Record]) -> usize {
@@ -97,7 +26,7 @@ fn assert_complete(kafka: &Kafka, sources: &[&str], target: &[Record]) -> usize 
     }
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     for record in target {
-        let source = source_of(record);
+        let source = source_of(record).expect("a source");
         let original = expected.get(&source).unwrap_or_else(|| panic!("{source} does not exist"));
         let (_, headers) = record.headers.split_last().unwrap();
         assert_eq!((&record.key, &record.value), (&original.key, &original.value), "{source}");

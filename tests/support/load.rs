@@ -19,10 +19,13 @@ const DISTANCE_MAX: usize = 5_000;
 /// Where a load writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    pub topic: &'a str,
+    pub topics: &'a [String],
+    /// Of each topic.
     pub partitions: usize,
     /// Copies of an id are in its partition, or in random ones.
     pub scope: Scope,
+    /// The share of records without an id.
+    pub missing: f64,
 }
 
 /// A running producer.
@@ -42,7 +45,8 @@ impl Load {
     pub(super) fn start(config: &ClientConfig, topic: &str, partitions: usize, rate: u64) -> Self {
         // Successive loads write different ids.
         static LOADS: AtomicU64 = AtomicU64::new(7);
-        let target = Target { topic, partitions, scope: Scope::Partition };
+        let topics = [topic.to_owned()];
+        let target = Target { topics: &topics, partitions, scope: Scope::Partition, missing: 0.0 };
         Self::seeded(config, target, rate, LOADS.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -51,12 +55,13 @@ impl Load {
         let shared = Arc::new(Shared::default());
         let mut writer = Writer {
             producer: config.create().unwrap(),
-            topic: target.topic.to_owned(),
+            topics: target.topics.to_vec(),
             partitions: target.partitions,
+            missing: target.missing,
             random: fastrand::Rng::with_seed(seed),
             ids: match target.scope {
                 Scope::Topic => vec![Vec::new()],
-                Scope::Partition => vec![Vec::new(); target.partitions],
+                Scope::Partition => vec![Vec::new(); target.partitions * target.topics.len()],
             },
         };
         let writer_shared = Arc::clone(&shared);
@@ -97,9 +102,10 @@ impl Drop for Load {
 
 struct Writer {
     producer: BaseProducer,
-    topic: String,
+    topics: Vec<String>,
     random: fastrand::Rng,
     partitions: usize,
+    missing: f64,
     /// The ids of each partition, or those of all.
     ids: Vec<Vec<String>>,
 }
@@ -124,20 +130,23 @@ impl Writer {
     }
 
     fn write(&mut self, number: u64) {
-        let partition = self.random.usize(..self.partitions);
+        let places = self.partitions * self.topics.len();
+        let place = self.random.usize(..places);
         let lists = self.ids.len();
-        let distance = DISTANCE_MAX * self.partitions / lists;
-        let known = &mut self.ids[partition % lists];
+        let distance = DISTANCE_MAX * places / lists;
+        let known = &mut self.ids[place % lists];
         let id = if !known.is_empty() && self.random.f64() < REPEATS {
             known[known.len() - 1 - self.random.usize(..known.len().min(distance))].clone()
         } else {
             known.push(format!("{:032x}", self.random.u128(..)));
             known[known.len() - 1].clone()
         };
-        let value = format!("{{\"id\":\"{id}\",\"n\":{number}}}");
+        let is_missing = self.missing > 0.0 && self.random.f64() < self.missing;
+        let name = if is_missing { "no id" } else { "id" };
+        let value = format!("{{\"{name}\":\"{id}\",\"n\":{number}}}");
         let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&number.to_string()) });
-        let mut record = BaseRecord::to(&self.topic)
-            .partition(i32::try_from(partition).unwrap())
+        let mut record = BaseRecord::to(&self.topics[place / self.partitions])
+            .partition(i32::try_from(place % self.partitions).unwrap())
             .key(&id[..4])
             .payload(&value)
             .headers(headers);

@@ -11,6 +11,7 @@
 #![allow(missing_docs, reason = "tests have no published docs")]
 
 pub mod admin;
+pub mod chain;
 pub mod child;
 pub mod instance;
 pub mod jvm;
@@ -22,6 +23,7 @@ pub mod ports;
 pub mod proxy;
 pub mod raw_batch;
 pub mod records;
+pub mod rekey;
 pub mod secured;
 pub mod send;
 pub mod tamper;
@@ -35,6 +37,7 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
+pub use chain::{ChainAudit, compare_chain, source_of};
 pub use instance::{Running, Sidecar};
 pub use jvm::tool;
 pub use kafka::Kafka;
@@ -42,6 +45,7 @@ pub use load::Load;
 pub use pipe::{Findings, Pipe};
 pub use proxy::{Proxy, api};
 pub use records::{Isolation, Record};
+pub use rekey::Rekey;
 pub use secured::Secured;
 pub use send::{Draft, Stamp};
 pub use topic::{Scope, TopicAudit};

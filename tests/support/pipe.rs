@@ -48,6 +48,14 @@ impl Findings {
         self.first = self.first.take().or(other.first);
     }
 
+    /// Describes a wrong clean record, if it is the first one.
+    pub fn note(&mut self, what: &str, record: &Record, source: &str) {
+        self.first.get_or_insert_with(|| {
+            let Record { partition, offset, .. } = record;
+            format!("{what}: clean {partition}@{offset} from {source:?}: {}", record.text())
+        });
+    }
+
     pub fn is_clean(&self) -> bool {
         self.lost + self.duplicated + self.out_of_order + self.altered + self.phantom == 0
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::faults::Faults;
+use super::recipe::Recipe;
+use super::rekeyed;
 use super::round::PARTITIONS;
 use super::sources::is_foreign;
 use super::support::{Isolation, Kafka, Pipe};
@@ -31,16 +33,19 @@ pub fn copies(pipe: &Pipe<'_>) -> usize {
 /// Records of other programs that are in the logs and that no `read_committed` reader may see.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hidden {
+    /// Those of upstreams in raw, or in the source topics.
     pub raw: usize,
     /// Those of foreign programs in the clean topic.
     pub clean: usize,
 }
 
-pub fn hidden(pipe: &Pipe<'_>) -> Hidden {
+pub fn hidden(pipe: &Pipe<'_>, recipe: &Recipe) -> Hidden {
     let mut hidden = Hidden::default();
     for partition in 0..i32::try_from(PARTITIONS).unwrap() {
-        let all = |topic| pipe.kafka.records_in(topic, partition, Isolation::Uncommitted);
-        hidden.raw += all(&pipe.raw).len() - pipe.kafka.records_of(&pipe.raw, partition).len();
+        let all = |topic: &str| pipe.kafka.records_in(topic, partition, Isolation::Uncommitted);
+        for topic in rekeyed::loaded_topics(pipe, recipe) {
+            hidden.raw += all(&topic).len() - pipe.kafka.records_of(&topic, partition).len();
+        }
         hidden.clean += all(&pipe.clean).iter().filter(|record| is_foreign(record)).count();
     }
     hidden
@@ -56,9 +61,12 @@ fn logs(pipe: &Pipe<'_>) -> impl Iterator<Item = (String, String)> {
 }
 
 /// The state of the brokers and the instances while they are running.
-pub fn of_running(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
+pub fn of_running(pipe: &Pipe<'_>, recipe: &Recipe, faults: &Faults<'_>) -> String {
     let mut text = String::new();
-    for topic in [&pipe.raw, &pipe.clean, &format!("{}.dedupd", pipe.clean)] {
+    let mut topics = rekeyed::loaded_topics(pipe, recipe);
+    topics.extend([pipe.raw.clone(), pipe.clean.clone(), format!("{}.dedupd", pipe.clean)]);
+    topics.dedup();
+    for topic in &topics {
         for partition in 0..i32::try_from(PARTITIONS).unwrap() {
             let (start, end) = pipe.kafka.watermarks(topic, partition);
             let stable = pipe.kafka.last_stable_offset(topic, partition);
@@ -66,19 +74,21 @@ pub fn of_running(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
         }
     }
     let client: BaseConsumer = pipe.kafka.client_config().create().expect("a consumer");
-    match client.fetch_group_list(Some(&pipe.group()), Duration::from_secs(10)) {
-        Ok(list) => {
-            for group in list.groups() {
-                writeln!(text, "group {}: {}", group.name(), group.state()).unwrap();
-                for member in group.members() {
-                    let assigned = member.assignment().map(assigned).unwrap_or_default();
-                    writeln!(text, "  member {} has {assigned:?}", member.id()).unwrap();
+    for group in [pipe.group(), rekeyed::group(pipe)] {
+        match client.fetch_group_list(Some(&group), Duration::from_secs(10)) {
+            Ok(list) => {
+                for group in list.groups() {
+                    writeln!(text, "group {}: {}", group.name(), group.state()).unwrap();
+                    for member in group.members() {
+                        let assigned = member.assignment().map(assigned).unwrap_or_default();
+                        writeln!(text, "  member {} has {assigned:?}", member.id()).unwrap();
+                    }
                 }
             }
+            Err(error) => writeln!(text, "group {group}: {error}").unwrap(),
         }
-        Err(error) => writeln!(text, "the group: {error}").unwrap(),
     }
-    for process in faults.running.iter().flatten() {
+    for process in faults.running() {
         for page in ["/readyz", "/status.json"] {
             let answer = process.get(page).unwrap_or_else(|| "no answer".to_owned());
             writeln!(text, "{} {page}: {answer}", process.log.display()).unwrap();
@@ -87,7 +97,7 @@ pub fn of_running(pipe: &Pipe<'_>, faults: &Faults<'_>) -> String {
     text
 }
 
-/// The partitions in an assignment of the classic protocol with one topic.
+/// The partitions in an assignment of the classic protocol, those of the first topic.
 fn assigned(bytes: &[u8]) -> Vec<i32> {
     let int = |at: usize, length: usize| {
         let bytes = bytes.get(at..at + length).unwrap_or_default();

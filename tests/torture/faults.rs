@@ -4,46 +4,20 @@ use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
 
+use super::process::{Condition, Lengths, PROCESS_DOWN, PROCESS_FROZEN, Process, RESTART_DELAY, last_lines};
 use super::recipe::Recipe;
+use super::rekeyed::{self, RekeyCounts, RekeyFaults};
 use super::sides;
 use super::support::tamper::tamper;
-use super::support::{Kafka, Pipe, Running, Scope, Sidecar, child, now_ms};
+use super::support::{Kafka, Pipe, Running, Scope, Sidecar, now_ms};
 
-/// Delay until a process that ended by itself is restarted, as a supervisor would do.
-const RESTART_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time from SIGTERM to the end of an instance while brokers are killed and frozen.
-const STOPS_WITHIN: Duration = Duration::from_mins(1);
 /// Half of the faults wait until the group commits again, but no longer than this.
 const COMMITS_WITHIN: Duration = Duration::from_secs(20);
 /// Half of the instance kills wait until its transaction is open, but no longer than this.
 const OPENS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Durations in milliseconds: the share of short ones, and the ranges of short and long ones.
-struct Lengths(f64, std::ops::Range<u64>, std::ops::Range<u64>);
-
-/// Short durations end during start and restore. Long ones exceed the session timeout (6 s) and the transaction
-/// timeout (5 s).
-const INSTANCE_DOWN: Lengths = Lengths(0.7, 0..1_500, 1_500..16_000);
-const INSTANCE_FROZEN: Lengths = Lengths(0.5, 100..4_000, 5_500..16_000);
 const BROKER_DOWN: Lengths = Lengths(0.6, 0..2_000, 2_000..16_000);
 const BROKER_FROZEN: Lengths = Lengths(0.6, 100..3_000, 3_000..16_000);
-
-impl Lengths {
-    fn draw(&self, random: &mut fastrand::Rng) -> Duration {
-        let Lengths(short, ..) = self;
-        let range = if random.f64() < *short { self.1.clone() } else { self.2.clone() };
-        Duration::from_millis(random.u64(range))
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Condition {
-    Up,
-    Down(Instant),
-    Frozen(Instant),
-    /// An instance that has to end cleanly before this time.
-    Stopping(Instant),
-}
 
 /// Counts of injected faults, and unexpected exits.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +27,10 @@ pub struct FaultCounts {
     pub instance_stops: usize,
     pub broker_kills: usize,
     pub broker_freezes: usize,
+    pub rekeys: RekeyCounts,
     /// Kills of instances whose transaction was open at the coordinator.
     pub open: usize,
-    /// The times of all kills, in epoch milliseconds.
+    /// The times of all kills of instances and brokers, in epoch milliseconds.
     pub kills_ms: Vec<i64>,
     /// Processes that ended by themselves: name, exit status and the end of the log.
     pub exits: Vec<String>,
@@ -63,8 +38,9 @@ pub struct FaultCounts {
 
 impl FaultCounts {
     /// Whether the round has enough faults to be valid.
-    pub fn suffice(&self) -> bool {
-        self.instance_kills > 1 && self.broker_kills > 1 && self.open > 0
+    pub fn suffice(&self, recipe: &Recipe) -> bool {
+        let has_rekey_kills = recipe.rekeys == 0 || self.rekeys.kills > 1;
+        self.instance_kills > 1 && self.broker_kills > 1 && self.open > 0 && has_rekey_kills
     }
 }
 
@@ -80,21 +56,27 @@ pub struct Faults<'a> {
     pending_kill: Option<(usize, Instant)>,
     nodes: &'a [Kafka],
     sidecars: Vec<Sidecar>,
-    pub running: Vec<Option<Running>>,
-    instances: Vec<Condition>,
+    instances: Vec<Process>,
+    rekeys: RekeyFaults,
     brokers: Vec<Condition>,
     pub counts: FaultCounts,
 }
 
 impl<'a> Faults<'a> {
-    /// Starts the instances.
+    /// Starts the processes.
     pub fn start(pipe: &Pipe<'_>, nodes: &'a [Kafka], recipe: &Recipe) -> Self {
         let names = ["a", "b", "c"].into_iter().take(recipe.instances);
-        let with_sides = |sidecar| {
-            if recipe.side_partitions > 0 { sides::configured(pipe, sidecar) } else { sidecar }
+        let configured = |sidecar| match recipe {
+            Recipe { rekeys: 1.., .. } => rekeyed::configured(sidecar),
+            Recipe { side_partitions: 1.., .. } => sides::configured(pipe, sidecar),
+            _ => sidecar,
         };
         let sidecar = |name| Sidecar { workers: recipe.workers, ..pipe.sidecar(name).scoped(recipe.scope) };
-        let sidecars: Vec<Sidecar> = names.map(|name| with_sides(sidecar(name))).collect();
+        let sidecars: Vec<Sidecar> = names.map(|name| configured(sidecar(name))).collect();
+        let instance = |sidecar: &Sidecar| {
+            let sidecar = sidecar.clone();
+            Process::start(format!("instance {}", sidecar.instance), move || sidecar.start())
+        };
         Self {
             random: fastrand::Rng::with_seed(recipe.seed.rotate_left(32)),
             scope: recipe.scope,
@@ -103,8 +85,8 @@ impl<'a> Faults<'a> {
             after: None,
             pending_kill: None,
             nodes,
-            running: sidecars.iter().map(|sidecar| Some(sidecar.start())).collect(),
-            instances: vec![Condition::Up; sidecars.len()],
+            instances: sidecars.iter().map(instance).collect(),
+            rekeys: RekeyFaults::start(pipe, recipe),
             brokers: vec![Condition::Up; nodes.len()],
             sidecars,
             counts: FaultCounts::default(),
@@ -116,6 +98,7 @@ impl<'a> Faults<'a> {
     pub fn step(&mut self, now: Instant, committed: u64) {
         self.end_faults(|until| until <= now);
         self.notice_exits(now);
+        self.rekeys.step(now, &mut self.counts.rekeys);
         if let Some((at, limit)) = self.pending_kill {
             let owner = if self.scope == Scope::Topic { self.active() } else { Some(at) };
             if let Some(owner) = owner.filter(|owner| self.is_open(*owner)) {
@@ -167,37 +150,19 @@ impl<'a> Faults<'a> {
             }
             *condition = Condition::Up;
         }
-        for (at, condition) in self.instances.iter_mut().enumerate() {
-            match *condition {
-                Condition::Down(until) if is_due(until) => self.running[at] = Some(self.sidecars[at].start()),
-                Condition::Frozen(until) if is_due(until) => {
-                    self.running[at].as_ref().unwrap().signal("CONT");
-                }
-                _ => continue,
-            }
-            *condition = Condition::Up;
-        }
+        self.instances.iter_mut().chain(&mut self.rekeys.processes).for_each(|it| it.end_fault(&is_due));
+    }
+
+    /// The running processes of dedupd.
+    pub fn running(&self) -> impl Iterator<Item = &Running> {
+        let processes = self.instances.iter().chain(&self.rekeys.processes);
+        processes.filter_map(|process| process.running.as_ref())
     }
 
     /// Records processes that ended without a kill.
     pub fn notice_exits(&mut self, now: Instant) {
-        for (at, slot) in self.running.iter_mut().enumerate() {
-            let ended = slot.as_ref().and_then(|process| Some((process.ended()?, process.text())));
-            let Some((status, text)) = ended else { continue };
-            let name = &self.sidecars[at].instance;
-            if !matches!(self.instances[at], Condition::Stopping(_)) || !status.success() {
-                self.counts.exits.push(format!("instance {name}: {status}: {}", last_lines(&text, 3)));
-            }
-            *slot = None;
-            self.instances[at] = Condition::Down(now + RESTART_DELAY);
-        }
-        for (at, condition) in self.instances.iter_mut().enumerate() {
-            if matches!(*condition, Condition::Stopping(until) if until <= now) {
-                let name = &self.sidecars[at].instance;
-                self.counts.exits.push(format!("instance {name} does not end after SIGTERM"));
-                *condition = Condition::Up;
-            }
-        }
+        let processes = self.instances.iter_mut().chain(&mut self.rekeys.processes);
+        self.counts.exits.extend(processes.filter_map(|process| process.unexpected_exit(now)));
         for (at, condition) in self.brokers.iter_mut().enumerate() {
             if *condition == Condition::Up && self.nodes[at].has_exited() {
                 let text = last_lines(&self.nodes[at].log(), 5);
@@ -214,13 +179,14 @@ impl<'a> Faults<'a> {
 
     /// Nothing that takes time is between the check for an open transaction and the kill.
     fn kill(&mut self, at: usize, was_active: bool, now: Instant) {
-        let Some(process) = self.running[at].take() else { return };
-        process.kill9();
+        if !self.instances[at].kill() {
+            return;
+        }
         self.counts.instance_kills += 1;
         self.counts.kills_ms.push(now_ms());
         self.counts.open += usize::from(was_active && self.is_open(at));
         tamper(&mut self.random, &self.sidecars[at].state_dir);
-        self.instances[at] = Condition::Down(now + INSTANCE_DOWN.draw(&mut self.random));
+        self.instances[at].condition = Condition::Down(now + PROCESS_DOWN.draw(&mut self.random));
     }
 
     fn is_open(&self, at: usize) -> bool {
@@ -234,9 +200,10 @@ impl<'a> Faults<'a> {
 
     /// Whether the instance can have a transaction. In topic scope the active one can, and a frozen one does not answer.
     fn is_active(&self, at: usize) -> bool {
-        let Some(process) = &self.running[at] else { return false };
+        let instance = &self.instances[at];
+        let Some(process) = &instance.running else { return false };
         self.scope == Scope::Partition
-            || self.instances[at] == Condition::Up
+            || instance.condition == Condition::Up
                 && process.metric("dedupd_role{role=\"active\"}") == Some(1.0)
     }
 
@@ -246,20 +213,14 @@ impl<'a> Faults<'a> {
     }
 
     fn stop_instance(&mut self, at: usize, now: Instant) {
-        if let (Some(process), Condition::Up) = (&self.running[at], self.instances[at])
-            && process.handles_signals()
-        {
-            process.signal("TERM");
-            self.counts.instance_stops += 1;
-            self.instances[at] = Condition::Stopping(now + STOPS_WITHIN);
-        }
+        self.counts.instance_stops += usize::from(self.instances[at].stop(now));
     }
 
     fn freeze_instance(&mut self, at: usize, now: Instant) {
-        if let (Some(process), Condition::Up) = (&self.running[at], self.instances[at]) {
-            child::signal(process.pid(), "STOP");
-            self.counts.instance_freezes += 1;
-            self.instances[at] = Condition::Frozen(now + INSTANCE_FROZEN.draw(&mut self.random));
+        let instance = &mut self.instances[at];
+        if instance.is_up() {
+            let until = now + PROCESS_FROZEN.draw(&mut self.random);
+            self.counts.instance_freezes += usize::from(instance.freeze(until));
         }
     }
 
@@ -285,19 +246,16 @@ impl<'a> Faults<'a> {
         self.sidecars[0].audit()
     }
 
-    /// Sends SIGTERM to all instances, and returns an error for each one that does not end cleanly.
+    /// Sends SIGTERM to all processes, and returns an error for each one that does not end cleanly.
     pub fn stop(&mut self) -> Vec<String> {
-        let all: Vec<Running> = self.running.iter_mut().filter_map(Option::take).collect();
-        for process in &all {
+        let all = self.instances.iter_mut().chain(&mut self.rekeys.processes);
+        let all: Vec<(String, Running)> =
+            all.filter_map(|process| Some((process.name.clone(), process.running.take()?))).collect();
+        for (_, process) in &all {
             process.signal("TERM");
         }
-        let ends = all.iter().map(|process| process.wait_within(Duration::from_secs(30)));
-        let wrong = ends.filter(|end| end.is_none_or(|status| !status.success()));
-        wrong.map(|end| format!("after SIGTERM, an instance ended with {end:?}")).collect()
+        let ends = all.iter().map(|(name, process)| (name, process.wait_within(Duration::from_secs(30))));
+        let wrong = ends.filter(|(_, end)| end.is_none_or(|status| !status.success()));
+        wrong.map(|(name, end)| format!("after SIGTERM, {name} ended with {end:?}")).collect()
     }
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n    ")
 }

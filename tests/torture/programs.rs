@@ -6,6 +6,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use super::program::{Ending, Program};
 use super::recipe::Recipe;
+use super::rekeyed;
 use super::sides;
 use super::sources::{Foreign, Source, Upstream};
 use super::support::{Kafka, Pipe};
@@ -68,7 +69,7 @@ impl<'scope> Programs<'scope> {
         let counts = AllCounts::default();
         let mut all: Vec<Kind<'_>> = Vec::new();
         for number in 0..recipe.upstreams {
-            let source = Upstream::new(&pipe.raw, number, recipe.scope);
+            let source = Upstream::new(rekeyed::loaded_topics(pipe, recipe), number, recipe.copies());
             all.push((format!("upstream.{number}"), Box::new(source), &counts.raw));
         }
         for number in 0..recipe.foreign {
@@ -98,7 +99,7 @@ impl<'scope> Programs<'scope> {
         Self { stop, threads, counts }
     }
 
-    /// Number of records that were written to raw, whatever the outcome.
+    /// Number of records that were written to raw or the source topics, whatever the outcome.
     pub fn written(&self) -> u64 {
         self.counts.raw.written.load(Ordering::Relaxed) as u64
     }

@@ -1,4 +1,4 @@
-//! The committed offsets of the group. They are read without waiting for pending transactions, which may be stuck.
+//! The committed offsets of a group. They are read without waiting for pending transactions, which may be stuck.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::support::{Isolation, Pipe};
+use super::support::{Isolation, Kafka, Pipe};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One partition of raw: the committed offset, and the end of the log.
+/// One partition of a topic: the committed offset, and the end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionProgress {
     pub partition: i32,
@@ -26,30 +26,36 @@ impl PartitionProgress {
     }
 }
 
-/// Requests the offsets of all partitions of raw.
+/// Requests the offsets of all partitions of a topic.
 pub struct OffsetClient {
     consumer: BaseConsumer,
-    raw: String,
+    topic: String,
     partitions: i32,
 }
 
 impl OffsetClient {
+    /// The progress of the instances.
     pub fn of(pipe: &Pipe<'_>, partitions: usize) -> Self {
-        let mut config = pipe.kafka.client_config();
-        config.set("group.id", pipe.group()).set("enable.auto.commit", "false");
+        Self::of_group(pipe.kafka, &pipe.group(), &pipe.raw, partitions)
+    }
+
+    /// The progress of a group in one of its topics.
+    pub fn of_group(kafka: &Kafka, group: &str, topic: &str, partitions: usize) -> Self {
+        let mut config = kafka.client_config();
+        config.set("group.id", group).set("enable.auto.commit", "false");
         config.set("isolation.level", Isolation::Uncommitted.level());
         let consumer = config.create().expect("a consumer");
-        Self { consumer, raw: pipe.raw.clone(), partitions: i32::try_from(partitions).unwrap() }
+        Self { consumer, topic: topic.to_owned(), partitions: i32::try_from(partitions).unwrap() }
     }
 
     /// The committed offset of each partition, `None` while no broker responds.
-    fn committed(&self) -> Option<Vec<i64>> {
+    pub fn committed(&self) -> Option<Vec<i64>> {
         let mut partitions = TopicPartitionList::new();
         for partition in 0..self.partitions {
-            partitions.add_partition(&self.raw, partition);
+            partitions.add_partition(&self.topic, partition);
         }
         let found = self.consumer.committed_offsets(partitions, TIMEOUT).ok()?;
-        let offset = |partition| match found.find_partition(&self.raw, partition)?.offset() {
+        let offset = |partition| match found.find_partition(&self.topic, partition)?.offset() {
             Offset::Offset(offset) => Some(offset),
             Offset::Invalid => Some(0),
             _ => None,
@@ -61,38 +67,54 @@ impl OffsetClient {
     pub fn partition_progress(&self) -> Option<Vec<PartitionProgress>> {
         let committed = self.committed()?;
         let progress = |(partition, committed)| {
-            let (_, end) = self.consumer.fetch_watermarks(&self.raw, partition, TIMEOUT).ok()?;
+            let (_, end) = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT).ok()?;
             Some(PartitionProgress { partition, committed, end })
         };
         (0..).zip(committed).map(progress).collect()
     }
 }
 
-/// Requests the offsets continuously on its own thread.
+/// The sum of the committed offsets.
+pub fn committed(clients: &[OffsetClient]) -> Option<u64> {
+    let sums = clients.iter().map(|client| Some(client.committed()?.iter().sum::<i64>().unsigned_abs()));
+    sums.sum()
+}
+
+/// Number of offsets that are not committed.
+pub fn unread(clients: &[OffsetClient]) -> Option<u64> {
+    let of = |progress: &Vec<PartitionProgress>| progress.iter().map(PartitionProgress::unread).sum::<i64>();
+    clients
+        .iter()
+        .map(|client| client.partition_progress().map(|progress| of(&progress).unsigned_abs()))
+        .sum()
+}
+
+/// Requests a number continuously on its own thread.
 pub struct Progress {
-    committed: Arc<AtomicU64>,
+    number: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    pub fn start(client: OffsetClient) -> Self {
-        let (committed, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (out, stopped) = (Arc::clone(&committed), Arc::clone(&stop));
+    /// `request` returns `None` while no broker responds.
+    pub fn start(request: impl Fn() -> Option<u64> + Send + 'static) -> Self {
+        let (number, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (out, stopped) = (Arc::clone(&number), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                if let Some(offsets) = client.committed() {
-                    out.store(offsets.iter().sum::<i64>().unsigned_abs(), Ordering::Relaxed);
+                if let Some(number) = request() {
+                    out.store(number, Ordering::Relaxed);
                 }
                 thread::sleep(Duration::from_millis(200));
             }
         });
-        Self { committed, stop, thread: Some(thread) }
+        Self { number, stop, thread: Some(thread) }
     }
 
-    /// The sum of the committed offsets at the last request.
-    pub fn committed(&self) -> u64 {
-        self.committed.load(Ordering::Relaxed)
+    /// The result of the last request.
+    pub fn last(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Plan {
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
-    /// `FOREIGN`, `SIDES` (partitions) and `SCOPE` (`topic` or `partition`).
+    /// `FOREIGN`, `SIDES` (partitions), `SCOPE` (`topic` or `partition`) and `REKEY` (processes, 0 without it).
     fixed: Fixed,
     /// `TORTURE_DIR`: the directory for results and the logs of failed rounds.
     pub dir: PathBuf,
@@ -39,6 +39,7 @@ struct Fixed {
     foreign: Option<usize>,
     side_partitions: Option<usize>,
     scope: Option<Scope>,
+    rekeys: Option<usize>,
 }
 
 impl Plan {
@@ -57,6 +58,7 @@ impl Plan {
                 foreign: Some(1),
                 side_partitions: Some(2),
                 scope: None,
+                rekeys: None,
             };
             return Self { seed: 20_261_122, rounds: 2, duration: Duration::from_secs(30), fixed, dir };
         }
@@ -71,6 +73,7 @@ impl Plan {
             foreign: variable("FOREIGN"),
             side_partitions: variable("SIDES"),
             scope: variable("SCOPE"),
+            rekeys: variable("REKEY"),
         };
         let duration = variable::<String>("DURATION").unwrap_or_else(|| "300s".to_owned());
         Self {
@@ -111,6 +114,8 @@ pub struct Recipe {
     /// The partitions of the dead-letter topic and of the duplicates topic; 0 without these topics.
     pub side_partitions: usize,
     pub scope: Scope,
+    /// Processes of `rekey` between the source topics and raw; 0 without source topics.
+    pub rekeys: usize,
 }
 
 impl Recipe {
@@ -128,9 +133,13 @@ impl Recipe {
             foreign: random.choice([0, 1]),
             side_partitions: random.choice([0, 2, PARTITIONS]),
             scope: Some(if seed.is_multiple_of(2) { Scope::Topic } else { Scope::Partition }),
+            rekeys: None,
         };
         let fixed = &plan.fixed;
-        let scope = fixed.scope.or(drawn.scope).unwrap();
+        let rekeys = fixed.rekeys.unwrap_or(0);
+        // `rekey` is the stage before partition scope.
+        let scope = Some(Scope::Partition).filter(|_| rekeys > 0).or(fixed.scope).or(drawn.scope).unwrap();
+        let side_partitions = fixed.side_partitions.or(drawn.side_partitions).unwrap();
         let workers = fixed.workers.or(drawn.workers).unwrap();
         Self {
             seed,
@@ -143,20 +152,27 @@ impl Recipe {
             pause_ms: fixed.pause_ms.or(drawn.pause_ms).unwrap(),
             upstreams: fixed.upstreams.or(drawn.upstreams).unwrap(),
             foreign: fixed.foreign.or(drawn.foreign).unwrap(),
-            side_partitions: fixed.side_partitions.or(drawn.side_partitions).unwrap(),
+            // With side topics, records without an id would be dead letters instead of clean records.
+            side_partitions: if rekeys > 0 { 0 } else { side_partitions },
             scope,
+            rekeys,
         }
+    }
+
+    /// Where the copies of an id are written: before `rekey`, in all partitions of all source topics.
+    pub fn copies(&self) -> Scope {
+        if self.rekeys > 0 { Scope::Topic } else { self.scope }
     }
 
     /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
              BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
-             FOREIGN={foreign} SIDES={side_partitions} SCOPE={}",
+             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} REKEY={rekeys}",
             scope.name()
         )
     }
@@ -186,14 +202,14 @@ impl Recipe {
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
         let scope = scope.name();
         write!(
             f,
             "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
              {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
              upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
-             partitions"
+             partitions, {rekeys} processes of rekey before it"
         )
     }
 }

@@ -8,12 +8,13 @@ use dedupd::clock::monotonic;
 use super::evidence;
 use super::faults::Faults;
 use super::programs::{AllCounts, Programs};
-use super::progress::{OffsetClient, PartitionProgress, Progress};
+use super::progress::{OffsetClient, PartitionProgress, Progress, committed, unread};
 use super::recipe::Recipe;
+use super::rekeyed;
 use super::sides::{self, Expected};
 use super::support::load::Target;
 use super::support::pipe::{compare, firsts};
-use super::support::{Findings, Kafka, Load, Pipe, Scope, TopicAudit, Traces};
+use super::support::{Findings, Kafka, Load, Pipe, Scope, TopicAudit, Traces, compare_chain};
 use super::verdict::Verdict;
 
 pub const PARTITIONS: usize = 4;
@@ -34,16 +35,21 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     if recipe.side_partitions > 0 {
         sides::create(&pipe, recipe.side_partitions);
     }
+    if recipe.rekeys > 0 {
+        rekeyed::create(&pipe);
+    }
     let mut faults = Faults::start(&pipe, &nodes, recipe);
     let mut verdict = Verdict::of(recipe);
     (verdict.sent, verdict.programs) = std::thread::scope(|scope| {
         under_faults(Programs::start(scope, (&pipe, &nodes), recipe), &mut faults, recipe, &pipe)
     });
-    let (partitions, recovery) = recovered(&pipe, &mut faults);
+    let rekeyed = rekeyed::offset_clients(&pipe, recipe);
+    let (partitions, recovery) = recovered(&pipe, &rekeyed, &mut faults);
     verdict.recovery = recovery;
     verdict.unread = partitions.iter().map(PartitionProgress::unread).sum();
+    verdict.unread_sources = unread(&rekeyed).unwrap_or_default();
     let failing = verdict.recovery.is_none_or(|took| took > RECOVERY) || !faults.counts.exits.is_empty();
-    let pages = if failing { evidence::of_running(&pipe, &faults) } else { String::new() };
+    let pages = if failing { evidence::of_running(&pipe, recipe, &faults) } else { String::new() };
     verdict.problems.extend(faults.stop());
     verdict.counts = faults.counts.clone();
     let (findings, expected) = audit(&pipe, &partitions, recipe.scope);
@@ -51,11 +57,14 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     if recovery.is_some() {
         verdict.problems.extend(faults.audit().err());
     }
+    if recovery.is_some() && recipe.rekeys > 0 {
+        verdict.chain = compare_chain(pipe.kafka, &rekeyed::loaded_topics(&pipe, recipe), &pipe.clean);
+    }
     if recipe.side_partitions > 0 {
         verdict.sides = expected.compare(&pipe, recipe.side_partitions);
     }
     verdict.copies = evidence::copies(&pipe);
-    verdict.hidden = evidence::hidden(&pipe);
+    verdict.hidden = evidence::hidden(&pipe, recipe);
     verdict.between = Traces::of(&pipe).intervals_with_commits(&faults.counts.kills_ms);
     verdict.torn = evidence::torn(&pipe);
     if !verdict.passed() {
@@ -77,17 +86,20 @@ fn under_faults(
     let mut config = pipe.kafka.client_config();
     // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
-    let target = Target { topic: &pipe.raw, partitions: PARTITIONS, scope: recipe.scope };
+    let topics = rekeyed::loaded_topics(pipe, recipe);
+    let missing = if recipe.rekeys > 0 { 0.05 } else { 0.0 };
+    let target = Target { topics: &topics, partitions: PARTITIONS, scope: recipe.copies(), missing };
     let load = Load::seeded(&config, target, recipe.rate, recipe.seed);
-    let progress = Progress::start(OffsetClient::of(pipe, PARTITIONS));
+    let progress = Committed::start(pipe, recipe);
     let start = monotonic();
     // A slow machine gets more time, so that the round has enough faults.
-    let least =
-        |faults: &Faults<'_>| if faults.counts.suffice() { recipe.duration } else { recipe.duration * 2 };
+    let least = |faults: &Faults<'_>| {
+        if faults.counts.suffice(recipe) { recipe.duration } else { recipe.duration * 2 }
+    };
     while start.elapsed() < least(faults) {
-        faults.step(monotonic(), progress.committed());
+        faults.step(monotonic(), progress.instances.last());
         let written = load.sent() + programs.written();
-        load.hold(written.saturating_sub(progress.committed()) > WAITING_S * recipe.rate);
+        load.hold(progress.waiting(written) > WAITING_S * recipe.rate);
         std::thread::sleep(Duration::from_millis(20));
     }
     faults.heal();
@@ -98,9 +110,41 @@ fn under_faults(
     (load.finish(), programs)
 }
 
-/// Waits until everything is committed. Returns the progress of the partitions, and the time since the brokers served
+/// The progress during the load.
+struct Committed {
+    /// What the instances have committed of raw.
+    instances: Progress,
+    /// What `rekey` has committed of the source topics, and the records of raw that are not committed: raw contains copies, so
+    /// their number does not follow from that of the written records.
+    rekeyed: Option<(Progress, Progress)>,
+}
+
+impl Committed {
+    fn start(pipe: &Pipe<'_>, recipe: &Recipe) -> Self {
+        let of_raw = || [OffsetClient::of(pipe, PARTITIONS)];
+        let (instances, raw) = (of_raw(), of_raw());
+        let sources = rekeyed::offset_clients(pipe, recipe);
+        let rekeyed = (recipe.rekeys > 0)
+            .then(|| (Progress::start(move || committed(&sources)), Progress::start(move || unread(&raw))));
+        Self { instances: Progress::start(move || committed(&instances)), rekeyed }
+    }
+
+    /// Number of records that wait, when this number is written.
+    fn waiting(&self, written: u64) -> u64 {
+        match &self.rekeyed {
+            None => written.saturating_sub(self.instances.last()),
+            Some((sources, raw)) => written.saturating_sub(sources.last()).max(raw.last()),
+        }
+    }
+}
+
+/// Waits until everything is committed, first the source topics. Returns the progress of the partitions, and the time since the brokers served
 /// requests again, `None` if not everything was committed.
-fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<PartitionProgress>, Option<Duration>) {
+fn recovered(
+    pipe: &Pipe<'_>,
+    rekeyed: &[OffsetClient],
+    faults: &mut Faults<'_>,
+) -> (Vec<PartitionProgress>, Option<Duration>) {
     pipe.kafka.wait_serving().unwrap_or_else(|log| panic!("the brokers do not restart:\n{log}"));
     let start = monotonic();
     let client = OffsetClient::of(pipe, PARTITIONS);
@@ -108,8 +152,9 @@ fn recovered(pipe: &Pipe<'_>, faults: &mut Faults<'_>) -> (Vec<PartitionProgress
     while start.elapsed() < STUCK || last.is_empty() {
         faults.notice_exits(monotonic());
         faults.revive(monotonic());
+        let is_rekeyed = unread(rekeyed) == Some(0);
         if let Some(partitions) = client.partition_progress() {
-            if partitions.iter().all(|partition| partition.unread() == 0) {
+            if is_rekeyed && partitions.iter().all(|partition| partition.unread() == 0) {
                 return (partitions, Some(start.elapsed()));
             }
             last = partitions;

@@ -27,10 +27,10 @@ pub trait Source: Send {
     fn ended(&mut self, _: Vec<Line>, _: Ending) {}
 }
 
-/// A producer of raw. It repeats ids, also those of records that were aborted, and writes records without an id. It retries
+/// A producer of raw, or of several source topics. It repeats ids, also those of records that were aborted, and writes records without an id. It retries
 /// half of the transactions that were not committed.
 pub struct Upstream {
-    topic: String,
+    topics: Vec<String>,
     name: String,
     /// The number of ids in each partition, or in all.
     ids: Vec<usize>,
@@ -40,17 +40,16 @@ pub struct Upstream {
 impl Upstream {
     const RECORDS: usize = 100;
 
-    pub fn new(raw: &str, number: usize, scope: Scope) -> Self {
+    pub fn new(topics: Vec<String>, number: usize, scope: Scope) -> Self {
         Self {
-            topic: raw.to_owned(),
+            topics,
             name: format!("upstream-{number}"),
             ids: vec![0; if scope == Scope::Topic { 1 } else { PARTITIONS }],
             retry: None,
         }
     }
 
-    fn draft(&mut self, partition: usize, random: &mut fastrand::Rng) -> Draft {
-        let list = partition % self.ids.len();
+    fn draft(&mut self, partition: usize, list: usize, random: &mut fastrand::Rng) -> Draft {
         let known = self.ids[list];
         let number = match random.u8(..100) {
             0..5 => return Draft::new(number_of(partition), "{\"no\":\"id\"}").key(b"key"),
@@ -73,19 +72,20 @@ impl Source for Upstream {
         if let Some(lines) = self.retry.take().filter(|_| random.bool()) {
             return lines;
         }
-        let partitions = [random.usize(..PARTITIONS), random.usize(..PARTITIONS)];
+        let places = PARTITIONS * self.topics.len();
+        let places = [random.usize(..places), random.usize(..places)];
         let count = random.usize(1..=Self::RECORDS);
-        let partition = |random: &mut fastrand::Rng| partitions[random.usize(..2)];
         (0..count)
             .map(|_| {
-                let partition = partition(random);
-                (self.topic.clone(), self.draft(partition, random))
+                let place = places[random.usize(..2)];
+                let topic = self.topics[place / PARTITIONS].clone();
+                (topic, self.draft(place % PARTITIONS, place % self.ids.len(), random))
             })
             .collect()
     }
 
     fn everywhere(&self) -> Vec<Line> {
-        everywhere(&self.topic, PARTITIONS)
+        self.topics.iter().flat_map(|topic| everywhere(topic, PARTITIONS)).collect()
     }
 
     fn ended(&mut self, lines: Vec<Line>, ending: Ending) {

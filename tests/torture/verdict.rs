@@ -13,6 +13,7 @@ use super::evidence::Hidden;
 use super::faults::FaultCounts;
 use super::programs::AllCounts;
 use super::recipe::Recipe;
+use super::rekeyed::RekeyCounts;
 use super::round::RECOVERY;
 use super::sides::SideFindings;
 use super::support::{Findings, Scope};
@@ -25,7 +26,11 @@ pub struct Verdict {
     pub sent: u64,
     /// Raw records that were never committed.
     pub unread: i64,
+    /// Records of the source topics that `rekey` has not committed.
+    pub unread_sources: u64,
     pub findings: Findings,
+    /// The comparison of the source topics of `rekey` with clean.
+    pub chain: Findings,
     pub sides: SideFindings,
     /// Records that instances copied in side topics.
     pub copies: usize,
@@ -50,7 +55,9 @@ impl Verdict {
             counts: FaultCounts::default(),
             sent: 0,
             unread: 0,
+            unread_sources: 0,
             findings: Findings::default(),
+            chain: Findings::default(),
             sides: SideFindings::default(),
             copies: 0,
             programs: AllCounts::default(),
@@ -77,13 +84,19 @@ impl Verdict {
         if !self.findings.is_clean() {
             found.push(format!("not exactly once: {:?}", self.findings));
         }
+        if !self.chain.is_clean() {
+            found.push(format!("not exactly once from the source topics: {:?}", self.chain));
+        }
         if !self.sides.is_clean(self.copies) {
             found.push(format!("side topics, {} records copied: {:?}", self.copies, self.sides));
         }
         match self.recovery {
             Some(took) if took <= RECOVERY => {}
             Some(took) => found.push(format!("late: everything was committed only after {took:.1?}")),
-            None => found.push(format!("stuck: {} records are unread", self.unread)),
+            None => found.push(format!(
+                "stuck: {} records of raw and {} of source topics are unread",
+                self.unread, self.unread_sources
+            )),
         }
         found.extend(self.counts.exits.iter().map(|exit| format!("unexpected exit: {exit}")));
         found
@@ -93,7 +106,7 @@ impl Verdict {
     fn missing(&self) -> Vec<&'static str> {
         let FaultCounts { instance_kills, broker_kills, open, kills_ms, .. } = &self.counts;
         let AllCounts { raw, clean, .. } = &self.programs;
-        let recipe = &self.recipe;
+        let (recipe, without_rekey) = (&self.recipe, self.recipe.rekeys == 0);
         // In topic scope about half of the kills hit spares, which have no transaction: a short round may have no other.
         let has_many_kills = recipe.scope == Scope::Partition || *instance_kills >= 8;
         let (upstream, foreign, sides) =
@@ -109,6 +122,9 @@ impl Verdict {
                 recipe.scope == Scope::Partition || self.findings.elsewhere > 0,
                 "no repeats in other partitions",
             ),
+            (without_rekey || self.counts.rekeys.kills > 0, "no rekey process was killed"),
+            (without_rekey || self.chain.elsewhere > 0, "no repeats in other source partitions"),
+            (without_rekey || self.rekey_copies() > 0, "rekey wrote no record twice"),
             (!upstream || raw.both(), "no upstream committed and aborted transactions"),
             (!upstream || raw.left_open() > 0, "no upstream left a transaction open"),
             (!upstream || self.hidden.raw > 0, "no uncommitted records in raw"),
@@ -120,6 +136,11 @@ impl Verdict {
         .into_iter()
         .filter_map(|(seen, missing)| (!seen).then_some(missing))
         .collect()
+    }
+
+    /// Records of raw beyond those of the source topics.
+    fn rekey_copies(&self) -> usize {
+        if self.recipe.rekeys == 0 { 0 } else { self.findings.raw.saturating_sub(self.chain.raw) }
     }
 
     pub fn passed(&self) -> bool {
@@ -144,7 +165,7 @@ impl Verdict {
     fn to_json(&self) -> serde_json::Value {
         let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } =
             &self.recipe;
-        let Recipe { upstreams, foreign, side_partitions, scope, .. } = &self.recipe;
+        let Recipe { upstreams, foreign, side_partitions, scope, rekeys, .. } = &self.recipe;
         let SideFindings { lost: side_lost, twice: side_twice, unexpected, records: side_records, .. } =
             &self.sides;
         let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, elsewhere, .. } =
@@ -169,8 +190,30 @@ impl Verdict {
                 "records": side_records, "lost": side_lost, "twice": side_twice, "unexpected": unexpected,
                 "copies": self.copies,
             },
+            "rekeys": rekeys, "rekey": self.rekey_json(),
             "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
         })
+    }
+
+    fn rekey_json(&self) -> serde_json::Value {
+        let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, elsewhere, .. } =
+            &self.chain;
+        let RekeyCounts { kills, freezes, stops } = &self.counts.rekeys;
+        json!({
+            "kills": kills, "freezes": freezes, "stops": stops, "copies": self.rekey_copies(),
+            "unread": self.unread_sources, "records": raw, "repeats": repeats, "elsewhere": elsewhere, "lost": lost,
+            "duplicated": duplicated, "out_of_order": out_of_order, "altered": altered, "phantom": phantom,
+        })
+    }
+
+    fn rekey_text(&self) -> String {
+        let RekeyCounts { kills, freezes, stops } = &self.counts.rekeys;
+        let Findings { raw, repeats, elsewhere, .. } = &self.chain;
+        format!(
+            "; rekey killed {kills}, frozen {freezes} and stopped {stops}, {} copies; {raw} source records, {repeats} repeats, \
+             {elsewhere} of them in other partitions",
+            self.rekey_copies()
+        )
     }
 }
 
@@ -201,6 +244,9 @@ impl fmt::Display for Verdict {
             self.programs.sides.by_end(),
             self.sides.records,
         )?;
+        if self.recipe.rekeys > 0 {
+            f.write_str(&self.rekey_text())?;
+        }
         let wrong = self.faults().into_iter().chain(self.missing().into_iter().map(str::to_owned));
         wrong.into_iter().try_for_each(|line| write!(f, "\n  {line}"))?;
         if self.passed() {

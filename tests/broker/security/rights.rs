@@ -5,9 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{LIMIT, sasl, shared};
-use crate::rekey::Rekey;
 use crate::support::secured::{DEDUPD, variable};
-use crate::support::{Draft, Isolation, Pipe, Secured, Sidecar, wait_until};
+use crate::support::{Draft, Isolation, Pipe, Rekey, Secured, Sidecar, wait_until};
 
 /// Locked by a test that requires a permission on the cluster, and by a test that removes it: both use the same user.
 static CLUSTER_PERMISSIONS: Mutex<()> = Mutex::new(());
