@@ -5,9 +5,11 @@
 //! records of one id, each with the stream time of its partition:
 //!
 //! - Two of them that are within one window of each other are not both in clean, unless one is forced.
-//! - One that is not in clean is explained by one that is: in its partition before it, or in another partition. That one must be
-//!   at most [`TopicRules::kept_ms`] away. If there is none, the record is lost. It then explains the records that it would have
-//!   made duplicates, so that a lost id is one finding.
+//! - One that is not in clean is explained by one that is, in any partition, before or after it. That one must be at most
+//!   [`TopicRules::kept_ms`] away. A later one in its own partition explains it, too, if another partition has the id: the record
+//!   may have been dropped as a copy of one there, whose transaction was torn and undone before the later one was read. If there
+//!   is none, the record is lost. It then explains the records that it would have made duplicates, so that a lost id is one
+//!   finding.
 //!
 //! What these rules cannot decide: dedupd may keep an id for longer than the window (1/256, and 1/32 for the span of a block).
 //! Of two records whose distance is between the window and `kept_ms`, the later may be in clean or not. The topics do not show
@@ -70,7 +72,11 @@ impl Claim {
     }
 
     fn wanted(rules: &TopicRules, group: u64, record: Record) -> Self {
-        let reach_ms = rules.earliest(record.content.timestamp_ms().min(record.time_ms));
+        // No other record explains the absence of a due one.
+        let reach_ms = match record.marks.has(Marks::DUE) {
+            true => i64::MAX,
+            false => rules.earliest(record.content.timestamp_ms().min(record.time_ms)),
+        };
         Self { group, is_owner: false, at_ms: record.time_ms, reach_ms, record }
     }
 
@@ -243,51 +249,18 @@ impl Owners<'_> {
     fn losses(self) -> io::Result<()> {
         let mut claims = self.claims.sorted()?;
         while let Some(Claim { group, .. }) = claims.peek() {
-            let mut owners = Reach::default();
+            // The latest stream time of an owner or a lost record.
+            let mut latest_ms = None;
             while let Some(claim) = claims.next_if(|claim| claim.group == group)? {
-                let Record { partition, time_ms, marks, .. } = claim.record;
+                let Record { time_ms, marks, .. } = claim.record;
                 if claim.is_owner {
-                    owners.add(partition, claim.reach_ms);
-                } else if !owners.explain(partition, claim.reach_ms) {
-                    owners.lost_ms = owners.lost_ms.max(Some(time_ms));
+                    latest_ms = latest_ms.max(Some(claim.reach_ms));
+                } else if latest_ms.is_none_or(|ms| ms < claim.reach_ms) {
+                    latest_ms = latest_ms.max(Some(time_ms));
                     self.unseen.push(Record { marks: marks.with(Marks::DUE, true), ..claim.record })?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// The latest owners of an id.
-#[derive(Debug, Default)]
-struct Reach {
-    /// The latest one, with its partition, ms of stream time.
-    latest: Option<(PartitionId, i64)>,
-    /// The latest one in another partition than that.
-    other_ms: Option<i64>,
-    /// The latest lost record.
-    lost_ms: Option<i64>,
-}
-
-impl Reach {
-    fn add(&mut self, partition: PartitionId, ms: i64) {
-        match self.latest {
-            Some((latest, latest_ms)) if latest != partition => {
-                self.other_ms = self.other_ms.max(Some(ms.min(latest_ms)));
-                if ms > latest_ms {
-                    self.latest = Some((partition, ms));
-                }
-            }
-            _ => self.latest = self.latest.max(Some((partition, ms))),
-        }
-    }
-
-    /// Whether an owner in another partition, or a lost record, is at this stream time or later.
-    fn explain(&self, partition: PartitionId, reach_ms: i64) -> bool {
-        let elsewhere_ms = match self.latest {
-            Some((latest, ms)) if latest != partition => Some(ms),
-            _ => self.other_ms,
-        };
-        elsewhere_ms.max(self.lost_ms).is_some_and(|ms| ms >= reach_ms)
     }
 }

@@ -17,8 +17,7 @@ use super::spill::Scratch;
 ///
 /// It finds an id that clean does not hold, a second clean record of an id within the window in any partition, a clean record
 /// that differs from its raw record, one whose id raw does not have in that partition, and one out of raw order. Which of
-/// several copies in different partitions clean holds is not checked. Of the copies in one partition, the first must be there,
-/// unless a copy in another partition explains its absence.
+/// several copies clean holds is not checked, unless all of them are in one partition: then it must be the first.
 #[derive(Debug)]
 pub struct TopicComparison {
     joint: Joint,
