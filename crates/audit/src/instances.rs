@@ -29,11 +29,12 @@ pub(super) struct Instances {
 }
 
 impl Instances {
-    pub fn new(record: &Record) -> Self {
+    /// With `is_spread`, the records count as those of several partitions wherever they are.
+    pub fn new(record: &Record, is_spread: bool) -> Self {
         let mut instances = Self {
             first: (record.time_ms, record.place()),
             partition: record.partition,
-            is_spread: false,
+            is_spread,
             before: false,
             behind: false,
         };

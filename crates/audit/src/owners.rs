@@ -35,12 +35,16 @@ pub(super) struct TopicRules {
     pub kept_ms: Option<i64>,
     /// Whether a clean record whose raw record is missing may explain others.
     pub allows_gone: bool,
+    /// Whether `rekey` is between raw and clean. The stream time of its target topic depends on the order in which it read the
+    /// sources, so a copy may have been dropped at any distance from its owner.
+    pub is_rekeyed: bool,
 }
 
 impl TopicRules {
     /// The earliest stream time at which a record can be of use to one that is later by at most the longest time.
     fn earliest(self, time_ms: i64) -> i64 {
-        self.kept_ms.map_or(i64::MIN, |kept_ms| time_ms.saturating_sub(kept_ms))
+        let kept_ms = self.kept_ms.filter(|_| !self.is_rekeyed);
+        kept_ms.map_or(i64::MIN, |kept_ms| time_ms.saturating_sub(kept_ms))
     }
 
     /// Whether an owner of this stream time may explain a later record of the same partition with this timestamp.
@@ -73,9 +77,10 @@ impl Claim {
 
     fn wanted(rules: &TopicRules, group: u64, record: Record) -> Self {
         // No other record explains the absence of a due one.
-        let reach_ms = match record.marks.has(Marks::DUE) {
-            true => i64::MAX,
-            false => rules.earliest(record.content.timestamp_ms().min(record.time_ms)),
+        let reach_ms = if record.marks.has(Marks::DUE) {
+            i64::MAX
+        } else {
+            rules.earliest(record.content.timestamp_ms().min(record.time_ms))
         };
         Self { group, is_owner: false, at_ms: record.time_ms, reach_ms, record }
     }
@@ -94,11 +99,20 @@ struct Forwarded {
     record: Record,
     /// Stream time of the last record that it may be, epoch milliseconds.
     latest_ms: i64,
-    clean: Offset,
+    clean: Clean,
     in_order: bool,
 }
 
-encode_fields!(Forwarded { group: u64, record: Record, latest_ms: i64, clean: Offset, in_order: bool });
+encode_fields!(Forwarded { group: u64, record: Record, latest_ms: i64, clean: Clean, in_order: bool });
+
+/// The place of a clean record.
+#[derive(Debug, Clone, Copy)]
+struct Clean {
+    partition: PartitionId,
+    offset: Offset,
+}
+
+encode_fields!(Clean { partition: PartitionId, offset: Offset });
 
 impl Forwarded {
     fn by_time(&self) -> Key {
@@ -106,9 +120,13 @@ impl Forwarded {
     }
 
     /// Whether it is certainly within one window of a later one.
-    fn is_near(&self, later: &Self, rules: &Rules) -> bool {
+    fn is_near(&self, later: &Self, rules: &Rules, topic: &TopicRules) -> bool {
+        let stamps = [self, later].map(|it| it.record.content.timestamp_ms());
         rules.within_window(self.record.time_ms, later.latest_ms)
             && rules.within_window(later.record.time_ms, self.latest_ms)
+            // Behind `rekey`, other records of the source did not move the stream time of the target partition.
+            && (!topic.is_rekeyed
+                || rules.within_window(stamps[0], stamps[1]) && rules.within_window(stamps[1], stamps[0]))
     }
 
     fn owner(&self, rules: &TopicRules) -> Claim {
@@ -126,16 +144,17 @@ fn by_id(group: u64, time_ms: i64) -> u128 {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     row: u64,
-    clean: Offset,
+    clean: Clean,
     in_order: bool,
 }
 
-encode_fields!(Held { row: u64, clean: Offset, in_order: bool });
+encode_fields!(Held { row: u64, clean: Clean, in_order: bool });
 
 impl Held {
     /// Sorts by row; of several copies, the one in order comes first.
     fn by_row(&self) -> Key {
-        (self.row.into(), (!self.in_order).into(), self.clean)
+        let side = u64::from(!self.in_order) << PartitionId::BITS;
+        (self.row.into(), side | u64::from(self.clean.partition), self.clean.offset)
     }
 }
 
@@ -160,7 +179,9 @@ impl Owners<'_> {
         for number in 0..copies.len() {
             let Some(copy) = copies.get(number)? else { break };
             if copy.marks.has(Marks::REPEAT) {
-                held.push(Held { row: copy.row, clean: copy.clean_offset, in_order: copy.in_order })?;
+                let (partition, offset) = copy.clean_place();
+                let clean = Clean { partition, offset };
+                held.push(Held { row: copy.row, clean, in_order: copy.in_order })?;
             }
         }
         let forwarded = self.claim(chains, held)?;
@@ -219,8 +240,10 @@ impl Owners<'_> {
             while let Some(next) = forwarded.next_if(|next| next.group == group)? {
                 let may_know =
                     |then: Forwarded| self.topic.explains(then.record.time_ms, next.record.time_ms);
-                let is_here = |then: Forwarded| then.record.partition == next.record.partition;
-                let is_near = |then: Forwarded| then.is_near(&next, self.rules);
+                let is_here = |then: Forwarded| {
+                    !self.topic.is_rekeyed && then.record.partition == next.record.partition
+                };
+                let is_near = |then: Forwarded| then.is_near(&next, self.rules, self.topic);
                 if next.record.marks.has(Marks::FORCED) {
                     if !owner.is_some_and(may_know) && !forced.is_some_and(may_know) {
                         forced = Some(next);
@@ -240,7 +263,8 @@ impl Owners<'_> {
     fn duplicate(&mut self, found: &Forwarded) {
         let Record { partition, offset, .. } = found.record;
         if let Some(findings) = self.findings.get_mut(&partition) {
-            let (key, at) = ((Step::Repeats, offset, found.clean), (Some(offset), Some(found.clean)));
+            let Clean { partition, offset: clean } = found.clean;
+            let (key, at) = ((Step::Repeats, offset, clean), (Some(offset), Some((partition, clean))));
             findings.add(key, Kind::Duplicated, at, Differing::default());
         }
     }
