@@ -47,10 +47,9 @@ impl Log {
     fn uncertain_until(&self, topic: Option<TopicRules>) -> Option<i64> {
         if topic.is_some_and(|topic| topic.is_rekeyed)
             && self.options.gone == (Gone::Allowed { clean_trimmed: true })
-            && self.clean_first_ms.is_some()
         {
             // The deleted clean records may be those of any raw log.
-            return self.clean_first_ms;
+            return Some(self.clean_first_ms.unwrap_or(i64::MAX));
         }
         let first_ms = self.raw.first_ms?;
         let kept_ms = topic.map_or(self.rules.window_ms, |topic| topic.kept_ms);

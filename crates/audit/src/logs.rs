@@ -91,17 +91,10 @@ impl Logs {
                 (spans.raw, spans.raw_low) = (since, log.low);
             }
         }
-        let mut is_any_trimmed = false;
         for (number, log, since) in self.clean.spans(from_ms)? {
             let Some(spans) = all.get_mut(&number) else { continue };
             (spans.clean, spans.clean_low) = (since, log.low);
             spans.clean_trimmed = log.low > 0 && since.low == log.low;
-            is_any_trimmed |= spans.clean_trimmed;
-        }
-        if options.scope == Scope::Topics {
-            // The records of a raw partition are in all partitions of clean.
-            let raw = all.range_mut(..self.clean.first);
-            raw.for_each(|(_, spans)| spans.clean_trimmed = is_any_trimmed);
         }
         Ok(all.into_values().collect())
     }

@@ -43,10 +43,20 @@ fn audited(
     raw: &[Vec<(Written, Part)>],
     clean: &[Vec<(Written, String)>],
 ) -> (Vec<String>, Outcome) {
+    audited_with([Gone::Nothing; 7], rules, raw, clean)
+}
+
+/// As [`audited`]; for each log, which records may be missing.
+fn audited_with(
+    gone: [Gone; 7],
+    rules: Rules,
+    raw: &[Vec<(Written, Part)>],
+    clean: &[Vec<(Written, String)>],
+) -> (Vec<String>, Outcome) {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
     let number = |number: usize| PartitionId::try_from(number).unwrap();
-    let options = |at| PartitionOptions { partition: number(at), samples: 9, gone: Gone::Nothing };
+    let options = |at| PartitionOptions { partition: number(at), samples: 9, gone: gone[at] };
     let logs = (0..raw.len() + clean.len()).map(|at| (options(at), rules));
     let mut comparison = TopicComparison::behind_rekey(logs, rules.window_ms, &scratch);
     for (partition, log) in clean.iter().enumerate() {
@@ -192,6 +202,27 @@ fn copies_are_outside_the_range_if_another_one_is() {
         let (found, outcome) = audited(rules(), &raw, &named(&clean));
         assert!(found.is_empty() && outcome.raw.decided_outside == 2, "{found:?} {outcome:?}");
     }
+}
+
+#[test]
+fn what_retention_removed_is_counted_apart_if_it_is_allowed() {
+    let allowed = |clean_trimmed| Gone::Allowed { clean_trimmed };
+    let found = |gone: [Gone; 7], raw: &[Vec<Written>], clean: &[Vec<Named>]| {
+        let (found, outcome) = audited_with(gone, rules(), &within(raw), &named(clean));
+        (found.into_iter().filter(|line| !line.contains("explained by")).collect::<Vec<_>>(), outcome.gone)
+    };
+    let (mut raw, mut clean) = (some_logs(), right(&some_logs()));
+    // x has another raw record; two records have none any more.
+    raw[0].clear();
+    assert_eq!(found([allowed(false); 7], &raw, &clean), (Vec::new(), 3));
+    assert_eq!(found([Gone::Nothing; 7], &raw, &clean).0.len(), 3);
+    // The first records of one partition of clean: lost ones up to the time of the first that it still has.
+    raw = some_logs();
+    raw[3].push(with_id("z", 20_000));
+    clean[2].remove(0);
+    let mut gone = [allowed(false); 7];
+    gone[6] = allowed(true);
+    assert_eq!(found(gone, &raw, &clean), (vec!["lost: raw record b/1@4".to_owned()], 1));
 }
 
 #[test]
