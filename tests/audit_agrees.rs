@@ -254,6 +254,39 @@ fn a_flag_sets_the_scope_of_an_audit() {
 }
 
 #[test]
+fn several_raw_topics_are_compared_with_one_clean_topic() {
+    let sources = |flags: &str| {
+        let line = format!("dedupd audit --bootstrap-servers a:1 --clean c --id key{flags}");
+        let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };
+        args.source_topics("c").map(|topics| topics.map(<[String]>::to_vec))
+    };
+    for (flags, expected) in [
+        ("", None),
+        (" --raw r", None),
+        (" --raw r --scope topic", None),
+        (" --raw r --scope topics", Some(vec!["r"])),
+        (" --raw r --raw s", Some(vec!["r", "s"])),
+        (" --raw r,s --raw t --scope topics", Some(vec!["r", "s", "t"])),
+    ] {
+        let expected = expected.map(|topics| topics.into_iter().map(str::to_owned).collect());
+        assert_eq!(sources(flags), Ok(expected), "{flags}");
+    }
+    for (flags, error) in [
+        (" --scope topics", "name each of them with --raw"),
+        (" --raw r --raw s --scope topic", "leave --scope out"),
+        (" --raw r,s --scope partition", "leave --scope out"),
+        (" --raw r,s,r", "given twice"),
+        (" --raw r,c", "use two topics"),
+    ] {
+        assert!(sources(flags).unwrap_err().contains(error), "{flags}");
+    }
+    let line = "dedupd audit --bootstrap-servers a:1 --raw r,s --clean c --id key --scope topics";
+    let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };
+    let (config, _) = load_with_texts(None, args.overrides(), "identity.from").unwrap();
+    assert_eq!((config.topics.raw.as_str(), config.dedupe.scope), ("r", Scope::Partition));
+}
+
+#[test]
 fn the_audit_receives_the_id_sources_as_written() {
     let line = "dedupd audit --bootstrap-servers a:1 --raw r --clean c --id json:/a~1b/~0 --id header:a:b";
     let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };

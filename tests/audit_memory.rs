@@ -216,6 +216,49 @@ fn compare_topic(records: u64, is_wrong: bool) -> (Counts, usize) {
     (counts, PEAK.load(Ordering::Relaxed) - before)
 }
 
+/// As [`compare`], for raw topics behind `rekey`: of the records with even numbers there is a copy in another partition, which is in
+/// clean, and [`HOT`] is there once. The number of a record stands for the header that names it.
+fn compare_behind_rekey(records: u64) -> (Counts, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let prints = Fingerprints::new(3);
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let scratch = Scratch::new(dir.path(), MEMORY);
+    let logs = (0..2 * PARTITIONS)
+        .map(|partition| (PartitionOptions { partition, samples: 10, gone: Gone::Nothing }, RULES));
+    let mut comparison = TopicComparison::behind_rekey(logs, Some(WINDOW_MS), &scratch);
+    for at in 0..records {
+        let number = at.to_le_bytes();
+        let headers = vec![(&b"source"[..], Some(&number[..]))];
+        let fields = Fields { headers, timestamp_ms: Some(at.cast_signed()), ..Fields::default() };
+        let is_hot = at % 10 == 7;
+        let id = if is_hot { HOT } else { at / 2 };
+        let partition = u32::try_from(at % u64::from(PARTITIONS)).unwrap();
+        let seen = prints.seen(at, Some(&id.to_le_bytes()), &fields);
+        comparison.raw(partition, &seen, Part::Within).unwrap();
+        if at == 57 || at % 2 == 1 && !is_hot || at % 10 == 6 {
+            comparison.clean(PARTITIONS + u32::try_from(at % 3).unwrap(), &seen).unwrap();
+        }
+    }
+    let outcomes = comparison.finish(&mut UnmatchedRecords::new(&scratch)).unwrap();
+    let mut counts = Counts::default();
+    for outcome in outcomes.values() {
+        counts += outcome.counts;
+    }
+    println!("{records} records: {} bytes per record in files, {counts}", scratch.written() / records);
+    (counts, PEAK.load(Ordering::Relaxed) - before)
+}
+
+#[test]
+fn several_topics_are_compared_within_the_bound() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for records in [100_000, 1_000_000] {
+        let (counts, peak) = compare_behind_rekey(records);
+        println!("{records} records: {peak} bytes");
+        assert!(peak <= MEMORY && counts == Counts::default(), "{peak} bytes of {MEMORY}: {counts}");
+    }
+}
+
 #[test]
 fn all_partitions_of_a_topic_are_compared_within_the_bound() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

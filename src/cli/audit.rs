@@ -7,6 +7,9 @@ use dedupd_audit::{LEAST_MEMORY, Moment, Range};
 
 use crate::config::{AsTyped, Property, parse_bytes};
 
+/// The scope that exists in audits only.
+const TOPICS: &str = "topics";
+
 /// Flags of `audit`. With the configuration file or the environment of the service, it audits the guarantee of
 /// exactly that configuration.
 // The flags that `run` also has are declared again: their help texts differ, and a shared group would list them first.
@@ -18,9 +21,9 @@ pub struct AuditArgs {
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     bootstrap_servers: Option<String>,
-    /// Raw topic, read by dedupd
-    #[arg(long, value_name = "TOPIC")]
-    raw: Option<String>,
+    /// Raw topic, read by dedupd; repeat for several, which `dedupd rekey` has merged (the same as --scope topics)
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    raw: Vec<String>,
     /// Clean topic, written by dedupd
     #[arg(long, value_name = "TOPIC")]
     clean: Option<String>,
@@ -30,7 +33,8 @@ pub struct AuditArgs {
     /// Window: how long an id was stored, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
-    /// Where an id counts once: topic (in all partitions together) or partition (in each) [default: partition]
+    /// Where an id counts once: partition (in each), topic (in all partitions together), or topics (in all raw topics that
+    /// `dedupd rekey` has read; the partitions of clean do not correspond to theirs) [default: partition]
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
     /// Start of the audited range: a time in RFC 3339, or a duration before now, as in 90m
@@ -82,6 +86,28 @@ impl AuditArgs {
         }
     }
 
+    /// The source topics of `rekey`, if this clean topic is compared with those. The error is text to print.
+    pub fn source_topics(&self, clean: &str) -> Result<Option<&[String]>, String> {
+        let is_repeated =
+            |(at, topic): (usize, &String)| self.raw.iter().take(at).any(|other| other == topic);
+        match self.scope.as_deref() {
+            Some(TOPICS) if self.raw.is_empty() => Err(format!(
+                "--scope {TOPICS} requires the topics that `dedupd rekey` reads; name each of them with --raw"
+            )),
+            Some(other) if other != TOPICS && self.raw.len() > 1 => Err(format!(
+                "several --raw cannot be compared with --scope {other}; leave --scope out, or give one --raw"
+            )),
+            scope if scope != Some(TOPICS) && self.raw.len() < 2 => Ok(None),
+            _ if self.raw.iter().enumerate().any(is_repeated) => {
+                Err("a --raw topic is given twice; give each once".to_owned())
+            }
+            _ if self.raw.iter().any(|topic| topic == clean) => {
+                Err(format!("{clean} is the clean topic and a --raw topic; use two topics"))
+            }
+            _ => Ok(Some(&self.raw)),
+        }
+    }
+
     /// Whether differences that retention or compaction explains are not findings.
     pub fn allow_gone(&self) -> bool {
         self.allow_gone
@@ -107,11 +133,11 @@ impl AuditArgs {
         AsTyped::default()
             .with("kafka.bootstrap_servers", &self.bootstrap_servers)
             .with_properties(&self.properties)
-            .with("topics.raw", &self.raw)
+            .with("topics.raw", self.raw.first())
             .with("topics.clean", &self.clean)
             .with("identity.from", &self.id)
             .with("window.exact", &self.window)
-            .with("dedupe.scope", &self.scope)
+            .with("dedupe.scope", self.scope.as_ref().filter(|scope| *scope != TOPICS))
     }
 }
 
@@ -137,11 +163,16 @@ records; which of them is not checked. An id may be kept for up to 1/28 longer t
 a copy within that time may be in the clean topic or not. With --scope partition, each partition is
 compared on its own.
 
+With several --raw, or --scope topics, the raw topics are those that `dedupd rekey` has read, and an id
+must be in the clean topic once, wherever its records are. Each clean record must name its raw record in
+the last header dedupd.source and equal that one; order and partitions are not checked. Records without
+an id must be there at least once, with identity.on_missing=source exactly once.
+
 With --from, the raw topic is read from two windows before the range, to collect the earlier ids, and
-with --scope topic up to one window after it. Results that depend on a record outside the range are
+with --scope topic up to one window after it, with --scope topics to its end. Results that depend on a record outside the range are
 counted on a separate line. With --scope partition, partitions that fit into --memory together are
 read at the same time, a larger one alone. Temporary files take about 150 bytes per record of the
-largest partition, with --scope topic about 200 bytes per record of the topic.
+largest partition, with --scope topic or topics about 200 bytes per record of all topics of a side.
 
 Limits of the audit: when an id was forgotten (POST /forget) or evicted (window.overflow), a forwarded
 duplicate of it counts as duplicated. A record that the broker rejected (state.on_poison), or a false
@@ -149,6 +180,7 @@ positive of a filter (window.false_positive_rate), counts as lost.
 
 Examples:
   dedupd audit --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id
+  dedupd audit --bootstrap-servers localhost:9092 --raw orders --raw payments --clean events.clean --id json:/id
   dedupd audit --config /etc/dedupd.toml --json
   dedupd audit --config /etc/dedupd.toml --from 6h --to 1h --memory 1GiB --temp-dir /var/tmp
 

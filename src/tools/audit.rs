@@ -21,11 +21,13 @@ pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
 }
 
 fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options, ExitError> {
-    let range = args.range(clock::wall_ms()).map_err(|invalid| ExitError::new(Exit::Usage, invalid))?;
+    let usage = |invalid| ExitError::new(Exit::Usage, invalid);
+    let range = args.range(clock::wall_ms()).map_err(usage)?;
+    let sources = args.source_topics(config.topics.clean.as_str()).map_err(usage)?;
     Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        raw: config.topics.raw.as_str().to_owned(),
+        raw: sources.map_or_else(|| vec![config.topics.raw.as_str().to_owned()], ToOwned::to_owned),
         clean: config.topics.clean.as_str().to_owned(),
         id,
         missing_id: match config.identity.on_missing {
@@ -34,9 +36,10 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
             OnMissing::Drop | OnMissing::DeadLetter | OnMissing::Stop => MissingId::Withheld,
         },
         force_header: config.identity.force_header.clone(),
-        scope: match config.dedupe.scope {
-            Scope::Topic => audit::Scope::Topic,
-            Scope::Partition => audit::Scope::Partition,
+        scope: match (sources, config.dedupe.scope) {
+            (Some(_), _) => audit::Scope::Topics,
+            (None, Scope::Topic) => audit::Scope::Topic,
+            (None, Scope::Partition) => audit::Scope::Partition,
         },
         window: Some(shortest_window(config)),
         longest_window: Some(longest_window(config)),

@@ -4,6 +4,7 @@
 mod early;
 mod interleaved;
 mod range;
+mod rekeyed;
 mod topic;
 
 use std::collections::HashSet;
@@ -42,7 +43,7 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
     audit::Options {
         bootstrap_servers: kafka.bootstrap().to_owned(),
         properties: Vec::new(),
-        raw: raw.to_owned(),
+        raw: vec![raw.to_owned()],
         clean: clean.to_owned(),
         id: vec!["json:/id".to_owned()],
         missing_id: MissingId::Forwarded,

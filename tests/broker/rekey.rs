@@ -4,6 +4,7 @@ mod faults;
 mod verifiable;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
@@ -45,6 +46,20 @@ fn assert_complete(kafka: &Kafka, sources: &[&str], target: &[Record]) -> usize 
         expected.len()
     );
     target.len() - expected.len()
+}
+
+/// Runs `dedupd audit` on the source topics and the clean topic of `run`. Asserts that it has no findings, and returns its report.
+fn audited(kafka: &Kafka, sources: &[&str], clean: &str, id: &str) -> serde_json::Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+        .args(["audit", "--bootstrap-servers", kafka.bootstrap(), "--clean", clean, "--id", id, "--json"])
+        .args(["--scope", "topics"])
+        .args(sources.iter().flat_map(|source| ["--raw", source]))
+        .env("DEDUPD_IDENTITY__ON_MISSING", "source")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&text).unwrap()
 }
 
 /// The partition that librdkafka's own partitioner, which is that of the Java client or its own, gives each key.

@@ -90,6 +90,12 @@ impl Record {
         (self.fingerprint.number(), side | u64::from(self.partition), self.offset)
     }
 
+    /// As [`Self::by_fingerprint`], but the records of a side by the hash of their headers: behind `rekey` these name the raw
+    /// record, in whatever partition the clean record is.
+    pub fn by_headers(&self) -> Key {
+        (self.fingerprint.number(), self.is_clean.into(), self.content.headers())
+    }
+
     pub fn by_place(&self) -> Key {
         (0, self.partition.into(), self.offset)
     }
@@ -147,9 +153,10 @@ encode_fields!(Round { 0: u8 });
 /// A clean record with its raw record, once that is assigned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copy {
-    /// Its partition, and that of its raw record.
     pub partition: PartitionId,
     pub clean_offset: Offset,
+    /// Partition of its raw record: the same one, unless the topics between raw and clean were written by `rekey`.
+    pub raw_partition: PartitionId,
     /// Offset of its raw record; [`Self::UNASSIGNED`] until its round.
     pub raw_offset: Offset,
     /// First row of the chain of its raw record, if that has one.
@@ -168,6 +175,7 @@ pub(super) struct Copy {
 encode_fields!(Copy {
     partition: PartitionId,
     clean_offset: Offset,
+    raw_partition: PartitionId,
     raw_offset: Offset,
     chain: u64,
     row: u64,
@@ -181,8 +189,7 @@ impl Copy {
     /// The raw offset of a copy that has no raw record yet.
     const UNASSIGNED: Offset = Offset::MAX;
 
-    /// Matches a clean record to the only raw record with its fingerprint in its partition, which is in this row of the
-    /// chains if it is there.
+    /// Matches a clean record to the only raw record that it can be, which is in this row of the chains if it is there.
     pub fn unique(clean: &Record, entry: &Record, row: u64) -> Self {
         let mut copy = Self::unassigned(clean.place(), Round::UNIQUE, row, 0);
         copy.assign(entry, row, &clean.content);
@@ -194,6 +201,7 @@ impl Copy {
         Self {
             partition,
             clean_offset,
+            raw_partition: partition,
             raw_offset: Self::UNASSIGNED,
             chain,
             row,
@@ -206,6 +214,7 @@ impl Copy {
 
     /// Assigns the raw record in this row of the chain; `content` is that of the clean record.
     pub fn assign(&mut self, entry: &Record, row: u64, content: &Content) {
+        self.raw_partition = entry.partition;
         self.raw_offset = entry.offset;
         self.row = row;
         self.fields = entry.content.differing(content);
@@ -218,7 +227,11 @@ impl Copy {
     }
 
     pub fn raw_place(&self) -> Place {
-        (self.partition, self.raw_offset)
+        (self.raw_partition, self.raw_offset)
+    }
+
+    pub fn clean_place(&self) -> Place {
+        (self.partition, self.clean_offset)
     }
 
     pub fn by_clean_place(&self) -> Key {
@@ -227,8 +240,9 @@ impl Copy {
 
     /// Sorts by the place in raw; of several copies, the one in order comes first.
     pub fn by_raw_place(&self) -> Key {
-        let place = (u128::from(self.partition) << Offset::BITS) | u128::from(self.raw_offset);
-        (place, (!self.in_order).into(), self.clean_offset)
+        let place = (u128::from(self.raw_partition) << Offset::BITS) | u128::from(self.raw_offset);
+        let side = u64::from(!self.in_order) << PartitionId::BITS;
+        (place, side | u64::from(self.partition), self.clean_offset)
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Evaluation<'a, 'u> {
     pub number: PartitionId,
     pub options: PartitionOptions,
     pub rules: &'a Rules,
+    /// Whether `rekey` is between raw and clean.
+    pub is_rekeyed: bool,
     /// Until then a record that seems new may repeat a deleted one, ms of stream time.
     pub uncertain_until_ms: Option<i64>,
     pub streams: &'a mut Streams<'u>,
@@ -72,7 +74,7 @@ impl Evaluation<'_, '_> {
         self.findings.add(
             (step, copy.clean_offset, 0),
             kind,
-            (Some(copy.raw_offset), Some(copy.clean_offset)),
+            (Some(copy.raw_offset), Some(copy.clean_place())),
             fields,
         );
     }
@@ -85,7 +87,7 @@ impl Evaluation<'_, '_> {
     /// whether there was one.
     fn read(&mut self) -> io::Result<bool> {
         let number = self.number;
-        let copy = self.streams.copies.peek().filter(|copy| copy.partition == number);
+        let copy = self.streams.copies.peek().filter(|copy| copy.raw_partition == number);
         let entry = self.streams.unseen.peek().filter(|entry| entry.partition == number);
         let next = [copy.map(|copy| copy.raw_offset), entry.map(|entry| entry.offset)];
         let Some(raw_offset) = next.into_iter().flatten().min() else { return Ok(false) };
@@ -96,13 +98,21 @@ impl Evaluation<'_, '_> {
             let mut unchanged = kept.fields.is_none();
             while let Some(other) = self.streams.copies.next_if(|copy| copy.raw_place() == place)? {
                 unchanged |= other.fields.is_none();
-                self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
+                if !self.may_repeat(other.marks) {
+                    self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
+                }
             }
             self.kept(kept, unchanged);
         }
         let in_order = kept.is_some_and(|kept| kept.in_order);
         self.read_ahead.push_back(ExpectedRecord { raw_offset, seen: kept.is_some(), in_order, entry });
         Ok(true)
+    }
+
+    /// Whether clean may hold a raw record several times: `rekey` writes it at least once, and dedupd forwards each of these
+    /// writes if the record has no id or is forced.
+    fn may_repeat(&self, marks: Marks) -> bool {
+        self.is_rekeyed && (!marks.has(Marks::ID) || marks.has(Marks::FORCED))
     }
 
     /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged.
@@ -144,7 +154,7 @@ impl Evaluation<'_, '_> {
                 let Some(copy) = self.streams.clean.get(link.copy)? else { break };
                 let Some(Record { time_ms, .. }) = chains.get(copy.row)? else { break };
                 if owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, time_ms)) {
-                    let (raw, clean) = (copy.raw_offset, copy.clean_offset);
+                    let (raw, clean) = (copy.raw_offset, copy.clean_place());
                     let key = (Step::Repeats, first.offset, raw);
                     self.findings.add(key, Kind::Duplicated, (Some(raw), Some(clean)), Differing::default());
                 } else {
@@ -206,7 +216,7 @@ impl Evaluation<'_, '_> {
     }
 
     fn add_clean(&mut self, kind: Kind, raw: Option<Offset>, clean: &Record, fields: Differing) {
-        self.findings.add((Step::Unmatched, clean.offset, 0), kind, (raw, Some(clean.offset)), fields);
+        self.findings.add((Step::Unmatched, clean.offset, 0), kind, (raw, Some(clean.place())), fields);
     }
 
     fn add_unmatched(&mut self, fingerprint: Fingerprint, lost: bool) -> io::Result<()> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
+use super::entry::Place;
 use super::record::Differing;
 use super::{Offset, PartitionId};
 
@@ -101,12 +102,15 @@ impl fmt::Display for Counts {
 pub struct Finding {
     /// What is wrong.
     pub kind: Kind,
-    /// Partition, the same in raw and clean.
+    /// Partition of the raw record, or of the clean record where there is no raw record. Where several raw topics are
+    /// compared, its number in [`Report::logs`](crate::Report::logs).
     pub partition: PartitionId,
     /// Offset of the raw record concerned, where there is one.
     pub raw: Option<Offset>,
     /// Offset of the clean record concerned, where there is one.
     pub clean: Option<Offset>,
+    /// Partition of that, the same as `partition` unless several raw topics are compared.
+    pub clean_partition: PartitionId,
     /// The fields that differ, of an altered record.
     pub fields: Differing,
 }
@@ -120,11 +124,7 @@ impl fmt::Display for Finding {
         if let Some(clean) = self.clean {
             write!(f, ", clean offset {clean}")?;
         }
-        let mut names = self.fields.names().peekable();
-        if names.peek().is_some() {
-            write!(f, ", different in {}", names.collect::<Vec<_>>().join(", "))?;
-        }
-        Ok(())
+        self.fields.fmt(f)
     }
 }
 
@@ -147,6 +147,8 @@ pub(super) enum Step {
 /// Counts findings and keeps the first ones of each kind, whatever order they are added in.
 #[derive(Debug)]
 pub(super) struct Findings {
+    /// The number of the partition in the rows.
+    number: PartitionId,
     partition: PartitionId,
     limit: usize,
     pub counts: Counts,
@@ -154,15 +156,16 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub fn new(partition: PartitionId, limit: usize) -> Self {
-        Self { partition, limit, counts: Counts::default(), kept: BTreeMap::new() }
+    /// `partition` is reported in place of `number`.
+    pub fn new(number: PartitionId, partition: PartitionId, limit: usize) -> Self {
+        Self { number, partition, limit, counts: Counts::default(), kept: BTreeMap::new() }
     }
 
     pub fn add(
         &mut self,
         key: SortKey,
         kind: Kind,
-        (raw, clean): (Option<Offset>, Option<Offset>),
+        (raw, clean): (Option<Offset>, Option<Place>),
         fields: Differing,
     ) {
         *self.counts.slot(kind) += 1;
@@ -170,7 +173,11 @@ impl Findings {
         if kept.len() == self.limit && kept.last_key_value().is_none_or(|(last, _)| *last < key) {
             return;
         }
-        kept.insert(key, Finding { kind, partition: self.partition, raw, clean, fields });
+        let partition = self.partition;
+        let clean_partition =
+            clean.map_or(partition, |(number, _)| if number == self.number { partition } else { number });
+        let clean = clean.map(|(_, offset)| offset);
+        kept.insert(key, Finding { kind, partition, raw, clean, clean_partition, fields });
         if kept.len() > self.limit {
             kept.pop_last();
         }

@@ -1,4 +1,4 @@
-//! A group of partitions: they are read at the same time, and compared one after the other, or all together in topic scope.
+//! A group of partitions: they are read at the same time, and compared one after the other, or all together in the other scopes.
 //!
 //! Each leader sends the records of many partitions in one response. Read one after the other, each partition would cost at
 //! least two responses of its own, whatever its size.
@@ -8,24 +8,24 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::compare::UnmatchedRecords;
+use super::entry::Place;
 use super::error::AuditError;
-use super::id::IdRule;
+use super::id::{IdRule, SOURCE_HEADER, by_source};
+use super::logs::{Logs, Numbered, Spans};
 use super::partition::{Cuts, Partition, rules};
 use super::progress::Progress;
 use super::range::whole_ms;
-use super::reader::{Arrived, Reader, Span, SpanOf};
-use super::record::{Fingerprints, Seen};
+use super::reader::{Arrived, Span, SpanOf};
+use super::record::{Fields, Fingerprints, Seen};
 use super::report::PartitionReport;
 use super::spill::Scratch;
 use super::topic::TopicComparison;
-use super::{Offset, PartitionId};
-use super::{Options, Spans};
+use super::{Offset, Options, PartitionId, Scope};
 
 pub(super) struct Audit<'a> {
     pub options: &'a Options,
     pub id: IdRule,
-    pub raw: Reader,
-    pub clean: Reader,
+    pub logs: Logs,
     pub fingerprints: Fingerprints,
     pub progress: Progress<'a>,
     pub scratch: Scratch,
@@ -48,7 +48,11 @@ impl Topic {
             spans.iter().map(|spans| (spans.partition, Cuts::new(options, spans))).collect();
         let partitions =
             cuts.values().zip(spans).map(|(cuts, spans)| (cuts.options(options), rules(options, spans)));
-        let comparison = TopicComparison::new(partitions, options.longest_window.map(whole_ms), scratch);
+        let longest_ms = options.longest_window.map(whole_ms);
+        let comparison = match options.scope {
+            Scope::Topics => TopicComparison::behind_rekey(partitions, longest_ms, scratch),
+            _ => TopicComparison::new(partitions, longest_ms, scratch),
+        };
         Self { cuts, comparison }
     }
 
@@ -111,7 +115,7 @@ impl Audit<'_> {
         topic.compare(unmatched).map_err(|error| self.spill(error))
     }
 
-    /// Reads both topics of these partitions. Clean is read before raw, so that raw has every record of clean by then.
+    /// Reads all topics of these partitions. Clean is read before raw, so that raw has every record of clean by then.
     fn read<T>(
         &self,
         spans: &[Spans],
@@ -119,32 +123,66 @@ impl Audit<'_> {
         clean: Take<T>,
         raw: Take<T>,
     ) -> Result<(), AuditError> {
-        let clean_spans = spans.iter().map(|spans| (spans.partition, spans.clean)).collect();
-        self.read_topic(&self.clean, clean_spans, target, clean)?;
-        let raw_ends = self.raw.ends(spans.iter().map(|spans| spans.partition))?;
-        let raw_span = |spans: &Spans| {
-            let end = raw_ends.get(&spans.partition).copied().unwrap_or_default();
-            (spans.partition, Span { low: spans.raw.low, end })
-        };
-        self.read_topic(&self.raw, spans.iter().map(raw_span).collect(), target, raw)
+        let Logs { raw: raw_topics, clean: clean_topic } = &self.logs;
+        let clean_spans = clean_topic.own(spans.iter().map(|spans| (spans.partition, spans.clean)));
+        self.read_topic(
+            clean_topic,
+            clean_spans,
+            target,
+            |offset, _, fields| self.seen(offset, fields),
+            clean,
+        )?;
+        for topic in raw_topics {
+            let raw_ends = topic.ends(spans.iter().map(|spans| spans.partition))?;
+            let raw_span = |spans: &Spans| {
+                let end = raw_ends.get(&spans.partition).copied().unwrap_or_default();
+                (spans.partition, Span { low: spans.raw.low, end })
+            };
+            let raw_spans = topic.own(spans.iter().map(raw_span));
+            let seen = |offset, partition, fields: &Fields<'_>| match self.options.scope {
+                Scope::Topics => self.seen_behind_rekey(topic, (partition, offset), fields),
+                _ => self.seen(offset, fields),
+            };
+            self.read_topic(topic, raw_spans, target, seen, raw)?;
+        }
+        Ok(())
+    }
+
+    fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Seen {
+        match self.id.id(fields) {
+            // Behind `rekey`, the position in the source topic identifies the record, but does not make it unique in clean.
+            None if self.options.scope == Scope::Topics => {
+                let seen = self.fingerprints.seen(offset, by_source(fields).as_deref(), fields);
+                Seen { has_id: false, ..seen }
+            }
+            id => self.fingerprints.seen(offset, id.as_deref(), fields),
+        }
+    }
+
+    /// A raw record as `rekey` writes it: with one more header, which names it.
+    fn seen_behind_rekey(&self, topic: &Numbered, (partition, offset): Place, fields: &Fields<'_>) -> Seen {
+        let source = format!("{}/{partition}@{offset}", topic.reader.topic());
+        let mut headers = fields.headers.clone();
+        headers.push((SOURCE_HEADER, Some(source.as_bytes())));
+        self.seen(offset, &Fields { headers, ..*fields })
     }
 
     fn read_topic<T>(
         &self,
-        reader: &Reader,
+        topic: &Numbered,
         spans: SpanOf,
         target: &mut T,
+        seen: impl Fn(Offset, PartitionId, &Fields<'_>) -> Seen,
         take: Take<T>,
     ) -> Result<(), AuditError> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
-        reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
-            let id = self.id.id(fields);
-            let mut seen = self.fingerprints.seen(*offset, id.as_deref(), fields);
+        topic.reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
+            let mut seen = seen(*offset, *partition, fields);
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(*passed, fields.bytes());
-            let taken = take(target, *partition, &seen).unwrap_or(Ok(ControlFlow::Break(())));
+            let taken = take(target, topic.number(*partition), &seen).unwrap_or(Ok(ControlFlow::Break(())));
             taken.map_err(|error| self.spill(error))
         })?;
         self.progress.end();
@@ -153,29 +191,5 @@ impl Audit<'_> {
 
     fn spill(&self, error: io::Error) -> AuditError {
         AuditError::spill(&self.scratch, error)
-    }
-
-    /// Notes for the reader of the report, about the topics.
-    pub fn notes(&self, spans: &[Spans]) -> Vec<String> {
-        let mut notes = Vec::new();
-        let (raw, clean) = (self.raw.partitions(), self.clean.partitions());
-        let (raw_topic, clean_topic) = (&self.options.raw, &self.options.clean);
-        if raw != clean {
-            notes.push(format!("{raw_topic} has {raw} partitions and {clean_topic} has {clean}"));
-        }
-        let trimmed = |topic: &str, lows: &mut dyn Iterator<Item = (Offset, Span)>, counts_as: &str| {
-            let count = lows.filter(|(low, span)| *low > 0 && *low == span.low).count();
-            (count > 0).then(|| {
-                format!(
-                    "{topic} no longer starts at offset 0 in {count} partitions: the deleted records cause findings \
-                     ({counts_as}); allow them with --allow-gone"
-                )
-            })
-        };
-        if !self.options.allow_gone {
-            notes.extend(trimmed(raw_topic, &mut spans.iter().map(|s| (s.raw_low, s.raw)), "phantom"));
-            notes.extend(trimmed(clean_topic, &mut spans.iter().map(|s| (s.clean_low, s.clean)), "lost"));
-        }
-        notes
     }
 }

@@ -13,6 +13,9 @@ use serde::de::IgnoredAny;
 use super::record::Fields;
 use super::source::Source;
 
+/// The header in which `rekey` names the record that it copied, as `topic/partition@offset`. The last one counts.
+pub(super) const SOURCE_HEADER: &[u8] = b"dedupd.source";
+
 /// Where the id of a record is: one source, or several that make a composite id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdRule {
@@ -37,13 +40,7 @@ impl IdRule {
 
     /// The id as canonical bytes, the same for equal ids; `None` when the record has none.
     pub fn id<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-        let own = self.own(fields);
-        if own.is_some() || !self.by_source {
-            return own;
-        }
-        let source = part(&Source::Header(b"dedupd.source".to_vec()), fields)?;
-        // The prefix makes it differ from every id of text.
-        Some([b"\0source:", &*source].concat().into())
+        self.own(fields).or_else(|| if self.by_source { by_source(fields) } else { None })
     }
 
     fn own<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
@@ -61,6 +58,13 @@ impl IdRule {
             }
         }
     }
+}
+
+/// The id of a record that is identified by the header of `rekey`.
+pub(super) fn by_source<'a>(fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    let source = part(&Source::Header(SOURCE_HEADER.to_vec()), fields)?;
+    // The prefix makes it differ from every id of text.
+    Some([b"\0source:", &*source].concat().into())
 }
 
 fn part<'a>(source: &Source, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {

@@ -1,9 +1,11 @@
 //! The raw records of one id in all partitions, and which of them clean may hold (topic scope).
 //!
 //! Copies in different partitions are read in any order, so each record of an id with several raw records may be the one that
-//! clean holds, and [`super::owners`] decides what is missing. A record that is certainly dropped, whichever of the others was
-//! read first, is not expected if it equals the first one of its partition: a wrong match with such a record would turn one fault
-//! into many. Only the first [`DROPPED_MAX`] others of these are expected, so that a fault can be attributed to them.
+//! clean holds, and [`super::owners`] decides what is missing. That includes a record that follows another one within the window
+//! in its partition: the earlier one may have been dropped as a copy of a record in another partition, whose transaction was torn
+//! and undone later. Only if no other partition has the id, such a record is certainly dropped. It is then not expected if it
+//! equals the first one: a wrong match with it would turn one fault into many. Only the first [`DROPPED_MAX`] others of these are
+//! expected, so that a fault can be attributed to them.
 
 use super::PartitionId;
 use super::entry::{Marks, Place, Record};
@@ -17,34 +19,24 @@ const DROPPED_MAX: u64 = 64;
 pub(super) struct Instances {
     /// The first by stream time, then by place.
     first: (i64, Place),
-    /// The latest stream time, epoch milliseconds.
-    latest_ms: i64,
     partition: PartitionId,
     /// Whether another partition also has one.
     is_spread: bool,
     /// One of them is before the audited range.
     before: bool,
-    /// The partitions of records that clean may hold behind the audited range.
-    behind: Behind,
-}
-
-/// The partitions of records that are behind the audited range, or arrived during the audit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Behind {
-    Nowhere,
-    In(PartitionId),
-    InSeveral,
+    /// One of them is behind the audited range, or arrived during the audit.
+    behind: bool,
 }
 
 impl Instances {
-    pub fn new(record: &Record) -> Self {
+    /// With `is_spread`, the records count as those of several partitions wherever they are.
+    pub fn new(record: &Record, is_spread: bool) -> Self {
         let mut instances = Self {
             first: (record.time_ms, record.place()),
-            latest_ms: record.time_ms,
             partition: record.partition,
-            is_spread: false,
+            is_spread,
             before: false,
-            behind: Behind::Nowhere,
+            behind: false,
         };
         instances.add(record);
         instances
@@ -52,17 +44,10 @@ impl Instances {
 
     pub fn add(&mut self, record: &Record) {
         self.first = self.first.min((record.time_ms, record.place()));
-        self.latest_ms = self.latest_ms.max(record.time_ms);
         self.is_spread |= record.partition != self.partition;
         let before = record.marks.has(Marks::BEFORE);
         self.before |= before;
-        if !before && !record.marks.has(Marks::DUE) {
-            self.behind = match self.behind {
-                Behind::Nowhere => Behind::In(record.partition),
-                Behind::In(partition) if partition == record.partition => self.behind,
-                _ => Behind::InSeveral,
-            };
-        }
+        self.behind |= !before && !record.marks.has(Marks::DUE);
     }
 
     /// The expected record that the next raw record of the id adds, if any; by place. `here` is the first expected record of its
@@ -98,23 +83,16 @@ impl Instances {
             let is_expected = count < DROPPED_MAX && first.content != record.content;
             return is_expected.then(|| record.expected(false, Marks::REPEAT));
         }
-        let is_elsewhere = match self.behind {
-            Behind::Nowhere => false,
-            Behind::In(partition) => partition != record.partition,
-            Behind::InSeveral => true,
-        };
-        counts.decided_outside += u64::from(is_elsewhere && may_be_due);
-        let wanted = may_be_due && !is_elsewhere;
-        Some(record.expected(false, Marks::REPEAT.with(Marks::WANTED, wanted)))
+        let is_outside = self.behind && self.is_spread;
+        counts.decided_outside += u64::from(is_outside && may_be_due);
+        let wanted = may_be_due && !is_outside;
+        // No record of another partition can explain that the first of the only partition is missing.
+        let due = wanted && here.is_none() && !self.is_spread;
+        Some(record.expected(due, Marks::REPEAT.with(Marks::WANTED, wanted)))
     }
 
-    /// Whether a record that follows `first` in its partition is certainly dropped: `first` is its owner, or what `first` was
-    /// dropped for is.
+    /// Whether a record that follows `first` in its partition is certainly dropped.
     fn is_dropped(&self, first: &Record, record: &Record, rules: &Rules) -> bool {
-        let after_all = || {
-            rules.within_window(self.first.0, record.time_ms)
-                && rules.within_window(record.time_ms, self.latest_ms)
-        };
-        rules.within_window(first.time_ms, record.time_ms) && (!self.is_spread || after_all())
+        !self.is_spread && rules.within_window(first.time_ms, record.time_ms)
     }
 }

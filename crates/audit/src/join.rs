@@ -14,12 +14,16 @@ use super::owners::{Claim, TopicRules};
 use super::record::Fingerprint;
 use super::spill::{Scratch, Sorted, Sorter, Table};
 
+/// How many raw records are compared with a clean record that names none of them.
+const SEARCH_LIMIT: usize = 1024;
+
 /// The result of the join.
 #[derive(Debug)]
 pub(super) struct Joined<'a> {
     scratch: &'a Scratch,
     rules: &'a Rules,
     topic: Option<&'a TopicRules>,
+    is_rekeyed: bool,
     /// Clean records that have at least one candidate raw record, by place in clean.
     pub copies: Sorter<Copy>,
     /// The rounds in which copies have to be assigned.
@@ -31,7 +35,7 @@ pub(super) struct Joined<'a> {
     /// A superset of the expected records without a copy, by place. In topic scope those of ids with several raw records are
     /// not among them.
     pub unseen: Sorter<Record>,
-    /// Expected records that share a fingerprint with others, by fingerprint, then by place.
+    /// Expected records that share a fingerprint with others, by fingerprint, then by place, or behind `rekey` by headers.
     pub chains: Table<Record>,
     /// Owners that are not in raw any more, of ids with several raw records. Only topic scope has them.
     pub claims: Sorter<Claim>,
@@ -63,6 +67,7 @@ impl<'a> Joined<'a> {
             scratch,
             rules,
             topic,
+            is_rekeyed: topic.is_some_and(|topic| topic.is_rekeyed),
             copies: Sorter::new(scratch, 6, Copy::by_clean_place),
             rounds: Vec::new(),
             ambiguous: Table::new(scratch),
@@ -94,7 +99,7 @@ impl<'a> Joined<'a> {
         records: &mut Sorted<Record>,
     ) -> io::Result<()> {
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
-            let first = self.slot(record.partition).map(|slot| slot.first);
+            let first = self.slot(self.number(&record)).map(|slot| slot.first);
             if let Some(entry) = self.expect(first.as_ref(), &record) {
                 self.enter(&entry)?;
             }
@@ -109,7 +114,7 @@ impl<'a> Joined<'a> {
             return self.expect(None, &only).map_or(Ok(()), |entry| self.enter(&entry));
         }
         let mut all = Table::new(self.scratch);
-        let mut instances = Instances::new(&only);
+        let mut instances = Instances::new(&only, self.is_rekeyed);
         all.push(only)?;
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
             instances.add(&record);
@@ -117,7 +122,7 @@ impl<'a> Joined<'a> {
         }
         for number in 0..all.len() {
             let Some(record) = all.get(number)? else { break };
-            let slot = self.slot(record.partition).copied();
+            let slot = self.slot(self.number(&record)).copied();
             let here = slot.as_ref().map(|slot| (&slot.first, slot.chain.len));
             let counts = self.counts.entry(record.partition).or_default();
             let Some(entry) = instances.expect(here, &record, self.rules, counts) else { continue };
@@ -130,6 +135,12 @@ impl<'a> Joined<'a> {
         Ok(())
     }
 
+    /// The partition in which a record is matched. Behind `rekey` it is the same one for all: any raw record may be in any
+    /// partition of clean.
+    fn number(&self, record: &Record) -> PartitionId {
+        if self.is_rekeyed { 0 } else { record.partition }
+    }
+
     /// The slot of this partition, which is the last one.
     fn slot(&mut self, partition: PartitionId) -> Option<&mut Slot> {
         self.slots.last_mut().filter(|slot| slot.partition == partition)
@@ -137,7 +148,7 @@ impl<'a> Joined<'a> {
 
     /// Adds an expected record. It is in the chains only if it is not alone in its partition.
     fn enter(&mut self, entry: &Record) -> io::Result<()> {
-        let Some(slot) = self.slot(entry.partition) else {
+        let Some(slot) = self.slot(self.number(entry)) else {
             self.open_slot(entry, false);
             return Ok(());
         };
@@ -152,7 +163,7 @@ impl<'a> Joined<'a> {
 
     /// Adds an expected record to the chains.
     fn chain(&mut self, entry: &Record) -> io::Result<()> {
-        match self.slot(entry.partition) {
+        match self.slot(self.number(entry)) {
             Some(slot) => slot.chain.len += 1,
             None => self.open_slot(entry, true),
         }
@@ -161,7 +172,7 @@ impl<'a> Joined<'a> {
 
     fn open_slot(&mut self, first: &Record, is_chained: bool) {
         let chain = Chain { start: self.chains.len(), len: 1 };
-        self.slots.push(Slot { partition: first.partition, first: *first, chain, is_chained });
+        self.slots.push(Slot { partition: self.number(first), first: *first, chain, is_chained });
     }
 
     fn link(&mut self, entry: &Record) -> io::Result<()> {
@@ -186,13 +197,15 @@ impl<'a> Joined<'a> {
         // Whether all slots are explained by a clean record whose raw record was deleted.
         let mut is_explained = false;
         while let Some(partition) =
-            records.peek().filter(|r| r.fingerprint == fingerprint).map(|r| r.partition)
+            records.peek().filter(|r| r.fingerprint == fingerprint).map(|r| self.number(&r))
         {
             while let Some(slot) = next.next_if(|slot| slot.partition < partition) {
                 self.unseen_slot(slot, is_explained)?;
             }
-            let is_here =
-                |record: &Record| (record.fingerprint, record.partition) == (fingerprint, partition);
+            let is_rekeyed = self.is_rekeyed;
+            let is_here = |record: &Record| {
+                record.fingerprint == fingerprint && (is_rekeyed || record.partition == partition)
+            };
             let Some(slot) = next.next_if(|slot| slot.partition == partition) else {
                 while let Some(record) = records.next_if(is_here)? {
                     self.unmatched.push(record)?;
@@ -205,6 +218,10 @@ impl<'a> Joined<'a> {
                 let row = if slot.is_chained { slot.chain.start } else { 0 };
                 while let Some(record) = records.next_if(is_here)? {
                     self.copies.push(Copy::unique(&record, &slot.first, row))?;
+                }
+            } else if is_rekeyed {
+                while let Some(record) = records.next_if(is_here)? {
+                    self.named(slot.chain, &record)?;
                 }
             } else {
                 let mut clean = Table::new(self.scratch);
@@ -220,6 +237,27 @@ impl<'a> Joined<'a> {
         }
         self.slots = slots;
         Ok(())
+    }
+
+    /// Adds a clean record behind `rekey`: its headers name one of the raw records, which are sorted by them. If they name none, it
+    /// is compared with one that is equal but for the headers, or with the first.
+    fn named(&mut self, chain: Chain, record: &Record) -> io::Result<()> {
+        let headers = record.content.headers();
+        let rows = chain.start..chain.end();
+        let mut row = self.chains.first_not(rows.clone(), |entry| entry.content.headers() < headers)?;
+        let named = self.chains.get(row)?.filter(|_| rows.contains(&row));
+        if named.is_none_or(|entry| entry.content.headers() != headers) {
+            row = chain.start;
+            for other in rows.take(SEARCH_LIMIT) {
+                let entry = self.chains.get(other)?;
+                if entry.is_some_and(|entry| entry.content.is_same_but_headers(&record.content)) {
+                    row = other;
+                    break;
+                }
+            }
+        }
+        let Some(entry) = self.chains.get(row)? else { return Ok(()) };
+        self.copies.push(Copy::unique(record, &entry, row))
     }
 
     /// Adds the record of a slot without a clean record, unless it is in the chains.

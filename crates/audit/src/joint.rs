@@ -33,16 +33,24 @@ pub(super) struct Log {
     rules: Rules,
     raw: RawLog,
     clean_records: u64,
+    /// Timestamp of the first clean record, epoch milliseconds.
+    clean_first_ms: Option<i64>,
     options: PartitionOptions,
 }
 
 impl Log {
     pub fn new(rules: Rules, options: PartitionOptions) -> Self {
-        Self { rules, raw: RawLog::new(rules), clean_records: 0, options }
+        Self { rules, raw: RawLog::new(rules), clean_records: 0, clean_first_ms: None, options }
     }
 
-    /// Until then (ms of stream time) a record of the topic can repeat a deleted one of this partition.
+    /// Until then (ms of stream time) a record of the topic can repeat a deleted one of this partition, or be deleted from clean.
     fn uncertain_until(&self, topic: Option<TopicRules>) -> Option<i64> {
+        if topic.is_some_and(|topic| topic.is_rekeyed)
+            && self.options.gone == (Gone::Allowed { clean_trimmed: true })
+        {
+            // The deleted clean records may be those of any raw log.
+            return Some(self.clean_first_ms.unwrap_or(i64::MAX));
+        }
         let first_ms = self.raw.first_ms?;
         let kept_ms = topic.map_or(self.rules.window_ms, |topic| topic.kept_ms);
         self.rules.context_cut.then(|| kept_ms.map_or(i64::MAX, |kept_ms| first_ms.saturating_add(kept_ms)))
@@ -56,7 +64,9 @@ impl Joint {
         reading: &Scratch,
         comparing: &Scratch,
     ) -> Self {
-        let records = Sorter::new(reading, 20, Record::by_fingerprint);
+        let is_rekeyed = topic.is_some_and(|topic| topic.is_rekeyed);
+        let key = if is_rekeyed { Record::by_headers } else { Record::by_fingerprint };
+        let records = Sorter::new(reading, 20, key);
         Self { scratch: comparing.clone(), topic, logs, records }
     }
 
@@ -70,6 +80,7 @@ impl Joint {
     pub fn clean(&mut self, partition: PartitionId, record: &Seen) -> io::Result<()> {
         let Some(log) = self.logs.get_mut(&partition) else { return Ok(()) };
         log.clean_records += 1;
+        log.clean_first_ms.get_or_insert(record.content.timestamp_ms());
         let marks = Marks::default().with(Marks::ID, record.has_id);
         let Seen { fingerprint, offset, content, .. } = *record;
         self.records.push(Record {
@@ -106,15 +117,21 @@ impl Joint {
             counts,
             ..
         } = Joined::new(scratch, &rules, topic, counts, records.sorted()?)?;
-        let mut copies = table(scratch, copies)?;
+        // `rekey` keeps no order that a clean record could violate.
+        let is_rekeyed = topic.is_some_and(|topic| topic.is_rekeyed);
+        let mut copies = table(scratch, copies, is_rekeyed)?;
         for round in rounds {
             let (copies, chains, ambiguous) = (&mut copies, &mut chains, &mut ambiguous);
             Choice { scratch, copies, chains, ambiguous }.assign_all(round)?;
         }
-        mark_order(scratch, &mut copies, Round::END)?;
+        if !is_rekeyed {
+            mark_order(scratch, &mut copies, Round::END)?;
+        }
         let mut findings: FindingsOf = logs
             .iter()
-            .map(|(number, Log { options, .. })| (*number, Findings::new(options.partition, options.samples)))
+            .map(|(number, Log { options, .. })| {
+                (*number, Findings::new(*number, options.partition, options.samples))
+            })
             .collect();
         if let Some(topic) = topic {
             let (unseen, findings) = (&mut unseen, &mut findings);
@@ -130,22 +147,18 @@ impl Joint {
             row: 0,
             unmatched,
         };
-        // In topic scope, a copy of a deleted record may be in any partition.
-        let uncertain = |log: &Log| match topic {
-            Some(_) => logs.values().filter_map(|log| log.uncertain_until(topic.copied())).max(),
-            None => log.uncertain_until(None),
-        };
         let mut outcomes = Vec::new();
         for (number, log) in &logs {
             let mut evaluation = Evaluation {
                 number: *number,
                 options: log.options,
                 rules: &log.rules,
-                uncertain_until_ms: uncertain(log),
+                is_rekeyed,
+                uncertain_until_ms: uncertain_until(&logs, log, topic.copied()),
                 streams: &mut streams,
                 read_ahead: VecDeque::new(),
                 before_first: log.options.gone == Gone::Allowed { clean_trimmed: true },
-                findings: findings.remove(number).unwrap_or_else(|| Findings::new(*number, 0)),
+                findings: findings.remove(number).unwrap_or_else(|| Findings::new(*number, *number, 0)),
                 outcome: Outcome {
                     raw: counts.get(number).copied().unwrap_or_default(),
                     clean_records: log.clean_records,
@@ -163,12 +176,21 @@ impl Joint {
     }
 }
 
-/// The copies by place in clean.
-fn table(scratch: &Scratch, copies: Sorter<Copy>) -> io::Result<Table<Copy>> {
+/// Until then (ms of stream time) the verdict on a record of this partition is uncertain. In topic scope, a copy of a deleted record
+/// may be in any partition.
+fn uncertain_until(logs: &BTreeMap<PartitionId, Log>, log: &Log, topic: Option<TopicRules>) -> Option<i64> {
+    match topic {
+        Some(_) => logs.values().filter_map(|log| log.uncertain_until(topic)).max(),
+        None => log.uncertain_until(None),
+    }
+}
+
+/// The copies by place in clean. `in_order`: whether all of them count as in order.
+fn table(scratch: &Scratch, copies: Sorter<Copy>, in_order: bool) -> io::Result<Table<Copy>> {
     let mut copies = copies.sorted()?;
     let mut table = Table::new(scratch);
     while let Some(copy) = copies.next()? {
-        table.push(copy)?;
+        table.push(Copy { in_order, ..copy })?;
     }
     Ok(table)
 }

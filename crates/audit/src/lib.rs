@@ -1,7 +1,7 @@
 //! `dedupd audit`: an independent proof of the promise.
 //!
 //! Reads raw and clean as any `read_committed` reader would, and compares them: partition by partition, or all partitions
-//! together where an id counts once in the topic ([`Scope`]).
+//! together where an id counts once in the topic, or several raw topics with one clean topic ([`Scope`]).
 //! It shares no code with the service: no configuration, no client, no id extraction, no window, no state. A bug there
 //! is therefore not repeated here. Its input is [`Options`]: texts and numbers. The audit checks only the promise: each id that is new within the window is
 //! in clean once, in raw order, byte for byte.
@@ -26,6 +26,7 @@ mod id;
 mod instances;
 mod join;
 mod joint;
+mod logs;
 mod order;
 mod owners;
 mod partition;
@@ -58,8 +59,9 @@ pub use topic::TopicComparison;
 
 use connection::Access;
 use group::Audit;
+use logs::{Logs, Spans, compared_together};
 use progress::Progress;
-use reader::{Reader, SpanOf};
+use reader::Reader;
 
 /// A Kafka offset inside one partition; never negative in a log.
 pub type Offset = u64;
@@ -84,6 +86,9 @@ pub const DEFAULT_MEMORY: u64 = 256 << 20;
 /// Where an id counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
+    /// In all raw topics together, which `rekey` has moved into other partitions: those of clean do not correspond to those of
+    /// raw, and each clean record names its raw record in the header `dedupd.source`.
+    Topics,
     /// In all partitions of the topic together.
     Topic,
     /// In each partition.
@@ -97,8 +102,8 @@ pub struct Options {
     pub bootstrap_servers: String,
     /// librdkafka properties. They cannot override the properties that determine what is read.
     pub properties: Vec<(String, String)>,
-    /// The raw topic.
-    pub raw: String,
+    /// The raw topic; in [`Scope::Topics`] one or several.
+    pub raw: Vec<String>,
     /// The clean topic.
     pub clean: String,
     /// Where the id is read: `key`, `value`, `header:NAME` or `json:/pointer`; several sources make one composite id.
@@ -159,23 +164,27 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
             isolation,
         )
     };
-    let (raw, clean) = (open(&options.raw, COMMITTED)?, open(&options.clean, COMMITTED)?);
-    let open_transaction = await_open_transactions(&clean, &open(&options.clean, "read_uncommitted")?)?;
-    let spans = spans(&raw, &clean, options)?;
+    let raw = options.raw.iter().map(|topic| open(topic, COMMITTED)).collect::<Result<_, _>>()?;
+    let logs = Logs::new(raw, open(&options.clean, COMMITTED)?, options.scope);
+    let open_transaction =
+        await_open_transactions(&logs.clean.reader, &open(&options.clean, "read_uncommitted")?)?;
+    let spans = logs.spans(options)?;
     let progress = Progress::new(bar, spans.iter().map(Spans::records).sum());
     let scratch = options.scratch();
     scratch.has_room(options.scope, compared_together(options.scope, &spans))?;
     let failed = |error| AuditError::spill(&scratch, error);
+    let mut report = Report { range: options.range, notes: logs.notes(&spans, options), ..Report::default() };
+    if options.scope == Scope::Topics {
+        report.logs = logs.names();
+    }
     let audit = Audit {
         options,
         id,
-        raw,
-        clean,
+        logs,
         fingerprints: Fingerprints::new(fastrand::u128(..)),
         progress,
         scratch: scratch.clone(),
     };
-    let mut report = Report { range: options.range, notes: audit.notes(&spans), ..Report::default() };
     report.notes.extend(open_transaction);
     report.notes.extend(options.notes.iter().cloned());
     let mut unmatched = UnmatchedRecords::new(&scratch);
@@ -183,7 +192,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     while !rest.is_empty() {
         let parts;
         (parts, rest) = match options.scope {
-            Scope::Topic => (audit.topic(rest, &mut unmatched)?, [].as_slice()),
+            Scope::Topic | Scope::Topics => (audit.topic(rest, &mut unmatched)?, [].as_slice()),
             Scope::Partition => audit.group(rest, &mut unmatched)?,
         };
         for part in parts {
@@ -196,42 +205,6 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     report.elapsed = started.elapsed();
     bar.finish_and_clear();
     Ok(report)
-}
-
-/// The offsets to read of a partition.
-#[derive(Debug, Clone, Copy)]
-struct Spans {
-    partition: PartitionId,
-    /// Records below its end are due in clean.
-    raw: Span,
-    clean: Span,
-    /// Whether the first records of clean were deleted, and the range includes the log start.
-    clean_trimmed: bool,
-    /// Log start offset of raw, wherever the range begins.
-    raw_low: Offset,
-    /// Log start offset of clean.
-    clean_low: Offset,
-}
-
-impl Spans {
-    /// Number of records of both topics, at most.
-    fn records(&self) -> u64 {
-        self.raw.len() + self.clean.len()
-    }
-}
-
-/// The most records of a topic that are compared together.
-fn compared_together(scope: Scope, spans: &[Spans]) -> u64 {
-    let larger = |raw: u64, clean: u64| raw.max(clean);
-    match scope {
-        Scope::Topic => larger(
-            spans.iter().map(|spans| spans.raw.len()).sum(),
-            spans.iter().map(|spans| spans.clean.len()).sum(),
-        ),
-        Scope::Partition => {
-            spans.iter().map(|spans| larger(spans.raw.len(), spans.clean.len())).max().unwrap_or(0)
-        }
-    }
 }
 
 /// Waits until everything in clean is below its last stable offset: the broker acknowledges a commit before
@@ -250,39 +223,4 @@ fn await_open_transactions(clean: &Reader, all: &Reader) -> Result<Option<String
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-}
-
-/// Fetches the ends of raw first. Records that clean holds beyond them are also read from raw, but are not due.
-fn spans(raw: &Reader, clean: &Reader, options: &Options) -> Result<Vec<Spans>, AuditError> {
-    let partitions = 0..raw.partitions().max(clean.partitions());
-    let all_raw = raw.spans(partitions.clone())?;
-    let all_clean = clean.spans(partitions)?;
-    let since = |reader: &Reader, ms: Option<i64>, all: &SpanOf| {
-        ms.map_or_else(|| Ok(all.clone()), |ms| reader.since(ms, all))
-    };
-    let from_ms = options.range.from_ms;
-    let clean_spans = since(clean, from_ms, &all_clean)?;
-    let raw_spans = since(raw, from_ms.and_then(|from_ms| context_since(options, from_ms)), &all_raw)?;
-    let lows = all_raw.into_values().zip(all_clean.into_values());
-    let spans = raw_spans.into_iter().zip(clean_spans.into_values()).zip(lows);
-    Ok(spans
-        .map(|(((partition, raw), clean), (all_raw, all_clean))| Spans {
-            partition,
-            raw,
-            clean,
-            clean_trimmed: all_clean.low > 0 && clean.low == all_clean.low,
-            raw_low: all_raw.low,
-            clean_low: all_clean.low,
-        })
-        .collect())
-}
-
-/// The time from which raw is read, epoch milliseconds: two windows before the range. An id that was last
-/// seen earlier has expired in any case, so every id that can affect the range is read.
-fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
-    let longest = match options.scope {
-        Scope::Topic => options.longest_window,
-        Scope::Partition => options.window,
-    };
-    longest.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
 }

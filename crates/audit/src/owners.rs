@@ -5,9 +5,11 @@
 //! records of one id, each with the stream time of its partition:
 //!
 //! - Two of them that are within one window of each other are not both in clean, unless one is forced.
-//! - One that is not in clean is explained by one that is: in its partition before it, or in another partition. That one must be
-//!   at most [`TopicRules::kept_ms`] away. If there is none, the record is lost. It then explains the records that it would have
-//!   made duplicates, so that a lost id is one finding.
+//! - One that is not in clean is explained by one that is, in any partition, before or after it. That one must be at most
+//!   [`TopicRules::kept_ms`] away. A later one in its own partition explains it, too, if another partition has the id: the record
+//!   may have been dropped as a copy of one there, whose transaction was torn and undone before the later one was read. If there
+//!   is none, the record is lost. It then explains the records that it would have made duplicates, so that a lost id is one
+//!   finding.
 //!
 //! What these rules cannot decide: dedupd may keep an id for longer than the window (1/256, and 1/32 for the span of a block).
 //! Of two records whose distance is between the window and `kept_ms`, the later may be in clean or not. The topics do not show
@@ -33,12 +35,16 @@ pub(super) struct TopicRules {
     pub kept_ms: Option<i64>,
     /// Whether a clean record whose raw record is missing may explain others.
     pub allows_gone: bool,
+    /// Whether `rekey` is between raw and clean. The stream time of its target topic depends on the order in which it read the
+    /// sources, so a copy may have been dropped at any distance from its owner.
+    pub is_rekeyed: bool,
 }
 
 impl TopicRules {
     /// The earliest stream time at which a record can be of use to one that is later by at most the longest time.
     fn earliest(self, time_ms: i64) -> i64 {
-        self.kept_ms.map_or(i64::MIN, |kept_ms| time_ms.saturating_sub(kept_ms))
+        let kept_ms = self.kept_ms.filter(|_| !self.is_rekeyed);
+        kept_ms.map_or(i64::MIN, |kept_ms| time_ms.saturating_sub(kept_ms))
     }
 
     /// Whether an owner of this stream time may explain a later record of the same partition with this timestamp.
@@ -70,7 +76,12 @@ impl Claim {
     }
 
     fn wanted(rules: &TopicRules, group: u64, record: Record) -> Self {
-        let reach_ms = rules.earliest(record.content.timestamp_ms().min(record.time_ms));
+        // No other record explains the absence of a due one.
+        let reach_ms = if record.marks.has(Marks::DUE) {
+            i64::MAX
+        } else {
+            rules.earliest(record.content.timestamp_ms().min(record.time_ms))
+        };
         Self { group, is_owner: false, at_ms: record.time_ms, reach_ms, record }
     }
 
@@ -88,11 +99,20 @@ struct Forwarded {
     record: Record,
     /// Stream time of the last record that it may be, epoch milliseconds.
     latest_ms: i64,
-    clean: Offset,
+    clean: Clean,
     in_order: bool,
 }
 
-encode_fields!(Forwarded { group: u64, record: Record, latest_ms: i64, clean: Offset, in_order: bool });
+encode_fields!(Forwarded { group: u64, record: Record, latest_ms: i64, clean: Clean, in_order: bool });
+
+/// The place of a clean record.
+#[derive(Debug, Clone, Copy)]
+struct Clean {
+    partition: PartitionId,
+    offset: Offset,
+}
+
+encode_fields!(Clean { partition: PartitionId, offset: Offset });
 
 impl Forwarded {
     fn by_time(&self) -> Key {
@@ -100,9 +120,13 @@ impl Forwarded {
     }
 
     /// Whether it is certainly within one window of a later one.
-    fn is_near(&self, later: &Self, rules: &Rules) -> bool {
+    fn is_near(&self, later: &Self, rules: &Rules, topic: &TopicRules) -> bool {
+        let stamps = [self, later].map(|it| it.record.content.timestamp_ms());
         rules.within_window(self.record.time_ms, later.latest_ms)
             && rules.within_window(later.record.time_ms, self.latest_ms)
+            // Behind `rekey`, other records of the source did not move the stream time of the target partition.
+            && (!topic.is_rekeyed
+                || rules.within_window(stamps[0], stamps[1]) && rules.within_window(stamps[1], stamps[0]))
     }
 
     fn owner(&self, rules: &TopicRules) -> Claim {
@@ -120,16 +144,17 @@ fn by_id(group: u64, time_ms: i64) -> u128 {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     row: u64,
-    clean: Offset,
+    clean: Clean,
     in_order: bool,
 }
 
-encode_fields!(Held { row: u64, clean: Offset, in_order: bool });
+encode_fields!(Held { row: u64, clean: Clean, in_order: bool });
 
 impl Held {
     /// Sorts by row; of several copies, the one in order comes first.
     fn by_row(&self) -> Key {
-        (self.row.into(), (!self.in_order).into(), self.clean)
+        let side = u64::from(!self.in_order) << PartitionId::BITS;
+        (self.row.into(), side | u64::from(self.clean.partition), self.clean.offset)
     }
 }
 
@@ -154,7 +179,9 @@ impl Owners<'_> {
         for number in 0..copies.len() {
             let Some(copy) = copies.get(number)? else { break };
             if copy.marks.has(Marks::REPEAT) {
-                held.push(Held { row: copy.row, clean: copy.clean_offset, in_order: copy.in_order })?;
+                let (partition, offset) = copy.clean_place();
+                let clean = Clean { partition, offset };
+                held.push(Held { row: copy.row, clean, in_order: copy.in_order })?;
             }
         }
         let forwarded = self.claim(chains, held)?;
@@ -213,8 +240,10 @@ impl Owners<'_> {
             while let Some(next) = forwarded.next_if(|next| next.group == group)? {
                 let may_know =
                     |then: Forwarded| self.topic.explains(then.record.time_ms, next.record.time_ms);
-                let is_here = |then: Forwarded| then.record.partition == next.record.partition;
-                let is_near = |then: Forwarded| then.is_near(&next, self.rules);
+                let is_here = |then: Forwarded| {
+                    !self.topic.is_rekeyed && then.record.partition == next.record.partition
+                };
+                let is_near = |then: Forwarded| then.is_near(&next, self.rules, self.topic);
                 if next.record.marks.has(Marks::FORCED) {
                     if !owner.is_some_and(may_know) && !forced.is_some_and(may_know) {
                         forced = Some(next);
@@ -234,7 +263,8 @@ impl Owners<'_> {
     fn duplicate(&mut self, found: &Forwarded) {
         let Record { partition, offset, .. } = found.record;
         if let Some(findings) = self.findings.get_mut(&partition) {
-            let (key, at) = ((Step::Repeats, offset, found.clean), (Some(offset), Some(found.clean)));
+            let Clean { partition, offset: clean } = found.clean;
+            let (key, at) = ((Step::Repeats, offset, clean), (Some(offset), Some((partition, clean))));
             findings.add(key, Kind::Duplicated, at, Differing::default());
         }
     }
@@ -243,51 +273,18 @@ impl Owners<'_> {
     fn losses(self) -> io::Result<()> {
         let mut claims = self.claims.sorted()?;
         while let Some(Claim { group, .. }) = claims.peek() {
-            let mut owners = Reach::default();
+            // The latest stream time of an owner or a lost record.
+            let mut latest_ms = None;
             while let Some(claim) = claims.next_if(|claim| claim.group == group)? {
-                let Record { partition, time_ms, marks, .. } = claim.record;
+                let Record { time_ms, marks, .. } = claim.record;
                 if claim.is_owner {
-                    owners.add(partition, claim.reach_ms);
-                } else if !owners.explain(partition, claim.reach_ms) {
-                    owners.lost_ms = owners.lost_ms.max(Some(time_ms));
+                    latest_ms = latest_ms.max(Some(claim.reach_ms));
+                } else if latest_ms.is_none_or(|ms| ms < claim.reach_ms) {
+                    latest_ms = latest_ms.max(Some(time_ms));
                     self.unseen.push(Record { marks: marks.with(Marks::DUE, true), ..claim.record })?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// The latest owners of an id.
-#[derive(Debug, Default)]
-struct Reach {
-    /// The latest one, with its partition, ms of stream time.
-    latest: Option<(PartitionId, i64)>,
-    /// The latest one in another partition than that.
-    other_ms: Option<i64>,
-    /// The latest lost record.
-    lost_ms: Option<i64>,
-}
-
-impl Reach {
-    fn add(&mut self, partition: PartitionId, ms: i64) {
-        match self.latest {
-            Some((latest, latest_ms)) if latest != partition => {
-                self.other_ms = self.other_ms.max(Some(ms.min(latest_ms)));
-                if ms > latest_ms {
-                    self.latest = Some((partition, ms));
-                }
-            }
-            _ => self.latest = self.latest.max(Some((partition, ms))),
-        }
-    }
-
-    /// Whether an owner in another partition, or a lost record, is at this stream time or later.
-    fn explain(&self, partition: PartitionId, reach_ms: i64) -> bool {
-        let elsewhere_ms = match self.latest {
-            Some((latest, ms)) if latest != partition => Some(ms),
-            _ => self.other_ms,
-        };
-        elsewhere_ms.max(self.lost_ms).is_some_and(|ms| ms >= reach_ms)
     }
 }

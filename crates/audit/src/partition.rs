@@ -6,22 +6,25 @@ use std::ops::ControlFlow;
 use super::clock;
 use super::compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
 use super::expected::Rules;
+use super::logs::Spans;
 use super::range::{Cut, Last, Part, whole_ms};
 use super::reader::Span;
 use super::record::Seen;
 use super::report::PartitionReport;
 use super::spill::Scratch;
 use super::topic::kept_ms;
-use super::{Offset, Options, Scope, Spans};
+use super::{Offset, Options, Scope};
 
 /// How far ahead of the clock a timestamp may move stream time, ms.
 const AHEAD_MS: i64 = 5 * 60 * 1_000;
 
-/// The audited range of a partition. Clean is passed before raw.
+/// The audited range of a partition of raw, of clean, or of both. Clean is passed before raw.
 pub(super) struct Cuts {
     spans: Spans,
     clean: Cut,
     raw: Cut,
+    /// Whether both are read to their ends: records of the range may follow one behind it.
+    to_end: bool,
     /// The first record of clean after the range.
     last: Last,
     /// Whether raw has reached that.
@@ -36,8 +39,9 @@ impl Cuts {
     pub fn new(options: &Options, spans: &Spans) -> Self {
         Self {
             spans: *spans,
-            clean: Cut::new(options.range),
-            raw: Cut::new(options.range),
+            clean: Cut::new(options.range, options.scope == Scope::Topics),
+            raw: Cut::new(options.range, options.scope == Scope::Topics),
+            to_end: options.scope == Scope::Topics,
             last: Last::default(),
             is_past_last: false,
             raw_until_ms: raw_until_ms(options),
@@ -48,9 +52,9 @@ impl Cuts {
     /// Passes the next record of clean, and returns whether it is in the range, and whether more of them are needed.
     pub fn clean(&mut self, record: &Seen) -> (bool, ControlFlow<()>) {
         match self.clean.part(record) {
-            Part::Before => (false, ControlFlow::Continue(())),
             Part::Within => (true, ControlFlow::Continue(())),
-            Part::Behind => {
+            part if part == Part::Before || self.to_end => (false, ControlFlow::Continue(())),
+            _ => {
                 self.last = Last(Some(*record));
                 (false, ControlFlow::Break(()))
             }
@@ -60,7 +64,7 @@ impl Cuts {
     /// Passes the next record of raw, and returns its part. It breaks if this record and the following ones are not needed.
     pub fn raw(&mut self, record: &Seen) -> ControlFlow<(), Part> {
         let part = self.raw.part(record);
-        if part == Part::Behind {
+        if part == Part::Behind && !self.to_end {
             self.raw_end = self.raw_end.min(record.offset);
             self.is_past_last |= self.last.is(record);
             if self.is_past_last && record.content.timestamp_ms() >= self.raw_until_ms {
@@ -141,8 +145,12 @@ impl Partition {
 pub(super) fn rules(options: &Options, spans: &Spans) -> Rules {
     let cut_short = spans.raw.low == spans.raw_low;
     // In topic scope, the clean record of a deleted raw record explains copies in other partitions, unless it is not read.
-    let hides_owners =
-        options.range.from_ms.is_some() || options.scope == Scope::Topic && spans.clean_trimmed;
+    let hides_owners = match options.scope {
+        Scope::Partition => options.range.from_ms.is_some(),
+        Scope::Topic => options.range.from_ms.is_some() || spans.clean_trimmed,
+        // It may be in any partition of clean.
+        Scope::Topics => true,
+    };
     Rules {
         window_ms: options.window.map(whole_ms),
         latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),

@@ -2,7 +2,8 @@
 //!
 //! The range starts at the first record whose timestamp is not before `from`, and ends before the first record
 //! whose timestamp is not before `to`. A log is ordered by arrival, not by timestamp, and a clean log is a
-//! subsequence of its raw log. So both are cut at the same records.
+//! subsequence of its raw log. So both are cut at the same records. Behind `rekey` it is none: the records of several logs are mixed
+//! in it. There each record is cut by its own timestamp.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -73,8 +74,20 @@ pub struct Range {
     pub to_ms: Option<i64>,
 }
 
+impl Range {
+    fn part(self, time_ms: i64) -> Part {
+        if self.from_ms.is_some_and(|from_ms| time_ms < from_ms) {
+            Part::Before
+        } else if self.to_ms.is_some_and(|to_ms| time_ms >= to_ms) {
+            Part::Behind
+        } else {
+            Part::Within
+        }
+    }
+}
+
 /// The position of a raw record relative to the range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Before the range: only its id matters.
     Before,
@@ -88,23 +101,20 @@ pub enum Part {
 #[derive(Debug)]
 pub(super) struct Cut {
     range: Range,
+    /// Whether each record is cut by its own timestamp, not by its position.
+    by_record: bool,
     part: Part,
 }
 
 impl Cut {
-    pub fn new(range: Range) -> Self {
-        Self { range, part: Part::Before }
+    pub fn new(range: Range, by_record: bool) -> Self {
+        Self { range, by_record, part: Part::Before }
     }
 
     /// The part that the next record belongs to.
     pub fn part(&mut self, record: &Seen) -> Part {
-        let time_ms = record.content.timestamp_ms();
-        if self.part == Part::Before && self.range.from_ms.is_none_or(|from_ms| time_ms >= from_ms) {
-            self.part = Part::Within;
-        }
-        if self.part == Part::Within && self.range.to_ms.is_some_and(|to_ms| time_ms >= to_ms) {
-            self.part = Part::Behind;
-        }
+        let part = self.range.part(record.content.timestamp_ms());
+        self.part = if self.by_record { part } else { self.part.max(part) };
         self.part
     }
 }

@@ -69,7 +69,7 @@ impl Reader {
         Ok(reader)
     }
 
-    fn topic(&self) -> &str {
+    pub fn topic(&self) -> &str {
         &self.connection.topic
     }
 

@@ -6,6 +6,7 @@
 //! as one id; a second run, with another key, would separate them. A change of one field is missed with a
 //! probability of 2^-64.
 
+use std::fmt;
 use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -78,6 +79,16 @@ impl Differing {
     }
 }
 
+/// Empty, or a subordinate part of a sentence that begins with a comma.
+impl fmt::Display for Differing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return Ok(());
+        }
+        write!(f, ", different in {}", self.names().collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl Content {
     /// Which fields differ in `other`.
     #[must_use]
@@ -95,6 +106,16 @@ impl Content {
     #[must_use]
     pub fn resembles(&self, other: &Self) -> bool {
         self.value == other.value || self.timestamp_ms == other.timestamp_ms
+    }
+
+    /// Whether nothing but the headers may differ.
+    pub(super) fn is_same_but_headers(&self, other: &Self) -> bool {
+        Self { headers: other.headers, ..*self } == *other
+    }
+
+    /// Hash of the headers.
+    pub(super) fn headers(&self) -> u64 {
+        self.headers
     }
 
     /// The record's timestamp, epoch milliseconds; −1 when it has none.

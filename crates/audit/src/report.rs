@@ -15,7 +15,8 @@ use super::reader::Span;
 /// The result of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionReport {
-    /// The partition, the same in raw and clean.
+    /// The partition, the same in raw and clean. Where several raw topics are compared, its number in [`Report::logs`]; it is then
+    /// one of raw or of clean, and the span of the other is empty.
     pub partition: PartitionId,
     /// The offsets audited in raw.
     pub raw_span: Span,
@@ -30,6 +31,9 @@ pub struct PartitionReport {
 pub struct Report {
     /// Results by partition.
     pub partitions: Vec<PartitionReport>,
+    /// Topic and partition of each number, where several raw topics are compared: first those of raw, then those of clean. Empty
+    /// otherwise.
+    pub logs: Vec<(String, PartitionId)>,
     /// The sums of all partitions, and the first findings of each kind. In partition scope, an id in two partitions counts
     /// twice.
     pub total: Outcome,
@@ -60,6 +64,43 @@ impl Report {
         self.partitions.push(part);
     }
 
+    /// Topic and partition of a number, where several raw topics are compared.
+    fn log(&self, number: PartitionId) -> Option<&(String, PartitionId)> {
+        self.logs.get(usize::try_from(number).ok()?)
+    }
+
+    fn finding_json(&self, finding: &Finding) -> Value {
+        let json = finding_json(finding);
+        let Some((topic, partition)) = self.log(finding.partition) else { return json };
+        let is_raw = finding.raw.is_some();
+        let clean = self.log(finding.clean_partition).filter(|_| finding.clean.is_some());
+        with(
+            json,
+            [
+                ("raw_topic", json!(is_raw.then_some(topic))),
+                ("partition", json!(is_raw.then_some(partition))),
+                ("clean_partition", json!(clean.map(|(_, partition)| partition))),
+            ],
+        )
+    }
+
+    fn partition_json(&self, part: &PartitionReport) -> Value {
+        let json = partition_json(part);
+        let Some((topic, partition)) = self.log(part.partition) else { return json };
+        with(json, [("topic", json!(topic)), ("partition", json!(partition))])
+    }
+
+    fn finding_text(&self, finding: &Finding) -> String {
+        let Some(log) = self.log(finding.partition) else { return finding.to_string() };
+        let place =
+            |(topic, partition): &(String, PartitionId), offset| format!("{topic}/{partition}@{offset}");
+        let raw = finding.raw.map(|offset| format!("raw record {}", place(log, offset)));
+        let clean = finding.clean.zip(self.log(finding.clean_partition));
+        let clean = clean.map(|(offset, log)| format!("clean record {}", place(log, offset)));
+        let both: Vec<_> = raw.into_iter().chain(clean).collect();
+        format!("{}: {}{}", finding.kind, both.join(", "), finding.fields)
+    }
+
     /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -86,10 +127,18 @@ impl Report {
             "spilled_bytes": self.spilled_bytes,
             "elapsed_seconds": self.elapsed.as_secs_f64(),
             "notes": self.notes,
-            "samples": self.total.samples.iter().map(finding_json).collect::<Vec<_>>(),
-            "partitions": self.partitions.iter().map(partition_json).collect::<Vec<_>>(),
+            "samples": self.total.samples.iter().map(|it| self.finding_json(it)).collect::<Vec<_>>(),
+            "partitions": self.partitions.iter().map(|it| self.partition_json(it)).collect::<Vec<_>>(),
         })
     }
+}
+
+/// An object with these members, added or replaced.
+fn with<const N: usize>(mut json: Value, members: [(&str, Value); N]) -> Value {
+    if let Value::Object(object) = &mut json {
+        object.extend(members.map(|(name, value)| (name.to_owned(), value)));
+    }
+    json
 }
 
 fn finding_json(finding: &Finding) -> Value {
@@ -133,7 +182,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for kind in Kind::ALL {
             let listed = self.total.samples.iter().filter(|finding| finding.kind == kind);
-            listed.clone().try_for_each(|finding| writeln!(f, "{finding}"))?;
+            listed.clone().try_for_each(|finding| writeln!(f, "{}", self.finding_text(finding)))?;
             match self.total.counts.of(kind) - listed.count() as u64 {
                 0 => {}
                 more => writeln!(f, "{kind}: and {more} more")?,
@@ -196,6 +245,7 @@ mod tests {
             partition: 2,
             raw: Some(7),
             clean: None,
+            clean_partition: 2,
             fields: Differing::default(),
         };
         found.total.add(&Outcome { counts, samples: vec![finding; 3], ..Outcome::default() }, 2);

@@ -1,4 +1,4 @@
-//! The comparison of all partitions of a topic together: an id counts once, wherever its copies are.
+//! The comparison of all partitions of a topic together, or of several topics: an id counts once, wherever its copies are.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,7 @@ use super::spill::Scratch;
 ///
 /// It finds an id that clean does not hold, a second clean record of an id within the window in any partition, a clean record
 /// that differs from its raw record, one whose id raw does not have in that partition, and one out of raw order. Which of
-/// several copies in different partitions clean holds is not checked. Of the copies in one partition, the first must be there,
-/// unless a copy in another partition explains its absence.
+/// several copies clean holds is not checked, unless all of them are in one partition: then it must be the first.
 #[derive(Debug)]
 pub struct TopicComparison {
     joint: Joint,
@@ -35,6 +34,29 @@ impl TopicComparison {
         longest_ms: Option<i64>,
         scratch: &Scratch,
     ) -> Self {
+        Self::with(partitions, longest_ms, scratch, false)
+    }
+
+    /// An empty comparison of raw topics with a clean topic behind `rekey`. Each partition of each topic has a number of its own.
+    /// The headers of the raw records must be those that `rekey` gives them: with one more, which names the record.
+    ///
+    /// A clean record may be in any partition and at any place. Its headers name its raw record, and it must equal that. A raw
+    /// record is explained by any clean record of its id. Those without an id, and forced ones, may be in clean several times.
+    #[must_use]
+    pub fn behind_rekey(
+        logs: impl IntoIterator<Item = (PartitionOptions, Rules)>,
+        longest_ms: Option<i64>,
+        scratch: &Scratch,
+    ) -> Self {
+        Self::with(logs, longest_ms, scratch, true)
+    }
+
+    fn with(
+        partitions: impl IntoIterator<Item = (PartitionOptions, Rules)>,
+        longest_ms: Option<i64>,
+        scratch: &Scratch,
+        is_rekeyed: bool,
+    ) -> Self {
         let logs: BTreeMap<_, _> = partitions
             .into_iter()
             .map(|(options, rules)| (options.partition, (options.gone, Log::new(rules, options))))
@@ -42,7 +64,7 @@ impl TopicComparison {
         let allows_gone = logs.values().any(|(gone, _)| *gone != Gone::Nothing);
         let logs: BTreeMap<_, _> = logs.into_iter().map(|(number, (_, log))| (number, log)).collect();
         let numbers = logs.keys().copied().collect();
-        let rules = TopicRules { kept_ms: longest_ms.map(kept_ms), allows_gone };
+        let rules = TopicRules { kept_ms: longest_ms.map(kept_ms), allows_gone, is_rekeyed };
         Self { joint: Joint::new(Some(rules), logs, scratch, scratch), numbers }
     }
 

@@ -183,7 +183,7 @@ fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
-        raw: RAW.to_owned(),
+        raw: vec![RAW.to_owned()],
         clean: CLEAN.to_owned(),
         id: vec![ID.to_owned()],
         missing_id: audit::MissingId::Forwarded,

@@ -108,7 +108,7 @@ impl Scratch {
     /// Maximum bytes of temporary files for `records` records. Up to one unit always stays in memory.
     fn needs(&self, scope: Scope, records: u64) -> u64 {
         let all = records.saturating_mul(match scope {
-            Scope::Topic => BYTES_PER_RECORD_OF_TOPIC,
+            Scope::Topic | Scope::Topics => BYTES_PER_RECORD_OF_TOPIC,
             Scope::Partition => BYTES_PER_RECORD,
         });
         if all <= self.unit() as u64 { 0 } else { all }

@@ -21,7 +21,7 @@ fn options() -> Options {
     Options {
         bootstrap_servers: String::new(),
         properties: Vec::new(),
-        raw: String::new(),
+        raw: Vec::new(),
         clean: String::new(),
         id: Vec::new(),
         missing_id: MissingId::Forwarded,

@@ -14,6 +14,7 @@ mod agreement;
 mod interleaved;
 mod longest;
 mod model;
+mod rekeyed;
 mod topic;
 mod unordered;
 

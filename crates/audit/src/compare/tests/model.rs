@@ -228,7 +228,14 @@ impl Evaluation<'_> {
         self.outcome.counts += super::only(kind, 1);
         if self.outcome.counts.of(kind) <= self.options.samples as u64 {
             let partition = self.options.partition;
-            self.outcome.samples.push(Finding { kind, partition, raw, clean, fields });
+            self.outcome.samples.push(Finding {
+                kind,
+                partition,
+                raw,
+                clean,
+                clean_partition: partition,
+                fields,
+            });
         }
     }
 

@@ -142,7 +142,7 @@ fn a_second_copy_in_the_same_partition_is_found_and_one_beyond_the_window_is_rig
 }
 
 #[test]
-fn a_later_copy_in_the_partition_does_not_explain_an_earlier_one_unless_another_partition_does() {
+fn a_copy_is_explained_by_one_within_the_window_only() {
     // The first of partition 0 was dropped for the one of partition 1, which is outside of the window of the second.
     let raw = vec![
         vec![record("x", 0), record("a", 1), record("x", WINDOW_MS - 10)],
@@ -154,6 +154,29 @@ fn a_later_copy_in_the_partition_does_not_explain_an_earlier_one_unless_another_
         ["lost: partition 1, raw offset 0"],
         "partition 0 would be explained by that"
     );
+}
+
+#[test]
+fn a_later_copy_in_the_partition_explains_an_earlier_one_whose_owner_was_undone() {
+    // The first of partition 0 was dropped for the one of partition 1. The transaction of that was torn and undone, and the last
+    // one of partition 0 was read before it. The copies of partition 0 differ, or are equal.
+    for is_equal in [false, true] {
+        let mut raw = vec![
+            vec![record("x", 0), record("a", 1), record("x", 20), record("b", 21)],
+            vec![record("c", 9), record("x", 10)],
+        ];
+        if is_equal {
+            raw[0][2] = raw[0][0].clone();
+        }
+        assert!(findings(&raw, &without(&raw, &[(0, 0), (1, 1)])).is_empty(), "equal: {is_equal}");
+        let lost = findings(&raw, &without(&raw, &[(0, 0), (0, 2), (1, 1)]));
+        assert_eq!(lost, ["lost: partition 0, raw offset 0"]);
+        let twice = findings(&raw, &without(&raw, &[(1, 1)]));
+        assert!(twice.len() == 1 && twice[0].starts_with("duplicated: partition 0, raw offset"), "{twice:?}");
+    }
+    // Without a copy in another partition, the first must be there.
+    let raw = vec![vec![record("x", 0), record("a", 1), record("x", 20)], vec![record("c", 9)]];
+    assert_eq!(findings(&raw, &without(&raw, &[(0, 0)])), ["lost: partition 0, raw offset 0"]);
 }
 
 #[test]
