@@ -30,7 +30,7 @@ pub struct AuditArgs {
     /// Window: how long an id was stored, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
-    /// Where an id counts once: topic (in all partitions together) or partition (in each) [default: partition]
+    /// Where an id counts once: topic (in all partitions together) or partition (in each) [default: topic]
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
     /// Start of the audited range: a time in RFC 3339, or a duration before now, as in 90m
