@@ -68,7 +68,8 @@ fn backlog(kafka: &Kafka, (workers, percent): (usize, u8)) -> Run {
         .map(|round| {
             let pipe = Pipe::new(kafka, &format!("{workers}-{percent}-{round}"), PARTITIONS as usize);
             fill(kafka, &pipe.raw, traffic(Shape::KeyedJson, records, percent));
-            let running = Sidecar { workers, ..sidecar(&pipe) }.start();
+            // One worker too, because the runs are compared.
+            let running = sidecar(&pipe).sharing(workers).start();
             let offsets = GroupOffsets::new(kafka, &pipe.group(), &pipe.raw, PARTITIONS);
             let run = follow_beside(&offsets, (running.pid(), kafka.pid()), records, LIMIT);
             assert_eq!(running.stop(), Some(0), "{}", running.text());

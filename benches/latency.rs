@@ -2,8 +2,8 @@
 //!
 //! Every record contains its time of creation. One reader reads raw directly, another reads clean, both with
 //! `read_committed`. The difference for the same record is the latency that dedupd adds. `DEDUPD_BENCH_RATE` (default
-//! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers;
-//! `DEDUPD_BATCH__INTERVAL` sets the interval.
+//! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers
+//! (several only in partition scope); `DEDUPD_BATCH__INTERVAL` sets the interval.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use dedupd::clock::monotonic;
 
 use support::harness::Sidecar;
 use support::timed::{Arrivals, row, send};
-use support::{broker, machine, setting};
+use support::{broker, machine, setting, several};
 
 const RAW: &str = "latency.raw";
 const CLEAN: &str = "latency.clean";
@@ -37,8 +37,8 @@ fn main() {
         kafka.create_topic(topic, usize::try_from(PARTITIONS).unwrap(), &[]);
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut sidecar = Sidecar::new(kafka.bootstrap(), RAW, CLEAN, "a", dir.path());
-    sidecar.workers = setting("DEDUPD_BENCH_WORKERS", 1);
+    let sidecar = Sidecar::new(kafka.bootstrap(), RAW, CLEAN, "a", dir.path());
+    let mut sidecar = several(sidecar, setting("DEDUPD_BENCH_WORKERS", 1));
     sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
     let running = sidecar.start();
     running.wait_ready(Duration::from_secs(30));

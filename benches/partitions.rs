@@ -3,7 +3,7 @@
 //! Raw, clean and state topic have `DEDUPD_BENCH_PARTITIONS` (default 1,024) partitions each. Measured are the start, a
 //! backlog of `DEDUPD_BENCH_RECORDS` (default 400,000) records, an idle process, a trickle of `DEDUPD_BENCH_RATE` (default
 //! 500) records/s for `DEDUPD_BENCH_SECONDS` (default 30), a restart after `kill -9`, and a restart without local state.
-//! `DEDUPD_BENCH_WORKERS` (default 1) divide the partitions.
+//! `DEDUPD_BENCH_WORKERS` (default 1) divide the partitions, several of them in partition scope.
 //! The latency is the time from the creation of a record until a `read_committed` reader of clean has received it.
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use support::progress::GroupOffsets;
 use support::spent::cpu_time;
 use support::timed::{Arrivals, row, send};
 use support::traffic::{Shape, Traffic, fill};
-use support::{broker, machine, peak_memory, setting};
+use support::{broker, machine, peak_memory, setting, several};
 
 const LIMIT: Duration = Duration::from_mins(5);
 /// Interval between two reads of the committed offsets of all partitions.
@@ -44,7 +44,7 @@ fn main() {
     for topic in [pipe.clean.clone(), format!("{}.dedupd", pipe.clean)] {
         kafka.create_topic(&topic, usize::try_from(partitions).unwrap(), &[("retention.ms", "-1")]);
     }
-    let mut sidecar = Sidecar { workers: setting("DEDUPD_BENCH_WORKERS", 1), ..pipe.sidecar("a") };
+    let mut sidecar = several(pipe.sidecar("a"), setting("DEDUPD_BENCH_WORKERS", 1));
     // The defaults, but a session that is longer than the pause before the backlog.
     sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
     let bench = Bench {

@@ -26,7 +26,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
-use support::harness::{Kafka, Pipe, Running, wait_until};
+use support::harness::{Kafka, Pipe, Running, Scope, wait_until};
 use support::{broker, machine, median, quantile, setting};
 
 const PARTITIONS: usize = 12;
@@ -68,10 +68,10 @@ fn restarted(kafka: &Kafka, rounds: usize) {
     pipe.assert_exactly_once();
 }
 
-/// Another instance of the group takes over. The killed one is restarted after that.
+/// In partition scope: another instance of the group takes over. The killed one is restarted after that.
 fn replaced(kafka: &Kafka, rounds: usize) {
     let pipe = Pipe::new(kafka, "replaced", PARTITIONS);
-    let sidecars = [pipe.sidecar("a"), pipe.sidecar("b")];
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
     let mut running = sidecars.each_ref().map(|sidecar| {
         let running = sidecar.start();
         running.wait_ready(LIMIT);
@@ -99,11 +99,11 @@ fn replaced(kafka: &Kafka, rounds: usize) {
     pipe.assert_exactly_once();
 }
 
-/// With `dedupe.scope = "topic"`: the active instance is killed, then stopped, and the spare takes over. The former one
+/// In topic scope: the active instance is killed, then stopped, and the spare takes over. The former one
 /// becomes the spare.
 fn by_spare(kafka: &Kafka, rounds: usize) {
     let pipe = Pipe::new(kafka, "spare", PARTITIONS);
-    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name).with("DEDUPD_DEDUPE__SCOPE", "topic"));
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name));
     let mut running = sidecars.each_ref().map(|sidecar| {
         let running = sidecar.start();
         running.wait_ready(LIMIT);

@@ -244,7 +244,7 @@ fn a_duration_before_now_is_a_duration_of_the_configuration() {
 #[test]
 fn a_flag_sets_the_scope_of_an_audit() {
     for (flag, scope) in
-        [("", Scope::Partition), (" --scope topic", Scope::Topic), (" --scope partition", Scope::Partition)]
+        [("", Scope::Topic), (" --scope topic", Scope::Topic), (" --scope partition", Scope::Partition)]
     {
         let line = format!("dedupd audit --bootstrap-servers a:1 --raw r --clean c --id key{flag}");
         let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };

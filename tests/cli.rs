@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
-use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, Local, PartitionBy, Rekeying, Shape, keys};
+use dedupd::config::{
+    AsTyped, Config, ConfigSources, IdSource, Local, PartitionBy, Rekeying, Scope, Shape, keys,
+};
 use dedupd_audit::Range;
 
 fn parse(line: &str) -> Result<Command, String> {
@@ -41,10 +43,11 @@ fn flags_alone_are_a_configuration() {
 
 #[test]
 fn every_flag_sets_its_key() {
-    let args =
-        run("run -c f.toml --bootstrap-servers a:1 --raw r --clean c --state s --id key --id header:x \
-                    --group g --instance i --workers 3 --state-dir /d --listen 0.0.0.0:1 --exact 2h \
-                    -X client.id=me -X sasl.password=a=b --log-format json");
+    let args = run(
+        "run -c f.toml --bootstrap-servers a:1 --raw r --clean c --state s --id key --id header:x \
+                    --group g --instance i --scope partition --workers 3 --state-dir /d --listen 0.0.0.0:1 --exact 2h \
+                    -X client.id=me -X sasl.password=a=b --log-format json",
+    );
     assert_eq!(args.config_file(), Some(Path::new("f.toml")));
     assert_eq!(args.log_format(), LogFormat::Json);
     let config = config(args.overrides());
@@ -57,6 +60,7 @@ fn every_flag_sets_its_key() {
         (config.group.id.as_str(), config.group.instance.as_str(), config.group.workers),
         ("g", "i", 3)
     );
+    assert_eq!(config.dedupe.scope, Scope::Partition);
     assert_eq!(config.state.dir, Path::new("/d"));
     assert_eq!(config.http.listen.to_string(), "0.0.0.0:1");
     assert_eq!(config.window.exact.as_secs(), 7_200);
@@ -173,18 +177,21 @@ fn help_lists_exit_codes_and_environment() {
 
 #[test]
 fn help_shows_the_defaults_of_the_keys() {
-    let help = parse("run --help").unwrap_err();
-    for (flag, section, name) in [
-        ("--workers", "group", "workers"),
-        ("--state-dir", "state", "dir"),
-        ("--listen", "http", "listen"),
-        ("--mode", "dedupe", "mode"),
-        ("--exact", "window", "exact"),
+    for (command, flag, section, name) in [
+        ("run", "--workers", "group", "workers"),
+        ("run", "--state-dir", "state", "dir"),
+        ("run", "--listen", "http", "listen"),
+        ("run", "--mode", "dedupe", "mode"),
+        ("run", "--scope", "dedupe", "scope"),
+        ("audit", "--scope", "dedupe", "scope"),
+        ("run", "--exact", "window", "exact"),
+        ("audit", "--window", "window", "exact"),
     ] {
+        let help = parse(&format!("{command} --help")).unwrap_err();
         let section = keys().into_iter().find(|key| key.name == section).unwrap();
         let Shape::Section(keys) = section.shape else { panic!("{flag}") };
         let default = keys.iter().find(|key| key.name == name).unwrap().default.unwrap();
-        let line = help.lines().find(|line| line.contains(flag)).unwrap();
+        let line = help.lines().find(|line| line.trim_start().starts_with(flag)).unwrap();
         assert!(line.ends_with(&format!("[default: {default}]")), "{line}");
     }
 }

@@ -16,6 +16,8 @@
 mod memory_store;
 mod support;
 
+#[path = "mock_broker/demo.rs"]
+mod demo;
 #[path = "mock_broker/errors.rs"]
 mod errors;
 #[path = "mock_broker/fidelity.rs"]

@@ -21,7 +21,7 @@ pub mod traffic;
 
 use std::str::FromStr;
 
-use harness::Kafka;
+use harness::{Kafka, Sidecar};
 
 /// A broker for benches. It frees the disk space of deleted topics quickly. `DEDUPD_BENCH_BROKER` (`key=value`, separated by
 /// commas) adds settings.
@@ -35,6 +35,11 @@ pub fn broker() -> Kafka {
 /// The value of an environment variable, or the default when it is unset or invalid.
 pub fn setting<T: FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The sidecar with this number of workers. Several require partition scope.
+pub fn several(sidecar: Sidecar, workers: usize) -> Sidecar {
+    if workers > 1 { sidecar.sharing(workers) } else { sidecar }
 }
 
 /// A description of the machine, in one line.

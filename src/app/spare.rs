@@ -59,8 +59,9 @@ impl Spare {
                     self.stand_by(&other);
                 }
                 Err(failed) if answered.is_none_or(|last| last.elapsed() >= UNANSWERED) => {
-                    let why = format!("waits for the broker: {failed}");
-                    self.publish(Some(why));
+                    let reason = self.group.connection_problem(REQUEST_LIMIT);
+                    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+                    self.publish(Some(format!("waits for the broker: {failed}{reason}")));
                 }
                 Err(failed) => tracing::debug!(%failed, "describing the group failed; retrying"),
             }

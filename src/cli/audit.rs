@@ -33,8 +33,8 @@ pub struct AuditArgs {
     /// Window: how long an id was stored, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
-    /// Where an id counts once: partition (in each), topic (in all partitions together), or topics (in all raw topics that
-    /// `dedupd rekey` has read; the partitions of clean do not correspond to theirs) [default: partition]
+    /// Where an id counts once: topic (in all partitions together), partition (in each), or topics (in all raw topics that
+    /// `dedupd rekey` has read; the partitions of clean do not correspond to theirs) [default: topic]
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
     /// Start of the audited range: a time in RFC 3339, or a duration before now, as in 90m

@@ -33,7 +33,7 @@ pub struct ServiceArgs {
     /// Name of this instance; must stay the same across restarts [default: the host name]
     #[arg(long, value_name = "NAME")]
     instance: Option<String>,
-    /// Number of worker threads, each a member of the group [default: 1]
+    /// Number of worker threads, each a member of the group; above 1 only with --scope partition [default: 1]
     #[arg(long, value_name = "COUNT")]
     workers: Option<String>,
     /// Directory of the local state [default: ./dedupd-state]
@@ -45,7 +45,7 @@ pub struct ServiceArgs {
     /// Handling of duplicates: drop, shadow (only mark them) or bypass (no check) [default: drop]
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
-    /// Where copies are found: topic (in all partitions) or partition (in the same one) [default: partition]
+    /// Where copies are found: topic (in all partitions) or partition (in the same one) [default: topic]
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
     /// How long an id is stored exactly, as in 90m, 24h or 7days [default: 24h]
@@ -102,7 +102,7 @@ impl ServiceArgs {
 pub(super) const RUN_HELP: &str = "\
 Examples:
   dedupd run --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id
-  dedupd run --config /etc/dedupd.toml --workers 4 --log-format json
+  dedupd run --config /etc/dedupd.toml --scope partition --workers 4 --log-format json
   DEDUPD_KAFKA__PROPERTIES__SASL_PASSWORD=... dedupd run --config /etc/dedupd.toml
 
 Environment:

@@ -99,7 +99,8 @@ section! {
         id: String = or(rules::default_group(reading)) => Text("name the group, or leave it out"),
         /// This instance's name in it, the same after a restart.
         instance: String => Instance,
-        /// The number of members of this process, at least 1. A value above 1,000 is taken for a typing error.
+        /// The number of members of this process, at least 1; above 1 only in partition scope. A value above 1,000 is taken for a
+        /// typing error.
         workers: usize = "1" => Whole(1..=1_000),
         /// Whether a restarted instance gets its partitions back without a rebalance.
         static_membership: bool = "true" => FLAG,
@@ -148,7 +149,7 @@ section! {
         /// Drop, shadow or bypass.
         mode: Mode = "drop" => Word,
         /// Whether an id counts once in the whole raw topic, or once in each of its partitions.
-        scope: Scope = "partition" => Word,
+        scope: Scope = "topic" => Word,
     }
 }
 

@@ -104,8 +104,9 @@ pub(super) fn one_worker(
 ) {
     let (Some(group), Some(dedupe)) = (group, dedupe) else { return };
     if dedupe.scope == Scope::Topic && group.workers > 1 {
-        let what = "is more than the one worker of dedupe.scope = \"topic\", which processes all partitions";
-        let remedy = "leave it out, or set dedupe.scope = \"partition\": copies in other partitions are then forwarded";
+        let what = "is above 1, but with dedupe.scope = \"topic\" one worker processes all partitions";
+        let remedy = "set group.workers = 1; or set dedupe.scope = \"partition\": workers and instances then share the \
+                      partitions, an id counts once in each of them, and copies in other partitions are forwarded";
         reading.reject("group.workers", Some(&group.workers.to_string()), ValueFault::new(what, remedy));
     }
 }

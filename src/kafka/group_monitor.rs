@@ -11,6 +11,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupMemberInfo;
 
 use super::client_config::Settings;
+use super::connection::{self, ProblemCapture};
 use super::ends::Offsets;
 use super::error::failure;
 use super::log_context::LogContext;
@@ -88,6 +89,15 @@ impl GroupMonitor {
             // A coordinator that is still loading the group describes it as empty, and returns no committed offsets.
             None => self.committed([0], wait).and_then(|_| other()),
         }
+    }
+
+    /// Why no broker answers, for use after a failed call; `None` when one does, or when the reason is not recognised. A client
+    /// that is not polled receives no error events, so a new one connects.
+    pub fn connection_problem(&self, wait: Duration) -> Option<String> {
+        let config = self.settings.reader("read_uncommitted");
+        let client = ProblemCapture::reader(config.clone()).ok()?;
+        client.client().fetch_metadata(Some(&self.settings.raw), wait).err()?;
+        Some(connection::connection_problem(&client, &config)?.what)
     }
 
     /// The committed offsets of the group, without those of open transactions. A partition without one is omitted.

@@ -43,7 +43,7 @@ impl TopicSample {
             }
             None => {
                 format!(
-                    "set dedupe.scope = \"topic\", which drops {copies}; \"partition\" would forward them"
+                    "use dedupe.scope = \"topic\", the default, which drops {copies}; \"partition\" would forward them"
                 )
             }
         };
@@ -65,7 +65,10 @@ mod tests {
         assert_eq!(moved.recommended_scope(), Some("topic"));
         let starts = "2 ids of the sample are in several partitions: ";
         for (scope, ends) in [
-            (None, "set dedupe.scope = \"topic\", which drops 3 copies; \"partition\" would forward them"),
+            (
+                None,
+                "use dedupe.scope = \"topic\", the default, which drops 3 copies; \"partition\" would forward them",
+            ),
             (
                 Some(Scope::Partition),
                 "dedupe.scope = \"partition\" forwards 3 copies; set dedupe.scope = \"topic\"",

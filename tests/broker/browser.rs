@@ -28,9 +28,7 @@ fn shown(pipe: &Pipe<'_>, running: &Running) -> Browser {
 
 /// A running sidecar under load.
 fn working(pipe: &Pipe<'_>, workers: usize) -> (Running, Load) {
-    let mut sidecar = pipe.sidecar("a");
-    sidecar.workers = workers;
-    let running = sidecar.start();
+    let running = pipe.sidecar("a").sharing(workers).start();
     running.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 500);
     load.more(1_000);

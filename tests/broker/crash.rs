@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::support::tamper::tamper;
-use crate::support::{Pipe, Traces, now_ms, shared_kafka};
+use crate::support::{Pipe, Scope, Traces, now_ms, shared_kafka};
 
 const PARTITIONS: usize = 4;
 const CATCH_UP: Duration = Duration::from_mins(1);
@@ -41,7 +41,7 @@ fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
     pipe.assert_exactly_once();
 }
 
-/// One to three instances, killed at random under load; local state is sometimes deleted, sometimes
+/// One to three instances that share the partitions, killed at random under load; local state is sometimes deleted, sometimes
 /// replaced by an older copy.
 #[test]
 fn random_kills_lose_and_repeat_nothing() {
@@ -51,7 +51,7 @@ fn random_kills_lose_and_repeat_nothing() {
     let mut random = fastrand::Rng::with_seed(seed);
     let pipe = Pipe::new(shared_kafka(), "kills", PARTITIONS);
     let load = pipe.load(PARTITIONS, 3_000);
-    let sidecars = ["a", "b", "c"].map(|name| pipe.sidecar(name));
+    let sidecars = ["a", "b", "c"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
     let mut running: Vec<_> = sidecars.iter().map(|_| None).collect();
     running[0] = Some(sidecars[0].start());
     let (mut killed, mut open, mut times) = (0, 0, Vec::new());

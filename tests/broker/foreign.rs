@@ -1,11 +1,12 @@
 //! Another program has a transaction open in a clean partition, on a real Apache Kafka.
 //!
 //! dedupd cannot see whether its records in that partition are committed until the transaction ends, so that partition waits.
-//! No other partition may be affected, whichever worker owns it.
+//! In partition scope no other partition may be affected, whichever worker owns it. In topic scope all partitions wait, because
+//! their records are compared with those of that partition.
 
 use std::time::Duration;
 
-use crate::support::{Isolation, Pipe, Running, Sidecar, shared_kafka, wait_until};
+use crate::support::{Isolation, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
@@ -112,7 +113,7 @@ fn assert_resumes(pipe: &Pipe<'_>, foreign: &BaseProducer, owner: &Running) {
 #[test]
 fn a_restart_behind_a_foreign_transaction_in_clean_leaves_other_instances_alone() {
     let pipe = Pipe::new(shared_kafka(), "restarted", 2);
-    let sidecars: [Sidecar; 2] = ["a", "b"].map(|name| pipe.sidecar(name));
+    let sidecars: [Sidecar; 2] = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
     let mut running = sidecars.each_ref().map(Sidecar::start);
     for process in &running {
         process.wait_running(1, LIMIT);
@@ -147,15 +148,33 @@ fn a_restart_behind_a_foreign_transaction_in_clean_leaves_other_instances_alone(
 
 #[test]
 fn a_foreign_transaction_in_clean_stops_only_its_own_partition() {
-    let pipe = Pipe::new(shared_kafka(), "beside", 2);
-    let running = pipe.sidecar("a").start();
+    beside("beside", Scope::Partition);
+}
+
+#[test]
+fn a_foreign_transaction_in_clean_stops_all_partitions_in_topic_scope_until_it_ends() {
+    beside("together", Scope::Topic);
+}
+
+/// A transaction is opened in clean while the only instance runs.
+fn beside(name: &str, scope: Scope) {
+    let pipe = Pipe::new(shared_kafka(), name, 2);
+    let running = pipe.sidecar("a").scoped(scope).start();
     running.wait_running(2, LIMIT);
     let load = pipe.load(2, 200);
     wait_until("both partitions to be processed", LIMIT, || {
         (committed(&pipe, 0) > 0 && committed(&pipe, 1) > 0).then_some(())
     });
     let (foreign, offset) = open_transaction(&pipe);
-    watch(&pipe, &[&running]);
+    match scope {
+        Scope::Partition => watch(&pipe, &[&running]),
+        Scope::Topic => {
+            std::thread::sleep(OPEN / 2);
+            let before = [0, 1].map(|partition| committed(&pipe, partition));
+            std::thread::sleep(OPEN / 2);
+            assert_eq!([0, 1].map(|partition| committed(&pipe, partition)), before, "a record was processed");
+        }
+    }
     assert_undisturbed(&running);
     assert_reported(&pipe, &running, offset);
     load.finish();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Running, Sidecar, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(2);
 const BEFORE: usize = 3;
@@ -31,7 +31,8 @@ fn wait_running(instances: &[&Running], partitions: usize) {
 #[test]
 fn all_instances_process_partitions_that_are_added_under_load() {
     let pipe = Pipe::new(shared_kafka(), "grows", BEFORE);
-    let (a, b) = (pipe.sidecar("a").start(), pipe.sidecar("b").start());
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
+    let [a, b] = sidecars.each_ref().map(Sidecar::start);
     wait_running(&[&a, &b], BEFORE);
     let load = pipe.load(BEFORE, 2_000);
     load.more(4_000);
@@ -44,7 +45,7 @@ fn all_instances_process_partitions_that_are_added_under_load() {
     further.more(4_000);
     // The state of the new partitions survives a crash too.
     a.kill9();
-    let a = pipe.sidecar("a").start();
+    let a = sidecars[0].start();
     further.more(4_000);
     load.finish();
     further.finish();
@@ -193,7 +194,7 @@ fn texts_of(pipe: &Pipe<'_>, topic: &str, partition: i32) -> Vec<String> {
 fn a_new_partition_starts_at_the_earliest_offset_also_with_group_start_latest() {
     let pipe = Pipe::new(shared_kafka(), "latest", 2);
     let old: Vec<Draft> =
-        (0..2).flat_map(|p| (0..5).map(move |n| Draft::id(p, &format!("old-{n}")))).collect();
+        (0..2).flat_map(|p| (0..5).map(move |n| Draft::id(p, &format!("old-{p}-{n}")))).collect();
     pipe.kafka.send(&pipe.raw, &old);
     let sidecar = pipe.sidecar("a").with("DEDUPD_GROUP__START", "latest");
     let running = sidecar.start();
@@ -205,16 +206,16 @@ fn a_new_partition_starts_at_the_earliest_offset_also_with_group_start_latest() 
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     pipe.kafka.send(&pipe.raw, &[Draft::id(1, "while-away")]);
     pipe.kafka.grow_topic(&pipe.raw, 3);
-    pipe.kafka.send(&pipe.raw, &[Draft::id(2, "at-once"), Draft::id(2, "at-once")]);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(2, "early-2"), Draft::id(2, "early-2")]);
     let other = pipe.sidecar("b").with("DEDUPD_GROUP__START", "latest").start();
     other.wait_running(3, LIMIT);
     // The same while it runs.
     pipe.kafka.grow_topic(&pipe.raw, 4);
-    pipe.kafka.send(&pipe.raw, &[Draft::id(3, "at-once"), Draft::id(3, "at-once")]);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(3, "early-3"), Draft::id(3, "early-3")]);
     other.wait_running(4, LIMIT);
     pipe.wait_caught_up(4, LIMIT);
     let clean: Vec<Vec<String>> = (0..4).map(|p| texts_of(&pipe, &pipe.clean, p)).collect();
     let one = |id: &str| vec![format!("{{\"id\":\"{id}\"}}")];
-    assert_eq!(clean, [vec![], one("while-away"), one("at-once"), one("at-once")], "{}", other.text());
+    assert_eq!(clean, [vec![], one("while-away"), one("early-2"), one("early-3")], "{}", other.text());
     assert_eq!(other.metric("dedupd_offset_resets_total{reason=\"grown\"}"), Some(2.0));
 }

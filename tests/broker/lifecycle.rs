@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::proxy::Direction;
-use crate::support::{Draft, Isolation, Pipe, Running, Sidecar, api, shared_kafka, shared_proxy, wait_until};
+use crate::support::{
+    Draft, Isolation, Pipe, Running, Scope, Sidecar, api, shared_kafka, shared_proxy, wait_until,
+};
 use dedupd::clock::{monotonic, wall_ms};
 
 const PARTITIONS: usize = 4;
@@ -249,7 +251,8 @@ fn local_state_that_takes_100_s_to_load_stops_nothing() {
     // before it.
     const BLOCKS: [i64; 2] = [31, 4];
     let (pipe, began) = (Pipe::new(shared_kafka(), "slow-load", 3), wall_ms() - BLOCKS[0] * 3_600_000);
-    let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "31h");
+    // In topic scope the other partitions would wait.
+    let sidecar = pipe.sidecar("a").scoped(Scope::Partition).with("DEDUPD_WINDOW__EXACT", "31h");
     let id = |partition: i32, hour: i64| Draft::id(partition, &format!("{partition}-{hour}"));
     // The blocks of one partition are an hour apart, more than 1/32 of the window, so they are not merged.
     let slow: Vec<Draft> = [(0, BLOCKS[0]), (1, BLOCKS[1])]

@@ -1,11 +1,16 @@
-//! Several members of one group on a real Apache Kafka: joining, leaving, frozen, with the same instance id.
+//! Several members of one group that share the partitions, on a real Apache Kafka: joining, leaving, frozen, with the same
+//! instance id.
 
 use std::time::Duration;
 
-use crate::support::{Pipe, Running, shared_kafka, wait_until};
+use crate::support::{Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 6;
 const LIMIT: Duration = Duration::from_mins(1);
+
+fn sidecar(pipe: &Pipe<'_>, name: &str) -> Sidecar {
+    pipe.sidecar(name).scoped(Scope::Partition)
+}
 
 fn running_partitions(process: &Running) -> f64 {
     process.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0)
@@ -14,7 +19,7 @@ fn running_partitions(process: &Running) -> f64 {
 #[test]
 fn one_of_two_processes_with_the_same_instance_ends() {
     let pipe = Pipe::new(shared_kafka(), "twins", PARTITIONS);
-    let sidecar = pipe.sidecar("a");
+    let sidecar = sidecar(&pipe, "a");
     let first = sidecar.start();
     first.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 2_000);
@@ -39,7 +44,7 @@ fn one_of_two_processes_with_the_same_instance_ends() {
 fn a_frozen_instance_is_replaced_and_loses_nothing_when_it_continues() {
     let pipe = Pipe::new(shared_kafka(), "frozen", PARTITIONS);
     let load = pipe.load(PARTITIONS, 3_000);
-    let (a, b) = (pipe.sidecar("a").start(), pipe.sidecar("b").start());
+    let (a, b) = (sidecar(&pipe, "a").start(), sidecar(&pipe, "b").start());
     for (frozen, other) in [(&a, &b), (&b, &a)] {
         wait_until("both to run partitions", LIMIT, || {
             let shares = [running_partitions(&a), running_partitions(&b)];
@@ -68,7 +73,7 @@ fn instances_that_join_and_leave_under_load_lose_nothing() {
     let pipe = Pipe::new(shared_kafka(), "rebalances", PARTITIONS);
     // Static members rejoin without a rebalance. Here each join and leave must cause one.
     let sidecars =
-        ["a", "b", "c"].map(|name| pipe.sidecar(name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
+        ["a", "b", "c"].map(|name| sidecar(&pipe, name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
     let load = pipe.load(PARTITIONS, 3_000);
     let stays = sidecars[0].start();
     stays.wait_running(PARTITIONS, LIMIT);
@@ -98,8 +103,7 @@ fn instances_that_join_and_leave_under_load_lose_nothing() {
 #[test]
 fn three_workers_share_one_process() {
     let pipe = Pipe::new(shared_kafka(), "workers", PARTITIONS);
-    let mut sidecar = pipe.sidecar("a");
-    sidecar.workers = 3;
+    let sidecar = pipe.sidecar("a").sharing(3);
     let load = pipe.load(PARTITIONS, 4_000);
     for round in 0..3 {
         let running = sidecar.start();

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::support::{Pipe, Running, shared_kafka, wait_until};
+use crate::support::{Pipe, Running, Scope, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 
 const PARTITIONS: usize = 4;
@@ -78,7 +78,7 @@ const KILLS: [Kill; 10] = [
 #[cfg(feature = "failpoints")]
 fn round(number: usize, kill: Kill) -> Result<Duration, String> {
     let pipe = Pipe::new(shared_kafka(), &format!("orphans-{number}"), PARTITIONS);
-    let sidecars = [pipe.sidecar("a"), pipe.sidecar("b")];
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
     let armed = usize::from(!kill.first);
     let start = |member: usize| {
         let sidecar = sidecars[member].clone();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::proxy::Direction;
-use crate::support::{Draft, Isolation, Kafka, Load, Pipe, Proxy, Running, api, wait_until};
+use crate::support::{Draft, Isolation, Kafka, Load, Pipe, Proxy, Running, Scope, Sidecar, api, wait_until};
 
 const PARTITIONS: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
@@ -14,7 +14,10 @@ const IS_UNKNOWN: &str = "the outcome of a transaction is unknown";
 
 /// A running sidecar behind the proxy, under load.
 fn working(pipe: &Pipe<'_>, proxy: &Proxy) -> (Running, Load) {
-    let mut sidecar = pipe.sidecar("a");
+    started(pipe, proxy, pipe.sidecar("a"))
+}
+
+fn started(pipe: &Pipe<'_>, proxy: &Proxy, mut sidecar: Sidecar) -> (Running, Load) {
     sidecar.bootstrap = proxy.bootstrap();
     let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
@@ -128,10 +131,11 @@ fn a_member_whose_join_was_not_answered_rejoins() {
     let kafka = Kafka::start();
     let proxy = kafka.proxy();
     let pipe = Pipe::new(&kafka, "lost-join", PARTITIONS);
-    let (running, load) = working(&pipe, &proxy);
+    let [first, other] = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition));
+    let (running, load) = started(&pipe, &proxy, first);
     proxy.drop_responses(api::JOIN_GROUP, 1);
     // Another member makes the first one join again.
-    let other = pipe.sidecar("b").start();
+    let other = other.start();
     proxy.wait_hits(Direction::Response, api::JOIN_GROUP, 1, LIMIT);
     let share = |process: &Running| process.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0);
     wait_until("both to run partitions", LIMIT, || {
@@ -183,7 +187,7 @@ fn a_backlog_is_processed_over_a_slow_link() {
         let (place, partition) = (n / PARTITIONS, n % PARTITIONS);
         // The first id of eight repeats the last of the eight before.
         let id = place / 8 * 7 + place % 8;
-        let value = format!("{{\"id\":\"{id}\",\"text\":\"{}\"}}", letters());
+        let value = format!("{{\"id\":\"{partition}-{id}\",\"text\":\"{}\"}}", letters());
         Draft::new(i32::try_from(partition).unwrap(), &value)
     };
     let drafts: Vec<Draft> = (0..RECORDS).map(&mut draft).collect();

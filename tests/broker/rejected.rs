@@ -63,7 +63,7 @@ fn only_the_rejected_record_is_dropped() {
         running.text()
     );
     // The next rejected record is not retried.
-    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after"), too_large("big too"), Draft::id(1, "after")]);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after-0"), too_large("big too"), Draft::id(1, "after-1")]);
     pipe.wait_caught_up(2, LIMIT);
     assert_eq!(running.outcome("rejected"), 2, "{}", running.text());
     assert_eq!(running.text().matches("attempt 1 of").count(), 1, "{}", running.text());

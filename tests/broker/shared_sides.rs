@@ -40,14 +40,13 @@ fn long_transactions_in_a_shared_side_partition_do_not_replace_the_producers_of_
     let again = "sides.again";
     pipe.kafka.create_topic(again, 1, &[]);
     let sidecar = |instance: &str, interval: &str| {
-        let mut sidecar = pipe
-            .sidecar(instance)
+        pipe.sidecar(instance)
+            .sharing(2)
             .with("DEDUPD_GROUP__SESSION_TIMEOUT", "30s")
             .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "20s")
             .with("DEDUPD_BATCH__INTERVAL", interval)
-            .with("DEDUPD_TOPICS__DUPLICATES", again);
-        sidecar.workers = 2;
-        sidecar.start()
+            .with("DEDUPD_TOPICS__DUPLICATES", again)
+            .start()
     };
     // With equal intervals, workers that wait for each other begin their transactions together.
     let both = [sidecar("a", "4s"), sidecar("b", "7s")];

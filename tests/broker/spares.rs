@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
-use crate::support::{Kafka, Pipe, Running, Sidecar, shared_kafka, wait_until};
+use crate::support::{Kafka, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 6;
 const LIMIT: Duration = Duration::from_mins(1);
 /// The session timeout of the instances, and the longest additional time without an active one.
 const TAKEOVER: Duration = Duration::from_secs(6 + 3);
-
-fn sidecar(pipe: &Pipe<'_>, name: &str) -> Sidecar {
-    pipe.sidecar(name).with("DEDUPD_DEDUPE__SCOPE", "topic")
-}
 
 fn has_role(process: &Running, role: &str) -> bool {
     process.metric(&format!("dedupd_role{{role=\"{role}\"}}")) == Some(1.0)
@@ -41,7 +37,7 @@ fn wait_one_active(processes: &[&Running]) -> usize {
 fn a_spare_takes_over_after_kill_9_and_the_killed_instance_returns_as_a_spare() {
     let pipe = Pipe::new(shared_kafka(), "spares-killed", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
-    let sidecars = ["a", "b", "c"].map(|name| sidecar(&pipe, name));
+    let sidecars = ["a", "b", "c"].map(|name| pipe.sidecar(name));
     let mut running = vec![sidecars[0].start()];
     running[0].wait_running(PARTITIONS, LIMIT);
     running.extend(sidecars[1..].iter().map(Sidecar::start));
@@ -85,7 +81,7 @@ fn a_clean_stop_hands_over_at_once() {
     let pipe = Pipe::new(shared_kafka(), "spares-stopped", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
     for is_static in ["true", "false"] {
-        let start = |name| sidecar(&pipe, name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", is_static).start();
+        let start = |name| pipe.sidecar(name).with("DEDUPD_GROUP__STATIC_MEMBERSHIP", is_static).start();
         let active = start("a");
         active.wait_running(PARTITIONS, LIMIT);
         let spare = start("b");
@@ -100,7 +96,7 @@ fn a_clean_stop_hands_over_at_once() {
         assert_eq!(spare.stop(), Some(0), "{}", spare.text());
     }
     load.finish();
-    let last = sidecar(&pipe, "a").start();
+    let last = pipe.sidecar("a").start();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     assert_eq!(last.stop(), Some(0), "{}", last.text());
     pipe.assert_exactly_once();
@@ -118,7 +114,7 @@ fn instances_that_join_at_the_same_moment_converge_to_one() {
             .zip(&held)
             .map(|(name, held)| {
                 let point = format!("before_join:1:{}", held.display());
-                sidecar(&pipe, name).with("DEDUPD_FAILPOINT_HOLD", &point).start()
+                pipe.sidecar(name).with("DEDUPD_FAILPOINT_HOLD", &point).start()
             })
             .collect();
         wait_until("all to see an empty group", LIMIT, || held.iter().all(|it| it.exists()).then_some(()));
@@ -139,7 +135,7 @@ fn instances_that_join_at_the_same_moment_converge_to_one() {
         }
     }
     load.finish();
-    let last = sidecar(&pipe, "a").start();
+    let last = pipe.sidecar("a").start();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     assert_eq!(last.stop(), Some(0), "{}", last.text());
     pipe.assert_exactly_once();
@@ -149,9 +145,9 @@ fn instances_that_join_at_the_same_moment_converge_to_one() {
 fn an_active_instance_that_was_frozen_becomes_a_spare() {
     let pipe = Pipe::new(shared_kafka(), "spares-frozen", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
-    let a = sidecar(&pipe, "a").start();
+    let a = pipe.sidecar("a").start();
     a.wait_running(PARTITIONS, LIMIT);
-    let b = sidecar(&pipe, "b").start();
+    let b = pipe.sidecar("b").start();
     let mut active = wait_one_active(&[&a, &b]);
     for _ in 0..4 {
         let (frozen, other) = if active == 0 { (&a, &b) } else { (&b, &a) };
@@ -178,10 +174,10 @@ fn an_active_instance_that_was_frozen_becomes_a_spare() {
 fn a_killed_instance_resumes_before_its_session_ends_although_a_spare_waits() {
     let pipe = Pipe::new(shared_kafka(), "spares-resumed", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
-    let sidecar_a = sidecar(&pipe, "a");
+    let sidecar_a = pipe.sidecar("a");
     let mut a = sidecar_a.start();
     a.wait_running(PARTITIONS, LIMIT);
-    let b = sidecar(&pipe, "b").start();
+    let b = pipe.sidecar("b").start();
     for _ in 0..3 {
         assert_eq!(wait_one_active(&[&a, &b]), 0);
         load.more(1_000);
@@ -204,7 +200,7 @@ fn a_killed_instance_resumes_before_its_session_ends_although_a_spare_waits() {
 #[test]
 fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
     let pipe = Pipe::new(shared_kafka(), "spares-twins", PARTITIONS);
-    let sidecar = sidecar(&pipe, "a");
+    let sidecar = pipe.sidecar("a");
     let first = sidecar.start();
     first.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 2_000);
@@ -226,14 +222,14 @@ fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
 fn an_instance_waits_until_those_of_partition_scope_have_left() {
     let pipe = Pipe::new(shared_kafka(), "spares-upgrade", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
-    let old = ["a", "b"].map(|name| pipe.sidecar(name).start());
+    let old = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition).start());
     wait_until("both to share the partitions", LIMIT, || {
         let shares =
             old.each_ref().map(|it| it.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0));
         (shares.iter().sum::<f64>() >= PARTITIONS as f64 && shares.iter().all(|it| *it > 0.0)).then_some(())
     });
     assert_eq!(old[1].stop(), Some(0));
-    let new = sidecar(&pipe, "b").start();
+    let new = pipe.sidecar("b").start();
     wait_until("the new instance to be a spare", LIMIT, || has_role(&new, "spare").then_some(()));
     old[0].wait_running(PARTITIONS, LIMIT);
     load.more(4_000);
@@ -253,9 +249,9 @@ fn the_active_instance_stays_when_another_one_joins_its_group() {
     // It has seen an empty group, and joins after the other one.
     let held = pipe.dir.path().join("held");
     let point = format!("before_join:1:{}", held.display());
-    let late = sidecar(&pipe, "b").with("DEDUPD_FAILPOINT_HOLD", &point).start();
+    let late = pipe.sidecar("b").with("DEDUPD_FAILPOINT_HOLD", &point).start();
     wait_until("an empty group", LIMIT, || held.exists().then_some(()));
-    let active = sidecar(&pipe, "a").start();
+    let active = pipe.sidecar("a").start();
     active.wait_running(PARTITIONS, LIMIT);
     load.more(2_000);
     std::fs::remove_file(&held).unwrap();
@@ -275,9 +271,9 @@ fn the_active_instance_stays_when_another_one_joins_its_group() {
 fn a_spare_takes_over_a_topic_that_has_grown() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "spares-grown", 3);
-    let a = sidecar(&pipe, "a").start();
+    let a = pipe.sidecar("a").start();
     a.wait_running(3, LIMIT);
-    let b = sidecar(&pipe, "b").start();
+    let b = pipe.sidecar("b").start();
     wait_until("the spare", LIMIT, || has_role(&b, "spare").then_some(()));
     kafka.grow_topic(&pipe.raw, PARTITIONS);
     a.wait_running(PARTITIONS, LIMIT);
@@ -298,9 +294,9 @@ fn one_instance_is_active_after_an_outage_of_the_broker() {
     let kafka = Kafka::start();
     let pipe = Pipe::new(&kafka, "spares-outage", PARTITIONS);
     let load = pipe.load(PARTITIONS, 1_000);
-    let a = sidecar(&pipe, "a").start();
+    let a = pipe.sidecar("a").start();
     a.wait_running(PARTITIONS, LIMIT);
-    let b = sidecar(&pipe, "b").start();
+    let b = pipe.sidecar("b").start();
     for _ in 0..2 {
         wait_one_active(&[&a, &b]);
         load.more(1_000);
@@ -327,7 +323,7 @@ fn one_instance_is_active_after_an_outage_of_the_broker() {
 fn a_dynamic_member_waits_until_the_group_has_removed_its_former_one() {
     let pipe = Pipe::new(shared_kafka(), "spares-dynamic", PARTITIONS);
     let load = pipe.load(PARTITIONS, 1_000);
-    let sidecar = sidecar(&pipe, "a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false");
+    let sidecar = pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false");
     let former = sidecar.start();
     former.wait_running(PARTITIONS, LIMIT);
     let killed = monotonic();

@@ -4,15 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::support::jvm::tool;
-use crate::support::{
-    Draft, Isolation, Kafka, Pipe, Record, Running, Scope, Sidecar, shared_kafka, wait_until,
-};
+use crate::support::{Draft, Isolation, Kafka, Pipe, Record, Running, Scope, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(2);
-
-fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
-    pipe.sidecar(instance).scoped(Scope::Topic)
-}
 
 fn stop(running: &Running) {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
@@ -54,7 +48,7 @@ fn no_copy_of_a_producer_without_keys_survives() {
     const COUNT: u32 = 100_000;
     let pipe = Pipe::new(shared_kafka(), "without-keys", 12);
     (0..2).for_each(|_| verifiable(pipe.kafka, &pipe.raw, COUNT));
-    let instance = sidecar(&pipe, "a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]");
+    let instance = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"value\"]");
     let running = instance.start();
     pipe.wait_caught_up(12, LIMIT);
     // A transaction is counted after its markers.
@@ -82,7 +76,7 @@ fn ids_count_once_through_kills_and_growth() {
         let drafts: Vec<_> = copies.iter().map(|(at, id)| Draft::id(*at, &id.to_string())).collect();
         pipe.kafka.send(&pipe.raw, &drafts);
     };
-    let instance = sidecar(&pipe, "a");
+    let instance = pipe.sidecar("a");
     let mut running = instance.start();
     for round in 0..4 {
         if round == 2 {
@@ -112,7 +106,7 @@ fn partition_scope_reports_copies_in_other_partitions() {
     let even: Vec<_> = (0..COUNT).filter(|n| n % 2 == 0).map(|n| draft(0, &n)).collect();
     let odd: Vec<_> = (0..COUNT).filter(|n| n % 2 == 1).map(|n| draft(1, &n)).collect();
     (0..2).for_each(|_| [&even, &odd].into_iter().for_each(|drafts| pipe.kafka.send(&pipe.raw, drafts)));
-    let running = pipe.sidecar("a").with("DEDUPD_DEDUPE__SCOPE", "partition").start();
+    let running = pipe.sidecar("a").scoped(Scope::Partition).start();
     running.wait_running(2, LIMIT);
     wait_until("copies in the same partition to be dropped", LIMIT, || {
         (running.outcome("duplicate") >= COUNT).then_some(())

@@ -13,7 +13,7 @@ mod first;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::support::{Draft, Findings, Isolation, Kafka, Load, Pipe, Running, Sidecar, wait_until};
+use crate::support::{Draft, Findings, Isolation, Kafka, Load, Pipe, Running, Scope, Sidecar, wait_until};
 use cluster::{Away, Cluster, assert_crashed, sidecar};
 
 const PARTITIONS: usize = 4;
@@ -224,10 +224,10 @@ impl<'c> Letters<'c> {
     }
 
     /// Aborts the transactions of a crashed instance while node 2 is down.
-    fn tear_abort(&self, workers: usize) {
+    fn tear_abort(&self, crashed: &Sidecar) {
         self.cluster.lose(&self.dead);
-        for worker in 0..workers {
-            self.cluster.first.fence(&format!("{}.a.{worker}", self.pipe.group()));
+        for worker in 0..crashed.workers {
+            self.cluster.first.fence(&crashed.transactional_id(worker));
         }
         self.cluster.second.restart();
     }
@@ -270,12 +270,12 @@ fn an_aborted_dead_letter_without_its_marker_does_not_appear() {
     let letters = Letters::new(&cluster, "once", 1);
     letters.send(1);
     letters.crash_at("before_commit");
-    letters.tear_abort(1);
+    letters.tear_abort(&letters.sidecar(None));
     // Without a committed offset, and then with one.
     assert_eq!(letters.finish(), ["letter-1"]);
     letters.send(2);
     letters.crash_at("before_commit");
-    letters.tear_abort(1);
+    letters.tear_abort(&letters.sidecar(None));
     letters.send(3);
     assert_eq!(letters.finish(), ["letter-1", "letter-2", "letter-3"]);
 }
@@ -285,8 +285,7 @@ fn two_workers_resolve_their_own_leftovers_in_one_partition() {
     let cluster = Cluster::start();
     let letters = Letters::new(&cluster, "two", 2);
     let gate = letters.pipe.dir.path().join("gate");
-    let mut sidecar = letters.sidecar(None);
-    sidecar.workers = 2;
+    let sidecar = letters.sidecar(None).sharing(2);
     let armed = sidecar
         .clone()
         .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
@@ -300,7 +299,7 @@ fn two_workers_resolve_their_own_leftovers_in_one_partition() {
     letters.send(1);
     // One worker is held with an open transaction, and the other one, which also has one, ends the process.
     armed.wait(LIMIT);
-    letters.tear_abort(2);
+    letters.tear_abort(&sidecar);
     let last = sidecar.start();
     letters.pipe.wait_caught_up(2, LIMIT);
     assert_eq!(last.stop(), Some(0), "{}", last.text());
@@ -316,7 +315,9 @@ fn a_crashed_writer_of_a_shared_side_topic_delays_others_and_loses_nothing() {
     let pipe = Pipe::new(&kafka, "shared", 4);
     let again = "shared.again";
     kafka.create_topic(again, 1, &[]);
-    let sidecar = |instance: &str| pipe.sidecar(instance).with("DEDUPD_TOPICS__DUPLICATES", again);
+    let sidecar = |instance: &str| {
+        pipe.sidecar(instance).scoped(Scope::Partition).with("DEDUPD_TOPICS__DUPLICATES", again)
+    };
     let survivor = sidecar("b").start();
     survivor.wait_running(4, LIMIT);
     let load = pipe.load(4, 1_000);

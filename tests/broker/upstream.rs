@@ -30,12 +30,12 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     let clock = pipe.dir.path().join("clock");
     let running = pipe.sidecar("a").with("DEDUPD_CLOCK", clock.to_str().unwrap()).start();
     running.wait_running(2, LIMIT);
-    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a"), Draft::id(1, "a"), Draft::id(1, "b")]);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a"), Draft::id(1, "b"), Draft::id(1, "c")]);
     pipe.wait_caught_up(2, LIMIT);
     wait_until("the metric at 0", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds == 0.0));
 
     let abandoned = open_transaction(&pipe);
-    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "c"), Draft::id(1, "c"), Draft::id(1, "c")]);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "d"), Draft::id(1, "e"), Draft::id(1, "e")]);
     pipe.wait_caught_up(1, LIMIT);
     wait_until("the metric to rise", LIMIT, || running.metric(HANGING).filter(|seconds| *seconds > 0.0));
     assert!(!running.text().contains("transaction hangs"), "reported too early: {}", running.text());

@@ -56,6 +56,10 @@ const CASES: &[(&str, &str)] = &[
         r#"group.workers = "many" (d.toml): is out of range; give a whole number from 1 to 1000"#,
     ),
     (
+        "group.workers = 2",
+        r#"group.workers = "2" (d.toml): is above 1, but with dedupe.scope = "topic" one worker processes all partitions; set group.workers = 1; or set dedupe.scope = "partition": workers and instances then share the partitions, an id counts once in each of them, and copies in other partitions are forwarded"#,
+    ),
+    (
         r#"group.instance = "a b""#,
         r#"group.instance = "a b" (d.toml): contains ' ', but Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
     ),

@@ -186,14 +186,15 @@ impl Drop for Member {
     }
 }
 
-/// The configuration of a service named `instance`.
+/// The configuration of a service named `instance`, which shares the partitions. In topic scope it would describe the group,
+/// which the embedded broker cannot.
 pub fn config(bootstrap: &str, instance: &str, dir: &std::path::Path) -> Config {
     let text = format!(
         "kafka.bootstrap_servers = \"{bootstrap}\"\ntopics.raw = \"{RAW}\"\ntopics.clean = \"{CLEAN}\"\n\
          topics.state = \"{STATE}\"\ngroup.id = \"{GROUP}\"\ngroup.instance = \"{instance}\"\n\
          group.static_membership = false\ngroup.session_timeout = \"3s\"\nidentity.from = \"key\"\n\
          window.exact = \"1h\"\nbatch.interval = \"50ms\"\nbatch.transaction_timeout = \"2s\"\n\
-         state.dir = \"{}\"\n",
+         state.dir = \"{}\"\ndedupe.scope = \"partition\"\n",
         dir.join(instance).display()
     );
     Config::from_sources(&ConfigSources {

@@ -77,11 +77,16 @@ impl Sidecar {
         self.with(SCOPE, scope.name())
     }
 
+    /// Sets the number of workers, which share the partitions.
+    pub fn sharing(self, workers: usize) -> Self {
+        Self { workers, ..self.scoped(Scope::Partition) }
+    }
+
     /// The transactional id of one of its workers, with the default group. In topic scope all instances have the same.
     pub fn transactional_id(&self, worker: usize) -> String {
-        let is_topic =
-            self.environment.iter().any(|(key, value)| key == SCOPE && value == Scope::Topic.name());
-        let last = if is_topic { "active".to_owned() } else { format!("{}.{worker}", self.instance) };
+        let is_partition =
+            self.environment.iter().any(|(key, value)| key == SCOPE && value == Scope::Partition.name());
+        let last = if is_partition { format!("{}.{worker}", self.instance) } else { "active".to_owned() };
         format!("dedupd.{}.{}.{last}", self.raw, self.clean)
     }
 

@@ -218,6 +218,8 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, ExitError> {
         // In the embedded broker a rebalance takes a whole session timeout.
         .with("group.session_timeout", ["4s"])
         .with("batch.transaction_timeout", ["3s"])
+        // The embedded broker cannot describe a group, which an instance in topic scope does before it joins.
+        .with("dedupe.scope", ["partition"])
         .with("identity.from", [ID])
         .with("state.dir", [dir.to_string_lossy()]);
     let sources = ConfigSources { flags, host: "demo".to_owned(), ..ConfigSources::default() };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{LIMIT, sasl, shared};
 use crate::support::secured::{DEDUPD, variable};
-use crate::support::{Draft, Isolation, Pipe, Rekey, Secured, Sidecar, wait_until};
+use crate::support::{Draft, Isolation, Pipe, Rekey, Running, Scope, Secured, Sidecar, wait_until};
 
 /// Locked by a test that requires a permission on the cluster, and by a test that removes it: both use the same user.
 static CLUSTER_PERMISSIONS: Mutex<()> = Mutex::new(());
@@ -83,42 +83,65 @@ fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Si
         .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
 }
 
-#[test]
-fn the_documented_permissions_are_sufficient() {
+/// Waits until an instance shares the partitions, or is a spare.
+fn wait_second(running: &Running, scope: Scope) {
+    match scope {
+        Scope::Partition => running.wait_running(2, Duration::from_mins(1)),
+        Scope::Topic => wait_until("the spare", LIMIT, || {
+            (running.metric("dedupd_role{role=\"spare\"}") == Some(1.0)).then_some(())
+        }),
+    }
+}
+
+fn assert_sufficient(name: &str, scope: Scope) {
     let secured = shared();
     let _guard = CLUSTER_PERMISSIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut documented = Documented::all("events");
+    let mut documented = Documented::all(name);
     documented.retain(|line| !line.comment.contains("create"));
     grant(secured, &documented);
-    let pipe = pipe(secured, "events");
+    let pipe = pipe(secured, name);
     let load = pipe.load(4, 500);
-    let first = sidecar(secured, &pipe, "events", "a").start();
+    let [a, b] = ["a", "b"].map(|instance| sidecar(secured, &pipe, name, instance).scoped(scope));
+    let first = a.start();
     first.wait_running(4, LIMIT);
     load.more(500);
-    // A rebalance, a crash whose transaction another instance must end, and a restore from the state topic.
-    let second = sidecar(secured, &pipe, "events", "b").start();
-    second.wait_running(2, LIMIT);
+    // A second instance, a crash whose transaction it must end, and a restore from the state topic.
+    let second = b.start();
+    wait_second(&second, scope);
     load.more(500);
     first.kill9();
     second.wait_running(4, Duration::from_mins(1));
     load.more(500);
     fs::remove_dir_all(pipe.dir.path().join("state-a")).unwrap();
-    let first = sidecar(secured, &pipe, "events", "a").start();
-    first.wait_running(2, Duration::from_mins(1));
+    let first = a.start();
+    wait_second(&first, scope);
+    load.more(500);
+    assert_eq!(second.stop(), Some(0), "{}", second.text());
+    first.wait_running(4, Duration::from_mins(1));
     load.more(500);
     load.finish();
     pipe.wait_caught_up(4, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::new(0, "has no id")]);
     pipe.wait_caught_up(4, LIMIT);
+    assert_eq!(first.stop(), Some(0), "{}", first.text());
     for running in [&first, &second] {
-        assert_eq!(running.stop(), Some(0), "{}", running.text());
         let text = running.text().to_lowercase();
         assert!(!text.contains("authori") && !text.contains("permission is missing"), "{text}");
     }
     let findings = pipe.assert_exactly_once();
     let records = |topic: &str| pipe.kafka.records(topic, Isolation::Committed).len();
-    assert_eq!(records("events.dead"), 1);
-    assert_eq!(records("events.duplicates"), findings.repeats);
+    assert_eq!(records(&format!("{name}.dead")), 1);
+    assert_eq!(records(&format!("{name}.duplicates")), findings.repeats);
+}
+
+#[test]
+fn the_documented_permissions_are_sufficient() {
+    assert_sufficient("events", Scope::Topic);
+}
+
+#[test]
+fn the_documented_permissions_are_sufficient_in_partition_scope() {
+    assert_sufficient("divided", Scope::Partition);
 }
 
 /// The only command in an error message, as arguments of `kafka-acls.sh`.
