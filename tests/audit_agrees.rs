@@ -283,7 +283,7 @@ fn several_raw_topics_are_compared_with_one_clean_topic() {
     let line = "dedupd audit --bootstrap-servers a:1 --raw r,s --clean c --id key --scope topics";
     let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };
     let (config, _) = load_with_texts(None, args.overrides(), "identity.from").unwrap();
-    assert_eq!((config.topics.raw.as_str(), config.dedupe.scope), ("r", Scope::Partition));
+    assert_eq!((config.topics.raw.as_str(), config.dedupe.scope), ("r", Scope::Topic));
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Across {
         Self {
             name,
             windows: windows.take(PARTITIONS).collect(),
-            filter: TopicFilter::new(exact),
+            filter: TopicFilter::new(exact, u64::MAX),
             keys: Vec::with_capacity(CHUNK),
             made: 0,
             ids,

@@ -42,6 +42,10 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) progress: Progress,
 }
 
+fn topic_filter(options: &WorkerOptions) -> TopicFilter {
+    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter_bytes())
+}
+
 impl<W: WorkerPorts> Context<W> {
     /// Without partitions.
     pub fn new(
@@ -50,8 +54,7 @@ impl<W: WorkerPorts> Context<W> {
         options: WorkerOptions,
         report: WorkerReport,
     ) -> Self {
-        let topic =
-            options.is_topic_wide().then(|| TopicScope::new(TopicFilter::new(options.kinds.longest())));
+        let topic = options.is_topic_wide().then(|| TopicScope::new(topic_filter(&options)));
         Self {
             partitions: Partitions::default(),
             topic,
@@ -82,7 +85,7 @@ impl<W: WorkerPorts> Context<W> {
     /// Discards the filter over all windows, when there are no windows.
     pub(crate) fn empty_topic_filter(&mut self) {
         if let Some(topic) = &mut self.topic {
-            topic.filter = TopicFilter::new(self.options.kinds.longest());
+            topic.filter = topic_filter(&self.options);
         }
     }
 

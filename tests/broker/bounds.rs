@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Running, Scope, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Running, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 const HOUR_MS: i64 = 3_600_000;
@@ -85,10 +85,9 @@ fn stream<'p>(pipe: &'p Pipe<'p>) -> Stream<'p> {
 fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
     let pipe = Pipe::new(shared_kafka(), "memory", 1);
     // The ids of an open transaction are added to those that the window may contain. A window has a reserve of
-    // 1/64, here 10,000 ids. In topic scope the filter over all windows is not limited.
+    // 1/64, here 10,000 ids. The filter over all windows has a quarter of the memory.
     let sidecar = pipe
         .sidecar("a")
-        .scoped(Scope::Partition)
         .with("DEDUPD_WINDOW__EXACT", "1h")
         .with("DEDUPD_WINDOW__MAX_MEMORY", "16MiB")
         .with("DEDUPD_BATCH__MAX_RECORDS", "5000");

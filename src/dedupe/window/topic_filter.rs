@@ -14,6 +14,8 @@
 //!   age is used again only after that; until then the newest age goes on.
 //!
 //! An entry counts from the arrival of its identity, or from the horizon if that is later.
+//!
+//! A limit on the memory ends the oldest ages earlier. [`TopicFilter::missing_ms`] says which owners are not found because of it.
 
 use std::time::Duration;
 
@@ -80,6 +82,8 @@ pub struct TopicFilter {
     /// The last one takes new identities. Each other one with the time of its last entry.
     tables: Vec<(TagTable, i64)>,
     horizon_ms: i64,
+    max_bytes: u64,
+    missing_ms: Option<i64>,
     /// Whether it has owners whose arrival is unknown.
     has_unknown: bool,
     /// Identities that are still to be restored.
@@ -87,9 +91,9 @@ pub struct TopicFilter {
 }
 
 impl TopicFilter {
-    /// An empty filter for windows of at most this length.
+    /// An empty filter for windows of at most this length, and its most bytes.
     #[must_use]
-    pub fn new(longest: Duration) -> Self {
+    pub fn new(longest: Duration, max_bytes: u64) -> Self {
         let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
         Self {
             age_ms: ms(longest) / AGES_PER_WINDOW + 1,
@@ -100,6 +104,8 @@ impl TopicFilter {
             live: 1,
             tables: Vec::new(),
             horizon_ms: 0,
+            max_bytes,
+            missing_ms: None,
             has_unknown: false,
             expected: 0,
         }
@@ -125,7 +131,16 @@ impl TopicFilter {
     #[must_use]
     #[inline]
     pub fn covers_own(&self, at_ms: i64) -> bool {
-        at_ms >= self.horizon_ms && !self.has_unknown
+        at_ms >= self.horizon_ms
+            && !self.has_unknown
+            && self.missing_ms.is_none_or(|missing_ms| missing_ms < at_ms.saturating_sub(self.longest_ms))
+    }
+
+    /// Stream time, epoch milliseconds, up to which the limit on the memory has dropped identities; `None` when it has dropped none that
+    /// would still count.
+    #[must_use]
+    pub fn missing_ms(&self) -> Option<i64> {
+        self.missing_ms.filter(|missing_ms| *missing_ms > self.oldest_ms())
     }
 
     /// Adds the identity of a record that arrived at this stream time of its partition, epoch milliseconds; 0 while unknown.
@@ -209,15 +224,46 @@ impl TopicFilter {
     /// Makes room in the newest table, or opens another one.
     #[cold]
     fn make_room(&mut self) {
-        let live = self.live;
-        if let Some((table, _)) = self.tables.last_mut() {
-            table.count(live);
-            // With less room, the identities would soon have to be counted again.
-            if table.capacity() - table.ids(live).min(table.capacity()) > table.capacity() / 64 {
-                return;
+        while !self.has_room() {
+            let left = self.max_bytes.saturating_sub(self.memory_bytes());
+            let needed = self.needed();
+            let fits = TagTable::bytes_for(needed) <= left;
+            // The largest possible table, unless that would be a small one.
+            if fits || left > self.max_bytes / 4 || !self.drop_oldest() {
+                let largest = TagTable::capacity_in(left).max(SMALLEST);
+                self.open(if fits { needed } else { largest });
             }
         }
-        self.open(self.needed());
+    }
+
+    /// Whether the newest table has room for some identities.
+    fn has_room(&mut self) -> bool {
+        let live = self.live;
+        self.tables.last_mut().is_some_and(|(table, _)| {
+            table.count(live);
+            // With less room, the identities would soon have to be counted again.
+            table.room() > table.capacity() / 64
+        })
+    }
+
+    /// Drops the oldest table, or ends the oldest age of the only one, because of the limit on the memory. Returns whether there was one.
+    fn drop_oldest(&mut self) -> bool {
+        if self.tables.len() > 1 {
+            let (_, last_ms) = self.tables.remove(0);
+            self.missing_ms = self.missing_ms.max(Some(last_ms));
+            return true;
+        }
+        let last_ms = |age: &usize| self.ages.get(*age).map_or(0, |times| times.last_ms);
+        let of_table = |age: &usize| (self.live >> age) & 1 == 1;
+        let Some(oldest) = (0..AGES).filter(of_table).min_by_key(last_ms) else { return false };
+        let ended_ms = last_ms(&oldest);
+        if oldest == self.newest && !self.begin_age(ended_ms) {
+            return false;
+        }
+        self.live &= !(1 << oldest);
+        self.missing_ms = self.missing_ms.max(Some(ended_ms));
+        self.tables.last_mut().into_iter().for_each(|(table, _)| table.clean());
+        true
     }
 
     /// Capacity that is needed when the traffic stays the same: for a window, the age that is over next, and 1/32 more.

@@ -68,13 +68,18 @@ impl Limits {
         (self.max_ids / self.workers.max(1)).max(1)
     }
 
+    /// Most bytes of the filter over all windows, in topic scope. It takes about three bytes for an id and an index eleven, and it drops
+    /// ids in larger steps.
+    pub(crate) fn topic_filter_bytes(&self) -> u64 {
+        self.max_memory.map_or(u64::MAX, |bytes| bytes / 4)
+    }
+
     /// The share of each window when one worker has `windows` of them.
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        // The filter over all windows takes about three bytes for an id, an index eleven.
-        let of_windows = |bytes: u64| if self.is_topic_wide { bytes / 5 * 4 } else { bytes };
-        let bytes = self.max_memory.map_or(u64::MAX, |bytes| of_windows(bytes) / count);
+        let of_filter = if self.is_topic_wide { self.topic_filter_bytes() } else { 0 };
+        let bytes = self.max_memory.map_or(u64::MAX, |bytes| (bytes - of_filter) / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
             (_, Overflow::Shrink) => largest_fitting(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),

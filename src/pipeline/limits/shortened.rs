@@ -41,20 +41,30 @@ impl WindowLimiter {
         self.enforced.apply(options, partitions);
     }
 
-    /// The status of a window.
-    pub fn status(&self, window: &Window, options: &WorkerOptions) -> WindowStatus {
+    /// The status of a window. `missing_ms` is the stream time up to which ids are missing in the filter over all windows, because of
+    /// the limit on memory.
+    pub fn status(&self, window: &Window, options: &WorkerOptions, missing_ms: Option<i64>) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
+        let by_window = limit.map(|limit| limit_text(limit, window, options));
+        let elsewhere = seconds_elsewhere(window, missing_ms);
+        let by_filter = elsewhere.is_finite().then(|| elsewhere_text(elsewhere, window, options));
         WindowStatus {
             asked_seconds: window.configured().as_secs_f64(),
-            exact_seconds: window.exact_seconds(),
-            certain_seconds: window.certain_seconds(),
+            exact_seconds: window.exact_seconds().min(elsewhere),
+            certain_seconds: window.certain_seconds().min(elsewhere),
             miss_rate: window.evicted_share(),
-            limit: limit.map(|limit| limit_text(limit, window, options)),
+            limit: by_window.or(by_filter),
         }
     }
 
     /// Logs each limit once, for the window that it shortens most.
-    fn log(&mut self, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
+    fn log(
+        &mut self,
+        options: &WorkerOptions,
+        partitions: &Partitions,
+        missing_ms: Option<i64>,
+        now: Duration,
+    ) {
         if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
             return;
         }
@@ -67,8 +77,13 @@ impl WindowLimiter {
                 *other = (partition, kind, window);
             }
         }
+        let by_filter = shortest_elsewhere(partitions, missing_ms);
+        let by_filter = by_filter
+            .filter(|_| !worst.contains_key(&Limit::Memory))
+            .map(|(seconds, of)| (Limit::Memory, of, elsewhere_text(seconds, of.2, options)));
+        let by_window = worst.into_iter().map(|(limit, of)| (limit, of, limit_text(limit, of.2, options)));
         let count = partitions.iter().count() as u64;
-        for (limit, (partition, kind, window)) in worst {
+        for (limit, (partition, kind, window), effect) in by_window.chain(by_filter) {
             if self.log.logged.get(&limit).is_some_and(|last| now.saturating_sub(*last) < LOG_INTERVAL) {
                 continue;
             }
@@ -81,12 +96,7 @@ impl WindowLimiter {
                 }
                 _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
             };
-            tracing::warn!(
-                partition,
-                kind = options.kinds.name_of(kind),
-                "{}; {remedy}",
-                limit_text(limit, window, options)
-            );
+            tracing::warn!(partition, kind = options.kinds.name_of(kind), "{effect}; {remedy}");
         }
     }
 }
@@ -104,7 +114,8 @@ impl<W: WorkerPorts> Context<W> {
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.metrics.evicted_ids().inc_by(windows.map(Window::take_evicted).sum());
-        self.limits.log(&self.options, &self.partitions, now);
+        let missing_ms = self.topic.as_ref().and_then(|topic| topic.filter.missing_ms());
+        self.limits.log(&self.options, &self.partitions, missing_ms, now);
         Ok(())
     }
 
@@ -122,6 +133,33 @@ impl<W: WorkerPorts> Context<W> {
         }
         windows
     }
+}
+
+/// How far back a window finds copies in other partitions, in seconds of stream time; infinite when no limit shortens that.
+fn seconds_elsewhere(window: &Window, missing_ms: Option<i64>) -> f64 {
+    let reach_ms = missing_ms.map(|ms| window.stream_time_ms().saturating_sub(ms).max(0));
+    let seconds = reach_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1_000.0);
+    if seconds < window.configured().as_secs_f64() { seconds } else { f64::INFINITY }
+}
+
+/// The window that finds copies in other partitions for the shortest time, if a limit shortens that.
+fn shortest_elsewhere(
+    partitions: &Partitions,
+    missing_ms: Option<i64>,
+) -> Option<(f64, (PartitionId, KindId, &Window))> {
+    let reach =
+        |(partition, kind, window)| (seconds_elsewhere(window, missing_ms), (partition, kind, window));
+    let shortest = partitions.kinds().map(reach).min_by(|a, b| a.0.total_cmp(&b.0));
+    shortest.filter(|(seconds, _)| seconds.is_finite())
+}
+
+fn elsewhere_text(seconds: f64, window: &Window, options: &WorkerOptions) -> String {
+    format!(
+        "{}: copies in other partitions are found for {} instead of {}",
+        Limit::Memory.setting(&options.limits),
+        seconds_text(seconds),
+        duration_text(window.configured())
+    )
 }
 
 /// The effect of a limit on a window, in one line.

@@ -51,6 +51,16 @@ impl TagTable {
         Self { entries, aligned, buckets, capacity, ids: [0; AGES], room: capacity, to_clean: buckets }
     }
 
+    /// Bytes of a table of this capacity.
+    pub fn bytes_for(capacity: u64) -> u64 {
+        (capacity.saturating_mul(32) / (u64::from(PLACES) * USED)).saturating_add(2).saturating_mul(64)
+    }
+
+    /// The capacity of a table of these bytes.
+    pub fn capacity_in(bytes: u64) -> u64 {
+        (bytes / 64).saturating_sub(2).saturating_mul(u64::from(PLACES) * USED) / 32
+    }
+
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -60,10 +70,14 @@ impl TagTable {
         self.ids.iter().enumerate().filter(|(age, _)| (ages >> age) & 1 == 1).map(|(_, ids)| ids).sum()
     }
 
-    /// Whether no identity can be inserted before the next [`Self::count`].
     #[inline]
     pub fn is_full(&self) -> bool {
         self.room == 0
+    }
+
+    /// Identities that can be inserted before the next [`Self::count`].
+    pub fn room(&self) -> u64 {
+        self.room
     }
 
     /// Counts the identities of the ages that are not over, and with that the room for others.

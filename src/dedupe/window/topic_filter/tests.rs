@@ -14,7 +14,7 @@ fn key(number: u64) -> IndexKey {
 }
 
 fn hours(hours: u64) -> TopicFilter {
-    TopicFilter::new(Duration::from_hours(hours))
+    TopicFilter::new(Duration::from_hours(hours), u64::MAX)
 }
 
 /// The share of absent identities that are found in a group.
@@ -155,14 +155,41 @@ fn restored_identities_get_one_table_of_the_right_size() {
     assert!((5..=6).contains(&live), "{live} ages");
 }
 
+#[test]
+fn a_limit_on_the_memory_ends_the_oldest_ages_first() {
+    const LIMIT: u64 = 4 << 20;
+    let mut filter = TopicFilter::new(Duration::from_hours(1), LIMIT);
+    for number in 0..8_000_000u64 {
+        let ms = T + number.cast_signed();
+        filter.insert(&key(number), 5, ms);
+        if number % 10_000 == 0 {
+            filter.expire(ms - 1_000);
+            assert!(filter.memory_bytes() <= LIMIT, "{} bytes", filter.memory_bytes());
+        }
+    }
+    // 4 MiB are enough for 1.8 million identities, half an hour.
+    let now_ms = T + 8_000_000;
+    let missing_ms = filter.missing_ms().unwrap();
+    assert!((HOUR / 8..HOUR / 2).contains(&(now_ms - missing_ms)), "{} s", (now_ms - missing_ms) / 1_000);
+    let first_found = u64::try_from(missing_ms - T + 1).unwrap();
+    assert!((first_found..8_000_000).all(|number| filter.groups(&key(number)).has(5)));
+    assert!(!filter.covers_own(now_ms), "an older owner can be in the window");
+    // The limit has no effect when the traffic is low again.
+    filter.expire(now_ms + 2 * HOUR);
+    filter.insert(&key(1 << 30), 5, now_ms + 2 * HOUR);
+    assert_eq!(filter.missing_ms(), None);
+    assert!(filter.covers_own(now_ms + 2 * HOUR));
+}
+
 proptest! {
     /// Against a map: every owner whose distance to the record is within the window, and that is not older than the window at the
     /// horizon, is found; and so is every one within the window in the record's own partition, where the filter says that it is.
     #[test]
     fn no_owner_that_counts_is_missed(
         steps in prop::collection::vec((0u64..40, 0u32..70, -20i64..900, 0i64..30, 1u64..3_000), 1..300),
+        max_bytes in prop_oneof![Just(u64::MAX), 300_000u64..2_000_000],
     ) {
-        let mut filter = TopicFilter::new(Duration::from_millis(100));
+        let mut filter = TopicFilter::new(Duration::from_millis(100), max_bytes);
         let mut owners: HashMap<u64, Vec<(u32, i64)>> = HashMap::new();
         let (mut horizon, mut others) = (0, 1 << 40);
         for (number, partition, at, ahead, fillers) in steps {
@@ -171,7 +198,8 @@ proptest! {
             let groups = filter.groups(&key(number));
             for (owner, arrived) in owners.get(&number).into_iter().flatten() {
                 let is_near = at_ms == 0 || *arrived == 0 || (at_ms - arrived).abs() <= 100;
-                let counts = is_near && *arrived >= horizon - 100
+                let is_dropped = filter.missing_ms().is_some_and(|ms| *arrived <= ms);
+                let counts = is_near && *arrived >= horizon - 100 && !is_dropped
                     || *arrived > 0
                         && (0..=100).contains(&(at_ms - arrived))
                         && *owner == partition
