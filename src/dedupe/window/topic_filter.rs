@@ -111,6 +111,13 @@ impl TopicFilter {
         }
     }
 
+    /// Bytes for this many identities of windows, with steady traffic.
+    #[must_use]
+    pub fn bytes_for(ids: u64) -> u64 {
+        // As in `needed`.
+        TagTable::bytes_for(ids + ids / 16 + ids / AGES_PER_WINDOW.unsigned_abs() + ids / 32)
+    }
+
     /// Prefetches what a look-up reads and an insert writes.
     #[inline]
     pub fn prefetch(&self, key: &IndexKey) {
@@ -147,11 +154,11 @@ impl TopicFilter {
     #[inline]
     pub fn insert(&mut self, key: &IndexKey, partition: PartitionId, arrived_ms: i64) {
         self.has_unknown |= arrived_ms <= 0;
-        let ms = arrived_ms.max(self.horizon_ms);
-        let age = self.age_of(ms);
         if self.tables.last().is_none_or(|(table, _)| table.is_full()) {
             self.make_room();
         }
+        // After that, because it may end an age.
+        let age = self.age_of(arrived_ms.max(self.horizon_ms));
         if let Some((table, _)) = self.tables.last_mut() {
             table.insert(key.position, partition, age, self.live);
         }

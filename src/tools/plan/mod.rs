@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dedupe::bloom::FilterShape;
-use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex};
+use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, TopicFilter};
 pub use command::command;
 pub(crate) use evicting::Misses;
 pub use evicting::{missed, remembered_in};
@@ -131,6 +131,8 @@ pub struct Memory {
     pub bloom_bytes: u64,
     /// Exact index and filters, once the window is full.
     pub total_bytes: u64,
+    /// The filter over all windows, which topic scope needs in addition.
+    pub topic_filter_bytes: u64,
 }
 
 /// The filters of one partition, as they are allocated.
@@ -234,6 +236,9 @@ impl Memory {
             exact_peak_bytes: index.peak.saturating_mul(partitions),
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
+            topic_filter_bytes: TopicFilter::bytes_for(
+                asked.ids_per_partition(asked.window()).saturating_mul(partitions).min(MAX_IDS),
+            ),
         }
     }
 }

@@ -39,13 +39,10 @@ impl fmt::Display for CapacityPlan {
             costs(f, "total", memory.total_bytes, "")?;
             self.filters(f, filters)?;
         }
+        let per_id = |bytes| format!("{} per id", per_id(bytes, self.window_ids));
+        costs(f, "and in topic scope", memory.topic_filter_bytes, &per_id(memory.topic_filter_bytes))?;
         section(f, "disk and topic")?;
-        costs(
-            f,
-            "local state",
-            self.disk_bytes,
-            &format!("{} per id", per_id(self.disk_bytes, self.window_ids)),
-        )?;
+        costs(f, "local state", self.disk_bytes, &per_id(self.disk_bytes))?;
         let retention = Duration::from_secs(self.state_topic.retention_seconds);
         costs(
             f,

@@ -86,6 +86,8 @@ fn steady_traffic_has_one_table_and_three_bytes_per_identity() {
     assert_eq!(filter.tables.len(), 1);
     let (bytes, rate) = (bytes_per_id(&filter, held), false_rate(&filter));
     assert!(bytes < 3.3, "{bytes} bytes per identity");
+    let planned = TopicFilter::bytes_for(held) as f64 / held as f64;
+    assert!((planned / bytes - 1.0).abs() < 0.05, "{planned} planned, {bytes} allocated");
     assert!((0.05..0.25).contains(&rate), "{rate}");
     // The traffic ends: the memory follows.
     for hour in 5..9 {
