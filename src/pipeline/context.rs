@@ -43,7 +43,7 @@ pub(crate) struct Context<W: WorkerPorts> {
 }
 
 fn topic_filter(options: &WorkerOptions) -> TopicFilter {
-    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter_bytes())
+    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter(&options.kinds).0)
 }
 
 impl<W: WorkerPorts> Context<W> {
@@ -80,6 +80,11 @@ impl<W: WorkerPorts> Context<W> {
     pub(crate) fn has_all_partitions(&self) -> bool {
         self.known_partitions().all(|id| self.partitions.get(id).is_some())
             || !self.options.keeps(Safeguard::AllPartitions)
+    }
+
+    /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
+    pub(crate) fn missing_elsewhere_ms(&self) -> Option<i64> {
+        self.topic.as_ref().and_then(|topic| topic.filter.missing_ms())
     }
 
     /// Discards the filter over all windows, when there are no windows.

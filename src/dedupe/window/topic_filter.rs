@@ -115,7 +115,7 @@ impl TopicFilter {
     #[must_use]
     pub fn bytes_for(ids: u64) -> u64 {
         // As in `needed`.
-        TagTable::bytes_for(ids + ids / 16 + ids / AGES_PER_WINDOW.unsigned_abs() + ids / 32)
+        TagTable::bytes_for(ids.saturating_add(ids / 16 + ids / AGES_PER_WINDOW.unsigned_abs() + ids / 32))
     }
 
     /// Prefetches what a look-up reads and an insert writes.

@@ -11,7 +11,8 @@ pub mod shortened;
 use std::time::Duration;
 
 use crate::config::{Overflow, size_text};
-use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, Window, WindowBounds, WindowLimits};
+use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, TopicFilter, Window, WindowBounds, WindowLimits};
+use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 
@@ -68,17 +69,27 @@ impl Limits {
         (self.max_ids / self.workers.max(1)).max(1)
     }
 
-    /// Most bytes of the filter over all windows, in topic scope. It takes about three bytes for an id and an index eleven, and it drops
-    /// ids in larger steps.
-    pub(crate) fn topic_filter_bytes(&self) -> u64 {
+    /// Most bytes of the filter over all windows by `window.max_memory`, in topic scope. It takes about three bytes for an id and an
+    /// index eleven, and it drops ids in larger steps.
+    fn memory_of_topic_filter(&self) -> u64 {
         self.max_memory.map_or(u64::MAX, |bytes| bytes / 4)
+    }
+
+    /// Most bytes of the filter over all windows, and the limit that determines them.
+    pub(crate) fn topic_filter(&self, kinds: &Kinds) -> (u64, Limit) {
+        let by_memory = self.memory_of_topic_filter();
+        // Bloom filters hold ids that `window.max_ids` does not count.
+        let has_filters = kinds.iter().any(|kind| kind.window.is_some_and(|window| window.bloom.is_some()));
+        let of_ids = TopicFilter::bytes_for(self.max_ids);
+        let by_ids = if has_filters { u64::MAX } else { of_ids.saturating_add(of_ids / 4) };
+        if by_memory <= by_ids { (by_memory, Limit::Memory) } else { (by_ids, Limit::Ids) }
     }
 
     /// The share of each window when one worker has `windows` of them.
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        let of_filter = if self.is_topic_wide { self.topic_filter_bytes() } else { 0 };
+        let of_filter = if self.is_topic_wide { self.memory_of_topic_filter() } else { 0 };
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| (bytes - of_filter) / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,

@@ -42,7 +42,7 @@ impl WindowLimiter {
     }
 
     /// The status of a window. `missing_ms` is the stream time up to which ids are missing in the filter over all windows, because of
-    /// the limit on memory.
+    /// a limit.
     pub fn status(&self, window: &Window, options: &WorkerOptions, missing_ms: Option<i64>) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
         let by_window = limit.map(|limit| limit_text(limit, window, options));
@@ -78,9 +78,10 @@ impl WindowLimiter {
             }
         }
         let by_filter = shortest_elsewhere(partitions, missing_ms);
+        let limit = options.limits.topic_filter(&options.kinds).1;
         let by_filter = by_filter
-            .filter(|_| !worst.contains_key(&Limit::Memory))
-            .map(|(seconds, of)| (Limit::Memory, of, elsewhere_text(seconds, of.2, options)));
+            .filter(|_| !worst.contains_key(&limit))
+            .map(|(seconds, of)| (limit, of, elsewhere_text(seconds, of.2, options)));
         let by_window = worst.into_iter().map(|(limit, of)| (limit, of, limit_text(limit, of.2, options)));
         let count = partitions.iter().count() as u64;
         for (limit, (partition, kind, window), effect) in by_window.chain(by_filter) {
@@ -114,7 +115,7 @@ impl<W: WorkerPorts> Context<W> {
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.metrics.evicted_ids().inc_by(windows.map(Window::take_evicted).sum());
-        let missing_ms = self.topic.as_ref().and_then(|topic| topic.filter.missing_ms());
+        let missing_ms = self.missing_elsewhere_ms();
         self.limits.log(&self.options, &self.partitions, missing_ms, now);
         Ok(())
     }
@@ -156,7 +157,7 @@ fn shortest_elsewhere(
 fn elsewhere_text(seconds: f64, window: &Window, options: &WorkerOptions) -> String {
     format!(
         "{}: copies in other partitions are found for {} instead of {}",
-        Limit::Memory.setting(&options.limits),
+        options.limits.topic_filter(&options.kinds).1.setting(&options.limits),
         seconds_text(seconds),
         duration_text(window.configured())
     )

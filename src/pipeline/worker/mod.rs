@@ -134,7 +134,7 @@ impl<W: WorkerPorts> Worker<W> {
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
         let Parts { ctx, committer, .. } = parts;
-        let missing_ms = ctx.topic.as_ref().and_then(|topic| topic.filter.missing_ms());
+        let missing_ms = ctx.missing_elsewhere_ms();
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, missing_ms);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
         let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
