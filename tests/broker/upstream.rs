@@ -42,7 +42,10 @@ fn a_hanging_upstream_transaction_is_reported_with_a_command_that_ends_it() {
     set_clock(&clock, 0, 60_000);
     let abort = " abort --topic hangs.raw --partition 1 --start-offset 2";
     wait_until("the command in the log", LIMIT, || running.text().contains(abort).then_some(()));
-    assert!(running.metric(HANGING).unwrap() >= 60.0);
+    // The metrics are published after the log message.
+    wait_until("a minute in the metric", LIMIT, || {
+        running.metric(HANGING).filter(|seconds| *seconds >= 60.0)
+    });
     assert_eq!(running.metric("dedupd_raw_hanging_seconds{partition=\"0\"}"), Some(0.0));
     let note = "a transaction hangs in partition 1 of topic hangs.raw from offset 2 on";
     let page = running.get("/readyz").unwrap();
