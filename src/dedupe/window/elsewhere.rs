@@ -1,7 +1,7 @@
-//! Copies of a record in other partitions: which window to ask, and what its answer means.
+//! Copies of a record in other partitions: the look-up in their windows, and what its result means.
 //!
-//! Each partition has windows of its own. A [`TopicFilter`](super::TopicFilter) holds the identities of all of them, and says in which
-//! ones a record is looked up ([`Window::copy_of`]).
+//! Each partition has windows of its own. A [`TopicFilter`](super::TopicFilter) holds the identities of all of them, and
+//! determines in which ones a record is looked up ([`Window::copy_of`]).
 //!
 //! The partitions of a backlog are not read evenly: a record can be decided after a copy with a later stream time. So a copy
 //! counts when the two stream times differ by at most the length of the window, in either direction.

@@ -1,7 +1,7 @@
 //! The partitions in which an identity may have an owner (`dedupe.scope = "topic"`).
 //!
 //! Each partition has windows of its own. This filter holds the identities of all of them, in about three bytes each, so that
-//! only the windows are asked that may hold a copy: for a new identity usually none, for a copy usually one.
+//! an identity is looked up only in the windows that may hold a copy: usually in none if it is new, in one if it is a copy.
 //!
 //! An identity has an entry in a table: a tag from its hash, its partition modulo 32, and its age: the slice of stream time in which it
 //! arrived, modulo 8. A look-up reads one cache line per table; there is one table, and while the traffic grows some smaller ones,
@@ -15,14 +15,14 @@
 //!
 //! An entry counts from the arrival of its identity, or from the horizon if that is later.
 //!
-//! A limit on the memory ends the oldest ages earlier. [`TopicFilter::missing_ms`] says which owners are not found because of it.
+//! A limit on the memory ends the oldest ages earlier. [`TopicFilter::missing_ms`] is the time up to which owners are not found because of it.
 
 use std::time::Duration;
 
 use super::index::IndexKey;
 use crate::dedupe::coordinates::PartitionId;
 use crate::dedupe::identity::Identity;
-use tags::{AGES, AgeSet, GROUPS, TagTable};
+use tags::{AGES, AgeSet, GROUPS, TagTable, has};
 
 mod tags;
 
@@ -169,38 +169,37 @@ impl TopicFilter {
     fn age_of(&mut self, ms: i64) -> usize {
         let (newest, length) = (self.newest, self.age_ms);
         let Some(times) = self.ages.get_mut(newest) else { return newest };
-        if ms < times.begin_ms {
-            return self.older_age_of(ms);
-        }
         if times.begin_ms == 0 {
             // Owners from before any time was known count as arrived at the first time that becomes known.
             times.begin_ms = ms;
         }
-        if ms - times.begin_ms >= length && self.begin_age(ms) {
-            return self.newest;
-        }
-        if let Some(times) = self.ages.get_mut(newest) {
+        let begin_ms = times.begin_ms;
+        let age = if ms < begin_ms {
+            self.older_age_of(ms)
+        } else if ms - begin_ms >= length && self.begin_age(ms) {
+            self.newest
+        } else {
+            newest
+        };
+        if let Some(times) = self.ages.get_mut(age) {
             times.last_ms = times.last_ms.max(ms);
         }
-        newest
+        age
     }
 
     /// The age before the newest one that has this time; the oldest one if all are later.
     #[cold]
-    fn older_age_of(&mut self, ms: i64) -> usize {
+    fn older_age_of(&self, ms: i64) -> usize {
         let mut age = self.newest;
         for _ in 1..AGES {
             let before = (age + AGES - 1) % AGES;
-            if (self.live >> before) & 1 == 0 {
+            if !has(self.live, before) {
                 break;
             }
             age = before;
             if self.ages.get(age).is_some_and(|times| times.begin_ms <= ms) {
                 break;
             }
-        }
-        if let Some(times) = self.ages.get_mut(age) {
-            times.last_ms = times.last_ms.max(ms);
         }
         age
     }
@@ -210,7 +209,7 @@ impl TopicFilter {
     fn begin_age(&mut self, ms: i64) -> bool {
         let next = (self.newest + 1) % AGES;
         let live = self.live;
-        let Some(times) = self.ages.get_mut(next).filter(|_| (live >> next) & 1 == 0) else { return false };
+        let Some(times) = self.ages.get_mut(next).filter(|_| !has(live, next)) else { return false };
         *times = AgeTimes { begin_ms: ms, last_ms: 0 };
         if let Some((table, _)) = self.tables.last_mut() {
             // Entries of the age that had the number before would count again.
@@ -261,8 +260,8 @@ impl TopicFilter {
             return true;
         }
         let last_ms = |age: &usize| self.ages.get(*age).map_or(0, |times| times.last_ms);
-        let of_table = |age: &usize| (self.live >> age) & 1 == 1;
-        let Some(oldest) = (0..AGES).filter(of_table).min_by_key(last_ms) else { return false };
+        let live = (0..AGES).filter(|age| has(self.live, *age));
+        let Some(oldest) = live.min_by_key(last_ms) else { return false };
         let ended_ms = last_ms(&oldest);
         if oldest == self.newest && !self.begin_age(ended_ms) {
             return false;
@@ -276,9 +275,8 @@ impl TopicFilter {
     /// Capacity that is needed when the traffic stays the same: for a window, the age that is over next, and 1/32 more.
     fn needed(&self) -> u64 {
         let ids: u64 = self.tables.iter().map(|(table, _)| table.ids(self.live)).sum();
-        let is_live = |age: &usize| (self.live >> age) & 1 == 1;
-        let begins =
-            (0..AGES).filter(is_live).filter_map(|age| self.ages.get(age)).map(|times| times.begin_ms);
+        let live = self.ages.iter().enumerate().filter(|(age, _)| has(self.live, *age));
+        let begins = live.map(|(_, times)| times.begin_ms);
         let last = self.ages.iter().map(|times| times.last_ms).max().unwrap_or(0);
         let span = last.saturating_sub(begins.min().unwrap_or(0)).max(1).unsigned_abs();
         let whole =

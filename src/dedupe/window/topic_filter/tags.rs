@@ -24,6 +24,11 @@ pub(super) const GROUPS: u32 = 1 << AGE_SHIFT;
 /// A set of ages, as bits.
 pub(super) type AgeSet = u8;
 
+#[inline]
+pub(super) fn has(ages: AgeSet, age: usize) -> bool {
+    (ages >> age) & 1 == 1
+}
+
 /// The table. It does not grow.
 #[derive(Debug)]
 pub(super) struct TagTable {
@@ -44,8 +49,7 @@ pub(super) struct TagTable {
 impl TagTable {
     /// An empty table for `capacity` identities.
     pub fn new(capacity: u64) -> Self {
-        let buckets = (capacity.saturating_mul(32) / (u64::from(PLACES) * USED)).saturating_add(1);
-        let buckets = usize::try_from(buckets).unwrap_or(usize::MAX);
+        let buckets = usize::try_from(buckets_for(capacity)).unwrap_or(usize::MAX);
         let entries = vec![0u16; buckets.saturating_add(1).saturating_mul(size_of::<Bucket>() / 2)];
         let aligned = entries.as_ptr().align_offset(size_of::<Bucket>());
         Self { entries, aligned, buckets, capacity, ids: [0; AGES], room: capacity, to_clean: buckets }
@@ -53,12 +57,12 @@ impl TagTable {
 
     /// Bytes of a table of this capacity.
     pub fn bytes_for(capacity: u64) -> u64 {
-        (capacity.saturating_mul(32) / (u64::from(PLACES) * USED)).saturating_add(2).saturating_mul(64)
+        buckets_for(capacity).saturating_add(1).saturating_mul(size_of::<Bucket>() as u64)
     }
 
     /// The capacity of a table of these bytes.
     pub fn capacity_in(bytes: u64) -> u64 {
-        (bytes / 64).saturating_sub(2).saturating_mul(u64::from(PLACES) * USED) / 32
+        (bytes / size_of::<Bucket>() as u64).saturating_sub(2).saturating_mul(u64::from(PLACES) * USED) / 32
     }
 
     pub fn capacity(&self) -> u64 {
@@ -67,7 +71,7 @@ impl TagTable {
 
     /// Identities of these ages.
     pub fn ids(&self, ages: AgeSet) -> u64 {
-        self.ids.iter().enumerate().filter(|(age, _)| (ages >> age) & 1 == 1).map(|(_, ids)| ids).sum()
+        self.ids.iter().enumerate().filter(|(age, _)| has(ages, *age)).map(|(_, ids)| ids).sum()
     }
 
     #[inline]
@@ -100,9 +104,10 @@ impl TagTable {
     fn clean_next(&mut self, ages: AgeSet) {
         let (at, ids) = (self.to_clean, &mut self.ids);
         self.to_clean += 1;
-        let buckets: &mut [Bucket] =
-            self.entries.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
-        buckets.get_mut(at).into_iter().for_each(|bucket| remove_others(bucket, ages, ids));
+        let bucket = buckets_mut(&mut self.entries, self.aligned).get_mut(at);
+        if let Some(bucket) = bucket {
+            remove_others(bucket, ages, ids);
+        }
     }
 
     pub fn memory_bytes(&self) -> u64 {
@@ -114,11 +119,6 @@ impl TagTable {
     fn first(&self, position: TablePosition) -> usize {
         let (_, high) = position.first.carrying_mul(self.buckets as u64, 0);
         usize::try_from(high).unwrap_or(usize::MAX)
-    }
-
-    #[inline]
-    fn next(&self, at: usize) -> usize {
-        if at + 1 < self.buckets { at + 1 } else { 0 }
     }
 
     #[inline]
@@ -143,13 +143,13 @@ impl TagTable {
             // Without branches, so that the compiler compares many entries at once.
             if bucket.iter().fold(false, |any, entry| any | has_tag(entry)) {
                 let [places @ .., _] = bucket;
-                let known = places.iter().filter(|entry| has_tag(entry) && (ages >> age(**entry)) & 1 == 1);
+                let known = places.iter().filter(|entry| has_tag(entry) && has(ages, age(**entry)));
                 found = known.fold(found, |found, entry| found | 1 << (u32::from(*entry) % GROUPS));
             }
             if passed(bucket) & ages == 0 {
                 break;
             }
-            at = self.next(at);
+            at = next(at, self.buckets);
         }
         found
     }
@@ -168,8 +168,7 @@ impl TagTable {
         #[expect(clippy::cast_possible_truncation, reason = "ages and groups have 3 and 5 bits")]
         let entry = tag(position) | ((new << AGE_SHIFT) as u16) | ((group % GROUPS) as u16);
         let (mut at, count) = (self.first(position), self.buckets);
-        let buckets: &mut [Bucket] =
-            self.entries.get_mut(self.aligned..).unwrap_or_default().as_chunks_mut().0;
+        let buckets = buckets_mut(&mut self.entries, self.aligned);
         while let Some(bucket) = buckets.get_mut(at) {
             if used(bucket) == PLACES {
                 remove_others(bucket, ages, &mut self.ids);
@@ -182,9 +181,25 @@ impl TagTable {
                 return;
             }
             *last |= 1 << (PASSED_SHIFT + u32::try_from(new).unwrap_or(0));
-            at = if at + 1 < count { at + 1 } else { 0 };
+            at = next(at, count);
         }
     }
+}
+
+/// Number of buckets for this capacity; at least one of them always has room.
+fn buckets_for(capacity: u64) -> u64 {
+    (capacity.saturating_mul(32) / (u64::from(PLACES) * USED)).saturating_add(1)
+}
+
+#[inline]
+fn buckets_mut(entries: &mut [u16], aligned: usize) -> &mut [Bucket] {
+    entries.get_mut(aligned..).unwrap_or_default().as_chunks_mut().0
+}
+
+/// The bucket behind this one, of `count`.
+#[inline]
+fn next(at: usize, count: usize) -> usize {
+    if at + 1 < count { at + 1 } else { 0 }
 }
 
 /// Removes the entries of all ages but these, and subtracts them from the numbers of entries of each age.
@@ -194,7 +209,7 @@ fn remove_others(bucket: &mut Bucket, ages: AgeSet, ids: &mut [u64; AGES]) {
     let [places @ .., last] = bucket;
     let mut free = places.iter_mut();
     for entry in old.iter().take(usize::from(used)) {
-        if (ages >> age(*entry)) & 1 == 0 {
+        if !has(ages, age(*entry)) {
             ids.get_mut(age(*entry)).into_iter().for_each(|ids| *ids = ids.saturating_sub(1));
         } else if let Some(place) = free.next() {
             *place = *entry;

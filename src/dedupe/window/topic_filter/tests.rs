@@ -185,7 +185,7 @@ fn a_limit_on_the_memory_ends_the_oldest_ages_first() {
 
 proptest! {
     /// Against a map: every owner whose distance to the record is within the window, and that is not older than the window at the
-    /// horizon, is found; and so is every one within the window in the record's own partition, where the filter says that it is.
+    /// horizon, is found; and so is every one within the window in the record's own partition, where the filter covers it.
     #[test]
     fn no_owner_that_counts_is_missed(
         steps in prop::collection::vec((0u64..40, 0u32..70, -20i64..900, 0i64..30, 1u64..3_000), 1..300),
