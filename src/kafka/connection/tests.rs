@@ -1,0 +1,60 @@
+use super::*;
+
+#[test]
+fn a_rejection_is_distinguished_from_a_closed_connection() {
+    for (reason, rejected) in [
+        ("SASL authentication error: Authentication failed: Invalid username or password", Some(true)),
+        ("SASL authentication error: SaslAuthenticateRequest failed: Local: Broker transport failure", None),
+        (
+            "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported \
+             mechanisms:  (after 2ms in state AUTH_HANDSHAKE)",
+            None,
+        ),
+        (
+            "SASL X mechanism handshake failed: Broker: Unsupported SASL mechanism: broker's supported \
+             mechanisms: PLAIN (after 2ms in state AUTH_HANDSHAKE)",
+            Some(true),
+        ),
+        (
+            "ssl://b:1/1: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed",
+            Some(true),
+        ),
+        (
+            "ssl://b:1/1: Receive failed: error:0A00045C:SSL routines::tlsv13 alert certificate required",
+            Some(true),
+        ),
+        (
+            "ssl://b:1/1: SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
+            Some(false),
+        ),
+        ("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", Some(false)),
+        ("ssl://b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", None),
+        ("b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)", None),
+    ] {
+        assert_eq!(classify(reason).map(|it| it.refused), rejected, "{reason}");
+    }
+}
+
+#[test]
+fn a_rejection_is_not_replaced_by_its_consequences() {
+    let last = LastProblem::default();
+    last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)");
+    assert!(!last.latest().unwrap().refused);
+    last.record("SASL authentication error: Authentication failed");
+    last.record("b:1/1: Disconnected: connection closed by peer (after 0ms in state UP)");
+    assert!(last.latest().unwrap().refused);
+    last.clear();
+    assert_eq!(last.latest(), None);
+}
+
+#[test]
+fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
+    let explained = |texts: &[&str]| {
+        explanation(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), "b:1", &[])
+    };
+    let rejected = "SASL authentication error: Authentication failed";
+    let closed = "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)";
+    assert_eq!(explained(&[closed, "x"]), Some(format!("{REQUIRES_TLS} ({closed})")));
+    assert!(explained(&[rejected, closed]).unwrap().ends_with(&format!("({rejected})")));
+    assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
+}
