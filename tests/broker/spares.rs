@@ -11,10 +11,6 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// The session timeout of the instances, and the longest additional time without an active one.
 const TAKEOVER: Duration = Duration::from_secs(6 + 3);
 
-fn has_role(process: &Running, role: &str) -> bool {
-    process.metric(&format!("dedupd_role{{role=\"{role}\"}}")) == Some(1.0)
-}
-
 /// The number of its assignments and revocations.
 fn rebalances(process: &Running) -> u64 {
     let page = process.get("/metrics").expect("the metrics page");
@@ -25,10 +21,10 @@ fn rebalances(process: &Running) -> u64 {
 fn wait_one_active(processes: &[&Running]) -> usize {
     wait_until("one active instance, the others spares", LIMIT, || {
         let active: Vec<usize> =
-            (0..processes.len()).filter(|at| has_role(processes[*at], "active")).collect();
+            (0..processes.len()).filter(|at| processes[*at].has_role("active")).collect();
         let [active] = active[..] else { return None };
         let all = processes[active].metric("dedupd_partitions{state=\"running\"}") == Some(PARTITIONS as f64);
-        let spares = processes.iter().filter(|process| has_role(process, "spare") && process.is_ready());
+        let spares = processes.iter().filter(|process| process.has_role("spare") && process.is_ready());
         (all && spares.count() == processes.len() - 1).then_some(active)
     })
 }
@@ -50,7 +46,7 @@ fn a_spare_takes_over_after_kill_9_and_the_killed_instance_returns_as_a_spare() 
     let before = rebalances(&running[0]);
     let start = monotonic();
     while start.elapsed() < Duration::from_secs(20) {
-        assert!(has_role(&running[0], "active") && has_role(&running[1], "spare"));
+        assert!(running[0].has_role("active") && running[1].has_role("spare"));
         std::thread::sleep(Duration::from_millis(500));
     }
     assert_eq!([before, 0, 0], [0, 1, 2].map(|at| rebalances(&running[at])));
@@ -65,7 +61,7 @@ fn a_spare_takes_over_after_kill_9_and_the_killed_instance_returns_as_a_spare() 
         assert!(killed.elapsed() < TAKEOVER, "{:?}", killed.elapsed());
         running[active] = sidecars[active].start();
         wait_until("the killed instance to be a spare", LIMIT, || {
-            has_role(&running[active], "spare").then_some(())
+            running[active].has_role("spare").then_some(())
         });
     }
     load.finish();
@@ -85,7 +81,7 @@ fn a_clean_stop_hands_over_at_once() {
         let active = start("a");
         active.wait_running(PARTITIONS, LIMIT);
         let spare = start("b");
-        wait_until("the spare", LIMIT, || has_role(&spare, "spare").then_some(()));
+        wait_until("the spare", LIMIT, || spare.has_role("spare").then_some(()));
         load.more(2_000);
         let stopped = monotonic();
         active.signal("TERM");
@@ -230,7 +226,7 @@ fn an_instance_waits_until_those_of_partition_scope_have_left() {
     });
     assert_eq!(old[1].stop(), Some(0));
     let new = pipe.sidecar("b").start();
-    wait_until("the new instance to be a spare", LIMIT, || has_role(&new, "spare").then_some(()));
+    wait_until("the new instance to be a spare", LIMIT, || new.has_role("spare").then_some(()));
     old[0].wait_running(PARTITIONS, LIMIT);
     load.more(4_000);
     assert_eq!(rebalances(&new), 0);
@@ -274,7 +270,7 @@ fn a_spare_takes_over_a_topic_that_has_grown() {
     let a = pipe.sidecar("a").start();
     a.wait_running(3, LIMIT);
     let b = pipe.sidecar("b").start();
-    wait_until("the spare", LIMIT, || has_role(&b, "spare").then_some(()));
+    wait_until("the spare", LIMIT, || b.has_role("spare").then_some(()));
     kafka.grow_topic(&pipe.raw, PARTITIONS);
     a.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 2_000);
@@ -332,7 +328,7 @@ fn a_dynamic_member_waits_until_the_group_has_removed_its_former_one() {
     let page = wait_until("the reason for not being ready", LIMIT, || {
         again.get("/readyz").filter(|page| page.contains("has removed the former member"))
     });
-    assert!(page.starts_with("HTTP/1.1 503") && has_role(&again, "joining"), "{page}");
+    assert!(page.starts_with("HTTP/1.1 503") && again.has_role("joining"), "{page}");
     again.wait_running(PARTITIONS, LIMIT);
     assert!(killed.elapsed() < TAKEOVER, "{:?}\n{}", killed.elapsed(), again.text());
     load.finish();

@@ -246,6 +246,11 @@ impl Running {
         self.get("/readyz").is_some_and(|page| page.starts_with("HTTP/1.1 200"))
     }
 
+    /// Whether it has this role: joining, active or spare.
+    pub fn has_role(&self, role: &str) -> bool {
+        self.metric(&format!("dedupd_role{{role=\"{role}\"}}")) == Some(1.0)
+    }
+
     /// Waits until it is ready. Otherwise panics with its log.
     pub fn wait_ready(&self, limit: Duration) {
         let start = monotonic();

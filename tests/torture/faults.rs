@@ -202,9 +202,7 @@ impl<'a> Faults<'a> {
     fn is_active(&self, at: usize) -> bool {
         let instance = &self.instances[at];
         let Some(process) = &instance.running else { return false };
-        self.scope == Scope::Partition
-            || instance.condition == Condition::Up
-                && process.metric("dedupd_role{role=\"active\"}") == Some(1.0)
+        self.scope == Scope::Partition || instance.condition == Condition::Up && process.has_role("active")
     }
 
     /// The active instance in topic scope.

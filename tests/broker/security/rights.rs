@@ -87,9 +87,7 @@ fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Si
 fn wait_second(running: &Running, scope: Scope) {
     match scope {
         Scope::Partition => running.wait_running(2, Duration::from_mins(1)),
-        Scope::Topic => wait_until("the spare", LIMIT, || {
-            (running.metric("dedupd_role{role=\"spare\"}") == Some(1.0)).then_some(())
-        }),
+        Scope::Topic => wait_until("the spare", LIMIT, || running.has_role("spare").then_some(())),
     }
 }
 
