@@ -220,8 +220,9 @@ fn after_an_outage_transactions_have_their_configured_size_again_with_slow_commi
     assert_eq!(reduced(&running), Some(0.0));
     // The outage: nothing is written, and each transaction times out.
     proxy.drop_requests(api::PRODUCE, usize::MAX);
-    let small = |limit: &f64| (1.0..RECORDS as f64 / 16.0).contains(limit);
-    let limit = wait_until("small transactions", LIMIT, || reduced(&running).filter(small));
+    // Each halving takes the transaction timeout and a new producer, whose requests are late too.
+    let small = |limit: &f64| (1.0..=RECORDS as f64 / 8.0).contains(limit);
+    let limit = wait_until("small transactions", LIMIT * 3, || reduced(&running).filter(small));
     proxy.heal();
     late();
     let began = dedupd::clock::monotonic();
