@@ -1,8 +1,10 @@
-//! `dedupd rekey` compared with a plain copy, and the latency that it adds: `cargo bench --bench rekey`.
+//! `dedupd rekey` compared with two plain copies, and the latency that it adds: `cargo bench --bench rekey`.
 //!
-//! The copy is a consumer and a threaded producer of the Rust client without transactions, and keeps the partition of each record.
-//! Copy and rekey run alternately on one broker and one source topic, each with a new group and target. A rate is that of the end
-//! offsets of the target, because both commit offsets only once per second. The first round is not counted.
+//! A copy is a consumer and a threaded producer of the Rust client without transactions. The first copy changes nothing. The second
+//! one writes what rekey writes: another partition, and a header that names the source; the difference between the two is what
+//! these cost in the client library. The three run in turns on one broker and one source topic, each with a new group and target.
+//! A rate is that of the end offsets of the target, because all commit offsets only once per second. The first round is not
+//! counted.
 //! `DEDUPD_BENCH_RECORDS` (default 2 million), `DEDUPD_BENCH_ROUNDS` (default 5), `DEDUPD_BENCH_SHAPES` (default `be`, as in
 //! `end_to_end`), `DEDUPD_BENCH_RATE` (default 1,000 records/s) and `DEDUPD_BENCH_SECONDS` (default 30) set the size.
 #![allow(
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 use dedupd::clock::monotonic;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{BorrowedHeaders, Message};
+use rdkafka::message::{BorrowedHeaders, Header, Message};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -33,7 +35,7 @@ use support::{broker, machine, median, quantile, setting};
 
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(5);
-/// Environment variable of the child process that copies: servers, source and target.
+/// Environment variable of the child process that copies: servers, source, target and a [`Copies`].
 const COPY: &str = "DEDUPD_BENCH_COPY";
 /// Records sent in this time are not counted for the latency.
 const WARM_UP: Duration = Duration::from_secs(5);
@@ -41,7 +43,8 @@ const WARM_UP: Duration = Duration::from_secs(5);
 fn main() {
     if let Ok(copy) = std::env::var(COPY) {
         let names: Vec<&str> = copy.split(' ').collect();
-        run_copy(names[0], names[1], names[2]);
+        let copies = if names[3] == Copies::Unchanged.name() { Copies::Unchanged } else { Copies::Moved };
+        run_copy(names[0], names[1], names[2], copies);
     }
     println!("{}", machine());
     let kafka = broker();
@@ -52,8 +55,26 @@ fn main() {
     latency(&kafka);
 }
 
+/// What a copy does with a record.
+#[derive(Clone, Copy, PartialEq)]
+enum Copies {
+    /// The same bytes in the same partition.
+    Unchanged,
+    /// With a header that names the source, in a partition that follows from the value.
+    Moved,
+}
+
+impl Copies {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unchanged => "copy",
+            Self::Moved => "moving-copy",
+        }
+    }
+}
+
 /// Copies until the process is killed.
-fn run_copy(servers: &str, from: &str, to: &str) -> ! {
+fn run_copy(servers: &str, from: &str, to: &str, copies: Copies) -> ! {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", servers);
     let consumer: BaseConsumer = client
@@ -80,6 +101,13 @@ fn run_copy(servers: &str, from: &str, to: &str) -> ! {
             headers: message.headers().map(BorrowedHeaders::detach),
             delivery_opaque: (),
         };
+        if copies == Copies::Moved {
+            let source = format!("{from}/{}@{}", message.partition(), message.offset());
+            let header = Header { key: "dedupd.source", value: Some(&source) };
+            record.headers = Some(record.headers.unwrap_or_default().insert(header));
+            let hash = crc32fast::hash(message.payload().unwrap_or_default());
+            record.partition = i32::try_from(hash % PARTITIONS.unsigned_abs()).ok();
+        }
         while let Err((error, returned)) = producer.send(record) {
             let full = error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull);
             assert!(full, "cannot send: {error}");
@@ -89,7 +117,7 @@ fn run_copy(servers: &str, from: &str, to: &str) -> ! {
     }
 }
 
-/// Measures copy and rekey with records of one shape.
+/// Measures both copies and rekey with records of one shape.
 fn compare(kafka: &Kafka, letter: char, shape: Shape) {
     let from = format!("bench.{letter}");
     let traffic = Traffic {
@@ -104,41 +132,48 @@ fn compare(kafka: &Kafka, letter: char, shape: Shape) {
     kafka.create_topic(&from, usize::try_from(PARTITIONS).unwrap(), &[]);
     fill(kafka, &from, traffic);
     println!("\n({letter}) {}: {} records, {PARTITIONS} partitions", shape.name(), traffic.records);
-    let mut rates: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
-    let mut spent: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    let contestants = [Some(Copies::Unchanged), Some(Copies::Moved), None];
+    let names = contestants.map(|copies| copies.map_or("rekey", Copies::name));
+    let mut rates = contestants.map(|_| Vec::new());
+    let mut spent = contestants.map(|_| Vec::new());
     for round in 0..=setting("DEDUPD_BENCH_ROUNDS", 5) {
-        let copy = measure(kafka, &from, &format!("{from}.copy.{round}"), traffic.records, |to| {
-            let mut command = child::tied(std::env::current_exe().unwrap());
-            command.env(COPY, format!("{} {from} {to}", kafka.bootstrap()));
-            child::spawn(command)
-        });
-        let rekey = measure(kafka, &from, &format!("{from}.rekey.{round}"), traffic.records, |to| {
-            child::spawn(rekey(kafka, &from, to, shape.id_source()).0)
-        });
-        let counted = if round == 0 { "warm-up, not counted" } else { "" };
-        println!(
-            "round {round}: copy {:.0}, rekey {:.0} records/s, ratio {:.2} {counted}",
-            copy.0,
-            rekey.0,
-            rekey.0 / copy.0
-        );
-        for (place, run) in [copy, rekey].into_iter().enumerate().filter(|_| round > 0) {
-            rates[place].push(run.0);
-            spent[place].push(run.1);
+        for (place, copies) in contestants.into_iter().enumerate() {
+            let to = format!("{from}.{}.{round}", names[place]);
+            let (rate, cpu) = measure(kafka, &from, &to, traffic.records, |to| {
+                child::spawn(copies.map_or_else(
+                    || rekey(kafka, &from, to, shape.id_source()).0,
+                    |copies| copy(kafka, &from, to, copies),
+                ))
+            });
+            let counted = if round == 0 { ", warm-up, not counted" } else { "" };
+            println!("round {round}: {:<11} {rate:>10.0} records/s{counted}", names[place]);
+            if round > 0 {
+                rates[place].push(rate);
+                spent[place].push(cpu);
+            }
         }
     }
-    for (name, [copies, rekeys]) in [("records/s", rates), ("client CPU, µs per record", spent)] {
-        let ratios: Vec<f64> = copies.iter().zip(&rekeys).map(|(copy, rekey)| rekey / copy).collect();
-        println!(
-            "{name:<26} copy {:>10.2}, rekey {:>10.2}, ratio {:.2} ({:.2} to {:.2})",
-            median(&copies),
-            median(&rekeys),
-            median(&ratios),
-            quantile(&ratios, 0.0),
-            quantile(&ratios, 1.0)
-        );
+    for (what, figures) in [("records/s", rates), ("client CPU, µs per record", spent)] {
+        let [.., rekey] = &figures;
+        println!("{what}: rekey {:.2}", median(rekey));
+        for (name, of) in names.iter().zip(&figures[..2]) {
+            let ratios: Vec<f64> = rekey.iter().zip(of).map(|(rekey, other)| rekey / other).collect();
+            let [least, most] = [0.0, 1.0].map(|q| quantile(&ratios, q));
+            println!(
+                "  {name} {:.2}; rekey {:.2} times this ({least:.2} to {most:.2})",
+                median(of),
+                median(&ratios)
+            );
+        }
     }
     kafka.delete_topic(&from);
+}
+
+/// A command that copies.
+fn copy(kafka: &Kafka, from: &str, to: &str, copies: Copies) -> std::process::Command {
+    let mut command = child::tied(std::env::current_exe().unwrap());
+    command.env(COPY, format!("{} {from} {to} {}", kafka.bootstrap(), copies.name()));
+    command
 }
 
 /// A command that rekeys, and its port.
