@@ -3,13 +3,13 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test quick torture check bench setup setup-build
+.PHONY: help demo demo-kafka test integration quick torture check bench setup setup-build
 
 # The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
-# broker. All others are fast and run first.
+# broker. All others are fast and run first. `make integration` runs those that need more programs.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
 SLOW   := mock_broker broker torture
-FAST   := $(filter-out $(SLOW),$(TESTS))
+FAST   := $(filter-out $(SLOW) integration,$(TESTS))
 THREADS := 4
 
 help: ## list the targets
@@ -27,6 +27,10 @@ test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	cargo test --workspace --all-features --lib --bins $(addprefix --test ,$(FAST))
 	cargo test --workspace --all-features --doc
 	cargo test --workspace --all-features $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
+
+integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, containers, Helm (downloads 500 MB)
+	@scripts/setup integration
+	cargo test --workspace --all-features --test integration -- --test-threads=2
 
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check

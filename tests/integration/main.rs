@@ -1,0 +1,12 @@
+//! Tests with other systems than Apache Kafka: schema registries, OIDC providers, KDCs, containers and charts.
+//!
+//! `make integration` installs these systems (`scripts/setup integration`, in `.integration`) and runs the tests. `make test` does not.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
