@@ -270,3 +270,32 @@ fn no_command_prints_the_value_of_a_wrong_property() {
         }
     }
 }
+
+#[test]
+fn completions_and_man_pages_contain_every_command() {
+    let dedupd = |arguments: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_dedupd")).args(arguments).output().unwrap()
+    };
+    let help = String::from_utf8(dedupd(&["--help"]).stdout).unwrap();
+    let listed = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let commands: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 8, "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = String::from_utf8(dedupd(&["completions", shell]).stdout).unwrap();
+        for word in commands.iter().chain(["bootstrap-servers"].iter()) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let written = dedupd(&["man", "--to", dir.path().to_str().unwrap()]);
+    assert!(written.status.success(), "{written:?}");
+    let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        assert!(page(&format!("dedupd-{command}.1")).contains(".SH"), "{command}");
+    }
+    assert!(page("dedupd-run.1").contains("bootstrap"));
+    let missing = dedupd(&["man", "--to", "/nonexistent/folder"]);
+    assert_eq!(missing.status.code(), Some(1));
+    let message = String::from_utf8(missing.stderr).unwrap();
+    assert!(message.contains("the man pages cannot be written to /nonexistent/folder"), "{message}");
+}

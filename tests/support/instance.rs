@@ -24,6 +24,8 @@ pub struct Sidecar {
     pub state_dir: PathBuf,
     pub environment: Vec<(String, String)>,
     pub workers: usize,
+    /// The binary. The default is the build under test.
+    pub program: PathBuf,
     pub config: Option<PathBuf>,
     /// Maximum size of each file that it writes.
     pub file_limit: Option<u64>,
@@ -46,6 +48,7 @@ impl Sidecar {
             state_dir: dir.join(format!("state-{instance}")),
             environment: quick.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             workers: 1,
+            program: PathBuf::from(env!("CARGO_BIN_EXE_dedupd")),
             config: None,
             file_limit: None,
         }
@@ -112,12 +115,13 @@ impl Sidecar {
     /// Starts the process.
     pub fn start(&self) -> Running {
         let port = free_port();
-        let program = env!("CARGO_BIN_EXE_dedupd");
-        let mut command = child::tied(if self.file_limit.is_some() { "sh" } else { program });
+        let program = self.program.as_path();
+        let shell = Path::new("sh");
+        let mut command = child::tied(if self.file_limit.is_some() { shell } else { program });
         if let Some(bytes) = self.file_limit {
             // With the signal ignored, the write fails as on a full disk. The unit is 512 bytes.
             let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", bytes / 512);
-            command.args(["-c", &limited, "sh", program]);
+            command.args(["-c", &limited, "sh"]).arg(program);
         }
         command
             .args(["run", "--bootstrap-servers", &self.bootstrap, "--raw", &self.raw, "--clean", &self.clean])

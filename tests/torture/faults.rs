@@ -1,5 +1,6 @@
 //! Kills and freezes of instances and brokers, sequentially and at the same time.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
@@ -73,9 +74,14 @@ impl<'a> Faults<'a> {
         };
         let sidecar = |name| Sidecar { workers: recipe.workers, ..pipe.sidecar(name).scoped(recipe.scope) };
         let sidecars: Vec<Sidecar> = names.map(|name| configured(sidecar(name))).collect();
-        let instance = |sidecar: &Sidecar| {
-            let sidecar = sidecar.clone();
-            Process::start(format!("instance {}", sidecar.instance), move || sidecar.start())
+        let instance = |(at, sidecar): (usize, &Sidecar)| {
+            let own = sidecar.clone();
+            let other = recipe.other.clone().map(|program| Sidecar { program, ..own.clone() });
+            let starts = Cell::new(at);
+            Process::start(format!("instance {}", own.instance), move || {
+                let start = starts.replace(starts.get() + 1);
+                other.as_ref().filter(|_| start.is_multiple_of(2)).unwrap_or(&own).start()
+            })
         };
         Self {
             random: fastrand::Rng::with_seed(recipe.seed.rotate_left(32)),
@@ -85,7 +91,7 @@ impl<'a> Faults<'a> {
             after: None,
             pending_kill: None,
             nodes,
-            instances: sidecars.iter().map(instance).collect(),
+            instances: sidecars.iter().enumerate().map(instance).collect(),
             rekeys: RekeyFaults::start(pipe, recipe),
             brokers: vec![Condition::Up; nodes.len()],
             sidecars,

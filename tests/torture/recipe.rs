@@ -23,6 +23,8 @@ pub struct Plan {
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
     /// `FOREIGN`, `SIDES` (partitions), `SCOPE` (`topic` or `partition`) and `REKEY` (processes, 0 without it).
     fixed: Fixed,
+    /// `OTHER`: the binary of another build. Every second start of an instance uses it, as during a rolling upgrade.
+    other: Option<PathBuf>,
     /// `TORTURE_DIR`: the directory for results and the logs of failed rounds.
     pub dir: PathBuf,
 }
@@ -60,7 +62,8 @@ impl Plan {
                 scope: None,
                 rekeys: None,
             };
-            return Self { seed: 20_261_122, rounds: 2, duration: Duration::from_secs(30), fixed, dir };
+            let duration = Duration::from_secs(30);
+            return Self { seed: 20_261_122, rounds: 2, duration, fixed, other: None, dir };
         }
         let fixed = Fixed {
             instances: variable("INSTANCES"),
@@ -81,6 +84,7 @@ impl Plan {
             rounds: variable("ROUNDS").unwrap_or(10),
             duration: humantime::parse_duration(&duration).unwrap_or_else(|e| panic!("DURATION: {e}")),
             fixed,
+            other: variable("OTHER"),
             dir: variable::<String>("TORTURE_DIR").map_or(dir, PathBuf::from),
         }
     }
@@ -116,6 +120,8 @@ pub struct Recipe {
     pub scope: Scope,
     /// Processes of `rekey` between the source topics and raw; 0 without source topics.
     pub rekeys: usize,
+    /// The binary of every second start of an instance.
+    pub other: Option<PathBuf>,
 }
 
 impl Recipe {
@@ -156,6 +162,7 @@ impl Recipe {
             side_partitions: if rekeys > 0 { 0 } else { side_partitions },
             scope,
             rekeys,
+            other: plan.other.clone(),
         }
     }
 
@@ -169,10 +176,11 @@ impl Recipe {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
         let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
+        let other = self.other.as_ref().map_or(String::new(), |path| format!(" OTHER={}", path.display()));
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
              BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
-             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} REKEY={rekeys}",
+             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} REKEY={rekeys}{other}",
             scope.name()
         )
     }
@@ -203,10 +211,10 @@ impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
         let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
-        let scope = scope.name();
+        let (scope, builds) = (scope.name(), if self.other.is_some() { " of two builds" } else { "" });
         write!(
             f,
-            "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers, {brokers} brokers, \
+            "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers{builds}, {brokers} brokers, \
              {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
              upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
              partitions, {rekeys} processes of rekey before it"
