@@ -11,6 +11,7 @@ mod generate;
 mod plan;
 mod rekey;
 mod service;
+mod shell;
 mod state;
 
 use clap::error::{ContextKind, ContextValue};
@@ -23,6 +24,7 @@ pub(crate) use generate::{Bytes, GenerateArgs};
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
 pub use rekey::RekeyArgs;
 pub use service::{LogFormat, ServiceArgs};
+pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 
@@ -64,6 +66,12 @@ pub enum Command {
     /// Inspect, export, import or reset the local state of a stopped instance
     #[command(after_help = state::HELP)]
     State(StateArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = shell::COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+    /// Write the man pages to a directory
+    #[command(after_help = shell::MAN_HELP)]
+    Man(ManArgs),
 }
 
 const EXAMPLES: &str = "\

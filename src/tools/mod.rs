@@ -7,10 +7,11 @@ pub mod plan;
 pub mod rekey;
 pub mod state;
 
+use std::io::Write as _;
 use std::path::Path;
 
 use crate::app::{ExitError, begin_log, begin_log_quietly, check, run, scope_advice};
-use crate::cli::{Command, Exit};
+use crate::cli::{Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 
 /// Runs a command. `Ok` has the exit code of a command that completed.
@@ -38,6 +39,14 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
         Command::Generate(args) => println!("{}", generate::command(&args)?),
         Command::Plan(args) => print!("{}", plan::command(&args)?),
         Command::State(args) => return state::command(&args.command),
+        Command::Completions(args) => {
+            let written = std::io::stdout().write_all(&args.script());
+            written.map_err(|error| failed("the script cannot be written to stdout", &error))?;
+        }
+        Command::Man(args) => {
+            let what = format!("the man pages cannot be written to {}", args.to.display());
+            write_man_pages(&args.to).map_err(|error| failed(&what, &error))?;
+        }
         Command::Audit(args) => {
             let report = audit::command(&args)?;
             if args.json() {
@@ -49,6 +58,10 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
         }
     }
     Ok(Exit::Done)
+}
+
+fn failed(what: &str, error: &std::io::Error) -> ExitError {
+    ExitError::new(Exit::Failed, format!("{what}: {error}"))
 }
 
 fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ExitError> {
