@@ -11,7 +11,7 @@ pub mod window;
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use format::{
     Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    StateKey, Tail, WindowCheckpoint,
+    StateKey, Tail, WindowCheckpoint, later_version,
 };
 pub use identity::{
     Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, KindId, KindRule, SOURCE_HEADER, WindowId,

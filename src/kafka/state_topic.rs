@@ -18,7 +18,7 @@ use super::side_log;
 use super::topic::TopicHandle;
 use super::unread::failure_of;
 use crate::clock;
-use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey};
+use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey, later_version};
 use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// A read with this many items ends, so that the worker polls its group in time.
@@ -86,6 +86,17 @@ impl KafkaStateLog {
         format!("{what} state topic {}", self.topic())
     }
 
+    fn of_later_release(&self, at: Coordinates, version: u32) -> Failure {
+        let what = format!(
+            "the record at offset {} of partition {} of topic {} was written by a later release of dedupd, with a key of \
+             version {version} that this build cannot read; start that release, or a later one",
+            at.offset,
+            at.partition,
+            self.topic()
+        );
+        Failure::new(Remedy::Stop, what)
+    }
+
     /// Reads what has arrived. Returns false when nothing has.
     fn read_some(
         &mut self,
@@ -94,13 +105,20 @@ impl KafkaStateLog {
         items: &mut Vec<StateItem>,
     ) -> Result<bool, Failure> {
         let Self { reader, open, .. } = self;
+        let mut later = None;
         let polled = reader.poll(wait, &mut |message| {
             let at = message.coordinates();
             if let Some(reading) = open.get_mut(&at.partition) {
                 *reading = OpenRead::at(at.offset + 1, now);
             }
-            items.push(block(&message));
+            match later_key(&message) {
+                Some(version) => later = Some((at, version)),
+                None => items.push(block(&message)),
+            }
         });
+        if let Some((at, version)) = later {
+            return Err(self.of_later_release(at, version));
+        }
         match polled {
             Ok(Polled::Nothing) => Ok(false),
             Ok(Polled::More) => Ok(true),
@@ -141,12 +159,21 @@ impl KafkaStateLog {
     }
 }
 
+fn key<'m>(message: &'m Message<'_>) -> Option<&'m str> {
+    str::from_utf8(message.key()?).ok()
+}
+
+/// The version of a key that this build cannot read.
+fn later_key(message: &Message<'_>) -> Option<u32> {
+    later_version(key(message)?)
+}
+
 fn block(message: &Message<'_>) -> StateItem {
     let Coordinates { partition, offset } = message.coordinates();
     StateItem::Block {
         partition,
         offset,
-        key: message.key().and_then(|key| StateKey::parse(str::from_utf8(key).ok()?)),
+        key: key(message).and_then(StateKey::parse),
         block: message.value().unwrap_or_default().to_vec(),
     }
 }

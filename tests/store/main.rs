@@ -10,6 +10,7 @@
 
 mod damage;
 mod directory;
+mod golden;
 mod killed;
 mod leases;
 #[path = "../support/memory_store.rs"]

@@ -194,8 +194,15 @@ impl Kafka {
 
     /// Sets the committed offset of a group after its last member has left or timed out.
     pub fn commit_offset(&self, group: &str, topic: &str, partition: i32, offset: i64) {
+        self.commit_with(group, (topic, partition), offset, "");
+    }
+
+    /// The same with metadata.
+    pub fn commit_with(&self, group: &str, (topic, partition): (&str, i32), offset: i64, metadata: &str) {
         let mut offsets = TopicPartitionList::new();
-        offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).unwrap();
+        let mut element = offsets.add_partition(topic, partition);
+        element.set_offset(Offset::Offset(offset)).unwrap();
+        element.set_metadata(metadata);
         let client = self.plain_consumer(group, Isolation::Committed);
         wait_until(&format!("group {group} to be empty"), CALL_LIMIT, || {
             client.commit(&offsets, CommitMode::Sync).ok()

@@ -6,6 +6,7 @@ mod epoch;
 mod filter_layout;
 mod forget_record;
 mod state_key;
+mod version;
 mod window_checkpoint;
 
 pub use block::{Block, BlockError, BlockView};
@@ -14,4 +15,5 @@ pub use epoch::Epoch;
 pub use filter_layout::{FilterLayout, GridLayout};
 pub use forget_record::ForgetRecord;
 pub use state_key::StateKey;
+pub use version::later_version;
 pub use window_checkpoint::{Dropped, WindowCheckpoint};

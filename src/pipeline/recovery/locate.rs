@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, later_version};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
-use crate::pipeline::error::WorkerError;
+use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
@@ -40,7 +40,7 @@ impl Recovery {
                 self.start_bounds.clear();
                 self.torn.blocked_by_others = None;
                 // Checked before a repair, because a repair commits too.
-                answers.iter().try_for_each(|answer| check_topic_ids(&access.ctx.options, answer))?;
+                answers.iter().try_for_each(|answer| check_metadata(&access.ctx.options, answer))?;
                 access.committer.undecided.count_if_committed(access.ctx, &answers);
                 let checked = self.torn.reconcile(access, &answers)?;
                 access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
@@ -163,7 +163,15 @@ pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: Partiti
     }
 }
 
-fn check_topic_ids(options: &WorkerOptions, answer: &Committed) -> Result<(), WorkerError> {
+fn check_metadata(options: &WorkerOptions, answer: &Committed) -> Result<(), WorkerError> {
+    if let Some(version) = later_version(&answer.metadata) {
+        return Err(Fatal::State(format!(
+            "the offset of partition {} of topic {} was committed by a later release of dedupd, with a checkpoint of \
+             version {version} that this build cannot read; start that release, or a later one",
+            answer.partition, options.raw
+        ))
+        .into());
+    }
     let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
     options.same_raw(checkpoint.raw.as_deref(), options.raw_id.as_deref())?;
     Ok(options.same_state(checkpoint.state.as_deref())?)

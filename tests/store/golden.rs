@@ -1,0 +1,69 @@
+//! A state directory of release 0.1.0, which every later build must open or put aside, and never misread.
+//!
+//! `UPDATE=1` writes it, when a release with another format of the directory is made. The old one stays.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+const RELEASE: &str = "0.1.0";
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(RELEASE)
+}
+
+/// The blocks of two partitions: single ones in the index, joined ones and one that has a file to itself.
+fn fill(store: &mut SledStore) {
+    for (partition, lengths) in [(0, vec![7; 40]), (2, vec![600, 3, 3, 3])] {
+        for block in blocks(partition, (1_000, &lengths), 2, 1) {
+            let next = block.next;
+            store.append(&block, head(next)).unwrap();
+        }
+    }
+    store.truncate(2.into(), 1_604).unwrap();
+    store.expire(0.into(), 1_021).unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn expected(build: impl FnOnce(&mut SledStore)) -> [(BTreeMap<Offset, Identity>, Option<Head>); 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    build(&mut store);
+    seen(&store)
+}
+
+fn seen(store: &SledStore) -> [(BTreeMap<Offset, Identity>, Option<Head>); 2] {
+    [0, 2].map(|partition| (contents(store, partition), store.head(partition.into()).unwrap()))
+}
+
+#[test]
+fn the_directory_of_an_earlier_release_has_its_ids_or_is_put_aside() {
+    if std::env::var_os("UPDATE").is_some() && !golden().exists() {
+        let mut store = opened(&golden()).store;
+        fill(&mut store);
+        store.sync().unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    copy(&golden(), dir.path());
+    let Opened { store, quarantined } = opened(dir.path());
+    if quarantined.is_some() {
+        assert_eq!(seen(&store), expected(|_| ()), "a directory that is put aside leaves an empty store");
+        // 0.1 reads what 0.1.0 wrote.
+        assert!(!env!("CARGO_PKG_VERSION").starts_with("0.1."), "the directory of {RELEASE} was put aside");
+        return;
+    }
+    let expected = expected(fill);
+    assert!(expected.iter().all(|(ids, head)| ids.len() > 100 && head.is_some()), "{expected:?}");
+    assert_eq!(seen(&store), expected);
+}
