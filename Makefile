@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test integration quick torture check bench setup setup-build
+.PHONY: help demo demo-kafka test integration matrix quick torture check bench setup setup-build
 
 # The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
 # broker. All others are fast and run first. `make integration` runs those that need more programs.
@@ -31,6 +31,9 @@ test: setup check ## all tests of CI: check, fast tests, tests on a broker
 integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, containers, Helm (downloads 500 MB)
 	@scripts/setup integration
 	cargo test --workspace --all-features --test integration -- --test-threads=2
+
+matrix: setup ## broker tests on five versions of Apache Kafka; scripts/matrix takes other versions
+	scripts/matrix
 
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check
