@@ -1,8 +1,9 @@
-//! Requests of the admin API to a running instance: where an id is, and forgetting it.
+//! Requests of the admin API to a running instance: where an id is, forgetting it, and the filter of the log.
 //!
 //! The requests go through a channel to the workers, each of which owns its partitions' state. A worker answers
 //! between two transactions.
 
+use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,38 @@ use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 
 /// Time limit for the workers' answers. Reading a large window's blocks takes seconds.
 pub(crate) const ANSWER: Duration = Duration::from_mins(1);
+
+/// Replaces the filter of the log, and returns the new one.
+type ReplaceFilter = dyn Fn(&str) -> Result<String, String> + Send + Sync;
+
+/// The filter of the log, which can be replaced while the process runs.
+#[derive(Clone)]
+pub struct LogFilter(Arc<ReplaceFilter>);
+
+impl LogFilter {
+    /// A filter that `replace` replaces.
+    pub fn new(replace: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(replace))
+    }
+
+    /// Replaces the filter by one in the syntax of `RUST_LOG`, or by that of the start if the text is empty. Returns the new
+    /// filter. The error says what is wrong with the text.
+    pub fn replace(&self, text: &str) -> Result<String, String> {
+        (self.0)(text)
+    }
+}
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self::new(|_| Err("the log has no filter".to_owned()))
+    }
+}
+
+impl fmt::Debug for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogFilter(…)")
+    }
+}
 
 /// The part of a window that contains an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -7,18 +7,28 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use crate::cli::LogFormat;
 use crate::clock;
+use crate::control::LogFilter;
 use crate::metrics::{Recent, Warning};
 
 /// The default filter, replaced by `RUST_LOG`. Failures of the Kafka client are logged by the worker that handles
 /// them, and outages of a broker by `kafka::outages`; the client's own lines repeat each a dozen times.
 const DEFAULT: &str = "info,rdkafka=off,librdkafka=off,sled=warn";
 
-/// Starts the log, and returns the list of its last warnings. A second call does not start another log.
-pub fn begin(format: LogFormat) -> Recent {
+/// The log of this process.
+#[derive(Default)]
+pub struct Log {
+    /// Its last warnings.
+    pub recent: Recent,
+    /// Replaces its filter.
+    pub filter: LogFilter,
+}
+
+/// Starts the log. A second call does not start another log.
+pub fn begin(format: LogFormat) -> Log {
     start(format, DEFAULT)
 }
 
@@ -27,8 +37,18 @@ pub fn begin_quietly() {
     start(LogFormat::Text, "error,rdkafka=off,librdkafka=off");
 }
 
-fn start(format: LogFormat, default: &str) -> Recent {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+fn start(format: LogFormat, default: &'static str) -> Log {
+    let first = move || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let (filter, handle) = reload::Layer::new(first());
+    let replace = move |text: &str| {
+        let filter = match text {
+            "" => first(),
+            text => EnvFilter::try_new(text).map_err(|error| error.to_string())?,
+        };
+        let shown = filter.to_string();
+        handle.reload(filter).map_err(|error| error.to_string())?;
+        Ok(shown)
+    };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
@@ -40,7 +60,7 @@ fn start(format: LogFormat, default: &str) -> Recent {
     let recent = Recent::default();
     let warnings = WarningLayer { recent: recent.clone() };
     drop(tracing_subscriber::registry().with(filter).with(lines).with(warnings).try_init());
-    recent
+    Log { recent, filter: LogFilter::new(replace) }
 }
 
 /// Adds warnings and errors to the list of the status page.

@@ -25,7 +25,7 @@ pub use assembly::settings;
 pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
 pub(crate) use ended::ExitError;
-pub(crate) use log::{begin as begin_log, begin_quietly as begin_log_quietly};
+pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly};
 
 pub(crate) use supervisor::OPEN_LIMIT;
 
@@ -33,8 +33,9 @@ use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::http;
-use crate::kafka::{self, CheckError, Closing, SampleLimits, Topology, Wanted};
+use crate::kafka::{self, CheckError, Closing, Forecast, SampleLimits, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
+use crate::ports::Failure;
 
 /// What `check` samples at most: the newest records of raw, and the time for reading them.
 const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
@@ -152,13 +153,14 @@ async fn sample_counters(endpoint: http::Endpoint) {
 }
 
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
-pub fn run(config: Config, recent: Recent) -> Result<(), ExitError> {
+pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     let listen = config.http.listen;
-    let admin = http::AdminApi { token: assembly::token(&config)?, ..http::AdminApi::default() };
+    let token = assembly::token(&config)?;
+    let admin = http::AdminApi { token, log: log.filter, ..http::AdminApi::default() };
     runtime()?.block_on(async {
         let stop = signal();
         let listener = self::listen(listen).await?;
-        Service { admin, recent, ..Service::new(config) }.run(listener, stop).await
+        Service { admin, recent: log.recent, ..Service::new(config) }.run(listener, stop).await
     })
 }
 
@@ -202,6 +204,11 @@ pub fn scope_advice(config: &Config) -> Result<String, ExitError> {
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
         }
     })
+}
+
+/// What a start would find now.
+pub fn start_forecast(config: &Config, partitions: usize) -> Result<Forecast, Failure> {
+    kafka::forecast(&settings(config, 0), partitions)
 }
 
 /// The tokio runtime for sockets and signals.

@@ -16,9 +16,10 @@ use super::{ExitError, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
 use crate::kafka::{
-    GroupMonitor, LogEnds, Offsets, Settings, TopicError, TopicMonitor, Topology, log_ended_outages,
+    ClientFigures, ClientUse, GroupMonitor, LogEnds, Offsets, Settings, TopicError, TopicMonitor, Topology,
+    client_figures, log_ended_outages,
 };
-use crate::metrics::{Metrics, Status};
+use crate::metrics::{ClientLabel, ClientStatus, Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
 use crate::ports::{Failure, OutputTopic};
 
@@ -101,6 +102,24 @@ fn outputs(settings: &Settings) -> Vec<(OutputTopic, HangingPartitions)> {
     topics.into_iter().filter_map(|(topic, name)| Some((topic, hanging(name?)))).collect()
 }
 
+/// What the Kafka clients of this process report.
+fn client_status() -> BTreeMap<ClientLabel, ClientStatus> {
+    let status = |(client, figures): (ClientUse, ClientFigures)| {
+        let label = match client {
+            ClientUse::Consumer => ClientLabel::Consumer,
+            ClientUse::Producer => ClientLabel::Producer,
+        };
+        let status = ClientStatus {
+            round_trip_seconds: figures.round_trip.as_secs_f64(),
+            throttle_seconds: figures.throttle.as_secs_f64(),
+            queued_records: figures.queued,
+            brokers_down: figures.brokers_down,
+        };
+        (label, status)
+    };
+    client_figures().into_iter().map(status).collect()
+}
+
 struct Monitor {
     topics: TopicMonitor,
     ends: LogEnds,
@@ -134,6 +153,7 @@ impl Monitor {
     /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
     fn iterate(&mut self) -> Result<(), ExitError> {
         log_ended_outages();
+        self.status.note_clients(client_status());
         match self.request() {
             Ok(()) => self.failure_logged = false,
             Err(TopicError::Unreachable(what)) => {

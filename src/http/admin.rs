@@ -1,6 +1,7 @@
-//! The admin API: looks up an id (`GET /state`) and forgets an id (`POST /forget`).
+//! The admin API: looks up an id (`GET /state`), forgets an id (`POST /forget`), and replaces the filter of the log
+//! (`POST /log`).
 //!
-//! Both endpoints are disabled until `http.token_file` is set, and then require its content as bearer token.
+//! They are disabled until `http.token_file` is set, and then require its content as bearer token.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +16,7 @@ use serde_json::json;
 
 use super::Endpoint;
 use super::server::Trusted;
-use crate::control::{Answer, Control, RequestError};
+use crate::control::{Answer, Control, LogFilter, RequestError};
 
 /// Minimum length of a bearer token, in bytes.
 const SHORTEST: usize = 16;
@@ -52,6 +53,8 @@ pub struct AdminApi {
     pub token: Option<Token>,
     /// The channel to the workers, set when they have started.
     pub control: Arc<OnceLock<Control>>,
+    /// The filter of the log.
+    pub log: LogFilter,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -144,6 +147,24 @@ pub(super) async fn forget(
             StatusCode::BAD_REQUEST,
             &format!(
                 r#"invalid body: {error}; send {{"id": "TEXT"}} or {{"id": ["PART", "PART"], "partition": NUMBER}}"#
+            ),
+        ),
+    }
+}
+
+/// `POST /log`: replaces the filter of the log. The body has the syntax of `RUST_LOG`; an empty one restores the filter of the
+/// start.
+pub(super) async fn log(_operator: Operator, State(shown): State<Endpoint>, body: String) -> Response {
+    match shown.admin.log.replace(body.trim()) {
+        Ok(filter) => {
+            tracing::warn!(%filter, "the filter of the log was replaced");
+            let document = json!({ "filter": filter });
+            ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
+        }
+        Err(why) => error_response(
+            StatusCode::BAD_REQUEST,
+            &format!(
+                "invalid filter: {why}; send for example debug, or info,dedupd::kafka=debug,librdkafka=debug"
             ),
         ),
     }

@@ -1,10 +1,13 @@
 //! Charts as inline SVG: no script, no external asset, in the colours of the page.
 
+use super::texts::{grouped, rounded, span};
 use crate::metrics::Rates;
 
 /// Size of a chart in SVG user units.
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 90.0;
+/// Time between two samples, in seconds.
+const STEP_S: usize = 5;
 
 /// Records and duplicates per second and the lag over the last minutes, each with its current value. `lag` is `None`
 /// while the lag of a partition is unknown.
@@ -12,55 +15,75 @@ pub(super) fn charts(rates: &[Rates], lag: Option<u64>) -> String {
     let Some(last) = rates.last() else {
         return "<p>Charts are available 10 seconds after the start.</p>\n".to_owned();
     };
-    let minutes = (rates.len() * 5).div_ceil(60);
-    let over = format!("in the last {minutes} min");
     let lag_of = |rate: &Rates| rate.lag.map(|lag| lag as f64);
     let max_rate = rates.iter().map(|rate| rate.records).fold(0.0, f64::max);
     // The current lag may be newer than the last sample.
     let max_lag = rates.iter().filter_map(lag_of).chain(lag.map(|lag| lag as f64)).reduce(f64::max);
-    let records = line(rates, max_rate, "all", |rate| Some(rate.records));
-    let duplicates = line(rates, max_rate, "again", |rate| Some(rate.duplicates));
-    let lag_line = line(rates, max_lag.unwrap_or(0.0), "lag", lag_of);
-    let max_lag = max_lag.map_or_else(String::new, |max| format!("; at most {max:.0} {over}"));
-    let lag = lag.map_or_else(|| "unknown".to_owned(), |lag| lag.to_string());
-    let rates = figure(
-        &format!("records per second {over}"),
-        &format!("{records}{duplicates}"),
-        &format!(
-            "<span class=\"all\">{:.0} records/s</span>, <span class=\"again\">{:.0} duplicates/s</span>; \
-             at most {max_rate:.0}/s {over}",
-            last.records, last.duplicates
-        ),
+    let most = |max: f64| format!("at most {}", rounded(max));
+    let of_rates = Chart { title: "records per second", top: top(max_rate), samples: rates.len() };
+    let records = of_rates.line("all", rates.iter().map(|rate| Some(rate.records)));
+    let duplicates = of_rates.line("again", rates.iter().map(|rate| Some(rate.duplicates)));
+    let rates_legend = format!(
+        "<span class=\"all\">{:.0} records/s</span>, <span class=\"again\">{:.0} duplicates/s</span>; {}",
+        last.records,
+        last.duplicates,
+        most(max_rate)
     );
-    let lag = figure(
-        &format!("lag in records {over}"),
-        &lag_line,
-        &format!("<span class=\"lag\">lag: {lag}</span>{max_lag}"),
-    );
-    format!("<div class=\"charts\">\n{rates}{lag}</div>\n")
-}
-
-fn figure(label: &str, lines: &str, legend: &str) -> String {
+    let of_lag = Chart { title: "lag in records", top: top(max_lag.unwrap_or(0.0)), samples: rates.len() };
+    let lag_line = of_lag.line("lag", rates.iter().map(lag_of));
+    let max_lag = max_lag.map_or_else(String::new, |max| format!("; {}", most(max)));
+    let lag = lag.map_or_else(|| "unknown".to_owned(), grouped);
+    let lag_legend = format!("<span class=\"lag\">lag: {lag}</span>{max_lag}");
     format!(
-        "<div><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" preserveAspectRatio=\"none\" \
-         aria-label=\"{label}\">{lines}</svg><p class=\"legend\">{legend}</p></div>\n"
+        "<div class=\"charts\">\n{}{}</div>\n",
+        of_rates.figure(&format!("{records}{duplicates}"), &rates_legend),
+        of_lag.figure(&lag_line, &lag_legend)
     )
 }
 
-/// The line has a gap where the value is unknown.
-fn line(rates: &[Rates], max: f64, class: &str, of: impl Fn(&Rates) -> Option<f64>) -> String {
-    let step = WIDTH / (rates.len().max(2) - 1) as f64;
-    let (mut pen, mut points) = ('M', Vec::new());
-    for (at, rate) in rates.iter().enumerate() {
-        let Some(value) = of(rate) else {
-            pen = 'M';
-            continue;
-        };
-        let (x, y) = (at as f64 * step, HEIGHT - 2.0 - value / max.max(1.0) * (HEIGHT - 4.0));
-        points.push(format!("{pen}{x:.1},{y:.1}"));
-        pen = 'L';
+/// The end of an axis: 1, 2 or 5 times a power of ten, at least 1 and not below the largest value.
+fn top(max: f64) -> f64 {
+    let power = 10_f64.powf(max.max(1.0).log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|end| *end >= max).unwrap_or(max)
+}
+
+/// The axes of a chart: from 0 to `top`, and over this many samples up to now.
+struct Chart {
+    title: &'static str,
+    top: f64,
+    samples: usize,
+}
+
+impl Chart {
+    fn figure(&self, lines: &str, legend: &str) -> String {
+        let (title, top) = (self.title, rounded(self.top));
+        let began = span((self.samples * STEP_S) as f64);
+        let half = HEIGHT / 2.0;
+        format!(
+            "<figure><figcaption>{title}: {legend}</figcaption>\
+             <div class=\"plot\"><div class=\"values\"><span>{top}</span><span>0</span></div>\
+             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" preserveAspectRatio=\"none\" \
+             aria-label=\"{title}, from 0 to {top}, in the last {began}\">\
+             <path class=\"half\" d=\"M0,{half} L{WIDTH},{half}\"/>{lines}</svg>\
+             <div class=\"times\"><span>{began} ago</span><span>now</span></div></div></figure>\n"
+        )
     }
-    format!("<path class=\"{class}\" d=\"{}\"/>", points.join(" "))
+
+    /// The line has a gap where the value is unknown.
+    fn line(&self, class: &str, values: impl Iterator<Item = Option<f64>>) -> String {
+        let step = WIDTH / (self.samples.max(2) - 1) as f64;
+        let (mut pen, mut points) = ('M', Vec::new());
+        for (at, value) in values.enumerate() {
+            let Some(value) = value else {
+                pen = 'M';
+                continue;
+            };
+            let (x, y) = (at as f64 * step, HEIGHT - 2.0 - value / self.top * (HEIGHT - 4.0));
+            points.push(format!("{pen}{x:.1},{y:.1}"));
+            pen = 'L';
+        }
+        format!("<path class=\"{class}\" d=\"{}\"/>", points.join(" "))
+    }
 }
 
 #[cfg(test)]
@@ -68,17 +91,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_axis_ends_at_a_round_number() {
+        for (max, end) in
+            [(0.0, 1.0), (1.0, 1.0), (1.2, 2.0), (19.0, 20.0), (21.0, 50.0), (404.0, 500.0), (2e6, 2e6)]
+        {
+            assert!((top(max) - end).abs() < 1e-6, "{max}: {}", top(max));
+        }
+    }
+
+    #[test]
     fn a_line_stays_inside_its_chart_and_an_unknown_lag_is_a_gap() {
         let quiet = Rates { records: 0.0, duplicates: 0.0, lag: Some(0) };
-        let busy = Rates { records: 2_000.0, duplicates: 500.0, lag: Some(30) };
+        let busy = Rates { records: 2_000.0, duplicates: 500.0, lag: Some(50) };
         let drawn = charts(&[quiet, busy], Some(7));
         assert!(drawn.contains("\"all\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
         assert!(drawn.contains("\"lag\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
         assert!(drawn.contains("2000 records/s") && drawn.contains("500 duplicates/s"), "{drawn}");
-        assert!(drawn.contains("lag: 7<") && drawn.contains("at most 30 in"), "{drawn}");
+        assert!(drawn.contains("lag: 7<") && drawn.contains("at most 50<"), "{drawn}");
+        assert!(drawn.contains("<span>2\u{202f}000</span><span>0</span>"), "{drawn}");
+        assert!(drawn.contains("<span>10 s ago</span><span>now</span>"), "{drawn}");
         assert!(charts(&[quiet, busy], None).contains("lag: unknown"));
         let drawn = charts(&[quiet, busy], Some(404));
-        assert!(drawn.contains("lag: 404<") && drawn.contains("at most 404 in"), "{drawn}");
+        assert!(drawn.contains("lag: 404<") && drawn.contains("at most 404<"), "{drawn}");
         let unknown = Rates { lag: None, ..quiet };
         let drawn = charts(&[busy, unknown, quiet], None);
         assert!(

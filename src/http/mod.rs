@@ -7,9 +7,11 @@
 mod admin;
 mod chart;
 mod page;
+mod partitions;
 mod rekey;
 mod routes;
 mod server;
+mod texts;
 
 use std::sync::{Arc, Mutex};
 

@@ -27,6 +27,7 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .route("/config", get(config))
         .route("/state", get(admin::state))
         .route("/forget", post(admin::forget))
+        .route("/log", post(admin::log))
         // Browsers request it with every text page.
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .fallback(|| async {
@@ -37,10 +38,10 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         .with_state(endpoint)
 }
 
-/// Rejects every method but GET (`/forget`: POST), and forbids caching of responses.
+/// Rejects every method but GET (`/forget` and `/log`: POST), and forbids caching of responses.
 async fn one_method(request: Request<axum::body::Body>, next: Next) -> Response {
     let (allowed, name) = match request.uri().path() {
-        "/forget" => (Method::POST, "POST"),
+        "/forget" | "/log" => (Method::POST, "POST"),
         _ => (Method::GET, "GET"),
     };
     if request.method() != allowed {
@@ -92,6 +93,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         "records": records,
         "workers": shown.status.workers(),
         "rates": rates(&shown),
+        "clients": shown.status.clients(),
         "warnings": shown.recent.list(),
     });
     ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))

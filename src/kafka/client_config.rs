@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
+use super::statistics;
 use crate::ports::OutputTopic;
 
 /// The validated settings of the Kafka clients. No `Debug`: the properties hold secrets.
@@ -95,7 +96,7 @@ impl Settings {
         self.raise_poll_interval(&mut config);
         // The broker visits all partitions of a fetch request, and the client sends the next one at once. A fetch for each
         // record of a thousand partitions took most of the broker's time.
-        let is_set = |key: &str| self.properties.iter().any(|(k, _)| k == key);
+        let is_set = |key: &str| self.is_set(key);
         if self.partitions >= MANY_PARTITIONS && !is_set("fetch.min.bytes") && !is_set("fetch.wait.max.ms") {
             config.set("fetch.min.bytes", "65536").set("fetch.wait.max.ms", "100");
         }
@@ -107,6 +108,18 @@ impl Settings {
             if key == "partition.assignment.strategy" {
                 config.set(key, value);
             }
+        }
+        config
+    }
+
+    fn is_set(&self, key: &str) -> bool {
+        self.properties.iter().any(|(name, _)| name == key)
+    }
+
+    /// A client that reports its statistics.
+    pub(super) fn reporting(&self, mut config: ClientConfig) -> ClientConfig {
+        if !self.is_set("statistics.interval.ms") {
+            config.set("statistics.interval.ms", statistics::INTERVAL_MS);
         }
         config
     }

@@ -60,8 +60,10 @@ impl KafkaSource {
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
         let fail = |e: KafkaError| failure(&doing, &e);
-        let consumer: BaseConsumer<GroupContext> =
-            settings.source().create_with_context(GroupContext::default()).map_err(fail)?;
+        let consumer: BaseConsumer<GroupContext> = settings
+            .reporting(settings.source())
+            .create_with_context(GroupContext::default())
+            .map_err(fail)?;
         consumer.subscribe(&[&settings.raw]).map_err(fail)?;
         Ok(Self {
             fetched: native::Fetched::of(&consumer).map_err(fail)?,

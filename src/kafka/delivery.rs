@@ -7,11 +7,12 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
-use rdkafka::{ClientContext, types::RDKafkaErrorCode as Code};
+use rdkafka::{ClientContext, Statistics, types::RDKafkaErrorCode as Code};
 
 use super::error;
 use super::log_context::LogContext;
 use super::partitions::partition_id;
+use super::statistics::{self, ClientUse};
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogId, OutputTopic, RejectedRecords};
 
@@ -188,6 +189,10 @@ impl ClientContext for Deliveries {
 
     fn error(&self, error: KafkaError, reason: &str) {
         LogContext.error(error, reason);
+    }
+
+    fn stats(&self, report: Statistics) {
+        statistics::note(ClientUse::Producer, &report);
     }
 }
 

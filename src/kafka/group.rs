@@ -7,11 +7,12 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{ClientContext, TopicPartitionList as Partitions};
+use rdkafka::{ClientContext, Statistics, TopicPartitionList as Partitions};
 
 use super::connection::{ConnectionProblem, LastProblem};
 use super::log_context::LogContext;
 use super::outages;
+use super::statistics::{self, ClientUse};
 use crate::dedupe::PartitionId;
 use crate::ports::GroupEvent;
 
@@ -73,6 +74,10 @@ impl ClientContext for GroupContext {
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
         LogContext.error(error, reason);
+    }
+
+    fn stats(&self, report: Statistics) {
+        statistics::note(ClientUse::Consumer, &report);
     }
 }
 

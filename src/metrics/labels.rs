@@ -51,6 +51,15 @@ label! {
     }
 }
 label! {
+    /// A use of Kafka clients.
+    ClientLabel {
+        /// Reads raw as a member of the group.
+        Consumer = "consumer",
+        /// Writes clean, state and side topics.
+        Producer = "producer",
+    }
+}
+label! {
     /// A topic that bytes are read from or written to.
     TopicLabel {
         /// Bytes read from the raw topic.

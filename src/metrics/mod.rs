@@ -21,13 +21,14 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter};
 
 pub use history::{History, Rates, Totals};
+pub(crate) use labels::ClientLabel;
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
 pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub(crate) use registered::Latencies;
 pub use rekey::{REKEY_TABLE, RekeyMetrics, RekeyStatus};
 pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
-pub(crate) use status::{KindStatus, Readiness};
+pub(crate) use status::{ClientStatus, KindStatus, Readiness};
 
 use registered::Registered;
 
@@ -80,6 +81,17 @@ impl Metrics {
     /// Records in a committed transaction.
     pub fn batch_records(&self) -> &Histogram {
         &self.parts.transactions.batch_records
+    }
+
+    /// The time of the last commit, in seconds since 1970; 0 before the first one.
+    pub fn last_commit(&self) -> &Gauge {
+        &self.parts.transactions.last_commit
+    }
+
+    /// Memory of the process, in bytes; 0 where it is not known.
+    pub fn resident_bytes(&self) -> f64 {
+        self.parts.process.read();
+        self.parts.process.resident_bytes()
     }
 
     /// Torn transactions, by how they were resolved.

@@ -20,6 +20,11 @@ impl Process {
         Self { resident, cpu: Mutex::new(cpu) }
     }
 
+    /// Bytes, as last read.
+    pub(super) fn resident_bytes(&self) -> f64 {
+        self.resident.get()
+    }
+
     pub(super) fn read(&self) {
         if let Some(bytes) =
             fs::read_to_string("/proc/self/status").ok().and_then(|text| resident_bytes(&text))

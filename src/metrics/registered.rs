@@ -26,6 +26,7 @@ pub(super) struct Transactions {
     pub(super) total: IntCounterVec,
     pub(super) seconds: Histogram,
     pub(super) batch_records: Histogram,
+    pub(super) last_commit: Gauge,
     reduced: Gauge,
     pub(super) torn: IntCounterVec,
 }
@@ -45,6 +46,14 @@ pub(super) struct StateMetrics {
     false_positive_rate: Gauge,
     pub(super) false_positive_rate_promised: Gauge,
     pub(super) false_drops: Gauge,
+}
+
+/// What the Kafka clients report.
+pub(super) struct ClientMetrics {
+    round_trip: GaugeVec,
+    throttle: GaugeVec,
+    queued: GaugeVec,
+    brokers_down: GaugeVec,
 }
 
 pub(super) struct GroupMetrics {
@@ -68,6 +77,7 @@ pub(super) struct Registered {
     pub(super) state: StateMetrics,
     pub(super) partitions: ByPartition,
     pub(super) group: GroupMetrics,
+    clients: ClientMetrics,
     pub(super) process: Process,
 }
 
@@ -111,6 +121,7 @@ impl Registered {
                 total: counters(&registry, &table::TRANSACTIONS),
                 seconds: histogram(&registry, &table::TRANSACTION_SECONDS),
                 batch_records: histogram(&registry, &table::BATCH_RECORDS),
+                last_commit: gauge(&registry, &table::LAST_COMMIT),
                 reduced: gauge(&registry, &table::REDUCED),
                 torn: counters(&registry, &table::TORN),
             },
@@ -143,6 +154,12 @@ impl Registered {
                 role: gauges(&registry, &table::ROLE),
                 ready: gauge(&registry, &table::READY),
             },
+            clients: ClientMetrics {
+                round_trip: gauges(&registry, &table::CLIENT_ROUND_TRIP),
+                throttle: gauges(&registry, &table::CLIENT_THROTTLE),
+                queued: gauges(&registry, &table::CLIENT_QUEUED),
+                brokers_down: gauges(&registry, &table::CLIENT_BROKERS_DOWN),
+            },
             process: Process::new(gauge(&registry, &table::RESIDENT), seconds(&registry, &table::CPU)),
             registry,
         }
@@ -162,6 +179,13 @@ impl Registered {
         }
         for (partition, lag) in status.group_lag() {
             self.group.lag.with_label_values(&[&partition.to_string()]).set(lag as f64);
+        }
+        for (client, of) in status.clients() {
+            let label = [client.as_str()];
+            self.clients.round_trip.with_label_values(&label).set(of.round_trip_seconds);
+            self.clients.throttle.with_label_values(&label).set(of.throttle_seconds);
+            self.clients.queued.with_label_values(&label).set(of.queued_records as f64);
+            self.clients.brokers_down.with_label_values(&label).set(of.brokers_down as f64);
         }
         let reduced = workers.iter().filter_map(|worker| worker.reduced_records).min();
         self.transactions.reduced.set(reduced.unwrap_or(0) as f64);

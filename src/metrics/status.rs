@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::labels::{PartitionState, Role};
+use super::labels::{ClientLabel, PartitionState, Role};
 
 /// The identification of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -145,6 +145,19 @@ impl WorkerStatus {
     }
 }
 
+/// What the Kafka clients of one use report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ClientStatus {
+    /// The 99th percentile of the round trips to the slowest broker, in seconds.
+    pub round_trip_seconds: f64,
+    /// The 99th percentile of the time for which a broker throttles requests, in seconds.
+    pub throttle_seconds: f64,
+    /// Records that are fetched and not read, or not written yet.
+    pub queued_records: u64,
+    /// Brokers to which the connection is lost.
+    pub brokers_down: u64,
+}
+
 /// Whether this process is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Readiness {
@@ -174,6 +187,7 @@ pub struct Status {
     /// The role, and for a spare the active instance.
     role: Mutex<(Role, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
+    clients: Mutex<BTreeMap<ClientLabel, ClientStatus>>,
 }
 
 impl Status {
@@ -189,6 +203,7 @@ impl Status {
             unassigned: Mutex::default(),
             role: Mutex::new((Role::Active, None)),
             group_lag: Mutex::default(),
+            clients: Mutex::default(),
         }
     }
 
@@ -283,6 +298,16 @@ impl Status {
     /// The last observed lag of the group in each raw partition, assigned to this process or not.
     pub fn group_lag(&self) -> BTreeMap<u32, u64> {
         lock(&self.group_lag).clone()
+    }
+
+    /// Replaces what the Kafka clients report.
+    pub fn note_clients(&self, clients: BTreeMap<ClientLabel, ClientStatus>) {
+        *lock(&self.clients) = clients;
+    }
+
+    /// What the Kafka clients reported last; empty before the first report.
+    pub fn clients(&self) -> BTreeMap<ClientLabel, ClientStatus> {
+        lock(&self.clients).clone()
     }
 
     /// Marks the process as failed, for a reason in one line. The first reason stays.

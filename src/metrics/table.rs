@@ -1,73 +1,15 @@
 //! Every metric, once.
 
-use std::fmt::Write as _;
+mod markdown;
+mod row;
+
+pub use markdown::{BEGIN, END, markdown, regenerated};
+pub use row::{Label, MetricKind, Row};
 
 use super::labels::{
-    MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Role, Stall, TopicLabel,
-    TransactionResult,
+    ClientLabel, MemoryPart, OffsetReset, Outcome, PartitionState, Resolution, RestoreSource, Role, Stall,
+    TopicLabel, TransactionResult,
 };
-
-/// The kind of a metric.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum MetricKind {
-    /// Never decreases.
-    Counter,
-    /// Increases and decreases.
-    Gauge,
-    /// A distribution, with the upper bounds of its buckets.
-    Histogram(&'static [f64]),
-}
-
-/// The label of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Label {
-    /// Name of the label, as exported.
-    pub name: &'static str,
-    /// Its values; empty when they are not known in advance.
-    pub values: &'static [&'static str],
-}
-
-/// The declaration of one metric: its registration and its row in docs/metrics.md.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
-    /// Name with prefix and unit, as exported.
-    pub name: &'static str,
-    /// Counter, gauge or histogram.
-    pub kind: MetricKind,
-    /// Base unit, or what is counted.
-    pub unit: &'static str,
-    /// Its label, if it has one.
-    pub label: Option<Label>,
-    /// Whether the label `kind`, the name of a kind in `[[kinds]]`, precedes `label`.
-    pub by_kind: bool,
-    /// One sentence.
-    pub help: &'static str,
-}
-
-impl Row {
-    pub(super) const fn new(
-        name: &'static str,
-        kind: MetricKind,
-        unit: &'static str,
-        help: &'static str,
-    ) -> Self {
-        Self { name, kind, unit, label: None, by_kind: false, help }
-    }
-
-    pub(super) const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
-        Self { label: Some(Label { name, values }), ..self }
-    }
-
-    const fn by_kind(self) -> Self {
-        Self { by_kind: true, ..self }
-    }
-
-    /// The names of its labels, in order.
-    #[must_use]
-    pub fn labels(&self) -> Vec<&'static str> {
-        self.by_kind.then_some("kind").into_iter().chain(self.label.map(|label| label.name)).collect()
-    }
-}
 
 use MetricKind::{Counter, Gauge, Histogram};
 
@@ -114,6 +56,40 @@ pub(super) const BATCH_RECORDS: Row = Row::new(
     "records",
     "Raw records per committed transaction.",
 );
+pub(super) const LAST_COMMIT: Row = Row::new(
+    "dedupd_last_commit_timestamp_seconds",
+    Gauge,
+    "seconds",
+    "Time of the last commit, in seconds since 1970, latest of all workers; 0 before the first one.",
+);
+pub(super) const CLIENT_ROUND_TRIP: Row = Row::new(
+    "dedupd_client_round_trip_seconds",
+    Gauge,
+    "seconds",
+    "99th percentile of the requests to the slowest broker in the last 10 s, from sending to the response.",
+)
+.by("client", ClientLabel::NAMES);
+pub(super) const CLIENT_THROTTLE: Row = Row::new(
+    "dedupd_client_throttle_seconds",
+    Gauge,
+    "seconds",
+    "99th percentile of the time for which a broker throttled requests because of a quota, in the last 10 s.",
+)
+.by("client", ClientLabel::NAMES);
+pub(super) const CLIENT_QUEUED: Row = Row::new(
+    "dedupd_client_queued_records",
+    Gauge,
+    "records",
+    "Records in the queues of the Kafka clients: fetched and not read, or not written yet.",
+)
+.by("client", ClientLabel::NAMES);
+pub(super) const CLIENT_BROKERS_DOWN: Row = Row::new(
+    "dedupd_client_brokers_down",
+    Gauge,
+    "brokers",
+    "Brokers to which a Kafka client had a connection and has none.",
+)
+.by("client", ClientLabel::NAMES);
 pub(super) const REDUCED: Row = Row::new(
     "dedupd_transaction_reduced_records",
     Gauge,
@@ -323,7 +299,12 @@ pub const TABLE: &[Row] = &[
     TRANSACTIONS,
     TRANSACTION_SECONDS,
     BATCH_RECORDS,
+    LAST_COMMIT,
     REDUCED,
+    CLIENT_ROUND_TRIP,
+    CLIENT_THROTTLE,
+    CLIENT_QUEUED,
+    CLIENT_BROKERS_DOWN,
     TORN,
     LAG,
     RAW_START,
@@ -361,37 +342,3 @@ pub const TABLE: &[Row] = &[
     RESIDENT,
     CPU,
 ];
-
-/// Marks the start of the generated section of a Markdown file.
-pub const BEGIN: &str = "<!-- metrics: begin, made from src/metrics/table.rs -->";
-/// Marks the end of the generated section of a Markdown file.
-pub const END: &str = "<!-- metrics: end -->";
-
-/// The table in Markdown.
-pub fn markdown() -> String {
-    let mut text = String::from("| metric | kind | unit | label | meaning |\n|---|---|---|---|---|\n");
-    for row in TABLE {
-        let kind = match row.kind {
-            Counter => "counter",
-            Gauge => "gauge",
-            Histogram(_) => "histogram",
-        };
-        let label = row.label.map(|label| match label.values {
-            [] => format!("`{}`", label.name),
-            values => format!("`{}`: {}", label.name, values.join(", ")),
-        });
-        let labels: Vec<_> = row.by_kind.then(|| "`kind`".to_owned()).into_iter().chain(label).collect();
-        let label = labels.join("; ");
-        let line = writeln!(text, "| `{}` | {kind} | {} | {label} | {} |", row.name, row.unit, row.help);
-        debug_assert!(line.is_ok(), "writing to a String cannot fail");
-    }
-    text
-}
-
-/// Replaces the text between [`BEGIN`] and [`END`] in a Markdown file by [`markdown`]. `None` when the
-/// marks are missing. The file is up to date when the result equals it.
-pub fn regenerated(file: &str) -> Option<String> {
-    let (before, rest) = file.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{}{END}{after}", markdown()))
-}

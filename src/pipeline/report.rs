@@ -239,6 +239,7 @@ impl WorkerReport {
         self.metrics.bytes(TopicLabel::State).inc_by(tally.state_bytes);
         self.metrics.batch_records().observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
+        self.metrics.last_commit().set(now_ms as f64 / 1e3);
         for timestamp_ms in &tally.timestamps_ms {
             let latency_ms = u64::try_from(now_ms.saturating_sub(*timestamp_ms)).unwrap_or(0);
             self.latencies.observe(Duration::from_millis(latency_ms));

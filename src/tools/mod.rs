@@ -1,6 +1,7 @@
 //! The commands of the command line, each in its own folder, and their dispatch.
 
 pub mod audit;
+mod check;
 pub mod demo;
 pub mod generate;
 pub mod plan;
@@ -10,7 +11,7 @@ pub mod state;
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::app::{ExitError, begin_log, begin_log_quietly, check, run, scope_advice};
+use crate::app::{ExitError, begin_log, begin_log_quietly, run};
 use crate::cli::{Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 
@@ -19,18 +20,10 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
     match command {
         Command::Run(args) => {
             let config = load(args.config_file(), args.overrides())?;
-            let recent = begin_log(args.log_format());
-            run(config, recent)?;
+            let log = begin_log(args.log_format());
+            run(config, log)?;
         }
-        Command::Check(args) => {
-            let config = load(args.config_file(), args.overrides())?;
-            begin_log(args.log_format());
-            print!("{}", config.show());
-            let topology = check(&config)?;
-            topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
-            println!("# scope: {}", scope_advice(&config)?);
-            println!("# {} partitions; all checks passed", topology.partitions);
-        }
+        Command::Check(args) => check::command(&args)?,
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {
             begin_log_quietly();

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Sidecar, ports::free_port, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Scope, Sidecar, ports::free_port, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -207,5 +207,20 @@ fn a_check_reports_problems_and_creates_nothing() {
                   set dedupe.scope = \"topic\"";
     assert!(text.contains(advice), "{text}");
     assert!(text.contains("all checks passed"), "{text}");
+    let next = "has no member; the next instance, with 1 worker, gets all 2 partitions; lag 0";
+    assert!(text.contains(next), "{text}");
+    assert!(text.contains("# restore: the state topic has nothing to restore"), "{text}");
     assert_eq!(kafka.committed(&pipe.group(), &pipe.raw, 0), None);
+    // With a running instance and state.
+    let running = pipe.sidecar("a").scoped(Scope::Partition).start();
+    pipe.wait_caught_up(2, LIMIT);
+    let (code, text) = check();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("has the members ") && text.contains("(2 partitions); with 1 worker more"),
+        "{text}"
+    );
+    assert!(text.contains("each gets 1 to 1 partitions; lag 0"), "{text}");
+    assert!(text.contains("# restore: all partitions have about 3 ids, in "), "{text}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }

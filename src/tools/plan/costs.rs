@@ -42,7 +42,8 @@ fn retention(window: Duration) -> Duration {
     window.saturating_add((window / 4).max(Duration::from_hours(24)))
 }
 
-pub(super) fn restore(window_ids: u64, bloom: bool) -> Restore {
+/// The times to load this many ids, with filters if `bloom`.
+pub(crate) fn restore(window_ids: u64, bloom: bool) -> Restore {
     let ids = window_ids as f64;
     let filters = if bloom { ids / BLOOM_IDS_PER_SECOND } else { 0.0 };
     Restore {

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::dedupe::bloom::FilterShape;
 use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, TopicFilter};
 pub use command::command;
+pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;
 pub use evicting::{missed, remembered_in};
 pub use fits::Fits;
@@ -207,7 +208,7 @@ impl CapacityPlan {
             filters,
             disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions)),
             state_topic: costs::state_topic(&asked),
-            restore: costs::restore(window_ids.saturating_mul(partitions), filters.is_some()),
+            restore: restore(window_ids.saturating_mul(partitions), filters.is_some()),
             false_drops_a_day: filters
                 .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
             collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),

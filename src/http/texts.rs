@@ -1,0 +1,76 @@
+//! Numbers, durations and texts on the status page.
+
+/// A number with its digits in groups of three.
+pub(super) fn grouped(number: u64) -> String {
+    in_groups(&number.to_string())
+}
+
+/// The same for a number that is not an integer: it is rounded.
+pub(super) fn rounded(number: f64) -> String {
+    in_groups(&format!("{number:.0}"))
+}
+
+fn in_groups(digits: &str) -> String {
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of bytes in the largest binary unit.
+pub(super) fn bytes(count: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut scaled = count;
+    for unit in units {
+        if scaled < 1_024.0 || unit == "TiB" {
+            let digits = usize::from(scaled < 10.0 && unit != "B");
+            return format!("{scaled:.digits$} {unit}");
+        }
+        scaled /= 1_024.0;
+    }
+    String::new()
+}
+
+/// A duration for people, in its two largest units.
+pub(super) fn span(seconds: f64) -> String {
+    let (minutes, hours) = ((seconds / 60.0).floor(), (seconds / 3600.0).floor());
+    let (large, small) = match (hours, minutes) {
+        (..1.0, ..1.0) => return format!("{seconds:.0} s"),
+        (..1.0, _) => (format!("{minutes:.0} min"), format!("{:.0} s", (seconds % 60.0).floor())),
+        _ => (format!("{hours:.0} h"), format!("{:.0} min", minutes % 60.0)),
+    };
+    if small.starts_with("0 ") { large } else { format!("{large} {small}") }
+}
+
+/// Text escaped for HTML.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_durations_are_readable() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(bytes(0.0), "0 B");
+        assert_eq!(bytes(1_536.0), "1.5 KiB");
+        assert_eq!(bytes(123_456_789.0), "118 MiB");
+        assert_eq!(span(59.4), "59 s");
+        assert_eq!(span(61.0), "1 min 1 s");
+        assert_eq!(span(86_400.0), "24 h");
+        assert_eq!(span(5_400.0), "1 h 30 min");
+    }
+
+    #[test]
+    fn text_is_escaped_and_cannot_become_markup() {
+        assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
+    }
+}

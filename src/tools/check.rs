@@ -1,0 +1,83 @@
+//! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
+
+use super::plan;
+use crate::app::{ExitError, begin_log, check, scope_advice, start_forecast};
+use crate::cli::ServiceArgs;
+use crate::config::{Config, Scope};
+use crate::kafka::{Forecast, Member};
+
+/// Most members that are named.
+const NAMED: usize = 8;
+
+/// Prints the configuration and the results.
+pub fn command(args: &ServiceArgs) -> Result<(), ExitError> {
+    let config = super::load(args.config_file(), args.overrides())?;
+    begin_log(args.log_format());
+    print!("{}", config.show());
+    let topology = check(&config)?;
+    topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
+    println!("# scope: {}", scope_advice(&config)?);
+    match start_forecast(&config, topology.partitions) {
+        Ok(forecast) => {
+            println!("# assignment: {}", assignment(&config, topology.partitions, &forecast));
+            println!("# restore: {}", restore(&config, &forecast));
+        }
+        Err(failed) => println!("# warning: it is not known what a start would restore: {failed}"),
+    }
+    println!("# {} partitions; all checks passed", topology.partitions);
+    Ok(())
+}
+
+/// Which partitions an instance with this configuration would get, in one line.
+fn assignment(config: &Config, partitions: usize, forecast: &Forecast) -> String {
+    let lag = format!("; lag {}", forecast.lag);
+    let members: Vec<String> = forecast.members.iter().take(NAMED).map(described).collect();
+    let more = if forecast.members.len() > NAMED { ", ..." } else { "" };
+    let group = &config.group.id;
+    match (config.dedupe.scope, forecast.members.len()) {
+        (Scope::Topic, 0) => {
+            format!("group {group} has no member; the next instance gets all {partitions} partitions{lag}")
+        }
+        (Scope::Topic, _) => format!(
+            "the active instance of group {group} is {}{more}; further instances are spares{lag}",
+            members.join(", ")
+        ),
+        (Scope::Partition, 0) => format!(
+            "group {group} has no member; the next instance, with {}, gets all {partitions} partitions{lag}",
+            workers(config.group.workers)
+        ),
+        (Scope::Partition, count) => format!(
+            "group {group} has the members {}{more}; with {} more each gets {} to {} partitions{lag}",
+            members.join(", "),
+            workers(config.group.workers),
+            partitions / (count + config.group.workers),
+            partitions.div_ceil(count + config.group.workers)
+        ),
+    }
+}
+
+fn workers(count: usize) -> String {
+    if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") }
+}
+
+/// `a.0 at 10.0.0.7 (6 partitions)`.
+fn described(member: &Member) -> String {
+    let count = member.partitions.len();
+    let noun = if count == 1 { "partition" } else { "partitions" };
+    format!("{} at {} ({count} {noun})", member.client_id, member.host)
+}
+
+/// What a restore of all partitions would read, and how long it would take, in one line.
+fn restore(config: &Config, forecast: &Forecast) -> String {
+    let Forecast { ids, records, .. } = forecast;
+    if *records == 0 {
+        return "the state topic has nothing to restore".to_owned();
+    }
+    let bloom = config.window.bloom > config.window.exact;
+    let times = plan::restore(*ids, bloom);
+    format!(
+        "all partitions have about {ids} ids, in {records} offsets of the state topic: about {:.1} s from local state, {:.1} s \
+         from the state topic, and the start of the group",
+        times.local_seconds, times.state_topic_seconds
+    )
+}
