@@ -109,6 +109,7 @@ pub(super) fn options(
         start: config.group.start,
         on_rewind: config.group.on_rewind,
         on_gap: config.group.on_gap,
+        on_stop: config.group.on_stop,
         #[cfg(feature = "failpoints")]
         disabled: disabled_safeguard(),
         transaction_limit: TransactionSize {

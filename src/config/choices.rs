@@ -64,6 +64,15 @@ choice! {
     }
 }
 choice! {
+    /// What a member of the group does at a stop.
+    OnStop {
+        /// It leaves the group: other members take over its partitions at once.
+        Leave = "leave",
+        /// It stays a member until its session ends: the restarted instance resumes its partitions.
+        Remain = "remain",
+    }
+}
+choice! {
     /// The policy for a record without an id.
     OnMissing {
         /// Write it to the clean topic, counted.

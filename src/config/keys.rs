@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, PartitionBy, Scope, Start, WindowTime,
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope, Start,
+    WindowTime,
 };
 use super::forms::{
     ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size,
@@ -52,6 +53,7 @@ section! {
         rekey: Option<RekeyConfig> => MaybeTable; {
             rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
             rules::one_worker(group.as_ref(), dedupe.as_ref(), reading);
+            rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
         },
@@ -106,6 +108,8 @@ section! {
         static_membership: bool = "true" => FLAG,
         /// How long the broker waits for heartbeats of a member. Longer than the transaction timeout.
         session_timeout: Duration = "10s" => Span(SECOND),
+        /// Whether a stop with SIGTERM or SIGINT ends the membership. `remain` requires partition scope and static membership.
+        on_stop: OnStop = "leave" => Word,
         /// The start offset when neither the group nor the state topic has an offset.
         start: Start = "earliest" => Word,
         /// The policy when the group's offset is below the offset committed in the state topic.

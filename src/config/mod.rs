@@ -32,7 +32,7 @@ pub use crate::dedupe::IdSource;
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
 pub use choices::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow, PartitionBy, Scope, Start,
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope, Start,
 };
 pub use error::ConfigError;
 pub use keys::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::choices::{OnMissing, OnPoison, OnProbable, Scope};
+use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Scope};
 use super::forms::topic;
 use super::keys::{BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, StateConfig, WindowConfig};
 use super::kinds::KindConfig;
@@ -109,6 +109,29 @@ pub(super) fn one_worker(
                       partitions, an id counts once in each of them, and copies in other partitions are forwarded";
         reading.reject("group.workers", Some(&group.workers.to_string()), ValueFault::new(what, remedy));
     }
+}
+
+/// Only a static member that is restarted resumes its membership, and a spare takes over only when the group is empty.
+pub(super) fn remaining_member(
+    group: Option<&GroupConfig>,
+    dedupe: Option<&DedupeConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(group), Some(dedupe)) = (group, dedupe) else { return };
+    if group.on_stop == OnStop::Leave {
+        return;
+    }
+    let what = match (dedupe.scope, group.static_membership) {
+        (Scope::Topic, _) => {
+            "is for dedupe.scope = \"partition\": in topic scope a spare could take over only after group.session_timeout"
+        }
+        (Scope::Partition, false) => {
+            "requires group.static_membership: a restarted instance could not resume its membership"
+        }
+        (Scope::Partition, true) => return,
+    };
+    let fault = ValueFault::new(what, "set group.on_stop = \"leave\"");
+    reading.reject("group.on_stop", Some(group.on_stop.as_str()), fault);
 }
 
 /// A policy `dead_letter` requires `topics.dead_letter`.

@@ -30,7 +30,9 @@ pub use commit::size::TransactionSize;
 pub use error::{Fatal, WorkerError};
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
-pub use options::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Scope, Start, WorkerOptions};
+pub use options::{
+    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
+};
 pub use partition::loading::{LoadSlice, LocalRead, load_window};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Scope, Start};
+pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start};
 use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
@@ -77,6 +77,8 @@ pub struct WorkerOptions {
     pub on_rewind: OnRewind,
     /// Policy for a committed offset that is outside of the raw log.
     pub on_gap: OnGap,
+    /// Whether a stop ends the membership in the group.
+    pub on_stop: OnStop,
     /// A safeguard that a test disables.
     #[cfg(feature = "failpoints")]
     pub disabled: Option<Safeguard>,

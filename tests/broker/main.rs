@@ -35,6 +35,7 @@ mod outage;
 mod recreated;
 mod rejected;
 mod rekey;
+mod rolling;
 mod rules;
 mod security;
 mod shared_sides;

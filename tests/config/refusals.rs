@@ -60,6 +60,14 @@ const CASES: &[(&str, &str)] = &[
         r#"group.workers = "2" (d.toml): is above 1, but with dedupe.scope = "topic" one worker processes all partitions; set group.workers = 1; or set dedupe.scope = "partition": workers and instances then share the partitions, an id counts once in each of them, and copies in other partitions are forwarded"#,
     ),
     (
+        r#"group.on_stop = "remain""#,
+        r#"group.on_stop = "remain" (d.toml): is for dedupe.scope = "partition": in topic scope a spare could take over only after group.session_timeout; set group.on_stop = "leave""#,
+    ),
+    (
+        "dedupe.scope = \"partition\"\ngroup.on_stop = \"remain\"\ngroup.static_membership = false",
+        r#"group.on_stop = "remain" (d.toml): requires group.static_membership: a restarted instance could not resume its membership; set group.on_stop = "leave""#,
+    ),
+    (
         r#"group.instance = "a b""#,
         r#"group.instance = "a b" (d.toml): contains ' ', but Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
     ),

@@ -9,34 +9,17 @@
 )]
 
 mod alerts;
+mod configured;
 mod containers;
 mod dashboard;
 mod kubernetes;
 mod programs;
 mod queries;
-
 mod systemd;
 
-use std::path::PathBuf;
-
-use dedupd::cli::{Command, parse_from};
-use dedupd::config::{Config, ConfigSources, FileText};
+use configured::configuration;
 use dedupd::metrics::table::{MetricKind, Row, TABLE};
 use queries::{Workload, selectors};
-
-/// The effective configuration of `dedupd run` with these arguments (without the program's name), this file as
-/// `--config`, and these environment variables.
-fn configuration(arguments: &[String], file: &(String, String), environment: &[(String, String)]) -> Config {
-    let line = std::iter::once("dedupd").chain(arguments.iter().map(String::as_str));
-    let command = parse_from(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
-    let Command::Run(args) = command else { panic!("{arguments:?} does not run the service") };
-    let (path, text) = file.clone();
-    assert_eq!(args.config_file().map(|path| path.display().to_string()), Some(path.clone()));
-    let file = Some(FileText { path: PathBuf::from(path), text });
-    let environment = environment.to_vec();
-    let sources = ConfigSources { file, environment, flags: args.overrides(), host: "host".to_owned() };
-    Config::from_sources(&sources).unwrap_or_else(|error| panic!("{error}"))
-}
 
 /// The row of the metrics table for a name in an expression.
 fn row_of(name: &str) -> Option<&'static Row> {

@@ -15,7 +15,7 @@ use dedupd::dedupe::{HashKind, Hasher, IdSource, IdentityRule, TimeSource, Windo
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
+    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
     PartitionLimit, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
     WorkerReport,
 };
@@ -251,6 +251,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         start: Start::Earliest,
         on_rewind: OnRewind::Stop,
         on_gap: OnGap::Stop,
+        on_stop: OnStop::Leave,
         #[cfg(feature = "failpoints")]
         disabled: None,
         transaction_limit: TransactionSize { records: 1_000, bytes: 1 << 20, partitions: usize::MAX },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, Overflow,
+    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
     PartitionLimit, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
 };
 
@@ -198,6 +198,7 @@ impl Choices {
             poison_retry: Duration::from_secs(self.max_records as u64 % 3),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
+            on_stop: OnStop::Leave,
             on_gap: if self.accepts_gap { OnGap::Accept } else { OnGap::Stop },
             disabled: without,
             transaction_limit: TransactionSize {

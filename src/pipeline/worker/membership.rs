@@ -190,6 +190,12 @@ pub(crate) fn abort_open<W: WorkerPorts>(
     if committer.transaction.is_open() { committer.abort(ctx, source) } else { Ok(()) }
 }
 
+/// Releases all partitions of a member that stays in the group: the restarted instance gets the same ones.
+pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<(), WorkerError> {
+    ctx.partitions.ids(|_| true).into_iter().try_for_each(|id| close(ctx, id))
+}
+
+/// Marks the committed state of a partition as confirmed in the local store, and removes the partition.
 fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
     ctx.close_topic();

@@ -21,7 +21,7 @@ use crate::dedupe::window::CHUNK;
 use crate::pipeline::commit::{Access, Committer};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::options::{OnStop, WorkerOptions};
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
@@ -32,7 +32,7 @@ use crate::pipeline::report::WorkerReport;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
-use crate::pipeline::worker::membership::Membership;
+use crate::pipeline::worker::membership::{Membership, close_all};
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 
@@ -107,7 +107,7 @@ impl<W: WorkerPorts> Worker<W> {
     }
 
     /// Runs until `stop` is set, or, in topic scope, until another worker is the active one. Then commits the open transaction,
-    /// leaves the group and returns.
+    /// leaves the group unless `group.on_stop` is `remain`, and returns.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
             self.iterate()?;
@@ -142,24 +142,41 @@ impl<W: WorkerPorts> Worker<W> {
         result
     }
 
-    /// Commits the open transaction and leaves the group, so that a restart reprocesses nothing.
+    /// Commits the open transaction, so that a restart reprocesses nothing, and leaves the group.
     fn finish(mut self) -> Result<(), Fatal> {
         let Self { source, parts } = &mut self;
         if let Err(error) = parts.committer.commit(&mut parts.ctx, source) {
             tracing::warn!(%error, "failed to commit the last transaction; its records will be processed again");
             parts.committer.sink.discard();
         }
-        source.leave();
-        let deadline = parts.ctx.clock.elapsed() + LEAVE;
-        let is_member = |parts: &Parts<W>| parts.ctx.partitions.iter().next().is_some() || !source.has_left();
-        while is_member(parts) && parts.ctx.clock.elapsed() < deadline {
-            // Records that still arrive are processed by the next owner of the partition.
-            drop(gather(source, CHUNK, BUSY));
-            if let Err(error) = parts.serve(source) {
-                tracing::warn!(%error, "failed to answer a group event while leaving the group");
+        match parts.ctx.options.on_stop {
+            OnStop::Leave => leave(source, parts),
+            OnStop::Remain => {
+                tracing::info!(
+                    "staying in the group: a restart within group.session_timeout resumes the partitions"
+                );
+                if let Err(error) = close_all(&mut parts.ctx) {
+                    tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
+                }
             }
         }
         parts.ctx.store.sync().map_err(|error| Fatal::State(error.to_string()))
+    }
+}
+
+/// Leaves the group, and waits until all partitions are released.
+fn leave<W: WorkerPorts>(source: &mut W::Source, parts: &mut Parts<W>) {
+    source.leave();
+    let deadline = parts.ctx.clock.elapsed() + LEAVE;
+    let is_member = |source: &W::Source, parts: &Parts<W>| {
+        parts.ctx.partitions.iter().next().is_some() || !source.has_left()
+    };
+    while is_member(source, parts) && parts.ctx.clock.elapsed() < deadline {
+        // Records that still arrive are processed by the next owner of the partition.
+        drop(gather(source, CHUNK, BUSY));
+        if let Err(error) = parts.serve(source) {
+            tracing::warn!(%error, "failed to answer a group event while leaving the group");
+        }
     }
 }
 

@@ -1,0 +1,102 @@
+{{- define "dedupd.pod" -}}
+{{- $values := .root.Values -}}
+# The open transaction is committed within nine seconds.
+terminationGracePeriodSeconds: 20
+# It sends no request to Kubernetes.
+automountServiceAccountToken: false
+{{- with $values.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  fsGroup: 10001
+  seccompProfile: { type: RuntimeDefault }
+{{- include "dedupd.affinity" . }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: dedupd
+    image: "{{ $values.image.repository }}:{{ default .root.Chart.AppVersion $values.image.tag }}"
+    imagePullPolicy: {{ $values.image.pullPolicy }}
+    args: [run, --config, /etc/dedupd/dedupd.toml, --log-format, json]
+    env:
+      # The pod's name: the same after each restart.
+      - name: DEDUPD_GROUP__INSTANCE
+        valueFrom: { fieldRef: { fieldPath: metadata.name } }
+    ports:
+      - { name: http, containerPort: 9464 }
+    # Loading a large window takes time, and is work: alive from the start, ready when it is done.
+    livenessProbe:
+      httpGet: { path: /livez, port: http }
+      periodSeconds: 10
+      timeoutSeconds: 5
+      failureThreshold: 6
+    readinessProbe:
+      httpGet: { path: /readyz, port: http }
+      periodSeconds: 5
+      timeoutSeconds: 5
+    resources:
+      {{- toYaml .topic.resources | nindent 6 }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: { drop: [ALL] }
+    volumeMounts:
+      - { name: config, mountPath: /etc/dedupd, readOnly: true }
+      - { name: state, mountPath: /var/lib/dedupd }
+      {{- range $place, $secret := .topic.secrets }}
+      - { name: secret-{{ $place }}, mountPath: /run/secrets/{{ $secret }}, readOnly: true }
+      {{- end }}
+volumes:
+  - name: config
+    configMap: { name: {{ .topic.fullname }} }
+  {{- range $place, $secret := .topic.secrets }}
+  - name: secret-{{ $place }}
+    secret: { secretName: {{ $secret }}, defaultMode: 288 } # 0440, for the group of the pod
+  {{- end }}
+  {{- if not .topic.persistence.enabled }}
+  - name: state
+    emptyDir: { sizeLimit: {{ .topic.persistence.size }} }
+  {{- end }}
+{{- end -}}
+
+{{- define "dedupd.affinity" -}}
+{{- $selector := include "dedupd.selector" . -}}
+{{- with .root.Values.podAntiAffinity }}
+{{- if eq . "required" }}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- $selector | nindent 12 }}
+{{- else if eq . "preferred" }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- $selector | nindent 14 }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,113 @@
+{{/* Merges two maps, the second one wins; also with false, 0 and empty values, which mergeOverwrite ignores. */}}
+{{- define "dedupd.merge" -}}
+{{- $merged := deepCopy (index . 0) -}}
+{{- range $key, $value := index . 1 -}}
+{{- $below := get $merged $key -}}
+{{- if and (kindIs "map" $value) (kindIs "map" $below) -}}
+{{- $_ := set $merged $key (include "dedupd.merge" (list $below $value) | fromJson) -}}
+{{- else -}}
+{{- $_ := set $merged $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $merged -}}
+{{- end -}}
+
+{{/* All topics as a list below "topics": each entry with the common values, its names and its configuration. */}}
+{{- define "dedupd.topics" -}}
+{{- $root := . -}}
+{{- $topics := list -}}
+{{- $names := dict -}}
+{{- range .Values.topics -}}
+{{- $common := pick $root.Values "replicas" "config" "secrets" "resources" "persistence" -}}
+{{- $topic := include "dedupd.merge" (list $common .) | fromJson -}}
+{{- $name := default (regexReplaceAll "[^a-z0-9]+" (lower .raw) "-" | trimAll "-") .name -}}
+{{- $fullname := printf "%s-%s" $root.Release.Name $name -}}
+{{- if gt (len $fullname) 52 -}}
+{{- fail (printf "topics: the name %s of %s is longer than 52 characters; give the entry a shorter name" $fullname .raw) -}}
+{{- end -}}
+{{- if hasKey $names $name -}}
+{{- fail (printf "topics: %s and %s both have the name %s; give the entries different names" (get $names $name) .raw $name) -}}
+{{- end -}}
+{{- $_ := set $names $name .raw -}}
+{{- $_ := set $topic "name" $name -}}
+{{- $_ := set $topic "fullname" $fullname -}}
+{{- $_ := set $topic "config" (include "dedupd.config" $topic | fromJson) -}}
+{{- $topics = append $topics $topic -}}
+{{- end -}}
+{{- dict "topics" $topics | toJson -}}
+{{- end -}}
+
+{{/* The configuration of a topic: the values' own, and what the chart sets. */}}
+{{- define "dedupd.config" -}}
+{{- $raw := dict "raw" .raw "clean" .clean -}}
+{{- $ours := dict "topics" $raw "state" (dict "dir" "/var/lib/dedupd") "http" (dict "listen" "0.0.0.0:9464") -}}
+{{- $config := include "dedupd.merge" (list .config $ours) | fromJson -}}
+{{- $group := default dict $config.group -}}
+{{- $scope := get (default dict $config.dedupe) "scope" -}}
+{{- if and (eq $scope "partition") (ne (toString $group.static_membership) "false") -}}
+{{- /* A restarted pod resumes its partitions. The session covers its stop, a pull of the image and its start. */ -}}
+{{- $group = include "dedupd.merge" (list (dict "on_stop" "remain" "session_timeout" "45s") $group) | fromJson -}}
+{{- end -}}
+{{- $window := include "dedupd.merge" (list (dict "max_memory" (include "dedupd.maxMemory" (list . $group))) (default dict $config.window)) | fromJson -}}
+{{- include "dedupd.merge" (list $config (dict "group" $group "window" $window)) -}}
+{{- end -}}
+
+{{/* The memory of the window: two thirds of what the limit leaves beside the process, because an index that grows can need
+half as much again. */}}
+{{- define "dedupd.maxMemory" -}}
+{{- $topic := index . 0 -}}
+{{- $limit := $topic.resources.limits.memory -}}
+{{- $mib := int (regexFind "^[0-9]+" $limit) -}}
+{{- if hasSuffix "Gi" $limit -}}{{- $mib = mul $mib 1024 -}}{{- end -}}
+{{- $workers := int (default 1 (index . 1).workers) -}}
+{{- $window := div (mul (sub $mib (add 256 (mul 64 $workers))) 2) 3 -}}
+{{- if lt $window 16 -}}
+{{- fail (printf "topics: the memory limit %s of %s leaves no memory for the window; give at least %dMi" $limit $topic.raw (add 280 (mul 64 $workers))) -}}
+{{- end -}}
+{{- printf "%dMiB" $window -}}
+{{- end -}}
+
+{{/* A configuration as TOML: JSON's texts, numbers and lists are also those of TOML. toToml would write 2 as 2.0. */}}
+{{- define "dedupd.toml" -}}
+{{- range $section, $content := . }}
+{{- if $content }}
+{{- range (kindIs "slice" $content | ternary $content (list $content)) }}
+{{ kindIs "slice" $content | ternary (printf "[[%s]]" $section) (printf "[%s]" $section) }}
+{{- $tables := dict }}
+{{- range $key, $value := . }}
+{{- if kindIs "map" $value }}
+{{- $_ := set $tables $key $value }}
+{{- else }}
+{{ $key }} = {{ toRawJson $value }}
+{{- end }}
+{{- end }}
+{{- range $table, $pairs := $tables }}
+[{{ $section }}.{{ $table }}]
+{{- range $key, $value := $pairs }}
+{{ toRawJson $key }} = {{ toRawJson $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The labels by which the pods of a topic are selected; they never change. */}}
+{{- define "dedupd.selector" -}}
+app.kubernetes.io/name: dedupd
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .topic.name }}
+{{- end -}}
+
+{{- define "dedupd.releaseLabels" -}}
+app.kubernetes.io/name: dedupd
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "dedupd.labels" -}}
+{{ include "dedupd.releaseLabels" .root }}
+app.kubernetes.io/component: {{ .topic.name }}
+{{- end -}}
