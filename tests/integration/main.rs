@@ -8,5 +8,6 @@
     reason = "a test fails by panicking"
 )]
 
+mod grafana;
 #[path = "../support/mod.rs"]
 mod support;
