@@ -170,7 +170,7 @@ fn help_lists_exit_codes_and_environment() {
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
-    for command in ["run", "check", "demo", "generate", "audit", "plan", "state"] {
+    for command in ["run", "check", "demo", "generate", "audit", "plan", "state", "health"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
     }
 }
@@ -181,6 +181,7 @@ fn help_shows_the_defaults_of_the_keys() {
         ("run", "--workers", "group", "workers"),
         ("run", "--state-dir", "state", "dir"),
         ("run", "--listen", "http", "listen"),
+        ("health", "--listen", "http", "listen"),
         ("run", "--mode", "dedupe", "mode"),
         ("run", "--scope", "dedupe", "scope"),
         ("audit", "--scope", "dedupe", "scope"),

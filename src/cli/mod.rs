@@ -8,6 +8,7 @@ mod audit;
 mod demo;
 mod exit;
 mod generate;
+mod health;
 mod plan;
 mod rekey;
 mod service;
@@ -21,6 +22,7 @@ pub(crate) use audit::AuditArgs;
 pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
 pub(crate) use generate::{Bytes, GenerateArgs};
+pub use health::HealthArgs;
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
 pub use rekey::RekeyArgs;
 pub use service::{LogFormat, ServiceArgs};
@@ -66,6 +68,9 @@ pub enum Command {
     /// Inspect, export, import or reset the local state of a stopped instance
     #[command(after_help = state::HELP)]
     State(StateArgs),
+    /// Check that an instance on this host is ready, for the health check of a container
+    #[command(after_help = health::HELP)]
+    Health(HealthArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = shell::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),

@@ -4,6 +4,7 @@ pub mod audit;
 mod check;
 pub mod demo;
 pub mod generate;
+pub mod health;
 pub mod plan;
 pub mod rekey;
 pub mod state;
@@ -32,6 +33,7 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
         Command::Generate(args) => println!("{}", generate::command(&args)?),
         Command::Plan(args) => print!("{}", plan::command(&args)?),
         Command::State(args) => return state::command(&args.command),
+        Command::Health(args) => return health::command(&args),
         Command::Completions(args) => {
             let written = std::io::stdout().write_all(&args.script());
             written.map_err(|error| failed("the script cannot be written to stdout", &error))?;

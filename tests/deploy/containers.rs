@@ -66,9 +66,13 @@ fn the_image_is_built_from_files_in_the_docker_context() {
         assert!(Path::new(TOP).join(path).exists(), "{path} does not exist");
         assert!(given.contains(path), ".dockerignore excludes {path}");
     }
-    // Cargo reads the whole manifest, so every file that it names must exist.
+    // Cargo reads the whole manifest: a target without a path must exist.
     let manifest = text("Cargo.toml");
     assert!(!manifest.contains("[[bench]]") || copied.iter().any(|path| path == "benches"));
+    for test in manifest.split("[[test]]").skip(1) {
+        let section = test.split("\n[").next().unwrap();
+        assert!(section.contains("\npath = "), "a test without a path, and tests/ is not copied:{section}");
+    }
     let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
     assert!(
         every("FROM")[0].starts_with(&format!("rust:{}", rust.trim_matches('"'))),
@@ -87,6 +91,24 @@ fn the_image_keeps_its_state_in_the_volume_and_is_not_root() {
     let user: u32 = every("USER")[0].parse().unwrap();
     assert!(user > 0 && every("RUN").iter().any(|line| line.contains(&format!("--uid {user} "))));
     assert_eq!(every("ENTRYPOINT"), ["[\"dedupd\"]"]);
+}
+
+#[test]
+fn the_health_check_of_the_image_is_a_command_of_dedupd() {
+    let check = every("HEALTHCHECK").remove(0);
+    let (_, command) = check.split_once("CMD ").unwrap();
+    let words: Vec<String> = serde_json::from_str(command).unwrap();
+    let Ok(Command::Health(args)) = parse_from(words.iter().map(String::as_str)) else { panic!("{words:?}") };
+    // Without flags it uses the address in the environment of the image.
+    assert!(!args.live && args.config_file().is_none());
+    assert!(image_environment().iter().any(|(name, _)| name == "DEDUPD_HTTP__LISTEN"));
+    // It would fail in a container that runs another command.
+    let compose = compose();
+    for (name, service) in compose["services"].as_object().unwrap() {
+        let Some(words) = service["command"].as_array() else { continue };
+        let is_instance = words[0] == "run";
+        assert_eq!(service["healthcheck"]["disable"] == true, !is_instance, "{name}");
+    }
 }
 
 /// The environment variables of a service of the compose file that runs dedupd.

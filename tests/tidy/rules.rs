@@ -36,6 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::audit", COMMAND),
     ("tools::generate", COMMAND),
+    ("tools::health", &["app", "cli", "config"]),
     ("tools::*::command", COMMAND),
     (
         "tools::rekey::command",

@@ -7,8 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "http/admin.rs"]
 mod admin;
+mod health;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -142,27 +142,6 @@ fn running() -> WorkerStatus {
         false_positive_rate: 0.0,
     };
     WorkerStatus { not_ready: None, partitions: vec![partition], ..WorkerStatus::starting() }
-}
-
-#[test]
-fn health_follows_the_status_of_the_workers() {
-    let server = Server::start(ClientLimits::default());
-    let answer = server.request("GET", "/readyz");
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(answer.ends_with("not ready\nworker 0: is starting\n"), "{answer}");
-    assert!(server.request("GET", "/livez").starts_with("HTTP/1.1 200 "));
-
-    server.status.publish(0, running());
-    let answer = server.request("GET", "/readyz");
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nready\n"), "{answer}");
-
-    server.status.fail("worker 0 panicked");
-    let answer = server.request("GET", "/livez");
-    assert!(
-        answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("failed: worker 0 panicked\n"),
-        "{answer}"
-    );
-    assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]

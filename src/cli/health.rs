@@ -1,0 +1,46 @@
+//! `dedupd health`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::config::AsTyped;
+
+/// Flags of `health`.
+#[derive(Debug, Clone, Args)]
+pub struct HealthArgs {
+    /// Configuration file of the instance, TOML
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listen address of the instance [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Request /livez instead of /readyz: fail only when a restart would help
+    #[arg(long)]
+    pub live: bool,
+}
+
+impl HealthArgs {
+    /// The configuration file, if one was given.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The keys that the flags set, for [`crate::config::load_local`].
+    pub fn overrides(&self) -> AsTyped {
+        AsTyped::default().with("http.listen", &self.listen)
+    }
+}
+
+pub(super) const HELP: &str = "\
+Requests /readyz of an instance on this host, and prints the response. Without flags it uses the
+environment of the instance, DEDUPD_HTTP__LISTEN. This is the health check of the container image.
+Use --live where an unhealthy container is restarted, as in Docker Swarm: an instance that waits for
+a broker or loads its state is alive, but not ready.
+
+Examples:
+  dedupd health
+  dedupd health --live --listen 127.0.0.1:9464
+
+Exit codes: 0 ready or alive, 1 it is not, or there is no response within 3 s, 2 the command line or
+the configuration is invalid.";

@@ -1,0 +1,94 @@
+//! `dedupd health`: the health check of a container, in which there is no other HTTP client.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::app::ExitError;
+use crate::cli::{Exit, HealthArgs};
+use crate::config;
+
+/// For connecting, and for each read and write.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest response that is read, in bytes. The response has one line per partition that is not ready.
+const MAX_RESPONSE: u64 = 1 << 20;
+
+/// Requests the health of an instance and prints the response.
+pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
+    let config = config::load_local(args.config_file(), args.overrides())
+        .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+    let path = if args.live { "/livez" } else { "/readyz" };
+    let address = reachable(config.http.listen);
+    let response = get(address, path).map_err(|error| {
+        ExitError::failed(format!(
+            "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"
+        ))
+    })?;
+    let (is_success, body) = outcome(&response).ok_or_else(|| {
+        ExitError::failed(format!(
+            "the response from http://{address}{path} is not HTTP; check that http.listen is the address of dedupd"
+        ))
+    })?;
+    print!("{body}");
+    Ok(if is_success { Exit::Done } else { Exit::Failed })
+}
+
+/// The address to connect to: loopback if the instance listens on all addresses.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// The response to a GET request. With HTTP/1.0 the server closes the connection after it, and does not split it.
+fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut response = Vec::new();
+    stream.take(MAX_RESPONSE).read_to_end(&mut response)?;
+    Ok(String::from_utf8_lossy(&response).into_owned())
+}
+
+/// Whether the status code of a response is 200, and its body. `None` if it is not an HTTP response.
+fn outcome(response: &str) -> Option<(bool, &str)> {
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    let mut words = head.split_whitespace();
+    words.next().filter(|version| version.starts_with("HTTP/1."))?;
+    let code = words.next()?;
+    Some((code == "200", body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_200_is_healthy() {
+        assert_eq!(outcome("HTTP/1.0 200 OK\r\na: b\r\n\r\nready\n"), Some((true, "ready\n")));
+        assert_eq!(
+            outcome("HTTP/1.0 503 Service Unavailable\r\n\r\nnot ready\n"),
+            Some((false, "not ready\n"))
+        );
+        assert_eq!(outcome("HTTP/1.1 2000\r\n\r\n"), Some((false, "")));
+        for broken in ["", "HTTP/1.0 200 OK\r\n", "SSH-2.0\r\n\r\n200", "HTTP/1.0\r\n\r\nready"] {
+            assert_eq!(outcome(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn an_instance_that_listens_on_all_addresses_is_reached_by_loopback() {
+        for (listen, expected) in [
+            ("0.0.0.0:9464", "127.0.0.1:9464"),
+            ("[::]:1", "[::1]:1"),
+            ("10.0.0.1:9464", "10.0.0.1:9464"),
+            ("127.0.0.2:5", "127.0.0.2:5"),
+        ] {
+            assert_eq!(reachable(listen.parse().unwrap()), expected.parse().unwrap());
+        }
+    }
+}
