@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod containers;
 mod grafana;
 #[path = "../support/mod.rs"]
 mod support;
