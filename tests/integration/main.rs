@@ -10,3 +10,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod gate;
+mod kerberos;
+mod oidc;
+mod server;
