@@ -9,7 +9,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY crates crates
 COPY src src
 COPY benches benches
-RUN cargo build --release --locked --bin dedupd
+RUN cargo build --release --locked --bin dedupd --features msk-iam
 
 FROM debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates krb5-user libcurl4 libsasl2-modules-gssapi-mit libssl3 \

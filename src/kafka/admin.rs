@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -122,8 +123,8 @@ impl FoundTopics {
 /// Describes, creates and grows topics, with clients of its own.
 pub(super) struct TopicAdmin {
     pub settings: Settings,
-    pub reader: BaseConsumer<ProblemCapture>,
-    pub admin: AdminClient<ProblemCapture>,
+    pub reader: Authenticated<BaseConsumer<ProblemCapture>>,
+    pub admin: Authenticated<AdminClient<ProblemCapture>>,
     /// Time limit of one request.
     pub wait: Duration,
 }
@@ -146,7 +147,7 @@ impl TopicAdmin {
         Ok(Self {
             settings: settings.clone(),
             reader: ProblemCapture::reader(reader).map_err(create)?,
-            admin: settings.base().create_with_context(ProblemCapture::default()).map_err(create)?,
+            admin: tokens::create(&settings.base(), ProblemCapture::default()).map_err(create)?,
             wait,
         })
     }

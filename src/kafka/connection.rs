@@ -9,10 +9,12 @@ mod known;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
+use rdkafka::types::RDKafka;
 use rdkafka::{ClientConfig, ClientContext};
 
 use super::features::ApiVersions;
@@ -89,13 +91,13 @@ pub struct ProblemCapture {
 
 impl ProblemCapture {
     /// A reader with this configuration whose context collects connection problems.
-    pub fn reader(mut config: ClientConfig) -> Result<BaseConsumer<Self>, KafkaError> {
+    pub fn reader(mut config: ClientConfig) -> Result<Authenticated<BaseConsumer<Self>>, KafkaError> {
         // When a broker closes the connection without an error, the client raises no error event, only a log line.
         config.set("log.connection.close", "true");
         if (config.log_level as i32) < (RDKafkaLogLevel::Info as i32) {
             config.set_log_level(RDKafkaLogLevel::Info);
         }
-        config.create_with_context(Self::default())
+        tokens::create(&config, Self::default())
     }
 
     /// The last error event of the client, with its text.
@@ -129,6 +131,11 @@ impl ClientContext for ProblemCapture {
 }
 
 impl ConsumerContext for ProblemCapture {}
+
+/// Gives tokens to a client that another package creates. The result must be dropped before the client.
+pub fn attach_tokens(config: &ClientConfig, client: *mut RDKafka) -> Result<Box<dyn Send>, KafkaError> {
+    Ok(Box::new(tokens::attach(config, client)?))
+}
 
 /// The text of a client error without the value of a property. The value may hold a secret: under a mistyped name, or
 /// when it was set for the wrong property.

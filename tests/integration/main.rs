@@ -13,5 +13,6 @@ mod support;
 
 mod gate;
 mod kerberos;
+mod msk_iam;
 mod oidc;
 mod server;

@@ -17,7 +17,7 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 10] = [
+pub const KNOWN: [KnownProblem; 11] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
@@ -45,6 +45,12 @@ pub const KNOWN: [KnownProblem; 10] = [
         what: "the OIDC provider rejects the request for a token; correct sasl.oauthbearer.client.id and \
                sasl.oauthbearer.client.secret (or the file of sasl.oauthbearer.client.secret.file), the key and claims of \
                the assertion, or sasl.oauthbearer.scope, or allow the grant for this client at the provider",
+    },
+    KnownProblem {
+        phrases: &["no aws credentials"],
+        refused: false,
+        certificate: false,
+        what: "there is no token for Amazon MSK",
     },
     KnownProblem {
         phrases: &[

@@ -26,7 +26,7 @@ const INIT_SLICE: Duration = Duration::from_millis(20);
 /// for the transaction coordinator that is sent before the second connection is lost, and the client repeats it after 500 ms.
 fn client(settings: &Settings, transactional_id: &str, wait: Duration) -> Result<Client, KafkaError> {
     let client: Client =
-        settings.producer(transactional_id).create_with_context(Deliveries::default()).map(Arc::new)?;
+        dedupd_tokens::create(&settings.producer(transactional_id), Deliveries::default()).map(Arc::new)?;
     let reaches = |_| client.client().fetch_metadata(Some(&settings.clean), wait / 2).is_ok();
     if !(0..2).all(reaches) {
         tracing::debug!(transactional_id, "no broker is reachable yet");
