@@ -2,7 +2,7 @@
 #   docker build -t dedupd .
 #   docker run --read-only -v dedupd-state:/var/lib/dedupd dedupd run --bootstrap-servers … --raw … --clean … --id json:/id
 FROM rust:1.95.0-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends libssl-dev pkg-config \
+RUN apt-get update && apt-get install -y --no-install-recommends libcurl4-openssl-dev libsasl2-dev libssl-dev pkg-config \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
@@ -12,10 +12,10 @@ COPY benches benches
 # Without line tables the binary has a fifth of the size. Panics name their line without them, and a backtrace its
 # functions, which a full strip would remove.
 ENV CARGO_PROFILE_RELEASE_DEBUG=none CARGO_PROFILE_RELEASE_STRIP=debuginfo
-RUN cargo build --release --locked --bin dedupd
+RUN cargo build --release --locked --bin dedupd --features msk-iam
 
 FROM debian:bookworm-slim
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates libssl3 \
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates krb5-user libcurl4 libsasl2-modules-gssapi-mit libssl3 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home dedupd \
     && install -d -o dedupd /var/lib/dedupd

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
+use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -12,6 +14,7 @@ use super::closing::Closing;
 use super::connection::error_text;
 use super::connection::{self, ProblemCapture};
 use super::error::failure;
+use super::features::{self, ApiVersions};
 use super::native::{self, Described};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
@@ -23,6 +26,11 @@ use crate::ports::Remedy;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of one attempt to read an offset; the client's error events are read after each attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long the events are read after an attempt.
+const EVENT_WAIT: Duration = Duration::from_millis(20);
+
+/// How long the reader's log is read for the versions of the APIs. They are in it when a broker has responded.
+const VERSIONS_WAIT: Duration = Duration::from_millis(100);
 
 /// The result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +78,9 @@ pub struct Wanted {
 
 /// Checks everything that must hold before the first record is processed.
 pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<Topology, CheckError> {
-    let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
+    let mut reader = settings.reader("read_committed");
+    ApiVersions::request(&mut reader);
+    let admin = TopicAdmin::with_reader(settings, reader, REQUEST_TIMEOUT)?;
     let checked = admin.run_checks(wanted).map_err(|error| match error {
         CheckError::Unreachable(what) => admin.explain_unreachable(what),
         other => other,
@@ -113,8 +123,8 @@ impl FoundTopics {
 /// Describes, creates and grows topics, with clients of its own.
 pub(super) struct TopicAdmin {
     pub settings: Settings,
-    pub reader: BaseConsumer<ProblemCapture>,
-    pub admin: AdminClient<ProblemCapture>,
+    pub reader: Authenticated<BaseConsumer<ProblemCapture>>,
+    pub admin: Authenticated<AdminClient<ProblemCapture>>,
     /// Time limit of one request.
     pub wait: Duration,
 }
@@ -129,11 +139,15 @@ pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
 
 impl TopicAdmin {
     pub(super) fn new(settings: &Settings, wait: Duration) -> Result<Self, CheckError> {
+        Self::with_reader(settings, settings.reader("read_committed"), wait)
+    }
+
+    fn with_reader(settings: &Settings, reader: ClientConfig, wait: Duration) -> Result<Self, CheckError> {
         let create = |e: KafkaError| CheckError::Configuration(vec![error_text(&e)]);
         Ok(Self {
             settings: settings.clone(),
-            reader: ProblemCapture::reader(settings.reader("read_committed")).map_err(create)?,
-            admin: settings.base().create_with_context(ProblemCapture::default()).map_err(create)?,
+            reader: ProblemCapture::reader(reader).map_err(create)?,
+            admin: tokens::create(&settings.base(), ProblemCapture::default()).map_err(create)?,
             wait,
         })
     }
@@ -153,6 +167,10 @@ impl TopicAdmin {
         let described = self.describe_topics();
         let mut findings = topics::check(&self.settings, &found.shapes(), &configs, wanted.window);
         findings.problems.extend(self.missing_permissions(&described));
+        // Afterwards, because it drops the events of the reader.
+        let (problems, warnings) = self.missing_features(&described);
+        findings.problems.extend(problems);
+        findings.warnings.extend(warnings);
         if !findings.problems.is_empty() {
             return Err(CheckError::Refused(findings.problems));
         }
@@ -182,6 +200,17 @@ impl TopicAdmin {
         native::topics(self.reader.client(), &names, self.wait).unwrap_or_default()
     }
 
+    /// What the brokers lack, by the versions that the reader's log has reported, and by the ids of existing topics.
+    fn missing_features(&self, described: &[Described]) -> (Vec<String>, Vec<String>) {
+        let versions = || self.reader.context().versions.so_far();
+        let deadline = clock::monotonic() + VERSIONS_WAIT;
+        while versions().is_empty() && clock::monotonic() < deadline {
+            drop(self.reader.poll(VERSIONS_WAIT / 10));
+        }
+        let has_ids = described.iter().all(|topic| topic.id.is_some() || topic.error.is_some());
+        features::missing(&versions(), has_ids)
+    }
+
     fn missing_permissions(&self, topics: &[Described]) -> Vec<String> {
         rights::all_missing(&self.settings, topics, self.is_group_denied())
     }
@@ -205,7 +234,8 @@ impl TopicAdmin {
                 Err(_) => {}
             }
             // When the broker denies the coordinator lookup, no call fails; the error comes as an event.
-            while let Some(event) = self.reader.poll(Duration::ZERO) {
+            // A poll without time would end at the first of many log lines.
+            while let Some(event) = self.reader.poll(EVENT_WAIT) {
                 if event.is_err_and(|error| denied(&error)) {
                     return true;
                 }

@@ -4,18 +4,24 @@
 //! Calls fail with "timed out" or "all brokers down" whatever the reason. The reason is only in the text of an error event
 //! or log line, written by OpenSSL or by the client.
 
+mod known;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
+use rdkafka::types::RDKafka;
 use rdkafka::{ClientConfig, ClientContext};
 
+use super::features::ApiVersions;
 use super::log_context::LogContext;
 use super::native;
 use crate::clock;
+use known::{KNOWN, KnownProblem, UNSUPPORTED_MECHANISM, closed_without_error};
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
 const MAX_AGE: Duration = Duration::from_secs(45);
@@ -77,19 +83,21 @@ pub type ErrorEvent = (KafkaError, String);
 #[derive(Debug, Default)]
 pub struct ProblemCapture {
     problem: LastProblem,
+    /// The versions of the brokers' APIs, when the client logs them.
+    pub(super) versions: ApiVersions,
     /// The last error event with its text.
     last: Mutex<Option<ErrorEvent>>,
 }
 
 impl ProblemCapture {
     /// A reader with this configuration whose context collects connection problems.
-    pub fn reader(mut config: ClientConfig) -> Result<BaseConsumer<Self>, KafkaError> {
+    pub fn reader(mut config: ClientConfig) -> Result<Authenticated<BaseConsumer<Self>>, KafkaError> {
         // When a broker closes the connection without an error, the client raises no error event, only a log line.
         config.set("log.connection.close", "true");
         if (config.log_level as i32) < (RDKafkaLogLevel::Info as i32) {
             config.set_log_level(RDKafkaLogLevel::Info);
         }
-        config.create_with_context(Self::default())
+        tokens::create(&config, Self::default())
     }
 
     /// The last error event of the client, with its text.
@@ -102,6 +110,9 @@ impl ClientContext for ProblemCapture {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "FAIL" {
             self.problem.record(without_thread(message));
+        }
+        if facility == ApiVersions::FACILITY {
+            self.versions.record(message);
         }
         LogContext.log(level, facility, message);
     }
@@ -120,6 +131,11 @@ impl ClientContext for ProblemCapture {
 }
 
 impl ConsumerContext for ProblemCapture {}
+
+/// Gives tokens to a client that another package creates. The result must be dropped before the client.
+pub fn attach_tokens(config: &ClientConfig, client: *mut RDKafka) -> Result<Box<dyn Send>, KafkaError> {
+    Ok(Box::new(tokens::attach(config, client)?))
+}
 
 /// The text of a client error without the value of a property. The value may hold a secret: under a mistyped name, or
 /// when it was set for the wrong property.
@@ -216,90 +232,11 @@ fn without_thread(line: &str) -> &str {
     line.split_once("]: ").map_or(line, |(_, text)| text)
 }
 
-/// A problem that is recognised by its text.
-struct KnownProblem {
-    /// One of these, in lower case, is in the text.
-    phrases: &'static [&'static str],
-    /// The broker was reached and rejected the connection.
-    refused: bool,
-    /// It is about the broker's certificate.
-    certificate: bool,
-    what: &'static str,
-}
-
-impl KnownProblem {
-    fn is_in(&self, lower_case: &str) -> bool {
-        self.phrases.iter().any(|phrase| lower_case.contains(phrase))
-    }
-}
-
-const KNOWN: [KnownProblem; 6] = [
-    KnownProblem {
-        phrases: &["certificate verify failed", "failed to verify broker certificate"],
-        refused: true,
-        certificate: true,
-        what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
-               the host",
-    },
-    KnownProblem {
-        phrases: &[
-            "alert certificate",
-            "alert bad certificate",
-            "alert unknown ca",
-            "alert unsupported certificate",
-            "ssl authentication might be required",
-        ],
-        refused: true,
-        certificate: false,
-        what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
-               one that has not expired and is issued by an authority in the broker's truststore",
-    },
-    KnownProblem {
-        phrases: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
-        refused: true,
-        certificate: false,
-        what: "the broker does not accept the user or password; correct sasl.username and sasl.password (or the file of \
-               sasl.password.file), or create the user for this mechanism on the broker",
-    },
-    KnownProblem {
-        phrases: &[
-            "connecting to a plaintext broker listener",
-            "wrong version number",
-            "record layer failure",
-        ],
-        refused: false,
-        certificate: false,
-        what: "security.protocol requires TLS, but this port does not seem to use TLS; if the broker is up, correct the \
-               port in kafka.bootstrap_servers, or security.protocol",
-    },
-    KnownProblem {
-        phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
-        refused: false,
-        certificate: false,
-        what: REQUIRES_TLS,
-    },
-    KnownProblem {
-        phrases: &["failed to resolve"],
-        refused: false,
-        certificate: false,
-        what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
-               advertised.listeners, or the name service",
-    },
-];
-const UNSUPPORTED_MECHANISM: &str =
-    "set sasl.mechanism to one that the broker supports, or enable this one on the broker";
-const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \
-    set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
-const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
-    set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
-
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
 fn classify(reason: &str) -> Option<ConnectionProblem> {
     let text = reason.to_lowercase();
-    if let Some((_, offered)) = text.split_once("broker's supported mechanisms: ") {
-        // An empty list means that the connection was closed during the handshake.
-        let listed = offered.split('(').next().is_some_and(|list| !list.trim().is_empty());
-        return listed.then(|| ConnectionProblem {
+    if let Some(is_listed) = offers_other_mechanisms(&text) {
+        return is_listed.then(|| ConnectionProblem {
             what: format!("the broker does not offer this SASL mechanism: {reason}; {UNSUPPORTED_MECHANISM}"),
             refused: true,
             certificate: false,
@@ -321,27 +258,20 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
     })
 }
 
+/// Whether the text of a failed SASL handshake lists the mechanisms of the broker; `None` when it is another text. An empty list
+/// means that the connection was closed during the handshake, or that the broker expected another request.
+fn offers_other_mechanisms(lower_case: &str) -> Option<bool> {
+    let (_, offered) = lower_case.split_once("broker's supported mechanisms: ")?;
+    Some(offered.split('(').next().is_some_and(|list| !list.trim().is_empty()))
+}
+
 /// Meaning and action for the text of a connection error; `None` when it is not recognised.
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let text = reason.to_lowercase();
-    if text.contains("broker's supported mechanisms: ") {
-        return Some(UNSUPPORTED_MECHANISM);
+    if let Some(is_listed) = offers_other_mechanisms(&text) {
+        return is_listed.then_some(UNSUPPORTED_MECHANISM);
     }
     KNOWN.iter().find(|known| known.is_in(&text)).map(|known| known.what)
-}
-
-/// The likely problem when a broker closes the connection without an error: it does so at the first unexpected bytes.
-/// The text starts with the protocol unless that is plaintext.
-fn closed_without_error(text: &str) -> Option<&'static str> {
-    if !text.contains("disconnected") || text.contains("ssl://") {
-        None
-    } else if text.contains("in state apiversion_query") {
-        Some(REQUIRES_TLS)
-    } else if text.contains("in state up") && !text.contains("sasl_plaintext://") {
-        Some(REQUIRES_SASL)
-    } else {
-        None
-    }
 }
 
 #[cfg(test)]

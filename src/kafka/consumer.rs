@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::consumer::{BaseConsumer, Consumer, RebalanceProtocol};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
@@ -35,7 +36,7 @@ const SEEK_WAIT: Duration = Duration::from_secs(5);
 pub struct KafkaSource {
     /// Declared first because it must be dropped before the consumer.
     fetched: native::Fetched,
-    consumer: BaseConsumer<GroupContext>,
+    consumer: Authenticated<BaseConsumer<GroupContext>>,
     ends: EndReader,
     settings: Settings,
     topic: String,
@@ -60,10 +61,8 @@ impl KafkaSource {
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
         let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
         let fail = |e: KafkaError| failure(&doing, &e);
-        let consumer: BaseConsumer<GroupContext> = settings
-            .reporting(settings.source())
-            .create_with_context(GroupContext::default())
-            .map_err(fail)?;
+        let consumer: Authenticated<BaseConsumer<GroupContext>> =
+            tokens::create(&settings.reporting(settings.source()), GroupContext::default()).map_err(fail)?;
         consumer.subscribe(&[&settings.raw]).map_err(fail)?;
         Ok(Self {
             fetched: native::Fetched::of(&consumer).map_err(fail)?,

@@ -16,7 +16,7 @@ use super::client_config::Settings;
 use super::error::failure;
 use super::log_context::LogContext;
 use super::partitions::{self, kafka_partition};
-use super::reader;
+use super::reader::{self, Reader};
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, LogBounds};
 
@@ -76,8 +76,8 @@ impl Listed {
 
 /// Reads log start and end offsets.
 pub(super) struct EndReader {
-    stable: BaseConsumer<LogContext>,
-    unstable: BaseConsumer<LogContext>,
+    stable: Reader,
+    unstable: Reader,
 }
 
 impl EndReader {

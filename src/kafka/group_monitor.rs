@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
@@ -17,7 +18,7 @@ use super::error::failure;
 use super::log_context::LogContext;
 use super::native;
 use super::partitions::list_of;
-use super::reader::client;
+use super::reader::{Reader, client};
 use crate::dedupe::PartitionId;
 use crate::ports::{Failure, Remedy};
 
@@ -59,7 +60,7 @@ pub struct GroupView {
 
 /// Describes the group, with a client that is not a member of it.
 pub struct GroupMonitor {
-    client: BaseConsumer<LogContext>,
+    client: Reader,
     settings: Settings,
 }
 
@@ -124,10 +125,9 @@ impl GroupMonitor {
     pub fn force_rebalance(&self, limit: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
         let settings = Settings { instance: None, ..self.settings.clone() };
         let doing = || format!("joining group {} to force a rebalance", settings.group);
-        let member: BaseConsumer<TemporaryMember> = settings
-            .source()
-            .create_with_context(TemporaryMember::default())
-            .map_err(|e| failure(&doing(), &e))?;
+        let member: Authenticated<BaseConsumer<TemporaryMember>> =
+            tokens::create(&settings.source(), TemporaryMember::default())
+                .map_err(|e| failure(&doing(), &e))?;
         member.subscribe(&[&settings.state]).map_err(|e| failure(&doing(), &e))?;
         let mut left = limit;
         while !member.context().joined.load(Ordering::Acquire) {

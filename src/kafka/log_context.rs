@@ -24,6 +24,8 @@ impl LogContext {
 impl ClientContext for LogContext {
     fn log(&self, level: Level, facility: &str, message: &str) {
         match level {
+            // Every client repeats it every ten seconds.
+            _ if matches!(facility, "OIDC" | "JWT") => outages::log_missing_token(message),
             // The line of an error that `error` receives too, or that the initialisation of the producer returns: a restart
             // whose predecessor left a transaction open is rejected once.
             _ if matches!(facility, "FAIL" | "GETPID") => {

@@ -12,6 +12,7 @@ mod creating;
 mod delivery;
 mod ends;
 pub mod error;
+mod features;
 mod forecast;
 mod group;
 mod group_monitor;

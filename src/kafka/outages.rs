@@ -37,6 +37,18 @@ pub(super) fn log_failure(text: &str) -> bool {
     true
 }
 
+/// Logs that a client has received no token from an OIDC provider, if it is the first such line with its reason in the outage.
+pub(super) fn log_missing_token(line: &str) {
+    let Some((endpoint, reason)) = endpoint_of(line) else {
+        tracing::error!(target: "librdkafka", line, "a token could not be acquired");
+        return;
+    };
+    if outages().is_new(endpoint, reason, clock::monotonic()) {
+        let advice = advice(line).unwrap_or_default();
+        tracing::warn!(endpoint, reason, "no token from the OIDC provider, retrying: {advice}");
+    }
+}
+
 /// Called when a worker that failed has reached a broker again, which it logs itself.
 pub(super) fn worker_has_recovered() {
     outages().end_logged_by_worker(clock::monotonic());
@@ -46,6 +58,10 @@ pub(super) fn worker_has_recovered() {
 pub fn log_ended_outages() {
     for broker in outages().ended(clock::monotonic()) {
         let quiet_s = QUIET.as_secs();
+        if broker.contains("://") {
+            tracing::info!(endpoint = broker, quiet_s, "errors of the OIDC provider ended");
+            continue;
+        }
         tracing::info!(
             broker,
             quiet_s,
@@ -54,7 +70,7 @@ pub fn log_ended_outages() {
     }
 }
 
-/// The outages by address of the broker.
+/// The outages by address of the broker, or by URL of the token endpoint.
 #[derive(Debug, Default)]
 struct Outages(BTreeMap<String, Outage>);
 
@@ -112,6 +128,12 @@ fn broker_of(text: &str) -> Option<(&str, &str)> {
         rest = after;
     }
     None
+}
+
+/// The URL of the token endpoint in a line of the client's log, and the reason after it.
+fn endpoint_of(line: &str) -> Option<(&str, &str)> {
+    let (endpoint, reason) = line.split_once("token from \"")?.1.split_once("\": ")?;
+    Some((endpoint, reason.rsplit_once(" (").map_or(reason, |(reason, _)| reason)))
 }
 
 /// The part of an error text that is equal when the reason is: without the address that was tried, and without the time that
@@ -175,6 +197,13 @@ mod tests {
         // This one was still away.
         assert!(!outages.is_new("c:1", REFUSED, second(20)));
         assert_eq!(outages.ended(second(100)), ["b:1", "c:1"]);
+    }
+
+    #[test]
+    fn endpoint_and_reason_are_parsed_from_the_log_lines_of_the_client() {
+        let line = r#"[thrd:background]: Failed to retrieve OIDC token from "http://a:1/token": Empty reply from server (-1)"#;
+        assert_eq!(endpoint_of(line), Some(("http://a:1/token", "Empty reply from server")));
+        assert_eq!(endpoint_of("[thrd:background]: something else"), None);
     }
 
     #[test]

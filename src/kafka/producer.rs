@@ -5,6 +5,7 @@ mod life;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dedupd_tokens::Authenticated;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
@@ -26,7 +27,7 @@ use crate::ports::{
     WrittenEnds,
 };
 
-pub(super) type Client = Arc<ThreadedProducer<Deliveries>>;
+pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
 
 /// Interval at which a wait for delivery reports checks for a failure.
 const FLUSH_SLICE: Duration = Duration::from_millis(20);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
@@ -20,10 +21,13 @@ use crate::dedupe::coordinates::ranges as listed;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{Failure, Leftover, Remedy};
 
+/// A client that does not join the group.
+pub(super) type Reader = Authenticated<BaseConsumer<LogContext>>;
+
 /// A client with the given isolation level that does not join the group.
-pub(super) fn client(settings: &Settings, isolation: &str) -> Result<BaseConsumer<LogContext>, Failure> {
+pub(super) fn client(settings: &Settings, isolation: &str) -> Result<Reader, Failure> {
     let doing = || format!("creating a reader for group {}", settings.group);
-    settings.reader(isolation).create_with_context(LogContext).map_err(|e| failure(&doing(), &e))
+    tokens::create(&settings.reader(isolation), LogContext).map_err(|e| failure(&doing(), &e))
 }
 
 /// Most records of one poll.
@@ -33,7 +37,7 @@ const POLL_RECORDS: usize = 256;
 pub(super) struct BatchReader {
     /// Declared first because it must be dropped before the consumer.
     fetched: Fetched,
-    pub(super) consumer: BaseConsumer<LogContext>,
+    pub(super) consumer: Reader,
 }
 
 /// What a poll returned after the records.
@@ -54,7 +58,7 @@ pub(super) type VisitMessage<'a> = &'a mut dyn FnMut(Message<'_>) -> bool;
 
 impl BatchReader {
     /// The client must report the end of a partition (`enable.partition.eof`).
-    pub(super) fn new(consumer: BaseConsumer<LogContext>) -> Result<Self, KafkaError> {
+    pub(super) fn new(consumer: Reader) -> Result<Self, KafkaError> {
         Ok(Self { fetched: Fetched::of(&consumer)?, consumer })
     }
 

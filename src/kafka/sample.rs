@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use super::connection::error_text;
 use super::ends::{Listed, partitions_of};
 use super::error::failure;
 use super::log_context::LogContext;
-use super::reader::{self, BatchReader, Ranges};
+use super::reader::{self, BatchReader, Ranges, Reader};
 use super::record::RawRecord;
 use crate::clock;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
@@ -151,7 +151,7 @@ pub fn sample_ids(
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<BaseConsumer<LogContext>, SampleError> {
+    fn consumer(&self) -> Result<Reader, SampleError> {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
@@ -163,9 +163,8 @@ impl Sampling {
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
-            .set("allow.auto.create.topics", "false")
-            .create_with_context(LogContext)
-            .map_err(|e| SampleError::Settings(error_text(&e)))
+            .set("allow.auto.create.topics", "false");
+        dedupd_tokens::create(&config, LogContext).map_err(|e| SampleError::Settings(error_text(&e)))
     }
 }
 
@@ -177,11 +176,7 @@ struct SampleReading<'a> {
 
 impl<'a> SampleReading<'a> {
     /// A client, and the log start and end offsets of the topic.
-    fn open(
-        topic: &'a str,
-        limits: SampleLimits,
-        consumer: BaseConsumer<LogContext>,
-    ) -> Result<(Self, Ranges), SampleError> {
+    fn open(topic: &'a str, limits: SampleLimits, consumer: Reader) -> Result<(Self, Ranges), SampleError> {
         let reader = BatchReader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
         let reading = Self { topic, limits, reader };
         let ends = reading.ends()?;

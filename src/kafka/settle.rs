@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseRecord, Producer};
@@ -40,8 +41,8 @@ pub(super) fn purge(
     }
     client.flush(wait)?;
     // With the group metadata of a consumer that never joined: the group may have no member yet.
-    let non_member: BaseConsumer<LogContext> =
-        settings.reader("read_committed").create_with_context(LogContext)?;
+    let non_member: Authenticated<BaseConsumer<LogContext>> =
+        tokens::create(&settings.reader("read_committed"), LogContext)?;
     let list = offsets::partition_list(&settings.raw, std::slice::from_ref(position))?;
     let metadata = non_member
         .group_metadata()

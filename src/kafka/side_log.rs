@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
@@ -93,8 +94,8 @@ pub(super) fn copy(
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(()) };
     let name = settings.topic_of(log.topic);
     let fail = |e: KafkaError| failure(&format!("copying records of topic {name}"), &e);
-    let client: ThreadedProducer<Deliveries> =
-        settings.copier().create_with_context(Deliveries::default()).map_err(fail)?;
+    let client: Authenticated<ThreadedProducer<Deliveries>> =
+        tokens::create(&settings.copier(), Deliveries::default()).map_err(fail)?;
     let topic = TopicHandle::open(client.client(), name).map_err(fail)?;
     let ranges = Ranges::from([(log.partition, *first..*last + 1)]);
     let mut failed = None;

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::config::{
     self, Config, OnMissing, OnPoison, OnProbable, Overflow, Scope, WindowConfig, WindowTime, duration_text,
 };
-use crate::kafka::connection;
+use crate::kafka::connection::{self, attach_tokens};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
@@ -27,6 +27,7 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
     Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        on_client: attach_tokens,
         raw: sources.map_or_else(|| vec![config.topics.raw.as_str().to_owned()], ToOwned::to_owned),
         clean: config.topics.clean.as_str().to_owned(),
         id,

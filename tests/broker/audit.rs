@@ -57,6 +57,7 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         memory: audit::LEAST_MEMORY,
         temp_dir: None,
         notes: Vec::new(),
+        on_client: |_, _| Ok(Box::new(())),
     }
 }
 

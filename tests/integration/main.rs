@@ -14,3 +14,8 @@ mod grafana;
 mod support;
 
 mod chart;
+mod gate;
+mod kerberos;
+mod msk_iam;
+mod oidc;
+mod server;

@@ -218,6 +218,14 @@ impl Running {
         String::from_utf8_lossy(&bytes[before..]).into_owned()
     }
 
+    /// Warnings and errors of the log since this start, without those about slow commits, which depend on the machine.
+    pub fn complaints(&self) -> Vec<String> {
+        let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+        let text = self.text();
+        let complaints = text.lines().filter(is_complaint).filter(|line| !line.contains("a commit took"));
+        complaints.map(str::to_owned).collect()
+    }
+
     /// A page of its HTTP endpoint with the status line, `None` without a response.
     pub fn get(&self, path: &str) -> Option<String> {
         self.request("GET", path, &[], "", Duration::from_secs(2))

@@ -28,6 +28,8 @@ const SETTINGS: &str = include_str!("../../scripts/kafka/server.properties");
 /// Pseudo settings whose values are appended to broker settings.
 const LISTENERS: &str = "further listeners";
 const PROTOCOLS: &str = "their protocols";
+/// A pseudo setting: a further option of the JVM.
+pub const JVM: &str = "option of the JVM";
 /// The nodes of a cluster share a machine.
 const HEAP_OF_ONE: &str = "-Xmx1g";
 const HEAP_OF_SEVERAL: &str = "-Xmx512m";
@@ -41,6 +43,7 @@ const FULL_JIT: &str = "-XX:+TieredCompilation";
 pub struct Kafka {
     dir: PathBuf,
     jit: &'static str,
+    jvm_options: Vec<String>,
     bootstrap: String,
     /// The address of this node. `bootstrap` may contain several.
     pub(super) address: String,
@@ -170,7 +173,7 @@ impl Kafka {
             proxied.advertised,
             dir.join("logs").display(),
         );
-        for (key, value) in overrides.iter().filter(|(key, _)| ![LISTENERS, PROTOCOLS].contains(key)) {
+        for (key, value) in overrides.iter().filter(|(key, _)| ![LISTENERS, PROTOCOLS, JVM].contains(key)) {
             writeln!(settings, "{key}={value}").unwrap();
         }
         let file = dir.join("server.properties");
@@ -178,6 +181,11 @@ impl Kafka {
         let broker = Kafka {
             dir,
             jit,
+            jvm_options: overrides
+                .iter()
+                .filter(|(key, _)| *key == JVM)
+                .map(|(_, value)| (*value).to_owned())
+                .collect(),
             bootstrap: format!("127.0.0.1:{direct}"),
             address: format!("127.0.0.1:{direct}"),
             proxied,
@@ -211,6 +219,7 @@ impl Kafka {
         let heap = if self.nodes > 2 { HEAP_OF_SEVERAL } else { HEAP_OF_ONE };
         java.args(classes)
             .args([self.jit, heap, "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", &class_path()])
+            .args(&self.jvm_options)
             .args(["kafka.Kafka"])
             .arg(self.dir.join("server.properties"))
             .stdin(Stdio::null())

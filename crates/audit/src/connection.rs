@@ -8,6 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 
+use super::OnClient;
 use super::clock;
 use super::error::AuditError;
 use super::events::Events;
@@ -31,6 +32,7 @@ pub(super) struct Access<'a> {
     pub properties: &'a [(String, String)],
     /// How much the client prefetches, bytes.
     pub prefetch: u64,
+    pub on_client: OnClient,
 }
 
 impl Access<'_> {
@@ -76,11 +78,14 @@ impl Access<'_> {
 
 /// A client that reads one topic.
 pub(super) struct Connection {
+    /// Declared first because it must be dropped before the client.
+    _attached: Box<dyn Send>,
     pub consumer: BaseConsumer<Events>,
     pub topic: String,
     /// `host:port` list.
     pub servers: String,
     config: ClientConfig,
+    on_client: OnClient,
 }
 
 impl Connection {
@@ -88,17 +93,24 @@ impl Connection {
     pub fn new(access: &Access<'_>, topic: &str, isolation: &str) -> Result<Self, AuditError> {
         let mut config = access.reader();
         config.set("isolation.level", isolation);
-        Self::create(config, access.servers.to_owned(), topic.to_owned())
+        Self::create(config, access.servers.to_owned(), topic.to_owned(), access.on_client)
     }
 
     /// Another client with the same settings.
     pub fn again(&self) -> Result<Self, AuditError> {
-        Self::create(self.config.clone(), self.servers.clone(), self.topic.clone())
+        Self::create(self.config.clone(), self.servers.clone(), self.topic.clone(), self.on_client)
     }
 
-    fn create(config: ClientConfig, servers: String, topic: String) -> Result<Self, AuditError> {
-        let consumer = config.create_with_context(Events::default()).map_err(|e| AuditError::settings(&e))?;
-        Ok(Self { consumer, topic, servers, config })
+    fn create(
+        config: ClientConfig,
+        servers: String,
+        topic: String,
+        on_client: OnClient,
+    ) -> Result<Self, AuditError> {
+        let failed = |error: KafkaError| AuditError::settings(&error);
+        let consumer: BaseConsumer<Events> = config.create_with_context(Events::default()).map_err(failed)?;
+        let attached = on_client(&config, consumer.client().native_ptr()).map_err(failed)?;
+        Ok(Self { _attached: attached, consumer, topic, servers, config, on_client })
     }
 
     /// Requests the metadata of the topic until a broker responds, a rejection has lasted for [`REJECTION_TIME`], or

@@ -95,6 +95,13 @@ pub enum Scope {
     Partition,
 }
 
+/// Called with the configuration and the native client of each new client. The audit keeps the result and drops it before the
+/// client: it may give tokens to the client meanwhile.
+pub type OnClient = fn(
+    &rdkafka::ClientConfig,
+    *mut rdkafka::types::RDKafka,
+) -> Result<Box<dyn Send>, rdkafka::error::KafkaError>;
+
 /// What to audit.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -102,6 +109,8 @@ pub struct Options {
     pub bootstrap_servers: String,
     /// librdkafka properties. They cannot override the properties that determine what is read.
     pub properties: Vec<(String, String)>,
+    /// Called with each new client.
+    pub on_client: OnClient,
     /// The raw topic; in [`Scope::Topics`] one or several.
     pub raw: Vec<String>,
     /// The clean topic.
@@ -159,6 +168,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
                 servers: &options.bootstrap_servers,
                 properties: &options.properties,
                 prefetch: options.prefetch(),
+                on_client: options.on_client,
             },
             topic,
             isolation,

@@ -1,3 +1,4 @@
+use super::known::REQUIRES_TLS;
 use super::*;
 
 #[test]
@@ -30,6 +31,13 @@ fn a_rejection_is_distinguished_from_a_closed_connection() {
         ("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", Some(false)),
         ("ssl://b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", None),
         ("b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)", None),
+        (
+            r#"Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client","error_description":"x"}"#,
+            Some(true),
+        ),
+        ("Failed to acquire SASL OAUTHBEARER token: Empty reply from server", Some(false)),
+        (r#"sasl_ssl://b:1/1: SASL authentication error: {"status":"invalid_token"}"#, Some(true)),
+        ("Kerberos ticket refresh failed: kinit -t k -k p: exited with code 1", Some(false)),
     ] {
         assert_eq!(classify(reason).map(|it| it.refused), rejected, "{reason}");
     }
@@ -57,4 +65,27 @@ fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     assert_eq!(explained(&[closed, "x"]), Some(format!("{REQUIRES_TLS} ({closed})")));
     assert!(explained(&[rejected, closed]).unwrap().ends_with(&format!("({rejected})")));
     assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
+}
+
+#[test]
+fn tokens_and_tickets_have_their_own_advice() {
+    for (reason, word) in [
+        (r#"Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client"}"#, "client.secret"),
+        (
+            r#"Failed to retrieve OIDC token from "http://a/t": Couldn't connect to server (-1)"#,
+            "endpoint.url",
+        ),
+        (r#"b:1/1: SASL authentication error: {"status":"invalid_token"} (after 1ms)"#, "audience"),
+        ("Kerberos ticket refresh failed: kinit: exited with code 1", "sasl.kerberos.keytab"),
+        (
+            "b:1/1: SASL authentication error: Authentication failed: Invalid username or password",
+            "sasl.password",
+        ),
+    ] {
+        assert!(advice(reason).is_some_and(|advice| advice.contains(word)), "{reason}");
+    }
+    // The broker closes the session of an expired token with the answer that it expects another request.
+    let state = "SASL OAUTHBEARER mechanism handshake failed: Broker: Request not valid in current SASL state: broker's \
+                 supported mechanisms:  (after 1ms in state AUTH_HANDSHAKE)";
+    assert_eq!(advice(state), None);
 }

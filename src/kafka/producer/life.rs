@@ -25,10 +25,11 @@ const INIT_SLICE: Duration = Duration::from_millis(20);
 /// The first response replaces the connection to the bootstrap server by one to the same broker under its number. A request
 /// for the transaction coordinator that is sent before the second connection is lost, and the client repeats it after 500 ms.
 fn client(settings: &Settings, transactional_id: &str, wait: Duration) -> Result<Client, KafkaError> {
-    let client: Client = settings
-        .reporting(settings.producer(transactional_id))
-        .create_with_context(Deliveries::default())
-        .map(Arc::new)?;
+    let client: Client = dedupd_tokens::create(
+        &settings.reporting(settings.producer(transactional_id)),
+        Deliveries::default(),
+    )
+    .map(Arc::new)?;
     let reaches = |_| client.client().fetch_metadata(Some(&settings.clean), wait / 2).is_ok();
     if !(0..2).all(reaches) {
         tracing::debug!(transactional_id, "no broker is reachable yet");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -57,7 +58,7 @@ pub enum MembershipChange {
 pub struct SourceReader {
     /// Declared first because it must be dropped before the consumer.
     fetched: Fetched,
-    consumer: BaseConsumer<MemberContext>,
+    consumer: Authenticated<BaseConsumer<MemberContext>>,
     ends: EndReader,
     settings: Settings,
     assigned: RefCell<BTreeSet<SourceLog>>,
@@ -84,8 +85,8 @@ impl SourceReader {
     pub fn subscribe(settings: &Settings, from: &[String]) -> Result<Self, Failure> {
         let doing = format!("joining group {} on topics {}", settings.group, from.join(", "));
         let fail = |e: KafkaError| failure(&doing, &e);
-        let consumer: BaseConsumer<MemberContext> =
-            config(settings).create_with_context(MemberContext::default()).map_err(fail)?;
+        let consumer: Authenticated<BaseConsumer<MemberContext>> =
+            tokens::create(&config(settings), MemberContext::default()).map_err(fail)?;
         consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(fail)?;
         Ok(Self {
             fetched: Fetched::of(&consumer).map_err(fail)?,

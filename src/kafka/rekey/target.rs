@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -23,7 +24,7 @@ use crate::ports::{Failure, Remedy};
 pub struct TargetWriter {
     /// Declared first because it must be dropped before the client.
     topic: TopicHandle,
-    client: ThreadedProducer<Reports>,
+    client: Authenticated<ThreadedProducer<Reports>>,
     settings: Settings,
 }
 
@@ -47,8 +48,8 @@ impl TargetWriter {
             .set("queue.buffering.max.kbytes", "2147483647");
         let doing = format!("creating the producer of topic {}", settings.clean);
         let fail = |e: KafkaError| failure_with_permission(settings, &doing, &e);
-        let client: ThreadedProducer<Reports> =
-            config.create_with_context(Reports::default()).map_err(fail)?;
+        let client: Authenticated<ThreadedProducer<Reports>> =
+            tokens::create(&config, Reports::default()).map_err(fail)?;
         let topic = TopicHandle::open(client.client(), &settings.clean).map_err(fail)?;
         Ok(Self { topic, client, settings: settings.clone() })
     }

@@ -20,6 +20,7 @@ use crate::app::{self, ExitError, Service};
 use crate::cli::{DemoArgs, Exit};
 use crate::config::{AsTyped, Config, ConfigSources, Property, Scope};
 use crate::kafka::Topology;
+use crate::kafka::connection::attach_tokens;
 use crate::metrics::{Metrics, Outcome, Status};
 use summary::DemoSummary;
 
@@ -183,6 +184,7 @@ fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
+        on_client: attach_tokens,
         raw: vec![RAW.to_owned()],
         clean: CLEAN.to_owned(),
         id: vec![ID.to_owned()],

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dedupd_tokens::Authenticated;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -27,7 +28,7 @@ impl ConsumerContext for Silent {}
 
 /// A topic and the client that queries it.
 pub(super) struct Topic<'a> {
-    reader: BaseConsumer<Silent>,
+    reader: Authenticated<BaseConsumer<Silent>>,
     config: &'a ClientConfig,
     servers: &'a str,
     name: &'a str,
@@ -38,7 +39,7 @@ impl<'a> Topic<'a> {
         let mut reader = config.clone();
         // All written records count, committed or not.
         reader.set("isolation.level", "read_uncommitted");
-        let reader = reader.create_with_context(Silent).map_err(GenerateError::Settings)?;
+        let reader = dedupd_tokens::create(&reader, Silent).map_err(GenerateError::Settings)?;
         Ok(Self { reader, config, servers, name })
     }
 
@@ -72,8 +73,8 @@ impl<'a> Topic<'a> {
     }
 
     fn create(&self, partitions: u32) -> Result<(), GenerateError> {
-        let admin: AdminClient<DefaultClientContext> =
-            self.config.create().map_err(GenerateError::Settings)?;
+        let admin: Authenticated<AdminClient<DefaultClientContext>> =
+            dedupd_tokens::create(self.config, DefaultClientContext).map_err(GenerateError::Settings)?;
         let count = i32::try_from(partitions).unwrap_or(i32::MAX);
         // -1: the default replication factor of the broker.
         let topic = NewTopic::new(self.name, count, TopicReplication::Fixed(-1));

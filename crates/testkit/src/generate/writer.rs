@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dedupd_tokens::Authenticated;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
@@ -46,7 +47,7 @@ impl ProducerContext for Deliveries {
 /// A producer for one topic. Without a proxy it is idempotent and writes each record once. With a proxy it is
 /// not idempotent, and retries requests without a response.
 pub(super) struct Writer<'a> {
-    producer: BaseProducer<Deliveries>,
+    producer: Authenticated<BaseProducer<Deliveries>>,
     topic: &'a str,
 }
 
@@ -76,7 +77,8 @@ impl<'a> Writer<'a> {
                 .set("reconnect.backoff.ms", "10")
                 .set("reconnect.backoff.max.ms", "100");
         }
-        let producer = config.create_with_context(Deliveries::default()).map_err(GenerateError::Settings)?;
+        let producer =
+            dedupd_tokens::create(&config, Deliveries::default()).map_err(GenerateError::Settings)?;
         Ok(Self { producer, topic })
     }
 

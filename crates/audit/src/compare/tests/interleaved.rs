@@ -35,6 +35,7 @@ fn options() -> Options {
         memory: 0,
         temp_dir: None,
         notes: Vec::new(),
+        on_client: |_, _| Ok(Box::new(())),
     }
 }
 

@@ -1,0 +1,143 @@
+//! The connection problems that are recognised by their texts, with the action to take.
+
+/// A problem that is recognised by its text.
+pub struct KnownProblem {
+    /// One of these, in lower case, is in the text.
+    pub phrases: &'static [&'static str],
+    /// The broker was reached and rejected the connection.
+    pub refused: bool,
+    /// It is about the broker's certificate.
+    pub certificate: bool,
+    pub what: &'static str,
+}
+
+impl KnownProblem {
+    pub fn is_in(&self, lower_case: &str) -> bool {
+        self.phrases.iter().any(|phrase| lower_case.contains(phrase))
+    }
+}
+
+pub const KNOWN: [KnownProblem; 11] = [
+    KnownProblem {
+        phrases: &["certificate verify failed", "failed to verify broker certificate"],
+        refused: true,
+        certificate: true,
+        what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
+               the host",
+    },
+    KnownProblem {
+        phrases: &[
+            "alert certificate",
+            "alert bad certificate",
+            "alert unknown ca",
+            "alert unsupported certificate",
+            "ssl authentication might be required",
+        ],
+        refused: true,
+        certificate: false,
+        what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
+               one that has not expired and is issued by an authority in the broker's truststore",
+    },
+    KnownProblem {
+        phrases: &REJECTED_REQUESTS,
+        refused: true,
+        certificate: false,
+        what: "the OIDC provider rejects the request for a token; correct sasl.oauthbearer.client.id and \
+               sasl.oauthbearer.client.secret (or the file of sasl.oauthbearer.client.secret.file), the key and claims of \
+               the assertion, or sasl.oauthbearer.scope, or allow the grant for this client at the provider",
+    },
+    KnownProblem {
+        phrases: &["no aws credentials"],
+        refused: false,
+        certificate: false,
+        what: "there is no token for Amazon MSK",
+    },
+    KnownProblem {
+        phrases: &[
+            "failed to acquire sasl oauthbearer token",
+            "failed to retrieve oidc token",
+            "failed to retrieve jwt token",
+        ],
+        refused: false,
+        certificate: false,
+        what: "there is no token, because the OIDC provider returned none; check that it runs, and that \
+               sasl.oauthbearer.token.endpoint.url is correct and can be reached from here (https.ca.location for its \
+               certificate)",
+    },
+    KnownProblem {
+        phrases: &["invalid_token", "sasl oauthbearer authentication failed"],
+        refused: true,
+        certificate: false,
+        what: "the broker does not accept the token; check that issuer, audience and scope of the token are those that the \
+               broker requires (sasl.oauthbearer.scope, and the client at the provider), and that the clocks agree",
+    },
+    KnownProblem {
+        phrases: &["kerberos ticket refresh", "gssapi", "sasl handshake failed (st"],
+        refused: false,
+        certificate: false,
+        what: "Kerberos authentication fails; check sasl.kerberos.principal and sasl.kerberos.keytab, that \
+               sasl.kerberos.service.name and the host name of the broker are its principal, the KDC in krb5.conf, and that \
+               the clocks agree",
+    },
+    KnownProblem {
+        phrases: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
+        refused: true,
+        certificate: false,
+        what: "the broker does not accept the user or password; correct sasl.username and sasl.password (or the file of \
+               sasl.password.file), or create the user for this mechanism on the broker",
+    },
+    KnownProblem {
+        phrases: &[
+            "connecting to a plaintext broker listener",
+            "wrong version number",
+            "record layer failure",
+        ],
+        refused: false,
+        certificate: false,
+        what: "security.protocol requires TLS, but this port does not seem to use TLS; if the broker is up, correct the \
+               port in kafka.bootstrap_servers, or security.protocol",
+    },
+    KnownProblem {
+        phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
+        refused: false,
+        certificate: false,
+        what: REQUIRES_TLS,
+    },
+    KnownProblem {
+        phrases: &["failed to resolve"],
+        refused: false,
+        certificate: false,
+        what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
+               advertised.listeners, or the name service",
+    },
+];
+pub const UNSUPPORTED_MECHANISM: &str =
+    "set sasl.mechanism to one that the broker supports, or enable this one on the broker";
+pub const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \
+    set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
+const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
+    set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
+
+/// The errors of a token endpoint about the request, RFC 6749 section 5.2. They are in the body of the response.
+const REJECTED_REQUESTS: [&str; 6] = [
+    "\"invalid_client\"",
+    "\"unauthorized_client\"",
+    "\"invalid_grant\"",
+    "\"invalid_scope\"",
+    "\"invalid_request\"",
+    "\"unsupported_grant_type\"",
+];
+
+/// The likely problem when a broker closes the connection without an error: it does so at the first unexpected bytes.
+/// The text starts with the protocol unless that is plaintext.
+pub fn closed_without_error(text: &str) -> Option<&'static str> {
+    if !text.contains("disconnected") || text.contains("ssl://") {
+        None
+    } else if text.contains("in state apiversion_query") {
+        Some(REQUIRES_TLS)
+    } else if text.contains("in state up") && !text.contains("sasl_plaintext://") {
+        Some(REQUIRES_SASL)
+    } else {
+        None
+    }
+}
