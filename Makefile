@@ -24,12 +24,13 @@ demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the lo
 	scripts/demo-kafka
 
 test: setup check ## all tests of CI: check, fast tests, tests on a broker
-	cargo test --workspace --all-features --lib --bins $(addprefix --test ,$(FAST))
-	cargo test --workspace --all-features --doc
-	cargo test --workspace --all-features $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
+	cargo test --workspace --features failpoints --lib --bins $(addprefix --test ,$(FAST))
+	cargo test --workspace --features failpoints --doc
+	cargo test --workspace --features failpoints $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
 
 integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, containers, Helm (downloads 500 MB)
 	@scripts/setup integration
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo test --workspace --all-features --test integration -- --test-threads=2
 
 matrix: setup ## broker tests on five versions of Apache Kafka; scripts/matrix takes other versions
@@ -37,8 +38,8 @@ matrix: setup ## broker tests on five versions of Apache Kafka; scripts/matrix t
 
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check
-	cargo clippy --workspace --all-features --lib --bins -- -D warnings
-	DEDUPD_SIM_SEEDS=1000 cargo test --workspace --all-features --lib --test tidy --test readme --test simulation
+	cargo clippy --workspace --features failpoints --lib --bins -- -D warnings
+	DEDUPD_SIM_SEEDS=1000 cargo test --workspace --features failpoints --lib --test tidy --test readme --test simulation
 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
@@ -46,8 +47,8 @@ torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, se
 check: setup-build ## formatting, clippy (tests; release build without failpoints) and rustdoc; warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --lib --bins -- -D warnings
-	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --all-features --document-private-items
+	cargo clippy --workspace --all-targets --features failpoints -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --features failpoints --document-private-items
 
 bench: setup ## measure the figures in docs/benches.md
 	cargo bench --benches

@@ -113,7 +113,7 @@ fn described(failed: &[(u64, Vec<String>)]) -> String {
     let one = |(seed, violations): &(u64, Vec<String>)| {
         let first: Vec<&str> = violations.iter().take(4).map(String::as_str).collect();
         format!(
-            "DEDUPD_SIM_SEED={seed} cargo test --all-features --test simulation\n    {}",
+            "DEDUPD_SIM_SEED={seed} cargo test --features failpoints --test simulation\n    {}",
             first.join("\n    ")
         )
     };
