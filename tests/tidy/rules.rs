@@ -34,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::plan", &["dedupe"]),
     ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
+    ("tools::check", &["app", "cli", "config", "kafka", "tools::plan"]),
     ("tools::audit", COMMAND),
     ("tools::generate", COMMAND),
     ("tools::health", &["app", "cli", "config"]),
