@@ -36,6 +36,7 @@ mod recreated;
 mod rejected;
 mod rekey;
 mod rules;
+mod schemas;
 mod security;
 mod shared_sides;
 mod spares;

@@ -10,3 +10,5 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod registry;
