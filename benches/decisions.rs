@@ -22,10 +22,14 @@ mod stream;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{Fields, IdentityRule, IndexKey, Offset, TimeSource, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{
+    Fields, IdentityRule, IndexKey, Offset, SchemaId, Schemas, TimeSource, Verdict, Window, WindowLimits,
+};
+use dedupd::schemas::{SchemaText, parse};
 use ledger::{Array, Blocks, Ledger};
 use spent::spent;
 use stream::{Repeats, Stream};
@@ -164,14 +168,14 @@ fn report(name: &str, rate: f64, bytes: f64, longest: f64) {
 }
 
 /// A record whose value is an order as JSON.
-struct Order(String);
+struct Order(Vec<u8>);
 
 impl Fields for Order {
     fn key(&self) -> Option<&[u8]> {
         Some(b"customer-4711")
     }
     fn value(&self) -> Option<&[u8]> {
-        Some(self.0.as_bytes())
+        Some(&self.0)
     }
     fn header(&self, _: &str) -> Option<&[u8]> {
         Some(b"01890a5d-ac96-774b-bcce-b302099a8057")
@@ -216,35 +220,109 @@ fn order(number: u64, nested: bool, place: Place) -> Order {
         Place::Last => members.len(),
     };
     members.insert(at, r#""id":"01890a5d-ac96-774b-bcce-b302099a8057""#.to_owned());
-    Order(format!("{{{}}}", members.join(",")))
+    Order(format!("{{{}}}", members.join(",")).into_bytes())
 }
 
 /// Measures the time to extract and hash the id of a record: by source, and for JSON by the place of the id.
 fn identities() {
     for sources in [&["header:id"][..], &["key"], &["value"], &["key", "json:/id"]] {
-        identity(sources, false, Place::Middle, "middle");
+        identity(sources, (&Schemas::default(), &json_orders(false, Place::Middle)), "middle");
     }
     for nested in [false, true] {
         for (place, name) in [(Place::First, "first"), (Place::Middle, "middle"), (Place::Last, "last")] {
-            identity(&["json:/id"], nested, place, name);
+            identity(&["json:/id"], (&Schemas::default(), &json_orders(nested, place)), name);
+        }
+    }
+    encoded();
+}
+
+fn json_orders(nested: bool, place: Place) -> Vec<Order> {
+    (1..65).map(|number| order(number, nested, place)).collect()
+}
+
+/// The same fields as those of the JSON documents, in Avro and in Protobuf.
+fn encoded() {
+    for (place, name) in [(0, "first"), (4, "middle"), (8, "last")] {
+        let schemas = schemas(place);
+        let avro: Vec<Order> = (0..64).map(|_| avro_order(place)).collect();
+        identity(&["avro:/id"], (&schemas, &avro), name);
+        let protobuf: Vec<Order> = (0..64).map(|_| protobuf_order(place)).collect();
+        identity(&["protobuf:/id"], (&schemas, &protobuf), name);
+        if place == 0 {
+            identity(&["protobuf:/15"], (&schemas, &protobuf), name);
         }
     }
 }
 
+const ENCODED_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+/// Name, Avro type, Protobuf type, a value in Avro, its wire type and a value in Protobuf.
+type EncodedField = (&'static str, &'static str, &'static str, &'static [u8], u8, &'static [u8]);
+
+/// The fields besides the id.
+const ENCODED: [EncodedField; 8] = [
+    ("customer", "string", "string", b"\x1acustomer-1234", 2, b"\x0dcustomer-1234"),
+    ("amount", "double", "double", b"12345678", 1, b"12345678"),
+    ("currency", "string", "string", b"\x06EUR", 2, b"\x03EUR"),
+    ("count", "int", "int32", b"\x54", 0, b"\x2a"),
+    (
+        "note",
+        "string",
+        "string",
+        b"\x3cleave it with the neighbours.",
+        2,
+        b"\x1eleave it with the neighbours.",
+    ),
+    ("paid", "boolean", "bool", b"\x01", 0, b"\x01"),
+    ("created", "long", "int64", b"\x80\xa0\xb0\xe6\x91\x62", 0, b"\x80\x90\xd8\xf3\x88\x31"),
+    ("street", "string", "string", b"\x28Unter den Linden 77.", 2, b"\x14Unter den Linden 77."),
+];
+
+fn schemas(place: usize) -> Schemas {
+    let mut avro: Vec<String> =
+        ENCODED.iter().map(|it| format!("{{\"name\":\"{}\",\"type\":\"{}\"}}", it.0, it.1)).collect();
+    avro.insert(place, "{\"name\":\"id\",\"type\":\"string\"}".to_owned());
+    let avro = format!("{{\"type\":\"record\",\"name\":\"Order\",\"fields\":[{}]}}", avro.join(","));
+    let fields: Vec<String> =
+        ENCODED.iter().zip(1..).map(|(it, number)| format!("{} {} = {number};", it.2, it.0)).collect();
+    let protobuf = fields.concat();
+    let protobuf = format!("syntax = \"proto3\"; message Order {{ {protobuf} string id = 15; }}");
+    let mut schemas = Schemas::default();
+    for (id, format, text) in [(1, "AVRO", avro), (2, "PROTOBUF", protobuf)] {
+        let text = SchemaText { format: format.to_owned(), text, references: Vec::new() };
+        schemas.insert(SchemaId(id), Arc::new(parse(SchemaId(id), &text).expect("a schema")));
+    }
+    schemas
+}
+
+fn avro_order(place: usize) -> Order {
+    let mut parts: Vec<Vec<u8>> = ENCODED.iter().map(|it| it.3.to_vec()).collect();
+    parts.insert(place, [b"\x48", ENCODED_ID.as_bytes()].concat());
+    Order([&[0, 0, 0, 0, 1][..], &parts.concat()].concat())
+}
+
+fn protobuf_order(place: usize) -> Order {
+    let mut parts: Vec<Vec<u8>> =
+        ENCODED.iter().zip(1..).map(|(it, number)| [&[(number << 3) | it.4][..], it.5].concat()).collect();
+    parts.insert(place, [b"\x7a\x24", ENCODED_ID.as_bytes()].concat());
+    Order([&[0, 0, 0, 0, 2, 0][..], &parts.concat()].concat())
+}
+
 /// The median of some rounds: one round can be disturbed.
-fn identity(sources: &[&str], nested: bool, place: Place, name: &str) {
-    let orders: Vec<Order> = (1..65).map(|number| order(number, nested, place)).collect();
+fn identity(sources: &[&str], (schemas, orders): (&Schemas, &[Order]), name: &str) {
     let bytes = orders.iter().map(|order| order.0.len()).sum::<usize>() / orders.len();
     let rule = IdentityRule::new(
         sources.iter().map(|source| source.parse().unwrap()).collect(),
         dedupd::dedupe::Hasher::Xxh3,
     );
-    assert!(orders.iter().all(|order| rule.identify(order).is_some()), "every order has an id");
+    assert!(
+        orders.iter().all(|order| rule.identify(order, schemas).is_ok_and(|id| id.is_some())),
+        "every order has an id"
+    );
     let mut rounds: Vec<f64> = (0..11)
         .map(|_| {
             let start = spent();
             for order in orders.iter().cycle().take(400_000) {
-                black_box(rule.identify(black_box(order)));
+                black_box(rule.identify(black_box(order), schemas)).ok();
             }
             (spent() - start) * 1e9 / 4e5
         })

@@ -6,7 +6,7 @@
 //!
 //! **The map.** [`dedupe`] makes the decisions, as pure functions. [`ports`] are the traits between decisions and
 //! I/O; [`kafka`] and [`store`] implement them, [`pipeline`] uses them. [`config`] and [`cli`] contain the settings,
-//! [`app`] assembles the service, [`metrics`] and [`http`] report its status. [`control`] passes requests of the
+//! [`schemas`] fetches the schemas of encoded records, [`app`] assembles the service, [`metrics`] and [`http`] report its status. [`control`] passes requests of the
 //! admin API to a running instance. [`tools`] contains the other commands: `audit` verifies the result with the crate
 //! `dedupd_audit`, which uses no code of this one, `plan` predicts what a window costs, `state` inspects, exports and
 //! imports the state of a stopped instance, `rekey` writes the records of many topics to the partitions of their ids, `generate` and `demo` produce load with the crate
@@ -23,5 +23,6 @@ pub mod kafka;
 pub mod metrics;
 pub mod pipeline;
 pub mod ports;
+pub mod schemas;
 pub mod store;
 pub mod tools;

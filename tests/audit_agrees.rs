@@ -1,16 +1,25 @@
 //! The audit parses id sources and extracts ids with code of its own. Here both implementations receive the same samples: a
 //! fault in one of them is a difference. Facts that both state are compared too.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 #[path = "audit_agrees/documents.rs"]
 mod documents;
+#[path = "audit_agrees/encoded.rs"]
+mod encoded;
+#[path = "audit_agrees/messages.rs"]
+mod messages;
 
 use std::borrow::Cow;
 use std::str::FromStr;
 
 use dedupd::cli::{Command, Exit, parse_from};
 use dedupd::config::{Scope, load_with_texts, parse_duration};
-use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdSource, Identity, IdentityRule};
+use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdSource, Identity, IdentityRule, Schemas};
 use dedupd_audit::{DEFAULT_MEMORY, Fields, Header, IdRule, LEAST_MEMORY, Moment};
 use proptest::prelude::*;
 
@@ -46,9 +55,12 @@ fn parts(mut composite: &[u8]) -> Vec<Vec<u8>> {
 fn both(sources: &[&str], fields: &Fields<'_>) -> (Option<Identity>, Option<Identity>) {
     let parsed = sources.iter().map(|source| source.parse().unwrap()).collect();
     let rule = IdentityRule::new(parsed, Hasher::Xxh3);
-    let id = IdRule::parse(sources).unwrap().id(fields).map(Cow::into_owned);
+    let id = IdRule::parse(sources).unwrap().id(fields).unwrap().map(Cow::into_owned);
     let texts = id.map(|id| if sources.len() == 1 { vec![id] } else { parts(&id) });
-    (rule.identify(&Sample(fields)), texts.map(|texts| rule.identify_texts(&texts).unwrap()))
+    (
+        rule.identify(&Sample(fields), &Schemas::default()).unwrap(),
+        texts.map(|texts| rule.identify_texts(&texts).unwrap()),
+    )
 }
 
 fn assert_agree(sources: &[&str], fields: &Fields<'_>) -> bool {
@@ -68,8 +80,22 @@ fn value(value: &[u8]) -> Fields<'_> {
 
 #[test]
 fn both_accept_the_same_id_sources() {
-    let valid =
-        ["key", "value", "header:id", "header::", "header:é ", "json:/", "json:/a~1b/~0/0", "json:///"];
+    let valid = [
+        "key",
+        "value",
+        "header:id",
+        "header::",
+        "header:é ",
+        "json:/",
+        "json:/a~1b/~0/0",
+        "json:///",
+        "avro:/id",
+        "key:json:/id",
+        "key:avro:/a/0",
+        "protobuf:/a/0",
+        "protobuf:/1/2",
+        "key:protobuf:/536870911",
+    ];
     let invalid = [
         "",
         " key",
@@ -91,6 +117,17 @@ fn both_accept_the_same_id_sources() {
         "id",
         ":",
         "topic",
+        "avro:",
+        "avro:id",
+        "protobuf:",
+        "protobuf:/0",
+        "protobuf:/1/id",
+        "protobuf:/536870912",
+        "key:key",
+        "key:header:a",
+        "value:json:/id",
+        "key:json:",
+        "key:key:json:/id",
     ];
     for (texts, is_valid) in [(&valid[..], true), (&invalid, false)] {
         for text in texts {
@@ -163,9 +200,13 @@ fn both_identify_the_same_records_by_their_source() {
         let first = |id: &Vec<u8>| ids.iter().position(|other| other.as_ref() == Some(id));
         ids.iter().map(|id| id.as_ref().and_then(first)).collect()
     };
-    let by_service =
-        same(records.iter().map(|it| service.identify(&Sample(it)).map(|id| id.0.to_vec())).collect());
-    let by_audit = same(records.iter().map(|it| audit.id(it).map(Cow::into_owned)).collect());
+    let by_service = same(
+        records
+            .iter()
+            .map(|it| service.identify(&Sample(it), &Schemas::default()).unwrap().map(|id| id.0.to_vec()))
+            .collect(),
+    );
+    let by_audit = same(records.iter().map(|it| audit.id(it).unwrap().map(Cow::into_owned)).collect());
     assert_eq!(by_service, [None, Some(1), Some(2), Some(2), None, None, Some(6), Some(6)]);
     assert_eq!(by_audit, by_service);
 }
@@ -185,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
 
     #[test]
-    fn both_accept_the_same_generated_sources(text in "(key|value|header|json|h)?:?/?[/~01ab:é]{0,6}") {
+    fn both_accept_the_same_generated_sources(text in "(key:)?(key|value|header|json|avro|protobuf|h)?:?/?[/~01ab:é]{0,6}") {
         let service = IdSource::from_str(&text);
         prop_assert_eq!(service.is_ok(), IdRule::parse(&[&text]).is_ok(), "{}", text);
         // The audit receives the text as written, and the service prints the same.

@@ -36,6 +36,7 @@ use crate::http;
 use crate::kafka::{self, CheckError, Closing, Forecast, SampleLimits, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
 use crate::ports::Failure;
+use crate::schemas::BlockingSchemas;
 
 /// What `check` samples at most: the newest records of raw, and the time for reading them.
 const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
@@ -198,7 +199,9 @@ pub fn check(config: &Config) -> Result<Topology, ExitError> {
 /// What a sample of raw shows about `dedupe.scope`, in one line. A topic that cannot be sampled is no failed check.
 pub fn scope_advice(config: &Config) -> Result<String, ExitError> {
     let rule = assembly::rule(config, hasher(&config.identity.hash)?);
-    Ok(match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &rule) {
+    let schemas = BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why))?;
+    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
+    Ok(match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
         Ok(sample) => sample.advice(Some(config.dedupe.scope)),
         Err(error) => {
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")

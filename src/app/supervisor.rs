@@ -20,6 +20,7 @@ use crate::pipeline::{
     LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
 use crate::ports::StoreError;
+use crate::schemas::{self, SharedSchemas};
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
 /// Opening the store counts as hung after this time without progress.
@@ -80,6 +81,8 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let store = LeasedStore::new(opened.store.joining(joining(config)));
     let partition_limit = PartitionLimit::new(topology.partitions);
     let ends = StableEnds::default();
+    let schemas =
+        schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(crate::cli::Exit::Usage, why))?;
     let control = Control::new(rule(config, hasher), config.group.workers);
     // Cannot be set already: the supervisor runs once.
     service.admin.control.set(control.clone()).ok();
@@ -90,7 +93,8 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
             let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
             let partitions = topology.partitions;
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
-            spawn(service, (number, control.clone(), ends.clone()), (settings, options), &store, stop)
+            let shared = (control.clone(), ends.clone(), schemas.clone());
+            spawn(service, (number, shared), (settings, options), &store, stop)
         })
         .collect();
     let workers = workers?;
@@ -176,7 +180,7 @@ impl WorkerThread {
 
 fn spawn(
     service: &Service,
-    (number, control, ends): (usize, Control, StableEnds),
+    (number, (control, ends, schemas)): (usize, (Control, StableEnds, SharedSchemas)),
     (settings, options): (Settings, WorkerOptions),
     store: &LeasedStore<SledStore>,
     stop: &Arc<AtomicBool>,
@@ -195,6 +199,7 @@ fn spawn(
             let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
             let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
+            let worker = worker.reading(schemas.clone());
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };

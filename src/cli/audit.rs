@@ -27,9 +27,12 @@ pub struct AuditArgs {
     /// Clean topic, written by dedupd
     #[arg(long, value_name = "TOPIC")]
     clean: Option<String>,
-    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
     #[arg(long, value_name = "SOURCE")]
     id: Vec<String>,
+    /// URL of the schema registry, for avro: and protobuf: paths
+    #[arg(long, value_name = "URL")]
+    schema_registry: Option<String>,
     /// Window: how long an id was stored, as in 90m, 24h or 7days [default: 24h]
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
@@ -136,6 +139,7 @@ impl AuditArgs {
             .with("topics.raw", self.raw.first())
             .with("topics.clean", &self.clean)
             .with("identity.from", &self.id)
+            .with("schemas.registry", &self.schema_registry)
             .with("window.exact", &self.window)
             .with("dedupe.scope", self.scope.as_ref().filter(|scope| *scope != TOPICS))
     }

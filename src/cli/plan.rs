@@ -22,9 +22,12 @@ pub struct PlanArgs {
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     pub bootstrap_servers: Option<String>,
-    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
     #[arg(long, value_name = "SOURCE")]
     pub id: Vec<String>,
+    /// URL of the schema registry, for avro: and protobuf: paths
+    #[arg(long, value_name = "URL")]
+    pub schema_registry: Option<String>,
     /// Number of its newest records to read, all partitions together
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     pub sample: u64,

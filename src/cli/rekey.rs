@@ -27,9 +27,12 @@ pub struct RekeyArgs {
     /// [default: murmur2]
     #[arg(long, value_name = "PARTITIONER")]
     partitioner: Option<String>,
-    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
     #[arg(long, value_name = "SOURCE")]
     id: Vec<String>,
+    /// URL of the schema registry, for avro: and protobuf: paths
+    #[arg(long, value_name = "URL")]
+    schema_registry: Option<String>,
     /// Consumer group [default: dedupd.rekey.TO]
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
@@ -68,6 +71,7 @@ impl RekeyArgs {
             .with("rekey.group", &self.group)
             .with("rekey.partitioner", &self.partitioner)
             .with("identity.from", &self.id)
+            .with("schemas.registry", &self.schema_registry)
             .with("group.instance", &self.instance)
             .with("http.listen", &self.listen)
     }

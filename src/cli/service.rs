@@ -24,9 +24,12 @@ pub struct ServiceArgs {
     /// State topic [default: CLEAN.dedupd]
     #[arg(long, value_name = "TOPIC")]
     state: Option<String>,
-    /// Source of the id: key, header:NAME, json:/pointer or value; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
     #[arg(long, value_name = "SOURCE")]
     id: Vec<String>,
+    /// URL of the schema registry, for avro: and protobuf: paths
+    #[arg(long, value_name = "URL")]
+    schema_registry: Option<String>,
     /// Consumer group [default: dedupd.RAW.CLEAN]
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
@@ -91,6 +94,7 @@ impl ServiceArgs {
             .with("group.instance", &self.instance)
             .with("group.workers", &self.workers)
             .with("identity.from", &self.id)
+            .with("schemas.registry", &self.schema_registry)
             .with("dedupe.mode", &self.mode)
             .with("dedupe.scope", &self.scope)
             .with("window.exact", &self.exact)

@@ -9,8 +9,8 @@ use super::choices::{
     WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, Servers, Size,
-    SourceTopics, Sources, Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, REGISTRY_URL, Servers,
+    Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
 };
 use super::kinds::{KindConfig, KindsForm};
 use super::page::Page;
@@ -37,6 +37,8 @@ section! {
         group: GroupConfig => Table,
         /// Source and hash of ids.
         identity: IdentityConfig => Table,
+        /// Schemas of keys and values, from files or a registry.
+        schemas: SchemasConfig => Table,
         /// Whether duplicates are dropped, and where they are found.
         dedupe: DedupeConfig => Table,
         /// How long an id is stored.
@@ -56,6 +58,8 @@ section! {
             rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
+            rules::schemas_for("identity.from", identity.as_ref().map(|it| it.from.as_slice()), schemas.as_ref(), reading);
+            rules::schemas_for_kinds(kinds.as_deref(), schemas.as_ref(), reading);
         },
     }
 }
@@ -145,6 +149,31 @@ pub enum HashChoice {
         /// The file with the key. Not opened during validation.
         key_file: PathBuf,
     },
+}
+
+section! {
+    /// Schemas of keys and values, from files or a registry. No file is opened during validation.
+    SchemasConfig |at, reading| {
+        /// The schema of all values: a file that ends in `.avsc`, `.proto` or `.desc`.
+        value: Option<PathBuf> => MaybeText,
+        /// The schema of all keys.
+        key: Option<PathBuf> => MaybeText,
+        /// The URL of a registry with the API of the Confluent Schema Registry.
+        registry: Option<String> => Maybe(REGISTRY_URL),
+        /// The name of the user, for basic authentication.
+        username: Option<String> => MaybeText,
+        /// The file with the password.
+        password_file: Option<PathBuf> => MaybeText; rules::credentials((&username, &password_file), reading),
+        /// The file with a bearer token.
+        token_file: Option<PathBuf> => MaybeText; rules::token_alone((&username, &token_file), reading),
+        /// The file with the certificates that are trusted, in PEM. Without it, those of the operating system.
+        ca_file: Option<PathBuf> => MaybeText,
+        /// The file with the certificate of the client, in PEM.
+        certificate_file: Option<PathBuf> => MaybeText,
+        /// The file with its private key, PKCS #8 in PEM.
+        private_key_file: Option<PathBuf> => MaybeText;
+            rules::certificate_with_key((&certificate_file, &private_key_file), reading),
+    }
 }
 
 section! {
@@ -238,6 +267,24 @@ section! {
             => Text("name the group, or leave it out"),
         /// How the partition follows from the id.
         partitioner: PartitionBy = "murmur2" => Word,
+    }
+}
+
+impl SchemasConfig {
+    /// A registry without authorization, or none.
+    #[must_use]
+    pub fn open(registry: Option<String>) -> Self {
+        Self {
+            value: None,
+            key: None,
+            registry,
+            username: None,
+            password_file: None,
+            token_file: None,
+            ca_file: None,
+            certificate_file: None,
+            private_key_file: None,
+        }
     }
 }
 

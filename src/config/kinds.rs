@@ -146,7 +146,7 @@ const KIND_NAME: Parsed<String> = Parsed {
 
 /// The header or JSON pointer that contains the kind of a record.
 const KIND_SOURCE: Parsed<IdSource> = Parsed {
-    remedy: "give the header or JSON pointer that contains the kind: header:NAME or json:/pointer",
+    remedy: "give the header or the path that contains the kind: header:NAME, json:/pointer, avro:/path or protobuf:/path",
     parse: |text| match text.parse() {
         Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
         Ok(source) => Ok(source),

@@ -36,8 +36,8 @@ pub use choices::{
 };
 pub use error::ConfigError;
 pub use keys::{
-    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, StateConfig,
-    WindowConfig, keys,
+    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, SchemasConfig,
+    StateConfig, WindowConfig, keys,
 };
 pub use kinds::KindConfig;
 pub use local::Local;

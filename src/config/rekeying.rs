@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::choices::OnGap;
 use super::forms::{ADDRESS, FLAG, Instance, Sources, Span, Word};
-use super::keys::{KafkaConfig, RekeyConfig, SECOND};
+use super::keys::{KafkaConfig, RekeyConfig, SECOND, SchemasConfig};
 use super::page::Page;
 use super::reading::ConfigReading;
+use super::rules;
 use super::section::{Form, Section, Table};
 use crate::dedupe::IdSource;
 
@@ -20,6 +21,8 @@ pub struct Rekeying {
     pub rekey: RekeyConfig,
     /// `identity.from`: the sources of the id, at least one; several parts form one id.
     pub id: Vec<IdSource>,
+    /// Schemas of keys and values.
+    pub schemas: SchemasConfig,
     /// `group.instance`: the name of this instance in the group, the same after a restart.
     pub instance: String,
     /// `group.static_membership`: whether a restarted instance gets its partitions back without a rebalance.
@@ -38,6 +41,8 @@ impl Rekeying {
         let kafka = KafkaConfig::read("kafka", reading);
         let rekey = RekeyConfig::read("rekey", reading);
         let id = Sources.read("identity.from", reading);
+        let schemas = SchemasConfig::read("schemas", reading);
+        rules::schemas_for("identity.from", id.as_deref(), schemas.as_ref(), reading);
         let instance = Instance.read("group.instance", reading);
         let static_membership = FLAG.read("group.static_membership", reading);
         let session_timeout = Span(SECOND).read("group.session_timeout", reading);
@@ -47,6 +52,7 @@ impl Rekeying {
             kafka: kafka?,
             rekey: rekey?,
             id: id?,
+            schemas: schemas?,
             instance: instance?,
             static_membership: static_membership?,
             session_timeout: session_timeout?,
@@ -62,6 +68,7 @@ impl Rekeying {
         Table.print("rekey", &self.rekey, &mut page);
         page.section("identity");
         Sources.print("from", &self.id, &mut page);
+        Table.print("schemas", &self.schemas, &mut page);
         page.section("group");
         Instance.print("instance", &self.instance, &mut page);
         FLAG.print("static_membership", &self.static_membership, &mut page);

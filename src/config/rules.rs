@@ -1,15 +1,19 @@
 //! Defaults and checks that depend on several keys.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Scope};
 use super::forms::topic;
-use super::keys::{BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, StateConfig, WindowConfig};
+use super::keys::{
+    BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, SchemasConfig, StateConfig, WindowConfig,
+};
 use super::kinds::KindConfig;
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::topic_name::TopicName;
 use super::units::duration_text;
+use crate::dedupe::{IdSource, RecordField};
 
 /// The default of `topics.state`.
 pub(super) fn default_state(clean: Option<&TopicName>, reading: &mut ConfigReading<'_>) -> Option<TopicName> {
@@ -30,6 +34,92 @@ pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Conf
             let what = format!("is the same topic as {other}");
             reading.reject(key, Some(topic.as_str()), ValueFault::new(what, "give different topics"));
         }
+    }
+}
+
+/// Rejects sources that need a schema when none is configured.
+pub(super) fn schemas_for(
+    key: &str,
+    sources: Option<&[IdSource]>,
+    schemas: Option<&SchemasConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(sources), Some(schemas)) = (sources, schemas) else { return };
+    for source in sources {
+        let (file, name) = match source.needs_schema() {
+            Some(RecordField::Key) => (&schemas.key, "schemas.key"),
+            Some(RecordField::Value) => (&schemas.value, "schemas.value"),
+            None => continue,
+        };
+        if file.is_none() && schemas.registry.is_none() {
+            let remedy = format!("set schemas.registry to the URL of the registry, or {name} to a file");
+            reading.reject(key, Some(&source.to_string()), ValueFault::new("needs a schema", remedy));
+        }
+    }
+}
+
+/// The same for the kinds.
+pub(super) fn schemas_for_kinds(
+    kinds: Option<&[KindConfig]>,
+    schemas: Option<&SchemasConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
+    for (number, kind) in kinds.into_iter().flatten().enumerate() {
+        schemas_for(
+            &format!("kinds[{number}].from"),
+            Some(std::slice::from_ref(&kind.from)),
+            schemas,
+            reading,
+        );
+    }
+}
+
+/// A key that was read; `None` after a problem.
+type MaybeRead<T> = Option<Option<T>>;
+
+/// A user needs a password, and a password a user.
+pub(super) fn credentials(
+    (username, password): (&MaybeRead<String>, &MaybeRead<PathBuf>),
+    reading: &mut ConfigReading<'_>,
+) {
+    match (username.as_ref().and_then(Option::as_ref), password.as_ref().and_then(Option::as_ref)) {
+        (Some(username), None) => {
+            let fault = ValueFault::new("has no password", "set schemas.password_file");
+            reading.reject("schemas.username", Some(username), fault);
+        }
+        (None, Some(_)) => {
+            let fault = ValueFault::new("has no effect without a user", "set schemas.username");
+            reading.reject("schemas.password_file", None, fault);
+        }
+        _ => {}
+    }
+}
+
+/// A request has one kind of authorization.
+pub(super) fn token_alone(
+    (username, token): (&MaybeRead<String>, &MaybeRead<PathBuf>),
+    reading: &mut ConfigReading<'_>,
+) {
+    if let (Some(Some(_)), Some(Some(_))) = (username, token) {
+        let fault = ValueFault::new("cannot be combined with schemas.username", "set one of them");
+        reading.reject("schemas.token_file", None, fault);
+    }
+}
+
+/// The certificate of a client needs its key, and the key its certificate.
+pub(super) fn certificate_with_key(
+    (certificate, key): (&MaybeRead<PathBuf>, &MaybeRead<PathBuf>),
+    reading: &mut ConfigReading<'_>,
+) {
+    let is_set = |it: &MaybeRead<PathBuf>| matches!(it, Some(Some(_)));
+    if is_set(certificate) != is_set(key) {
+        let (key, other) = if is_set(key) {
+            ("schemas.private_key_file", "schemas.certificate_file")
+        } else {
+            ("schemas.certificate_file", "schemas.private_key_file")
+        };
+        let fault = ValueFault::new(format!("has no effect without {other}"), format!("set {other}"));
+        reading.reject(key, None, fault);
     }
 }
 

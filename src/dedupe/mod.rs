@@ -14,9 +14,11 @@ pub use format::{
     StateKey, Tail, WindowCheckpoint, later_version,
 };
 pub use identity::{
-    Fields, HashKind, Hasher, IdSource, Identity, IdentityRule, KindId, KindRule, SOURCE_HEADER, WindowId,
+    AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,
+    KindId, KindRule, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, RecordField, Repeated,
+    SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId,
 };
-pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS};
+pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
     Bloom, BloomLimits, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex,

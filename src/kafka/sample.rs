@@ -19,7 +19,7 @@ use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges, Reader};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
+use crate::dedupe::{Identity, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
 
 /// The rate is measured over at most this time.
@@ -117,17 +117,22 @@ pub enum SampleError {
     Kafka(#[from] Failure),
 }
 
+/// Reads the identity of a record. The error is a reason why that is not possible.
+pub trait Identify: Fn(&RawRecord<'_>) -> Result<Option<Identity>, String> {}
+
+impl<F: Fn(&RawRecord<'_>) -> Result<Option<Identity>, String>> Identify for F {}
+
 /// Samples a topic. `now_ms` is the wall clock in epoch milliseconds; `seen` is called with the number of records read.
 pub fn sample(
     sampling: &Sampling,
-    rule: &IdentityRule,
+    identify: &dyn Identify,
     now_ms: i64,
     seen: &dyn Fn(u64),
 ) -> Result<TopicSample, SampleError> {
     let limits = SampleLimits { records: sampling.records, time: Duration::MAX };
     let (reading, ends) = SampleReading::open(&sampling.topic, limits, sampling.consumer()?)?;
     let events_per_second = reading.rate(&ends, now_ms)?;
-    Ok(TopicSample { events_per_second, ..reading.count(&ends, rule, seen)? })
+    Ok(TopicSample { events_per_second, ..reading.count(&ends, identify, seen)? })
 }
 
 /// What a sample takes at most.
@@ -143,11 +148,11 @@ pub struct SampleLimits {
 pub fn sample_ids(
     settings: &Settings,
     limits: SampleLimits,
-    rule: &IdentityRule,
+    identify: &dyn Identify,
 ) -> Result<TopicSample, SampleError> {
     let consumer = reader::client(settings, "read_committed")?;
     let (reading, ends) = SampleReading::open(&settings.raw, limits, consumer)?;
-    Ok(reading.count(&ends, rule, &|_| ())?)
+    Ok(reading.count(&ends, identify, &|_| ())?)
 }
 
 impl Sampling {
@@ -243,7 +248,13 @@ impl<'a> SampleReading<'a> {
         Ok(oldest)
     }
 
-    fn count(&self, ends: &Ranges, rule: &IdentityRule, seen: &dyn Fn(u64)) -> Result<TopicSample, Failure> {
+    fn count(
+        &self,
+        ends: &Ranges,
+        identify: &dyn Identify,
+        seen: &dyn Fn(u64),
+    ) -> Result<TopicSample, Failure> {
+        let mut failed = None;
         let share = self.limits.records / (ends.len() as u64).max(1);
         let newest = |it: &Range<Offset>| it.end.saturating_sub(share).max(it.start)..it.end;
         let newest = ends.iter().map(|(partition, range)| (*partition, newest(range)));
@@ -252,13 +263,21 @@ impl<'a> SampleReading<'a> {
         let (mut known, begun) = (SampledIds::default(), clock::monotonic());
         self.read(&newest.collect(), &mut |record| {
             sample.read += 1;
-            if let Some(identity) = rule.identify(record) {
-                known.count(record.coordinates().partition, identity, &mut sample);
+            match identify(record) {
+                Ok(Some(found)) => known.count(record.coordinates().partition, found, &mut sample),
+                Ok(None) => {}
+                Err(why) => failed = failed.take().or(Some(why)),
             }
             seen(sample.read);
-            begun.elapsed() < self.limits.time
+            failed.is_none() && begun.elapsed() < self.limits.time
         })?;
-        Ok(sample)
+        match failed {
+            Some(why) => Err(Failure::new(
+                Remedy::Stop,
+                format!("the ids of topic {} cannot be read: {why}", self.topic),
+            )),
+            None => Ok(sample),
+        }
     }
 
     /// Passes the records of these offset ranges to `visit`, which returns whether the partition is read further.

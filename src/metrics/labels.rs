@@ -150,6 +150,8 @@ label! {
         Starting = "starting",
         /// Its state is being loaded.
         Restoring = "restoring",
+        /// Paused until the schema of its next record is known.
+        Waiting = "waiting",
         /// Its records are being processed.
         Running = "running",
         /// Stopped; an operator has to act.

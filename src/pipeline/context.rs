@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{CopySample, PartitionId, TopicFilter};
+use crate::dedupe::{CopySample, PartitionId, Schemas, TopicFilter};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
@@ -38,6 +38,8 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) time: Time,
     pub(crate) options: WorkerOptions,
     pub(crate) report: WorkerReport,
+    /// The schemas that are known.
+    pub(crate) schemas: Schemas,
     /// The progress of the worker, for the supervisor.
     pub(crate) progress: Progress,
 }
@@ -66,6 +68,7 @@ impl<W: WorkerPorts> Context<W> {
             clock,
             options,
             report,
+            schemas: Schemas::default(),
             progress: Progress::default(),
         }
     }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::config::OnProbable;
-use crate::dedupe::{Fields, Fingerprint, KindId, KindRule, PartitionId, TimeSource, WindowId, WindowLimits};
+use crate::dedupe::{
+    Fields, Fingerprint, KindId, KindRule, MissingSchema, PartitionId, Schemas, TimeSource, WindowId,
+    WindowLimits,
+};
 
 /// The settings of one kind.
 #[derive(Debug, Clone)]
@@ -33,11 +36,17 @@ impl Kinds {
         Self(std::iter::once(unnamed).chain(named).collect())
     }
 
-    /// The number of the kind that a record belongs to.
+    /// The number of the kind that a record belongs to. Fails when that cannot be read without a schema that is not known.
     #[inline]
-    pub fn number_of<F: Fields>(&self, record: &F) -> usize {
-        let takes = |kind: &Kind| kind.rule.as_ref().is_some_and(|rule| rule.takes(record));
-        self.0.iter().skip(1).position(takes).map_or(0, |place| place + 1)
+    pub fn number_of<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<usize, MissingSchema> {
+        for (number, kind) in self.0.iter().enumerate().skip(1) {
+            if let Some(rule) = &kind.rule
+                && rule.takes(record, schemas)?
+            {
+                return Ok(number);
+            }
+        }
+        Ok(0)
     }
 
     /// The kind with this number.

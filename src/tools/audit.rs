@@ -1,16 +1,21 @@
 //! `dedupd audit`: audits the guarantee of exactly this configuration.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dedupd_audit::{self as audit, AuditError, MissingId, Options, Report, progress_bar, run};
+use dedupd_audit::{
+    self as audit, AuditError, FetchSchema, MissingId, Options, Report, SchemaSources, progress_bar, run,
+};
 
 use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, OnMissing, OnPoison, OnProbable, Overflow, Scope, WindowConfig, WindowTime, duration_text,
+    self, Config, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope, WindowConfig, WindowTime,
+    duration_text,
 };
 use crate::kafka::connection::{self, attach_tokens};
+use crate::schemas::{Registry, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
@@ -31,6 +36,7 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
         raw: sources.map_or_else(|| vec![config.topics.raw.as_str().to_owned()], ToOwned::to_owned),
         clean: config.topics.clean.as_str().to_owned(),
         id,
+        schemas: schemas(&config.schemas).map_err(usage)?,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Source => MissingId::Identified,
@@ -51,6 +57,17 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
         temp_dir: args.temp_dir().map(ToOwned::to_owned),
         notes: notes(config),
     })
+}
+
+/// Where the audit gets schemas from. It decodes with them itself.
+fn schemas(config: &SchemasConfig) -> Result<SchemaSources, String> {
+    let registry = Registry::open(config)?.map(|registry| -> FetchSchema {
+        Arc::new(move |id| {
+            let SchemaText { format, text, references } = registry.schema(id)?;
+            Ok(audit::SchemaText { format, text, references })
+        })
+    });
+    Ok(SchemaSources { key: config.key.clone(), value: config.value.clone(), registry })
 }
 
 fn exit(error: &AuditError) -> Exit {

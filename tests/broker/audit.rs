@@ -46,6 +46,7 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         raw: vec![raw.to_owned()],
         clean: clean.to_owned(),
         id: vec!["json:/id".to_owned()],
+        schemas: audit::SchemaSources::default(),
         missing_id: MissingId::Forwarded,
         force_header: None,
         scope: Scope::Partition,

@@ -37,6 +37,7 @@ mod rejected;
 mod rekey;
 mod rolling;
 mod rules;
+mod schemas;
 mod security;
 mod shared_sides;
 mod spares;

@@ -7,6 +7,22 @@ use super::{LEAST, problems, problems_of, sources, with};
 /// What is added to a good configuration → the one line that refuses it.
 const CASES: &[(&str, &str)] = &[
     (
+        r#"schemas.registry = "localhost:8081""#,
+        r#"schemas.registry = "localhost:8081" (d.toml): is not the URL of an HTTP server; give the URL of the registry, as in http://localhost:8081"#,
+    ),
+    (
+        r#"schemas.username = "u""#,
+        r#"schemas.username = "u" (d.toml): has no password; set schemas.password_file"#,
+    ),
+    (
+        r#"schemas.password_file = "p""#,
+        "schemas.password_file (d.toml): has no effect without a user; set schemas.username",
+    ),
+    (
+        r#"schemas.certificate_file = "c""#,
+        "schemas.certificate_file (d.toml): has no effect without schemas.private_key_file; set schemas.private_key_file",
+    ),
+    (
         r#"window.bloom = "1h""#,
         r#"window.bloom = "1h" (d.toml): is shorter than window.exact = "24h"; set window.bloom = "24h" or longer, or leave it out"#,
     ),
@@ -156,7 +172,7 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
     assert_eq!(
         problems_of(&sources(&odd, &[])),
         [
-            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, header:NAME, json:/pointer or value, as in ["json:/id"]"#
+            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on), as in ["json:/id"]"#
         ]
     );
     let no_port = LEAST.replace("localhost:9092", "localhost:9092,other");
@@ -176,7 +192,7 @@ fn everything_missing_is_named_at_once() {
             "kafka.bootstrap_servers: is missing; give host:port of one or more brokers, or --bootstrap-servers",
             "topics.raw: is missing; give the topic to read, or --raw",
             "topics.clean: is missing; give the topic to write, or --clean",
-            "identity.from: is missing; give key, header:NAME, json:/pointer or value, as in [\"json:/id\"], or --id",
+            "identity.from: is missing; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on), as in [\"json:/id\"], or --id",
         ]
     );
 }
@@ -205,7 +221,7 @@ fn unknown_keys_are_errors_with_a_suggestion_and_without_their_value() {
             "batch.linger (d.toml): is not a key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
             "http.listen (d.toml): is a table or a list, but must be a single value; write a string, a number or true/false",
             "kafka.sasl_password (d.toml): is not a key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
-            "nonsense (d.toml): is not a section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, rekey, state, topics, window",
+            "nonsense (d.toml): is not a section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, rekey, schemas, state, topics, window",
             "topic (d.toml): is not a section of the configuration; did you mean [topics]?",
             "topics.rwa (d.toml): is not a key of the configuration; did you mean topics.raw?",
             "window.interval (d.toml): is not a key of the configuration; did you mean batch.interval?",
@@ -270,7 +286,7 @@ fn kinds_are_refused_with_their_place() {
             r#"kinds = [{ name = "a b", from = "key", values = [], dedupe = "no" }]"#,
             &[
                 r#"kinds[0].name = "a b" (d.toml): is not a valid name of a kind; give a name of 1 to 32 letters, digits, '.', '_' and '-'"#,
-                r#"kinds[0].from = "key" (d.toml): is not supported for kinds; give the header or JSON pointer that contains the kind: header:NAME or json:/pointer"#,
+                r#"kinds[0].from = "key" (d.toml): is not supported for kinds; give the header or the path that contains the kind: header:NAME, json:/pointer, avro:/path or protobuf:/path"#,
                 r#"kinds[0].values (d.toml): is missing, or has an empty value; list the values of records of this kind, as in values = ["payment"]"#,
                 r#"kinds[0].dedupe = "no" (d.toml): is neither true nor false; give true or false"#,
             ],
@@ -320,4 +336,25 @@ kinds = [{ name = "a", from = "header:k", values = [["1"]], exact = "y" }]"#,
         problems_of(&sources(&file, &[])),
         ["kinds: has too many entries; use at most 8; one kind can have several values"]
     );
+}
+
+#[test]
+fn a_source_that_needs_a_schema_is_refused_without_one() {
+    let of = |source: &str| problems_of(&sources(&LEAST.replace("json:/id", source), &[]));
+    assert_eq!(
+        of("avro:/id"),
+        [
+            r#"identity.from = "avro:/id" (d.toml): needs a schema; set schemas.registry to the URL of the registry, or schemas.value to a file"#
+        ]
+    );
+    assert_eq!(
+        of("key:protobuf:/id"),
+        [
+            r#"identity.from = "key:protobuf:/id" (d.toml): needs a schema; set schemas.registry to the URL of the registry, or schemas.key to a file"#
+        ]
+    );
+    assert!(Config::from_sources(&sources(&LEAST.replace("json:/id", "protobuf:/1"), &[])).is_ok());
+    let with_registry =
+        format!("{}\nschemas.registry = \"http://localhost\"", LEAST.replace("json:/id", "avro:/id"));
+    assert!(Config::from_sources(&sources(&with_registry, &[])).is_ok());
 }

@@ -18,4 +18,5 @@ mod gate;
 mod kerberos;
 mod msk_iam;
 mod oidc;
+mod registry;
 mod server;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
-use dedupd::dedupe::{Block, Fields, HashKind, Identity, StateKey};
+use dedupd::dedupe::{Block, Fields, HashKind, Identity, Schemas, StateKey};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
 use dedupd::pipeline::{PartitionLimit, StableEnds};
@@ -43,7 +43,7 @@ fn key(partition: i32, offset: u64) -> String {
 }
 
 fn identity(key: &str) -> Identity {
-    rule().identify(&Keyed(key)).expect("a record with a key")
+    rule().identify(&Keyed(key), &Schemas::default()).unwrap().expect("a record with a key")
 }
 
 fn produce(mock: &Mock, partition: i32, keys: &[String]) {

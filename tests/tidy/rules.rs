@@ -24,7 +24,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["dedupe", "ports"]),
     ("kafka", &["dedupe", "ports", "config", "clock"]),
     // Workers have the clock of their world, so that a simulation has its own.
-    ("pipeline", &["dedupe", "ports", "clock::Clock", "metrics", "config", "control"]),
+    (
+        "pipeline",
+        &["dedupe", "ports", "clock::Clock", "metrics", "config", "control", "schemas::SharedSchemas"],
+    ),
+    ("schemas", &["clock", "config", "dedupe"]),
     ("metrics", &[]),
     ("http", &["metrics", "control", "clock"]),
     // The dispatch.
@@ -32,7 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A tool may not use another, except the demo, which runs all of dedupd in one process.
     ("tools::demo", &["*"]),
     ("tools::plan", &["dedupe"]),
-    ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports"]),
+    ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports", "schemas::SharedSchemas"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::check", &["app", "cli", "config", "kafka", "tools::plan"]),
     ("tools::audit", COMMAND),
@@ -41,17 +45,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::*::command", COMMAND),
     (
         "tools::rekey::command",
-        &["app", "cli", "clock", "config", "dedupe", "http", "kafka", "metrics", "ports"],
+        &["app", "cli", "clock", "config", "dedupe", "http", "kafka", "metrics", "ports", "schemas"],
     ),
 ];
 /// The running service does not depend on the other commands.
 const SERVICE: &[&str] = &[
-    "cli", "clock", "config", "control", "dedupe", "http", "kafka", "metrics", "pipeline", "ports", "store",
+    "cli", "clock", "config", "control", "dedupe", "http", "kafka", "metrics", "pipeline", "ports",
+    "schemas", "store",
 ];
 /// The folders of `src/pipeline`. Each uses only those before it, and the files beside them.
 pub const LAYERS: &[&str] = &["partition", "limits", "commit", "torn", "recovery", "worker"];
 /// What connects a command with the command line.
-const COMMAND: &[&str] = &["app", "cli", "clock", "config", "dedupe", "kafka", "store", "tools::properties"];
+const COMMAND: &[&str] =
+    &["app", "cli", "clock", "config", "dedupe", "kafka", "schemas", "store", "tools::properties"];
 
 /// External crates and the only folders or files that may use them, so that each crate can be replaced there.
 const USED_IN: &[(&str, &[&str])] = &[
@@ -63,6 +69,8 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),
     ("axum", &["http"]),
     ("figment", &["config"]),
+    ("protox", &["schemas"]),
+    ("ureq", &["schemas"]),
     ("dedupd_audit", &["cli", "tools"]),
     ("testkit", &["tools/demo", "tools/generate"]),
 ];

@@ -55,6 +55,20 @@ pub enum AuditError {
     /// The client rejects its properties, or an id source is invalid.
     #[error("{0}")]
     Settings(String),
+    /// The id of a record cannot be read without its schema.
+    #[error(
+        "the id of record {partition}@{offset} of topic {topic} cannot be read: {why}; make the schema available, then audit again"
+    )]
+    Schema {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// The record.
+        offset: Offset,
+        /// Why the schema cannot be fetched or used.
+        why: String,
+    },
     /// Records were deleted while they were read.
     #[error(
         "records of topic {topic}, partition {partition} were deleted while they were read; audit again, with a \

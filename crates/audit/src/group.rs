@@ -148,19 +148,24 @@ impl Audit<'_> {
         Ok(())
     }
 
-    fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Seen {
-        match self.id.id(fields) {
+    fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Result<Seen, String> {
+        Ok(match self.id.id(fields)? {
             // Behind `rekey`, the position in the source topic identifies the record, but does not make it unique in clean.
             None if self.options.scope == Scope::Topics => {
                 let seen = self.fingerprints.seen(offset, by_source(fields).as_deref(), fields);
                 Seen { has_id: false, ..seen }
             }
             id => self.fingerprints.seen(offset, id.as_deref(), fields),
-        }
+        })
     }
 
     /// A raw record as `rekey` writes it: with one more header, which names it.
-    fn seen_behind_rekey(&self, topic: &Numbered, (partition, offset): Place, fields: &Fields<'_>) -> Seen {
+    fn seen_behind_rekey(
+        &self,
+        topic: &Numbered,
+        (partition, offset): Place,
+        fields: &Fields<'_>,
+    ) -> Result<Seen, String> {
         let source = format!("{}/{partition}@{offset}", topic.reader.topic());
         let mut headers = fields.headers.clone();
         headers.push((SOURCE_HEADER, Some(source.as_bytes())));
@@ -172,13 +177,18 @@ impl Audit<'_> {
         topic: &Numbered,
         spans: SpanOf,
         target: &mut T,
-        seen: impl Fn(Offset, PartitionId, &Fields<'_>) -> Seen,
+        seen: impl Fn(Offset, PartitionId, &Fields<'_>) -> Result<Seen, String>,
         take: Take<T>,
     ) -> Result<(), AuditError> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
         topic.reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
-            let mut seen = seen(*offset, *partition, fields);
+            let mut seen = seen(*offset, *partition, fields).map_err(|why| AuditError::Schema {
+                topic: topic.reader.topic().to_owned(),
+                partition: *partition,
+                offset: *offset,
+                why,
+            })?;
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(*passed, fields.bytes());

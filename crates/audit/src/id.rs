@@ -11,25 +11,32 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 
 use super::record::Fields;
-use super::source::Source;
+use super::schemas::{Decoders, SchemaSources, behind_prefix, untyped};
+use super::source::{Format, Source};
 
 /// The header in which `rekey` names the record that it copied, as `topic/partition@offset`. The last one counts.
 pub(super) const SOURCE_HEADER: &[u8] = b"dedupd.source";
 
 /// Where the id of a record is: one source, or several that make a composite id.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct IdRule {
     sources: Vec<Source>,
     /// Whether the header `dedupd.source` identifies a record without an id.
     by_source: bool,
+    decoders: Decoders,
 }
 
 impl IdRule {
-    /// Parses the texts of the sources: `key`, `value`, `header:NAME` or `json:/pointer`. The error names the invalid text.
+    /// Parses the texts of the sources: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`. The error names the invalid text.
     pub fn parse<T: AsRef<str>>(texts: &[T]) -> Result<Self, String> {
         let parse = |text: &str| Source::parse(text).map_err(|why| format!("id source {text:?} {why}"));
         let sources = texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { sources, by_source: false })
+        Ok(Self { sources, by_source: false, decoders: Decoders::default() })
+    }
+
+    /// Decodes with the schemas from these sources. The error names a file that cannot be used.
+    pub fn with_schemas(self, schemas: SchemaSources) -> Result<Self, String> {
+        Ok(Self { decoders: Decoders::open(schemas)?, ..self })
     }
 
     /// A record without an id is identified by the header `dedupd.source` that `rekey` adds, if it has one.
@@ -38,46 +45,62 @@ impl IdRule {
         Self { by_source: true, ..self }
     }
 
-    /// The id as canonical bytes, the same for equal ids; `None` when the record has none.
-    pub fn id<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-        self.own(fields).or_else(|| if self.by_source { by_source(fields) } else { None })
+    /// The id as canonical bytes, the same for equal ids; `None` when the record has none. The error is why a schema cannot be
+    /// fetched.
+    pub fn id<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
+        let own = self.own(fields)?;
+        Ok(own.or_else(|| if self.by_source { by_source(fields) } else { None }))
     }
 
-    fn own<'a>(&self, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    fn own<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
         match self.sources.as_slice() {
-            [] => None,
-            [one] => part(one, fields).map(|id| uuid(&id).unwrap_or(id)),
+            [] => Ok(None),
+            [one] => Ok(self.part(one, fields)?.map(|id| uuid(&id).unwrap_or(id))),
             several => {
                 let mut composite = Vec::new();
                 for source in several {
-                    let part = part(source, fields)?;
+                    let Some(part) = self.part(source, fields)? else { return Ok(None) };
                     composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
                     composite.extend_from_slice(&part);
                 }
-                Some(composite.into())
+                Ok(Some(composite.into()))
             }
         }
+    }
+
+    fn part<'a>(&self, source: &Source, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
+        let found = match source {
+            Source::Key => fields.key.map(Cow::from),
+            Source::Value => fields.value.map(Cow::from),
+            Source::Header(name) => header(name, fields),
+            Source::Document { is_key, format, path } => {
+                let Some(document) = (if *is_key { fields.key } else { fields.value }) else {
+                    return Ok(None);
+                };
+                match format {
+                    Format::Json => {
+                        json(behind_prefix(document).map_or(document, |(_, document)| document), path)
+                    }
+                    Format::Numbers => untyped(document, path),
+                    Format::Encoded(encoding) => self.decoders.find((*encoding, *is_key), document, path)?,
+                }
+            }
+        };
+        Ok(found.filter(|bytes| !bytes.is_empty()))
     }
 }
 
 /// The id of a record that is identified by the header of `rekey`.
 pub(super) fn by_source<'a>(fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-    let source = part(&Source::Header(SOURCE_HEADER.to_vec()), fields)?;
+    let source = header(SOURCE_HEADER, fields).filter(|source| !source.is_empty())?;
     // The prefix makes it differ from every id of text.
     Some([b"\0source:", &*source].concat().into())
 }
 
-fn part<'a>(source: &Source, fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-    let bytes = match source {
-        Source::Key => Cow::from(fields.key?),
-        Source::Value => Cow::from(fields.value?),
-        Source::Header(name) => {
-            let (_, value) = fields.headers.iter().rfind(|(header, _)| header == name)?;
-            Cow::from((*value)?)
-        }
-        Source::Json(tokens) => json(fields.value?, tokens)?,
-    };
-    (!bytes.is_empty()).then_some(bytes)
+/// The value of the last header with this name.
+fn header<'a>(name: &[u8], fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
+    let (_, value) = fields.headers.iter().rfind(|(header, _)| *header == name)?;
+    value.map(Cow::from)
 }
 
 /// Normalizes every spelling of a UUID to 32 lower-case hex digits.
@@ -159,7 +182,7 @@ mod tests {
     use super::*;
 
     fn id(sources: &[&str], fields: &Fields<'_>) -> Option<Vec<u8>> {
-        IdRule::parse(sources).unwrap().id(fields).map(Cow::into_owned)
+        IdRule::parse(sources).unwrap().id(fields).unwrap().map(Cow::into_owned)
     }
 
     fn json_id(value: &[u8]) -> Option<Vec<u8>> {
@@ -208,10 +231,14 @@ mod tests {
             ..Fields::default()
         };
         let rule = IdRule::parse(&["key"]).unwrap();
-        assert_eq!(rule.id(&fields(None)), None);
+        assert_eq!(rule.id(&fields(None)).unwrap(), None);
         let rule = rule.or_source();
-        assert_eq!(rule.id(&fields(None)).unwrap(), &b"\0source:b/0@2"[..], "the last header counts");
-        assert_eq!(rule.id(&fields(Some(b"b/0@2"))).unwrap(), &b"b/0@2"[..]);
-        assert_eq!(rule.id(&Fields::default()), None);
+        assert_eq!(
+            rule.id(&fields(None)).unwrap().unwrap(),
+            &b"\0source:b/0@2"[..],
+            "the last header counts"
+        );
+        assert_eq!(rule.id(&fields(Some(b"b/0@2"))).unwrap().unwrap(), &b"b/0@2"[..]);
+        assert_eq!(rule.id(&Fields::default()).unwrap(), None);
     }
 }

@@ -35,6 +35,7 @@ mod range;
 mod reader;
 mod record;
 mod report;
+mod schemas;
 mod source;
 mod spill;
 mod topic;
@@ -54,6 +55,7 @@ pub use range::{Moment, Part, Range};
 pub use reader::Span;
 pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
+pub use schemas::{FetchSchema, SchemaSources, SchemaText};
 pub use spill::Scratch;
 pub use topic::TopicComparison;
 
@@ -115,8 +117,10 @@ pub struct Options {
     pub raw: Vec<String>,
     /// The clean topic.
     pub clean: String,
-    /// Where the id is read: `key`, `value`, `header:NAME` or `json:/pointer`; several sources make one composite id.
+    /// Where the id is read: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`; several sources make one composite id.
     pub id: Vec<String>,
+    /// Where the schemas of Avro and Protobuf records come from.
+    pub schemas: SchemaSources,
     /// How the pipeline treats records without an id.
     pub missing_id: MissingId,
     /// Records with this header are always forwarded, whatever their id.
@@ -160,7 +164,8 @@ impl Options {
 /// Raw records up to the end of raw at the start are due in clean. Later ones may be in clean but need not be.
 pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
-    let id = IdRule::parse(&options.id).map_err(AuditError::Settings)?;
+    let id = IdRule::parse(&options.id).and_then(|id| id.with_schemas(options.schemas.clone()));
+    let id = id.map_err(AuditError::Settings)?;
     let id = if options.missing_id == MissingId::Identified { id.or_source() } else { id };
     let open = |topic: &str, isolation: &str| {
         Reader::open(

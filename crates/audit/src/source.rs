@@ -1,4 +1,6 @@
-//! Parses the text of an id source: `key`, `value`, `header:NAME` or `json:/pointer`.
+//! Parses the text of an id source: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`.
+
+use super::schemas::{Encoding, is_number};
 
 /// Where a record contains its id, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -7,8 +9,24 @@ pub(super) enum Source {
     Value,
     /// Name of the header.
     Header(Vec<u8>),
-    /// Names of members or indexes of elements, from the top of the document: the reference tokens of RFC 6901.
-    Json(Vec<String>),
+    /// A scalar in the key or value.
+    Document {
+        /// Whether it is in the key.
+        is_key: bool,
+        format: Format,
+        /// Names of members or indexes of elements, from the top of the document: the reference tokens of RFC 6901.
+        path: Vec<String>,
+    },
+}
+
+/// How a document is encoded, and its path written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    /// With names from a schema.
+    Encoded(Encoding),
+    /// Protobuf with field numbers.
+    Numbers,
 }
 
 impl Source {
@@ -17,16 +35,36 @@ impl Source {
         if let Some(name) = text.strip_prefix("header:") {
             return if name.is_empty() { Err("has no header name") } else { Ok(Self::Header(name.into())) };
         }
-        if let Some(pointer) = text.strip_prefix("json:") {
-            return tokens(pointer).map(Self::Json);
-        }
         match text {
             "key" => Ok(Self::Key),
             "value" => Ok(Self::Value),
-            _ => Err("is none of key, value, header:NAME and json:/pointer"),
+            other => document(other),
         }
     }
 }
+
+/// A scalar in the value, or behind `key:` in the key.
+fn document(text: &str) -> Result<Source, &'static str> {
+    let (is_key, text) = text.strip_prefix("key:").map_or((false, text), |rest| (true, rest));
+    let Some((format, path)) = text.split_once(':') else { return Err(UNKNOWN) };
+    let (format, path) = match format {
+        "json" => (Format::Json, tokens(path)?),
+        "avro" => (Format::Encoded(Encoding::Avro), tokens(path)?),
+        "protobuf" => (Format::Encoded(Encoding::Protobuf), tokens(path)?),
+        _ => return Err(UNKNOWN),
+    };
+    let starts_with_digit =
+        path.first().is_some_and(|it| it.bytes().next().is_some_and(|it| it.is_ascii_digit()));
+    if format != Format::Encoded(Encoding::Protobuf) || !starts_with_digit {
+        return Ok(Source::Document { is_key, format, path });
+    }
+    if !path.iter().all(|token| is_number(token)) {
+        return Err("starts with a field number, but not every part of its path is one");
+    }
+    Ok(Source::Document { is_key, format: Format::Numbers, path })
+}
+
+const UNKNOWN: &str = "is none of key, value, header:NAME, json:/pointer, avro:/path and protobuf:/path";
 
 /// The reference tokens of a pointer (RFC 6901, sections 3 and 4). The empty pointer, which is the whole document, is no source.
 fn tokens(pointer: &str) -> Result<Vec<String>, &'static str> {
@@ -61,21 +99,46 @@ mod tests {
 
     #[test]
     fn every_form_is_parsed_and_nothing_else() {
-        let json =
-            |tokens: &[&str]| Ok(Source::Json(tokens.iter().map(|token| (*token).to_owned()).collect()));
+        let document = |is_key, format, tokens: &[&str]| {
+            Ok(Source::Document {
+                is_key,
+                format,
+                path: tokens.iter().map(|token| (*token).to_owned()).collect(),
+            })
+        };
+        let json = |tokens: &[&str]| document(false, Format::Json, tokens);
         for (text, source) in [
             ("key", Ok(Source::Key)),
             ("value", Ok(Source::Value)),
             ("header:a:b", Ok(Source::Header(b"a:b".to_vec()))),
             ("json:/id", json(&["id"])),
             ("json:/", json(&[""])),
+            ("key:json:/id", document(true, Format::Json, &["id"])),
+            ("avro:/a/id", document(false, Format::Encoded(Encoding::Avro), &["a", "id"])),
+            ("protobuf:/a/0", document(false, Format::Encoded(Encoding::Protobuf), &["a", "0"])),
+            ("key:protobuf:/3/1", document(true, Format::Numbers, &["3", "1"])),
             ("json:/a~1b/0/~01//", json(&["a/b", "0", "~1", "", ""])),
         ] {
             assert_eq!(Source::parse(text), source, "{text}");
         }
-        for text in
-            ["", "Key", "key ", "header", "header:", "json", "json:", "json:id", "json:/~", "json:/~2", "x"]
-        {
+        for text in [
+            "",
+            "Key",
+            "key ",
+            "header",
+            "header:",
+            "json",
+            "json:",
+            "json:id",
+            "json:/~",
+            "json:/~2",
+            "x",
+            "key:",
+            "key:key",
+            "avro:",
+            "protobuf:/0",
+            "protobuf:/1/id",
+        ] {
             assert!(Source::parse(text).is_err(), "{text}");
         }
     }

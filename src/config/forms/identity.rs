@@ -7,14 +7,14 @@ use crate::config::page::Page;
 use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
-use crate::dedupe::{Fingerprint, IdSource};
+use crate::dedupe::{Fingerprint, IdSource, SOURCES};
 
 /// The sources of an id, at least one.
 pub(in crate::config) struct Sources;
 
 impl Form<Vec<IdSource>> for Sources {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
-        let remedy = "give key, header:NAME, json:/pointer or value, as in [\"json:/id\"]";
+        let remedy = &format!("give {SOURCES}, as in [\"json:/id\"]");
         let texts = reading.texts(key).unwrap_or_default();
         if texts.is_empty() {
             reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --id")));
@@ -23,7 +23,9 @@ impl Form<Vec<IdSource>> for Sources {
         let mut source = |text: &String| {
             let parsed: Result<IdSource, _> = text.parse();
             parsed
-                .map_err(|error| reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy)))
+                .map_err(|error| {
+                    reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy.as_str()));
+                })
                 .ok()
         };
         let sources: Vec<_> = texts.iter().map(&mut source).collect();

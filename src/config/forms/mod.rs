@@ -111,6 +111,25 @@ pub(super) const ADDRESS: Parsed<SocketAddr> = Parsed {
     toml: |address| quoted(&address.to_string()),
 };
 
+/// The address of an HTTP server. Credentials have keys of their own, so that no secret is printed.
+pub(super) const REGISTRY_URL: Parsed<String> = Parsed {
+    remedy: "give the URL of the registry, as in http://localhost:8081",
+    parse: |text| {
+        let address = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        match address {
+            Some(address) if address.contains('@') => {
+                Err("contains credentials, which belong in schemas.username and schemas.password_file"
+                    .to_owned())
+            }
+            Some(address) if !address.is_empty() && !address.contains(char::is_whitespace) => {
+                Ok(text.to_owned())
+            }
+            _ => Err("is not the URL of an HTTP server".to_owned()),
+        }
+    },
+    toml: |url| quoted(url),
+};
+
 /// A duration of at least this length.
 pub(super) struct Span(pub(super) Duration);
 

@@ -6,6 +6,10 @@ use std::str::FromStr;
 
 use super::Fields;
 use super::json::{Pointer, PointerError};
+use super::schema::{Extracted, Schemas, field_number, find_by_numbers, is_of_numbers, prefixed};
+
+/// The forms of a source, for messages.
+pub(crate) const SOURCES: &str = "key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on)";
 
 /// Where a record contains its id, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -14,36 +18,90 @@ pub enum IdSource {
     Key,
     /// The last header of this name.
     Header(String),
-    /// The scalar at a JSON pointer (RFC 6901) into the value, starting with `/`.
-    Json(Pointer),
     /// All bytes of the value. A tombstone has no id.
     Value,
+    /// A scalar in the key or the value.
+    Document {
+        /// The part of the record.
+        field: RecordField,
+        /// How it is encoded.
+        format: DocumentFormat,
+        /// A JSON pointer (RFC 6901) to the scalar: names, indexes, keys of maps. In Protobuf also field numbers.
+        path: Pointer,
+    },
+}
+
+/// A part of a record that can be a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecordField {
+    /// The key.
+    Key,
+    /// The value.
+    Value,
+}
+
+/// The encoding of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DocumentFormat {
+    /// JSON, with or without the prefix of a registry.
+    Json,
+    /// Avro, binary encoding.
+    Avro,
+    /// Protobuf.
+    Protobuf,
+}
+
+impl DocumentFormat {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Avro => "avro",
+            Self::Protobuf => "protobuf",
+        }
+    }
 }
 
 /// Why text is not an [`IdSource`]. The message is the predicate of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdSourceError {
-    /// None of the four forms.
+    /// None of the forms.
     #[error("is not a source of an id")]
     Unknown,
     /// `header:` without a name.
     #[error("has no header name")]
     HeaderName,
-    /// `json:` with text that is not a JSON pointer.
+    /// Text after `json:` and the like that is not a JSON pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
+    /// Field numbers that are none, or among names.
+    #[error("starts with a field number, but not every part of its path is one (1 to 536870911)")]
+    FieldNumbers,
 }
 
 impl FromStr for IdSource {
     type Err = IdSourceError;
 
     fn from_str(text: &str) -> Result<Self, IdSourceError> {
-        match text.split_once(':') {
-            None if text == "key" => Ok(Self::Key),
-            None if text == "value" => Ok(Self::Value),
-            Some(("header", "")) => Err(IdSourceError::HeaderName),
-            Some(("header", name)) => Ok(Self::Header(name.to_owned())),
-            Some(("json", pointer)) => Ok(Self::Json(pointer.parse()?)),
+        let (field, rest) = match text.strip_prefix("key:") {
+            Some(rest) => (RecordField::Key, rest),
+            None => (RecordField::Value, text),
+        };
+        let document = |format, path: &str| {
+            let path: Pointer = path.parse()?;
+            let has_numbers = format == DocumentFormat::Protobuf && is_of_numbers(path.tokens());
+            if has_numbers && path.tokens().iter().any(|token| field_number(token).is_none()) {
+                return Err(IdSourceError::FieldNumbers);
+            }
+            Ok(Self::Document { field, format, path })
+        };
+        match (rest.split_once(':'), field) {
+            (Some(("json", path)), _) => document(DocumentFormat::Json, path),
+            (Some(("avro", path)), _) => document(DocumentFormat::Avro, path),
+            (Some(("protobuf", path)), _) => document(DocumentFormat::Protobuf, path),
+            (Some(("header", "")), RecordField::Value) => Err(IdSourceError::HeaderName),
+            (Some(("header", name)), RecordField::Value) => Ok(Self::Header(name.to_owned())),
+            (None, RecordField::Value) if text == "key" => Ok(Self::Key),
+            (None, RecordField::Value) if text == "value" => Ok(Self::Value),
             _ => Err(IdSourceError::Unknown),
         }
     }
@@ -54,22 +112,52 @@ impl fmt::Display for IdSource {
         match self {
             Self::Key => f.write_str("key"),
             Self::Header(name) => write!(f, "header:{name}"),
-            Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Value => f.write_str("value"),
+            Self::Document { field, format, path } => {
+                let field = if *field == RecordField::Key { "key:" } else { "" };
+                write!(f, "{field}{}:{path}", format.as_str())
+            }
         }
     }
 }
 
 impl IdSource {
-    /// The bytes found there; `None` when they are absent or empty.
-    pub(super) fn bytes<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
-        let bytes = match self {
-            Self::Key => Cow::Borrowed(record.key()?),
-            Self::Header(name) => Cow::Borrowed(record.header(name)?),
-            Self::Json(pointer) => pointer.find(record.value()?)?,
-            Self::Value => Cow::Borrowed(record.value()?),
+    /// The part of the record whose schema has to be known; `None` when the source needs no schema.
+    #[must_use]
+    pub fn needs_schema(&self) -> Option<RecordField> {
+        let Self::Document { field, format, path } = self else { return None };
+        let needs = match format {
+            DocumentFormat::Json => false,
+            DocumentFormat::Avro => true,
+            DocumentFormat::Protobuf => !is_of_numbers(path.tokens()),
         };
-        (!bytes.is_empty()).then_some(bytes)
+        needs.then_some(*field)
+    }
+
+    /// The bytes found there; `None` when they are absent or empty. Fails when a schema that is not known is needed.
+    pub(super) fn bytes<'r, F: Fields>(&self, record: &'r F, schemas: &Schemas) -> Extracted<'r> {
+        let bytes = match self {
+            Self::Key => record.key().map(Cow::Borrowed),
+            Self::Header(name) => record.header(name).map(Cow::Borrowed),
+            Self::Value => record.value().map(Cow::Borrowed),
+            Self::Document { field, format, path } => {
+                let is_key = *field == RecordField::Key;
+                let Some(document) = (if is_key { record.key() } else { record.value() }) else {
+                    return Ok(None);
+                };
+                match format {
+                    DocumentFormat::Json => {
+                        path.find(prefixed(document).map_or(document, |(_, document)| document))
+                    }
+                    DocumentFormat::Avro => schemas.avro(is_key, document, path.tokens())?,
+                    DocumentFormat::Protobuf if is_of_numbers(path.tokens()) => {
+                        find_by_numbers(document, path.tokens())
+                    }
+                    DocumentFormat::Protobuf => schemas.protobuf(is_key, document, path.tokens())?,
+                }
+            }
+        };
+        Ok(bytes.filter(|bytes| !bytes.is_empty()))
     }
 }
 
@@ -79,15 +167,51 @@ mod tests {
 
     #[test]
     fn sources_print_as_parsed() {
-        for text in ["key", "value", "header:event-id", "header:a:b", "json:/a~1b/0/~0"] {
+        for text in [
+            "key",
+            "value",
+            "header:event-id",
+            "header:a:b",
+            "json:/a~1b/0/~0",
+            "key:json:/id",
+            "avro:/order/id",
+            "key:avro:/id",
+            "protobuf:/order/lines/0/id",
+            "protobuf:/3/1",
+            "key:protobuf:/1",
+        ] {
             assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
         }
         assert_eq!("header:".parse::<IdSource>(), Err(IdSourceError::HeaderName));
-        for text in ["json:", "json:id", "json:/a~2", "json:/~"] {
+        for text in ["json:", "json:id", "json:/a~2", "json:/~", "avro:id", "protobuf:", "key:avro:"] {
             assert!(matches!(text.parse::<IdSource>(), Err(IdSourceError::Pointer(_))), "{text}");
         }
-        for text in ["", "id", "Key", "header", "key:", "json", "jsn:/id"] {
-            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Unknown));
+        for text in ["protobuf:/0", "protobuf:/1/id", "protobuf:/1x", "protobuf:/536870912", "protobuf:/01"] {
+            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::FieldNumbers), "{text}");
+        }
+        for text in [
+            "",
+            "id",
+            "Key",
+            "header",
+            "key:",
+            "json",
+            "jsn:/id",
+            "key:key",
+            "key:header:a",
+            "value:json:/id",
+        ] {
+            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Unknown), "{text}");
+        }
+    }
+
+    #[test]
+    fn schemas_are_needed_for_names() {
+        let needs = |text: &str| text.parse::<IdSource>().unwrap().needs_schema();
+        assert_eq!(needs("avro:/id"), Some(RecordField::Value));
+        assert_eq!(needs("key:protobuf:/id"), Some(RecordField::Key));
+        for text in ["key", "value", "header:id", "json:/id", "protobuf:/1/2", "key:json:/id"] {
+            assert_eq!(needs(text), None, "{text}");
         }
     }
 }

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 mod scan;
 
+pub(super) use scan::index;
+
 /// A JSON pointer (RFC 6901): `/a/b/0`, with `~0` for `~` and `~1` for `/`. It has at least one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pointer {
@@ -49,6 +51,11 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
+    /// Its tokens.
+    pub(super) fn tokens(&self) -> &[String] {
+        &self.tokens
+    }
+
     /// The bytes of the value at this pointer: a string's content, a number's or boolean's JSON text. `None` when the
     /// value is absent, null, an empty string, an object or an array.
     ///

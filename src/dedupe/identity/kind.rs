@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Fields, Fingerprint, IdSource};
+use super::{Fields, Fingerprint, IdSource, MissingSchema, Schemas};
 use crate::dedupe::coordinates::PartitionId;
 
 /// Low bits of a window id, for the partition. The remaining 15 bits are the kind.
@@ -119,11 +119,10 @@ impl KindRule {
         Fingerprint::of(rule.into_iter().chain(values))
     }
 
-    /// Whether the record belongs to this kind.
-    #[must_use]
-    pub fn takes<F: Fields>(&self, record: &F) -> bool {
-        let found = self.source.bytes(record);
-        found.is_some_and(|found| self.values.iter().any(|value| value.as_slice() == found.as_ref()))
+    /// Whether the record belongs to this kind. Fails when that cannot be read without a schema that is not known.
+    pub fn takes<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<bool, MissingSchema> {
+        let found = self.source.bytes(record, schemas)?;
+        Ok(found.is_some_and(|found| self.values.iter().any(|value| value.as_slice() == found.as_ref())))
     }
 }
 

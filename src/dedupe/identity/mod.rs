@@ -15,13 +15,18 @@ mod fingerprint;
 mod id_source;
 mod json;
 mod kind;
+mod schema;
 mod uuid;
 
 pub(crate) use fingerprint::Fingerprint;
-pub use id_source::IdSource;
-pub(crate) use id_source::IdSourceError;
+pub use id_source::{DocumentFormat, IdSource, RecordField};
+pub(crate) use id_source::{IdSourceError, SOURCES};
 pub(crate) use kind::MOST_PARTITIONS;
 pub use kind::{KindId, KindRule, WindowId};
+pub use schema::{
+    AvroError, AvroSchema, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated, Schema,
+    SchemaId, Schemas,
+};
 use uuid::{hyphenated, uuid};
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
@@ -201,40 +206,48 @@ impl IdentityRule {
         self.sources.len()
     }
 
-    /// The record's identity; `None` when it has no id.
-    #[must_use]
-    pub fn identify<F: Fields>(&self, record: &F) -> Option<Identity> {
+    /// The record's identity; `None` when it has no id. Fails when the id cannot be read without a schema that is not known.
+    pub fn identify<F: Fields>(
+        &self,
+        record: &F,
+        schemas: &Schemas,
+    ) -> Result<Option<Identity>, MissingSchema> {
         let of_id = match self.sources.as_slice() {
-            [source] => source.bytes(record).map(|bytes| self.hasher.single(&bytes)),
-            _ => self.joined(record).map(|joined| self.hasher.hash(Domain::Composite, &joined)),
+            [source] => source.bytes(record, schemas)?.map(|bytes| self.hasher.single(&bytes)),
+            _ => self.joined(record, schemas)?.map(|joined| self.hasher.hash(Domain::Composite, &joined)),
         };
         if of_id.is_some() || !self.is_by_source {
-            return of_id;
+            return Ok(of_id);
         }
-        let source = record.header(SOURCE_HEADER).filter(|source| !source.is_empty())?;
-        Some(self.hasher.hash(Domain::Source, source))
+        let source = record.header(SOURCE_HEADER).filter(|source| !source.is_empty());
+        Ok(source.map(|source| self.hasher.hash(Domain::Source, source)))
     }
 
     /// The bytes of the record's id, equal for equal ids: of a UUID its text with lower-case digits and hyphens, of several
     /// parts each with its length before it (8 bytes, little-endian), of any other id the bytes as they are in the record.
-    /// `None` when the record has no id.
-    #[must_use]
-    pub fn id<'r, F: Fields>(&self, record: &'r F) -> Option<Cow<'r, [u8]>> {
-        let [source] = self.sources.as_slice() else { return self.joined(record).map(Cow::Owned) };
-        let bytes = source.bytes(record)?;
-        match uuid(&bytes).map(hyphenated) {
-            Some(text) if *bytes != text => Some(Cow::Owned(text.to_vec())),
-            _ => Some(bytes),
-        }
+    /// `None` when the record has no id. Fails when the id cannot be read without a schema that is not known.
+    pub fn id<'r, F: Fields>(
+        &self,
+        record: &'r F,
+        schemas: &Schemas,
+    ) -> Result<Option<Cow<'r, [u8]>>, MissingSchema> {
+        let [source] = self.sources.as_slice() else {
+            return Ok(self.joined(record, schemas)?.map(Cow::Owned));
+        };
+        Ok(source.bytes(record, schemas)?.map(|bytes| match uuid(&bytes).map(hyphenated) {
+            Some(text) if *bytes != text => Cow::Owned(text.to_vec()),
+            _ => bytes,
+        }))
     }
 
     /// The parts of a composite id; `None` when one is missing, or the rule has none.
-    fn joined<F: Fields>(&self, record: &F) -> Option<Vec<u8>> {
+    fn joined<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Option<Vec<u8>>, MissingSchema> {
         let mut joined = Vec::with_capacity(64);
         for source in &self.sources {
-            join(&mut joined, &source.bytes(record)?);
+            let Some(part) = source.bytes(record, schemas)? else { return Ok(None) };
+            join(&mut joined, &part);
         }
-        (!joined.is_empty()).then_some(joined)
+        Ok((!joined.is_empty()).then_some(joined))
     }
 
     /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a

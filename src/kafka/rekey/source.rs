@@ -212,6 +212,20 @@ impl SourceReader {
         Ok(())
     }
 
+    /// Returns no more records of this partition until [`SourceReader::read_again`]. Some that were fetched before may follow.
+    pub fn pause(&self, log: &SourceLog) -> Result<(), Failure> {
+        let list = partition_list([log].into_iter());
+        self.consumer.pause(&list).map_err(|e| self.fail(&format!("pausing {log}"), &e))
+    }
+
+    /// Reads a paused partition again from this offset.
+    pub fn read_again(&self, log: &SourceLog, next: Offset) -> Result<(), Failure> {
+        self.unassign(std::slice::from_ref(log))?;
+        self.place(&[(log.clone(), next)])?;
+        let list = partition_list([log].into_iter());
+        self.consumer.resume(&list).map_err(|e| self.fail(&format!("resuming {log}"), &e))
+    }
+
     fn unassign(&self, logs: &[SourceLog]) -> Result<(), Failure> {
         let list = partition_list(logs.iter());
         self.consumer.incremental_unassign(&list).map_err(|e| self.fail("releasing partitions", &e))?;

@@ -16,9 +16,10 @@ pub mod stored;
 pub mod topic;
 pub mod unwritten;
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, PartitionId, SchemaId};
 use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
@@ -129,6 +130,33 @@ pub struct Running {
     pub stall: StallDetector,
     /// Paused until the state of all partitions is complete. Only in topic scope.
     pub held: bool,
+    /// Paused until the schema of its next record is known.
+    pub schema: Option<SchemaWait>,
+}
+
+impl Running {
+    /// Whether its records are processed when they arrive.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.held && self.schema.is_none()
+    }
+}
+
+/// The schema that a partition waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaWait {
+    /// Its id.
+    pub id: SchemaId,
+    /// Why the last attempt to fetch it failed.
+    pub why: Option<String>,
+}
+
+/// As in `needs schema 17: GET http://registry/schemas/ids/17: 404 Not Found`.
+impl fmt::Display for SchemaWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "needs schema {}", self.id)?;
+        self.why.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+    }
 }
 
 /// A partition. Owned by one worker.
@@ -248,7 +276,7 @@ impl Partition {
     /// Processes records from now on; while it is `held`, only once it is released.
     pub fn run(&mut self, state: Box<DedupeState>, held: bool) {
         let (order, stall) = (Order::default(), StallDetector::default());
-        self.enter(Phase::Running(Running { state, order, stall, held }));
+        self.enter(Phase::Running(Running { state, order, stall, held, schema: None }));
     }
 
     /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.

@@ -30,7 +30,7 @@ impl Partitions {
         self.all.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// What a record of a running partition changes; `None` while the partition is held.
+    /// What a record of a running partition changes; `None` while the partition is held or waits for a schema.
     pub fn record_mut(&mut self, id: PartitionId) -> Option<(&mut Running, &mut Rejections)> {
         self.record_and_others(id).map(|(parts, _)| parts)
     }
@@ -42,7 +42,7 @@ impl Partitions {
     ) -> Option<((&mut Running, &mut Rejections), Others<'_>)> {
         let (before, rest) = self.all.split_at_mut_checked(id as usize)?;
         let (own, after) = rest.split_first_mut()?;
-        let parts = own.as_deref_mut()?.record_mut().filter(|(running, _)| !running.held)?;
+        let parts = own.as_deref_mut()?.record_mut().filter(|(running, _)| running.is_open())?;
         Some((parts, Others { before, after }))
     }
 

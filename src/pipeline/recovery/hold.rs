@@ -65,10 +65,11 @@ fn release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError
     align_clocks(access.ctx);
     for id in held {
         let Some(running) = access.ctx.partitions.get_mut(id).and_then(|p| p.running_mut()) else { continue };
-        let Running { state, order, stall, held } = running;
+        let Running { state, order, stall, held, schema } = running;
         let epoch = if state.open.is_some() { state.epoch } else { state.committed_epoch };
         access.source.seek_behind(id, state.next, epoch.filter(|epoch| epoch.covers(state.next)))?;
-        (*order, *stall, *held) = (Order::default(), StallDetector::default(), false);
+        // If its next record still needs a schema, the partition waits again when it is read.
+        (*order, *stall, *held, *schema) = (Order::default(), StallDetector::default(), false, None);
     }
     Ok(())
 }

@@ -39,11 +39,13 @@ pub(super) fn status(
     let window = windows.and_then(Windows::unnamed);
     let held = partition.running().is_some_and(|running| running.held);
     let running = partition.running().filter(|_| !held).map(|running| &running.state);
+    let schema = partition.running().filter(|_| !held).and_then(|running| running.schema.as_ref());
     let share = partition.phase().share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
         partition: partition.id,
         state: match (running, share) {
+            _ if schema.is_some() => PartitionState::Waiting,
             (Some(_), _) => PartitionState::Running,
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
@@ -58,6 +60,7 @@ pub(super) fn status(
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
             None if held => Some("waits until the state of all partitions is complete".to_owned()),
+            None if schema.is_some() => schema.map(ToString::to_string),
             None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
         },
         next: running.map(|state| state.next),

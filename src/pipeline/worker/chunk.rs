@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, IndexKey};
+use crate::dedupe::{Coordinates, IndexKey, MissingSchema};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::Mode;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::ports::WorkerPorts;
@@ -44,10 +45,19 @@ impl<W: WorkerPorts> Parts<W> {
         damaged: Option<Coordinates>,
         until: Duration,
     ) -> Result<bool, WorkerError> {
-        let lookups: Vec<Lookup> = chunk.iter().map(|record| key(&self.ctx, record)).collect();
+        let lookups: Vec<Result<Lookup, MissingSchema>> =
+            chunk.iter().map(|record| key(&self.ctx, record)).collect();
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
         'chunk: for (record, lookup) in chunk.iter_mut().zip(&lookups) {
+            let lookup = match lookup {
+                Ok(lookup) => lookup,
+                Err(MissingSchema(id)) => {
+                    self.schemas.wait(&mut self.ctx, source, record.coordinates(), *id)?;
+                    processed += 1;
+                    continue;
+                }
+            };
             loop {
                 if is_over {
                     break 'chunk;
@@ -143,7 +153,8 @@ fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arriv
 
 /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
 fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| !it.held && it.order.is_doubted()) {
+    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| it.is_open() && it.order.is_doubted())
+    {
         source.seek(&[(id, running.state.next)])?;
         running.order.sought_again();
     }
@@ -151,12 +162,16 @@ fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Resul
 }
 
 /// First pass: kind and identity, and a prefetch of the index bucket.
-fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
-    let kind = ctx.options.kinds.number_of(record);
+fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Result<Lookup, MissingSchema> {
+    let kind = match ctx.options.kinds.number_of(record, &ctx.schemas) {
+        // Nothing waits in this mode.
+        Err(_) if ctx.options.mode == Mode::Bypass => 0,
+        kind => kind?,
+    };
     if ctx.options.bypasses_window(kind) {
-        return Lookup { kind, key: None };
+        return Ok(Lookup { kind, key: None });
     }
-    let key = ctx.options.rule.identify(record).map(|identity| {
+    let key = ctx.options.rule.identify(record, &ctx.schemas)?.map(|identity| {
         let running = ctx.partitions.get(record.coordinates().partition).and_then(Partition::running);
         let window = running.and_then(|running| running.state.windows.get(kind));
         let key = window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity));
@@ -165,5 +180,5 @@ fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Lookup {
         }
         key
     });
-    Lookup { kind, key }
+    Ok(Lookup { kind, key })
 }

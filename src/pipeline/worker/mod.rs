@@ -6,6 +6,7 @@ mod exclusive;
 pub mod membership;
 pub mod rejected;
 pub mod remedy;
+pub mod schemas;
 mod search;
 pub mod stalled;
 pub mod step;
@@ -33,8 +34,10 @@ use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::{Membership, close_all};
+use crate::pipeline::worker::schemas::SchemaWaits;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
+use crate::schemas::SharedSchemas;
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(100);
@@ -53,6 +56,7 @@ pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) membership: Membership,
     pub(crate) stalls: StallCheck,
     pub(crate) admin: Admin,
+    pub(crate) schemas: SchemaWaits,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
     pub(crate) unreachable: bool,
 }
@@ -79,6 +83,7 @@ impl<W: WorkerPorts> Worker<W> {
             membership: Membership::new(options.is_topic_wide()),
             stalls: StallCheck::default(),
             admin: Admin::default(),
+            schemas: SchemaWaits::default(),
             unreachable: false,
             ctx: Context::new((log, store), clock, options, report),
         };
@@ -96,6 +101,14 @@ impl<W: WorkerPorts> Worker<W> {
     #[must_use]
     pub fn comparing(mut self, ends: StableEnds) -> Self {
         self.parts.stalls = StallCheck::new(ends);
+        self
+    }
+
+    /// Makes the worker read ids with these schemas, and request those that are missing.
+    #[must_use]
+    pub fn reading(mut self, schemas: SharedSchemas) -> Self {
+        self.parts.ctx.schemas = schemas.known();
+        self.parts.schemas = SchemaWaits::new(schemas);
         self
     }
 
@@ -188,6 +201,7 @@ impl<W: WorkerPorts> Parts<W> {
         let mut access = Access { ctx: &mut self.ctx, committer: &mut self.committer, source };
         self.admin.answer_request(&mut access, can_write)?;
         self.stalls.wake_stalled(access.ctx, source)?;
+        self.schemas.resume(access.ctx, source)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
         let recovered = self.recovery.make_ready(&mut access);

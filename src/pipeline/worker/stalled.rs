@@ -129,7 +129,9 @@ impl StallCheck {
             if ctx.topic.is_some() {
                 running.note_read_to_end(end, (now, patience));
             }
-            if let Some(stall) = running.stall.observe(now, seen, patience) {
+            // A partition that waits for a schema is paused.
+            let stall = if running.is_open() { running.stall.observe(now, seen, patience) } else { None };
+            if let Some(stall) = stall {
                 ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
                 let last = running.state.epoch.filter(|epoch| epoch.covers(next));

@@ -188,6 +188,7 @@ fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
         raw: vec![RAW.to_owned()],
         clean: CLEAN.to_owned(),
         id: vec![ID.to_owned()],
+        schemas: audit::SchemaSources::default(),
         missing_id: audit::MissingId::Forwarded,
         scope: match scope {
             Scope::Topic => audit::Scope::Topic,

@@ -6,8 +6,10 @@ use super::{CapacityPlan, Fits, IdKind, Workload};
 use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
-use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule};
+use crate::config::SchemasConfig;
+use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES};
 use crate::kafka::{self, SampleError, Sampling, TopicSample};
+use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
 
 /// `dedupd plan`: the text to print.
@@ -62,9 +64,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
 fn sampled(args: &PlanArgs, topic: &str) -> Result<TopicSample, ExitError> {
     let usage = |what: String| ExitError::new(Exit::Usage, what);
     let parse = |text: &String| {
-        text.parse().map_err(|error: IdSourceError| {
-            usage(format!("--id {text} {error}; give key, header:NAME, json:/pointer or value"))
-        })
+        text.parse().map_err(|error: IdSourceError| usage(format!("--id {text} {error}; give {SOURCES}")))
     };
     let sources: Vec<IdSource> = args.id.iter().map(parse).collect::<Result<_, _>>()?;
     let sampling = Sampling {
@@ -75,7 +75,9 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<TopicSample, ExitError> {
     };
     let bar = ProgressBar::new(args.sample);
     let rule = IdentityRule::new(sources, Hasher::Xxh3);
-    let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
+    let schemas = BlockingSchemas::open(&SchemasConfig::open(args.schema_registry.clone())).map_err(usage)?;
+    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
+    let sample = kafka::sample(&sampling, &identify, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
     let sample = sample.map_err(|failed| {
         let exit = if matches!(failed, SampleError::Settings(_)) { Exit::Usage } else { Exit::Operator };

@@ -16,6 +16,7 @@ use crate::http::{RekeyEndpoint, serve_rekey};
 use crate::kafka::{CheckError, Closing, RekeyTopics, Settings, SourceReader, check_rekey};
 use crate::metrics::RekeyMetrics;
 use crate::ports::{Failure, Remedy};
+use crate::schemas;
 
 /// Time limit of a stop: waiting for acknowledgements, committing offsets, leaving the group.
 const STOP: Duration = Duration::from_secs(9);
@@ -66,14 +67,15 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     ended
 }
 
-fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &AtomicBool) -> Result<(), ExitError> {
+fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
     let settings = settings(config);
     if !await_topics(config, &settings, metrics, stop)? {
         return Ok(());
     }
     // The hash has no effect on the bytes of an id.
     let id = IdentityRule::new(config.id.clone(), Hasher::Xxh3);
-    let rule = RekeyRule { id, by: config.rekey.partitioner, on_gap: config.on_gap };
+    let schemas = schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?;
+    let rule = RekeyRule { id, schemas, by: config.rekey.partitioner, on_gap: config.on_gap };
     let mut replaced: Vec<Instant> = Vec::new();
     loop {
         let failure = match member(&rule, &settings, &config.rekey.from, metrics, stop) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 use super::in_flight::InFlight;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Offset, PartitionId, SchemaId};
 use crate::kafka::SourceLog;
 
 /// Most records and bytes of keys and values that are in flight. More are not read until some are acknowledged.
@@ -21,6 +21,8 @@ pub struct AssignedLog {
     /// Records below this offset were returned by the client already.
     pub next: Offset,
     pub in_flight: InFlight,
+    /// The schema that its next record needs; the partition is paused until it is known.
+    pub schema: Option<SchemaId>,
     /// The position that was stored last for a commit.
     stored: Option<Offset>,
 }
@@ -43,7 +45,14 @@ impl AssignedLogs {
         self.remove(&log);
         self.placements += 1;
         let name = log.to_string();
-        let placed = AssignedLog { log, name, next: offset, in_flight: InFlight::at(offset), stored: None };
+        let placed = AssignedLog {
+            log,
+            name,
+            next: offset,
+            in_flight: InFlight::at(offset),
+            schema: None,
+            stored: None,
+        };
         self.logs.insert(self.placements, placed);
     }
 
@@ -60,6 +69,11 @@ impl AssignedLogs {
     /// All assigned partitions.
     pub fn all(&self) -> impl Iterator<Item = &AssignedLog> {
         self.logs.values()
+    }
+
+    /// The assigned partitions that wait for a schema.
+    pub fn waiting_mut(&mut self) -> impl Iterator<Item = (&mut AssignedLog, SchemaId)> {
+        self.logs.values_mut().filter_map(|log| log.schema.map(|schema| (log, schema)))
     }
 
     /// The assigned partition that a record is from.
@@ -124,6 +138,13 @@ impl AssignedLogs {
         });
         changed.collect()
     }
+}
+
+/// At most 20 partitions, and their number.
+pub fn listed(logs: &[SourceLog]) -> String {
+    let names: Vec<String> = logs.iter().take(20).map(SourceLog::to_string).collect();
+    let more = if logs.len() > names.len() { ",..." } else { "" };
+    format!("{}{more} ({})", names.join(","), logs.len())
 }
 
 /// The placement and the number in its partition, as one number that the client returns with the acknowledgement.

@@ -10,18 +10,19 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::logs::AssignedLogs;
+use super::logs::{AssignedLogs, listed};
 use super::partitioner::partition_of;
 use super::start::{StartOffset, start};
 use crate::clock;
 use crate::config::{OnGap, PartitionBy};
-use crate::dedupe::{IdentityRule, Offset};
+use crate::dedupe::{IdentityRule, MissingSchema, Offset, Schemas};
 use crate::kafka::{
     Acknowledgements, MembershipChange, RawRecord, Settings, SourceLog, SourceReader, TargetWriter,
     log_ended_outages,
 };
 use crate::metrics::{RekeyMetrics, RekeyStatus};
 use crate::ports::{Failure, Record as _, Remedy};
+use crate::schemas::SharedSchemas;
 
 /// Most records of one poll.
 const BATCH: usize = 256;
@@ -49,6 +50,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// What the loop does with a record.
 pub struct RekeyRule {
     pub id: IdentityRule,
+    pub schemas: SharedSchemas,
     pub by: PartitionBy,
     pub on_gap: OnGap,
 }
@@ -66,6 +68,7 @@ pub struct RekeyLoop<'r> {
     /// Changes of the assignment that are not handled.
     changes: VecDeque<MembershipChange>,
     acknowledged: Acknowledgements,
+    schemas: Schemas,
     /// Text of the header of the current record.
     source: String,
     times: RekeyTimes,
@@ -101,6 +104,7 @@ impl<'r> RekeyLoop<'r> {
             logs: AssignedLogs::default(),
             changes: VecDeque::new(),
             acknowledged: Acknowledgements::default(),
+            schemas: rule.schemas.known(),
             source: String::new(),
             times: RekeyTimes { report: now, refresh: now, acknowledged: now },
             failed: None,
@@ -137,6 +141,7 @@ impl<'r> RekeyLoop<'r> {
             self.changes.pop_front();
         }
         self.take_acknowledged()?;
+        self.resume_waiting()?;
         let (most, wait) = if self.logs.has_room() { (BATCH, IDLE) } else { (0, FULL) };
         let polled = self.reader.poll(records, most, wait);
         self.forward(records)?;
@@ -262,20 +267,30 @@ impl<'r> RekeyLoop<'r> {
             self.times.acknowledged = clock::monotonic();
         }
         let (mut read, mut missing) = (0, 0);
-        let mut sent = Ok(());
+        let (mut sent, mut paused) = (Ok(()), Vec::new());
         for mut record in records.drain(..) {
             let at = record.coordinates();
             // Of a released partition, or returned a second time.
             let Some(log) = self.logs.of_record(record.topic(), at.partition) else { continue };
-            if at.offset < log.next {
+            if at.offset < log.next || log.schema.is_some() {
                 continue;
             }
+            let id = match self.rule.id.id(&record, &self.schemas) {
+                Ok(id) => id,
+                Err(MissingSchema(schema)) => {
+                    log.schema = Some(schema);
+                    tracing::warn!(log = %log.log, offset = at.offset, schema = schema.0,
+                        "a record needs a schema that is not known; its partition waits, others continue");
+                    self.rule.schemas.request(schema);
+                    paused.push(log.log.clone());
+                    continue;
+                }
+            };
             log.next = at.offset + 1;
             self.source.clear();
             self.source.push_str(&log.name);
             // Writing to a String cannot fail.
             write!(self.source, "@{}", at.offset).ok();
-            let id = self.rule.id.id(&record);
             missing += u64::from(id.is_none());
             let bytes = id.as_deref().unwrap_or(log.name.as_bytes());
             let partition = partition_of(self.rule.by, bytes, self.partitions);
@@ -290,8 +305,25 @@ impl<'r> RekeyLoop<'r> {
         }
         self.metrics.read().inc_by(read);
         self.metrics.missing_id().inc_by(missing);
+        paused.iter().try_for_each(|log| self.reader.pause(log))?;
         // The record that was not sent, and those after it, are read again.
         sent.map_err(|failure| failure.escalated(&[Remedy::Retry], Remedy::Renew))
+    }
+
+    /// Continues with the partitions whose schema is known now.
+    fn resume_waiting(&mut self) -> Result<(), Failure> {
+        if self.logs.waiting_mut().next().is_none() {
+            return Ok(());
+        }
+        self.schemas = self.rule.schemas.known();
+        for (log, schema) in self.logs.waiting_mut() {
+            if self.schemas.has(schema) {
+                self.reader.read_again(&log.log, log.next)?;
+                log.schema = None;
+                tracing::info!(log = %log.log, offset = log.next, schema = schema.0, "schema known; the partition continues");
+            }
+        }
+        Ok(())
     }
 
     /// Stores positions, publishes the status and counts the partitions of the target, each when it is due.
@@ -299,7 +331,8 @@ impl<'r> RekeyLoop<'r> {
         if self.times.report.elapsed() >= REPORT_INTERVAL {
             self.times.report = clock::monotonic();
             self.store();
-            self.metrics.publish(self.status());
+            let status = self.status();
+            self.metrics.publish(status);
         }
         if self.times.refresh.elapsed() < REFRESH_INTERVAL {
             return Ok(());
@@ -310,13 +343,28 @@ impl<'r> RekeyLoop<'r> {
             .or_else(|failure| if failure.remedy == Remedy::Retry { Ok(()) } else { Err(failure) })
     }
 
-    fn status(&self) -> RekeyStatus {
+    /// The first partition that waits for a schema, and what it waits for.
+    fn waiting(&mut self) -> Option<String> {
+        let (log, schema) = self.logs.waiting_mut().next()?;
+        let why = self.rule.schemas.request(schema).map_or_else(String::new, |why| format!(": {why}"));
+        let line = format!("partition {} needs schema {schema}{why}", log.log);
+        let mut more = 0;
+        for (_, schema) in self.logs.waiting_mut().skip(1) {
+            self.rule.schemas.request(schema);
+            more += 1;
+        }
+        Some(if more == 0 { line } else { format!("{line}, and {more} more partitions wait") })
+    }
+
+    fn status(&mut self) -> RekeyStatus {
         let silent = self.times.acknowledged.elapsed();
         let failed = self.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED);
         let not_ready = if let Some((what, _)) = failed {
             Some(what.clone())
         } else if !self.reader.is_member() {
             Some(format!("has not joined group {}", self.settings.group))
+        } else if let Some(waiting) = self.waiting() {
+            Some(waiting)
         } else if self.logs.in_flight() > 0 && silent > STUCK {
             Some(format!(
                 "received no acknowledgement of topic {} for {} s",
@@ -348,11 +396,4 @@ impl<'r> RekeyLoop<'r> {
         self.partitions = now;
         Ok(())
     }
-}
-
-/// At most 20 partitions, and their number.
-fn listed(logs: &[SourceLog]) -> String {
-    let names: Vec<String> = logs.iter().take(20).map(SourceLog::to_string).collect();
-    let more = if logs.len() > names.len() { ",..." } else { "" };
-    format!("{}{more} ({})", names.join(","), logs.len())
 }

@@ -35,7 +35,7 @@ pub(super) fn enter<'d>(text: &'d [u8], token: &str) -> Rest<'d> {
 }
 
 /// An array index according to RFC 6901: digits without a leading zero.
-fn index(token: &str) -> Option<usize> {
+pub(in crate::dedupe::identity) fn index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
 }

@@ -24,6 +24,7 @@ fn options() -> Options {
         raw: Vec::new(),
         clean: String::new(),
         id: Vec::new(),
+        schemas: crate::SchemaSources::default(),
         missing_id: MissingId::Forwarded,
         force_header: None,
         scope: Scope::Partition,

@@ -1,0 +1,105 @@
+//! Partitions whose next record needs a schema that is not known: paused while the others continue, and read again once the
+//! schema is known.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::{Coordinates, PartitionId, SchemaId};
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::SchemaWait;
+use crate::pipeline::partition::order::Order;
+use crate::pipeline::partition::stall::StallDetector;
+use crate::pipeline::ports::WorkerPorts;
+use crate::ports::Source;
+use crate::schemas::SharedSchemas;
+
+/// How often the request for a schema is repeated, which also shows why the last attempt failed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The schemas that the worker shares with others, and those that its partitions wait for.
+#[derive(Debug, Default)]
+pub(crate) struct SchemaWaits {
+    shared: SharedSchemas,
+    /// Version of the schemas in the context.
+    version: u64,
+    /// Monotonic time of the last check.
+    checked: Duration,
+}
+
+impl SchemaWaits {
+    /// Reads with these schemas.
+    pub fn new(shared: SharedSchemas) -> Self {
+        Self { version: shared.version(), shared, checked: Duration::ZERO }
+    }
+
+    /// The partition of this record waits for a schema. The record is read again.
+    pub(crate) fn wait<W: WorkerPorts>(
+        &self,
+        ctx: &mut Context<W>,
+        source: &W::Source,
+        at: Coordinates,
+        id: SchemaId,
+    ) -> Result<(), WorkerError> {
+        let Some((running, _)) = ctx.partitions.record_mut(at.partition) else { return Ok(()) };
+        // A record of an earlier position is not processed.
+        if at.offset < running.state.next {
+            return Ok(());
+        }
+        let why = self.shared.request(id);
+        running.schema = Some(SchemaWait { id, why });
+        tracing::warn!(
+            partition = at.partition,
+            offset = at.offset,
+            schema = id.0,
+            "a record needs a schema that is not known; its partition waits, others continue"
+        );
+        source.pause(&[at.partition]).map_err(|failed| WorkerError::from(failed).rewinding())
+    }
+
+    /// Continues with the partitions whose schema is known now.
+    pub(crate) fn resume<W: WorkerPorts>(
+        &mut self,
+        ctx: &mut Context<W>,
+        source: &W::Source,
+    ) -> Result<(), WorkerError> {
+        let (now, version) = (ctx.clock.elapsed(), self.shared.version());
+        if version == self.version && now.saturating_sub(self.checked) < CHECK_INTERVAL {
+            return Ok(());
+        }
+        self.checked = now;
+        if version != self.version {
+            ctx.schemas = self.shared.known();
+            self.version = version;
+        }
+        let Context { partitions, schemas, .. } = ctx;
+        for (id, running) in partitions.running_mut().filter(|(_, running)| !running.held) {
+            let Some(wait) = &mut running.schema else { continue };
+            if !schemas.has(wait.id) {
+                wait.why = self.shared.request(wait.id);
+                continue;
+            }
+            let (schema, state) = (wait.id, &running.state);
+            let epoch = if state.open.is_some() { state.epoch } else { state.committed_epoch };
+            read_again::<W>(source, id, (state.next, epoch))?;
+            tracing::info!(
+                partition = id,
+                offset = state.next,
+                schema = schema.0,
+                "schema known; the partition continues"
+            );
+            running.schema = None;
+            (running.order, running.stall) = (Order::default(), StallDetector::default());
+        }
+        Ok(())
+    }
+}
+
+fn read_again<W: WorkerPorts>(
+    source: &W::Source,
+    id: PartitionId,
+    (next, epoch): (crate::dedupe::Offset, Option<crate::ports::Epoch>),
+) -> Result<(), WorkerError> {
+    let sought = source.seek_behind(id, next, epoch.filter(|epoch| epoch.covers(next)));
+    sought.map_err(|failed| WorkerError::from(failed).rewinding())
+}

@@ -1,0 +1,227 @@
+//! Schemas from files and from a registry. Workers request a schema by its id and continue with other partitions; a thread
+//! fetches it, with retries.
+
+mod fetching;
+mod protobuf;
+mod registry;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::clock::monotonic;
+use crate::config::SchemasConfig;
+use crate::dedupe::{AvroSchema, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas};
+pub use fetching::start;
+pub use registry::{Registry, SchemaText};
+
+/// The first delay after a failed request; each later one is twice the previous.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+/// A schema that nobody has requested for this long is not fetched any more.
+const FORGOTTEN: Duration = Duration::from_mins(1);
+
+/// The schemas that are known and those that are requested. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct SharedSchemas {
+    shared: Arc<SchemaStore>,
+}
+
+#[derive(Debug, Default)]
+struct SchemaStore {
+    /// Increases with every schema.
+    version: AtomicU64,
+    known: Mutex<KnownSchemas>,
+    requested: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct KnownSchemas {
+    schemas: Schemas,
+    requests: BTreeMap<SchemaId, SchemaRequest>,
+}
+
+/// A schema that is not known yet.
+#[derive(Debug)]
+struct SchemaRequest {
+    requested: Instant,
+    next: Instant,
+    delay: Duration,
+    /// Why the last attempt failed.
+    why: Option<String>,
+}
+
+impl SharedSchemas {
+    /// Starts with these schemas.
+    #[must_use]
+    pub fn new(schemas: Schemas) -> Self {
+        let shared = Self::default();
+        shared.lock().schemas = schemas;
+        shared
+    }
+
+    /// A number that increases when a schema becomes known.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.shared.version.load(Ordering::Acquire)
+    }
+
+    /// The schemas that are known now.
+    #[must_use]
+    pub fn known(&self) -> Schemas {
+        self.lock().schemas.clone()
+    }
+
+    /// Requests a schema; to be repeated while it is needed. Returns why the last attempt to fetch it failed.
+    pub fn request(&self, id: SchemaId) -> Option<String> {
+        let mut known = self.lock();
+        if known.schemas.has(id) {
+            return None;
+        }
+        let now = monotonic();
+        let new = || SchemaRequest { requested: now, next: now, delay: FIRST_DELAY, why: None };
+        let request = known.requests.entry(id).or_insert_with(new);
+        request.requested = now;
+        let why = request.why.clone();
+        drop(known);
+        self.shared.requested.notify_all();
+        why
+    }
+
+    /// Adds a schema.
+    pub fn add(&self, id: SchemaId, schema: Schema) {
+        let mut known = self.lock();
+        known.schemas.insert(id, Arc::new(schema));
+        known.requests.remove(&id);
+        self.shared.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Stores why a schema could not be fetched, and when it is tried again.
+    fn failed(&self, id: SchemaId, why: String) {
+        if let Some(request) = self.lock().requests.get_mut(&id) {
+            request.next = monotonic() + request.delay;
+            request.delay = (request.delay * 2).min(MAX_DELAY);
+            request.why = Some(why);
+        }
+    }
+
+    /// Waits at most `wait` for requests that are due.
+    fn due(&self, wait: Duration) -> Vec<SchemaId> {
+        let due = |known: &mut KnownSchemas| -> Vec<SchemaId> {
+            let now = monotonic();
+            known.requests.retain(|_, request| now.saturating_duration_since(request.requested) < FORGOTTEN);
+            known.requests.iter().filter(|(_, request)| request.next <= now).map(|(id, _)| *id).collect()
+        };
+        let mut known = self.lock();
+        let found = due(&mut known);
+        if !found.is_empty() {
+            return found;
+        }
+        let waited = self.shared.requested.wait_timeout(known, wait);
+        let (mut known, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        due(&mut known)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
+        self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The schemas from the files of the configuration.
+pub fn of_files(config: &SchemasConfig) -> Result<Schemas, String> {
+    let read = |name: &str, path: Option<&Path>| {
+        let schema = path.map(|path: &Path| {
+            of_file(path).map_err(|why| format!("schemas.{name} = {}: {why}", path.display()))
+        });
+        schema.transpose().map(|schema| schema.map(Arc::new))
+    };
+    let key = read("key", config.key.as_deref())?;
+    Ok(Schemas::of_files(key, read("value", config.value.as_deref())?))
+}
+
+fn of_file(path: &Path) -> Result<Schema, String> {
+    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+    match path.extension().and_then(|it| it.to_str()) {
+        Some("avsc") => {
+            let text = std::fs::read_to_string(path).map_err(unreadable)?;
+            let schema = AvroSchema::parse::<&str>(&text, &[]);
+            schema.map(Schema::Avro).map_err(|error| format!("the schema {error}"))
+        }
+        Some("proto") => protobuf::of_file(path).map(Schema::Protobuf),
+        Some("desc" | "pb" | "protoset") => {
+            protobuf::of_descriptors(&std::fs::read(path).map_err(unreadable)?).map(Schema::Protobuf)
+        }
+        _ => Err("the name of the file has to end in .avsc, .proto, or .desc (a descriptor set of protoc)"
+            .to_owned()),
+    }
+}
+
+/// All schemas of the configuration, fetched when they are needed. Its calls block, so that it is for commands that read a topic
+/// once.
+pub struct BlockingSchemas {
+    known: RefCell<Schemas>,
+    registry: Option<Registry>,
+}
+
+impl BlockingSchemas {
+    /// Reads the schemas of the files.
+    pub fn open(config: &SchemasConfig) -> Result<Self, String> {
+        Ok(Self { known: RefCell::new(of_files(config)?), registry: Registry::open(config)? })
+    }
+
+    /// The identity of a record. The error is why a schema cannot be fetched.
+    pub fn identify<F: Fields>(&self, rule: &IdentityRule, record: &F) -> Result<Option<Identity>, String> {
+        loop {
+            let identified = rule.identify(record, &self.known.borrow());
+            let MissingSchema(id) = match identified {
+                Ok(identity) => return Ok(identity),
+                Err(missing) => missing,
+            };
+            let registry = self.registry.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;
+            let schema = registry.schema(id.0).and_then(|text| parse(id, &text))?;
+            self.known.borrow_mut().insert(id, Arc::new(schema));
+        }
+    }
+}
+
+/// Parses a schema of a registry.
+pub fn parse(id: SchemaId, schema: &SchemaText) -> Result<Schema, String> {
+    let parsed = match schema.format.as_str() {
+        "AVRO" => {
+            let references: Vec<&str> = schema.references.iter().map(|(_, text)| text.as_str()).collect();
+            let parsed = AvroSchema::parse(&schema.text, &references);
+            parsed.map(Schema::Avro).map_err(|error| error.to_string())
+        }
+        "PROTOBUF" => protobuf::of_texts(&schema.text, &schema.references).map(Schema::Protobuf),
+        "JSON" => Ok(Schema::Json),
+        other => Err(format!("has the type {other}, which is not supported")),
+    };
+    parsed.map_err(|why| format!("schema {id} {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_failed_is_due_again_after_a_growing_delay() {
+        let shared = SharedSchemas::default();
+        let id = SchemaId(7);
+        assert_eq!(shared.due(Duration::ZERO), []);
+        assert_eq!(shared.request(id), None);
+        assert_eq!(shared.due(Duration::ZERO), [id]);
+        shared.failed(id, "404".to_owned());
+        assert_eq!(shared.due(Duration::ZERO), [], "not before the delay has passed");
+        assert_eq!(shared.request(id).as_deref(), Some("404"));
+        assert_eq!(shared.lock().requests[&id].delay, FIRST_DELAY * 2);
+        let before = shared.version();
+        shared.add(id, Schema::Json);
+        assert!(shared.version() > before && shared.known().has(id));
+        assert_eq!(shared.request(id), None, "a known schema is not requested");
+        assert!(shared.lock().requests.is_empty());
+    }
+}

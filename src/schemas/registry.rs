@@ -1,0 +1,201 @@
+//! The client of a registry with the API of the Confluent Schema Registry.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+
+use crate::config::SchemasConfig;
+
+/// Time limit of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response, bytes.
+const RESPONSE_MAX: u64 = 16 << 20;
+/// Most schemas that one schema may refer to.
+const REFERENCES_MAX: usize = 1_000;
+
+/// A schema as the registry stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaText {
+    /// `AVRO`, `PROTOBUF` or `JSON`.
+    pub format: String,
+    /// The schema.
+    pub text: String,
+    /// The name and text of each schema that it refers to, after those that this one refers to.
+    pub references: Vec<(String, String)>,
+}
+
+/// How requests are authorized. The files are read for each request: a token may be renewed.
+#[derive(Debug)]
+enum Authorization {
+    Open,
+    Basic { username: String, password_file: PathBuf },
+    Bearer { token_file: PathBuf },
+}
+
+/// A registry. Its requests block.
+#[derive(Debug)]
+pub struct Registry {
+    agent: ureq::Agent,
+    url: String,
+    access: Authorization,
+}
+
+impl Registry {
+    /// A client of the configured registry; `None` when none is configured. Fails when a file is not usable.
+    pub fn open(config: &SchemasConfig) -> Result<Option<Self>, String> {
+        let Some(url) = &config.registry else { return Ok(None) };
+        let access = match (&config.username, &config.password_file, &config.token_file) {
+            (Some(username), Some(password_file), _) => {
+                Authorization::Basic { username: username.clone(), password_file: password_file.clone() }
+            }
+            (_, _, Some(token_file)) => Authorization::Bearer { token_file: token_file.clone() },
+            _ => Authorization::Open,
+        };
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(REQUEST_TIMEOUT))
+            .http_status_as_error(false)
+            .tls_config(tls(config)?)
+            .build()
+            .new_agent();
+        let registry = Self { agent, url: url.trim_end_matches('/').to_owned(), access };
+        registry.authorization()?;
+        Ok(Some(registry))
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The schema with this id, and those that it refers to. The error names the request.
+    pub fn schema(&self, id: u32) -> Result<SchemaText, String> {
+        let of = self.get(&format!("schemas/ids/{id}"))?;
+        let mut references = Vec::new();
+        self.add_references(&of, &mut HashSet::new(), &mut references)?;
+        let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
+        Ok(SchemaText { format, text: self.text(&of)?, references })
+    }
+
+    fn text(&self, of: &Value) -> Result<String, String> {
+        let text = of.get("schema").and_then(Value::as_str).map(str::to_owned);
+        text.ok_or_else(|| format!("{} returned no schema", self.url))
+    }
+
+    fn add_references(
+        &self,
+        of: &Value,
+        known: &mut HashSet<(String, u64)>,
+        texts: &mut Vec<(String, String)>,
+    ) -> Result<(), String> {
+        for reference in of.get("references").and_then(Value::as_array).into_iter().flatten() {
+            let text = |name| reference.get(name).and_then(Value::as_str);
+            let version = reference.get("version").and_then(Value::as_u64);
+            let (Some(name), Some(subject), Some(version)) = (text("name"), text("subject"), version) else {
+                return Err(format!("{} returned a reference without name, subject or version", self.url));
+            };
+            if !known.insert((subject.to_owned(), version)) {
+                continue;
+            }
+            if known.len() > REFERENCES_MAX {
+                return Err(format!("{} returned more than {REFERENCES_MAX} references", self.url));
+            }
+            let found = self.get(&format!("subjects/{}/versions/{version}", escaped(subject)))?;
+            self.add_references(&found, known, texts)?;
+            texts.push((name.to_owned(), self.text(&found)?));
+        }
+        Ok(())
+    }
+
+    fn get(&self, path: &str) -> Result<Value, String> {
+        let url = format!("{}/{path}", self.url);
+        let mut request =
+            self.agent.get(&url).header("Accept", "application/vnd.schemaregistry.v1+json, application/json");
+        if let Some(authorization) = self.authorization()? {
+            request = request.header("Authorization", authorization);
+        }
+        let mut response = request.call().map_err(|error| format!("GET {url}: {error}"))?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string();
+        let body = body.map_err(|error| format!("GET {url}: {error}"))?;
+        let parsed: Option<Value> = serde_json::from_str(&body).ok();
+        if status.is_success() {
+            return parsed.ok_or_else(|| format!("GET {url}: the response is not JSON"));
+        }
+        let message = parsed.as_ref().and_then(|it| it.get("message")).and_then(Value::as_str);
+        Err(match message {
+            Some(message) => format!("GET {url}: {status}: {message}"),
+            None => format!("GET {url}: {status}"),
+        })
+    }
+
+    fn authorization(&self) -> Result<Option<String>, String> {
+        Ok(match &self.access {
+            Authorization::Open => None,
+            Authorization::Basic { username, password_file } => {
+                let password = secret("password_file", password_file)?;
+                Some(format!("Basic {}", STANDARD.encode(format!("{username}:{password}"))))
+            }
+            Authorization::Bearer { token_file } => {
+                Some(format!("Bearer {}", secret("token_file", token_file)?))
+            }
+        })
+    }
+}
+
+fn file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path)
+        .map_err(|error| format!("schemas.{key} = {}: the file cannot be read: {error}", path.display()))
+}
+
+fn secret(key: &str, path: &Path) -> Result<String, String> {
+    let text = String::from_utf8(file(key, path)?).ok().map(|text| text.trim().to_owned());
+    let is_usable = |text: &String| !text.is_empty() && !text.contains(|c: char| c.is_ascii_control());
+    text.filter(is_usable).ok_or_else(|| {
+        format!("schemas.{key} = {}: the file does not contain one line of text", path.display())
+    })
+}
+
+fn tls(config: &SchemasConfig) -> Result<TlsConfig, String> {
+    let mut tls =
+        TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
+    if let Some(path) = &config.ca_file {
+        let certificates = certificates("ca_file", path)?;
+        tls = tls.root_certs(RootCerts::Specific(Arc::new(certificates)));
+    }
+    if let (Some(certificate), Some(key)) = (&config.certificate_file, &config.private_key_file) {
+        let chain = certificates("certificate_file", certificate)?;
+        let key = PrivateKey::from_pem(&file("private_key_file", key)?)
+            .map_err(|error| format!("schemas.private_key_file = {}: {error}", key.display()))?;
+        tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+    }
+    Ok(tls.build())
+}
+
+fn certificates(key: &str, path: &Path) -> Result<Vec<Certificate<'static>>, String> {
+    let pem = file(key, path)?;
+    let parsed = ureq::tls::parse_pem(&pem).filter_map(|item| match item {
+        Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    });
+    let invalid = |why: String| format!("schemas.{key} = {}: {why}", path.display());
+    let all: Vec<_> =
+        parsed.collect::<Result<_, _>>().map_err(|error: ureq::Error| invalid(error.to_string()))?;
+    if all.is_empty() { Err(invalid("the file contains no certificate in PEM".to_owned())) } else { Ok(all) }
+}
+
+/// A segment of a path.
+fn escaped(segment: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    segment
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

@@ -1,0 +1,331 @@
+//! Ids in Avro and Protobuf: both implementations are compared with `apache-avro` and `prost-reflect`, and with each other for
+//! bytes that match no schema.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use apache_avro::types::Value as AvroValue;
+use apache_avro::writer::datum::GenericDatumWriter;
+use apache_avro::{Decimal, Schema as AvroLibrary};
+use dedupd::dedupe::{Hasher, IdentityRule, Schema, SchemaId, Schemas};
+use dedupd::schemas::{SchemaText, parse};
+use dedupd_audit::{Fields, IdRule, SchemaSources};
+use fastrand::Rng;
+use proptest::prelude::*;
+use protox::prost_reflect::DynamicMessage;
+use protox::prost_reflect::prost::Message as _;
+
+use super::Sample;
+use super::messages::{PROTO, PROTO_PATHS, expected, message, root};
+
+/// The id that both implementations find, which must be the same.
+fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
+    let fields = Fields { value: Some(document), ..Fields::default() };
+    let mut schemas = Schemas::default();
+    schemas.insert(SchemaId(7), Arc::new(parse(SchemaId(7), schema).unwrap()));
+    let rule = IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3);
+    let sample = Sample(&fields);
+    let service = rule.id(&sample, &schemas);
+    let registry = {
+        let schema = schema.clone();
+        let text = dedupd_audit::SchemaText {
+            format: schema.format,
+            text: schema.text,
+            references: schema.references,
+        };
+        move |id| if id == 7 { Ok(text.clone()) } else { Err("404".to_owned()) }
+    };
+    let sources = SchemaSources { registry: Some(Arc::new(registry)), ..SchemaSources::default() };
+    let audit = IdRule::parse(&[source]).unwrap().with_schemas(sources).unwrap();
+    let audit = audit.id(&fields);
+    // A prefix with the id of another schema.
+    assert_eq!(service.is_err(), audit.is_err(), "{source}: {document:x?}");
+    let (Ok(service), Ok(audit)) = (service, audit) else { return None };
+    let (service, audit) = (service.map(Cow::into_owned), audit.map(Cow::into_owned));
+    // The audit writes a UUID without hyphens.
+    let is_uuid = audit.as_ref().zip(service.as_ref()).is_some_and(|(audit, service)| {
+        service.len() == 36
+            && audit.len() == 32
+            && String::from_utf8_lossy(service).replace('-', "").as_bytes() == audit
+    });
+    assert!(
+        is_uuid || service == audit,
+        "{source}: {service:?} and {audit:?} in {document:x?}, {}",
+        schema.text
+    );
+    service.map(|id| String::from_utf8_lossy(&id).into_owned())
+}
+
+fn prefixed(document: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0, 0, 7], document].concat()
+}
+
+fn text_of(format: &str, text: String) -> SchemaText {
+    SchemaText { format: format.to_owned(), text, references: Vec::new() }
+}
+
+/// A generated Avro schema with a value, and the text at each path that leads to a scalar.
+#[derive(Default)]
+struct AvroCase {
+    names: usize,
+    expected: Vec<(String, Option<String>)>,
+}
+
+impl AvroCase {
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("N{}", self.names)
+    }
+
+    /// A type and a value. `path` is `None` where no path leads.
+    fn make(&mut self, rng: &mut Rng, depth: u32, path: Option<&str>) -> (String, AvroValue) {
+        match rng.u32(0..if depth == 0 { 12 } else { 17 }) {
+            12 => self.array(rng, depth, path),
+            13 => self.map(rng, depth, path),
+            14 => self.union(rng, depth, path),
+            15.. => self.record(rng, depth, path),
+            kind => {
+                let (schema, value, text) = self.scalar(rng, kind);
+                self.expected.extend(path.map(|path| (path.to_owned(), text)));
+                (schema, value)
+            }
+        }
+    }
+
+    fn scalar(&mut self, rng: &mut Rng, kind: u32) -> (String, AvroValue, Option<String>) {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        match kind {
+            0 => ("\"null\"".into(), AvroValue::Null, None),
+            1 => {
+                let value = rng.bool();
+                ("\"boolean\"".into(), AvroValue::Boolean(value), some(value.to_string()))
+            }
+            2 => {
+                let value = rng.i32(..) >> rng.u32(0..32);
+                ("\"int\"".into(), AvroValue::Int(value), some(value.to_string()))
+            }
+            3 | 4 => {
+                let value = rng.i64(..) >> rng.u32(0..64);
+                ("\"long\"".into(), AvroValue::Long(value), some(value.to_string()))
+            }
+            5 => {
+                let value = rng.f32() * 100.0;
+                ("\"float\"".into(), AvroValue::Float(value), some(value.to_string()))
+            }
+            6 => {
+                let value = rng.f64() * 1e9;
+                ("\"double\"".into(), AvroValue::Double(value), some(value.to_string()))
+            }
+            7 => {
+                let value: String = (0..rng.usize(0..6)).map(|_| rng.alphanumeric()).collect();
+                ("\"bytes\"".into(), AvroValue::Bytes(value.clone().into_bytes()), some(value))
+            }
+            8 => {
+                let (name, size) = (self.name(), rng.usize(1..5));
+                let value: String = (0..size).map(|_| rng.alphanumeric()).collect();
+                let schema = format!(r#"{{"type":"fixed","name":"{name}","size":{size}}}"#);
+                (schema, AvroValue::Fixed(size, value.clone().into_bytes()), some(value))
+            }
+            9 => {
+                let (name, at) = (self.name(), rng.u32(0..3));
+                let symbol = ["A", "B", "C"][at as usize];
+                let schema = format!(r#"{{"type":"enum","name":"{name}","symbols":["A","B","C"]}}"#);
+                (schema, AvroValue::Enum(at, symbol.to_owned()), some(symbol.to_owned()))
+            }
+            10 => {
+                let (unscaled, scale) = (rng.i32(..) >> rng.u32(0..32), rng.usize(0..4));
+                let schema =
+                    format!(r#"{{"type":"bytes","logicalType":"decimal","precision":12,"scale":{scale}}}"#);
+                let value = AvroValue::Decimal(Decimal::from(unscaled.to_be_bytes().to_vec()));
+                let digits = format!("{:0width$}", unscaled.unsigned_abs(), width = scale + 1);
+                let (whole, part) = digits.split_at(digits.len() - scale);
+                let sign = if unscaled < 0 { "-" } else { "" };
+                let point = if scale > 0 { "." } else { "" };
+                (schema, value, some(format!("{sign}{whole}{point}{part}")))
+            }
+            _ => {
+                let value: String = (0..rng.usize(0..9)).map(|_| rng.char('!'..'\u{2fff}')).collect();
+                ("\"string\"".into(), AvroValue::String(value.clone()), some(value))
+            }
+        }
+    }
+
+    /// The items have one type, so only the first item has values on the way to an id; others are made of its kind.
+    fn array(&mut self, rng: &mut Rng, depth: u32, path: Option<&str>) -> (String, AvroValue) {
+        let inner = path.map(|path| format!("{path}/0"));
+        let (schema, value) = self.make(rng, depth - 1, inner.as_deref());
+        let count = rng.usize(1..4);
+        (format!(r#"{{"type":"array","items":{schema}}}"#), AvroValue::Array(vec![value; count]))
+    }
+
+    fn map(&mut self, rng: &mut Rng, depth: u32, path: Option<&str>) -> (String, AvroValue) {
+        let inner = path.map(|path| format!("{path}/k"));
+        let (schema, value) = self.make(rng, depth - 1, inner.as_deref());
+        let keys = ["k", "l", "m"].iter().take(rng.usize(1..4));
+        let map = keys.map(|key| ((*key).to_owned(), value.clone())).collect();
+        (format!(r#"{{"type":"map","values":{schema}}}"#), AvroValue::Map(map))
+    }
+
+    fn union(&mut self, rng: &mut Rng, depth: u32, path: Option<&str>) -> (String, AvroValue) {
+        if rng.bool() {
+            self.expected.extend(path.map(|path| (path.to_owned(), None)));
+            let (schema, _) = self.record(rng, depth - 1, None);
+            return (format!("[\"null\",{schema}]"), AvroValue::Union(0, Box::new(AvroValue::Null)));
+        }
+        let (schema, value) = self.record(rng, depth - 1, path);
+        (format!("[\"null\",{schema}]"), AvroValue::Union(1, Box::new(value)))
+    }
+
+    fn record(&mut self, rng: &mut Rng, depth: u32, path: Option<&str>) -> (String, AvroValue) {
+        let name = self.name();
+        let (mut schemas, mut values) = (Vec::new(), Vec::new());
+        for number in 0..rng.usize(0..5) {
+            let field = format!("f{number}");
+            let inner = path.map(|path| format!("{path}/{field}"));
+            let (schema, value) = self.make(rng, depth.saturating_sub(1), inner.as_deref());
+            schemas.push(format!(r#"{{"name":"{field}","type":{schema}}}"#));
+            values.push((field, value));
+        }
+        let schema = format!(r#"{{"type":"record","name":"{name}","fields":[{}]}}"#, schemas.join(","));
+        (schema, AvroValue::Record(values))
+    }
+}
+
+fn split(path: &str) -> Vec<&str> {
+    path.split('/').skip(1).collect()
+}
+
+/// The entry of a map without its value has the default of the value, which is not in the document.
+fn is_default(path: &str, found: Option<&str>, expected: Option<&str>) -> bool {
+    path.starts_with("/t/") && found.is_none() && expected == Some("0")
+}
+
+fn damaged(rng: &mut Rng, mut document: Vec<u8>) -> Vec<u8> {
+    for _ in 0..rng.usize(0..4) {
+        let at = rng.usize(0..=document.len());
+        match rng.u32(0..4) {
+            0 => document.truncate(at),
+            1 => document.insert(at, rng.u8(..)),
+            _ if at < document.len() => document[at] = rng.u8(..),
+            _ => document.push(rng.u8(..)),
+        }
+    }
+    document
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn generated_avro_records_have_the_ids_that_were_written(seed: u64) {
+        let mut rng = Rng::with_seed(seed);
+        let mut case = AvroCase::default();
+        let (schema, value) = case.record(&mut rng, 4, Some(""));
+        let library = AvroLibrary::parse_str(&schema).unwrap();
+        let writer = GenericDatumWriter::builder(&library).build().unwrap();
+        let document = prefixed(&writer.write_value_to_vec(value).unwrap());
+        let schema = text_of("AVRO", schema);
+        for (path, expected) in case.expected {
+            prop_assert_eq!(both(&schema, &format!("avro:{path}"), &document), expected, "{} {}", path, schema.text);
+            for _ in 0..3 {
+                both(&schema, &format!("avro:{path}"), &damaged(&mut rng, document.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn generated_protobuf_records_have_the_ids_that_were_written(seed: u64) {
+        let (mut rng, of) = (Rng::with_seed(seed), root());
+        let schema = text_of("PROTOBUF", PROTO.to_owned());
+        let made = message(&mut rng, &of, 2);
+        let bare = made.encode_to_vec();
+        let document = prefixed(&[&[0], &bare[..]].concat());
+        let path = PROTO_PATHS[rng.usize(0..PROTO_PATHS.len())];
+        let source = format!("protobuf:{path}");
+        let expected = expected(&made, &split(path));
+        let found = both(&schema, &source, &document);
+        prop_assert!(found == expected || is_default(path, found.as_deref(), expected.as_deref()), "{}: {:?} {:?}", path, found, expected);
+        let numbers = ["/3", "/14", "/17/14", "/9", "/10", "/17/17/4"][rng.usize(0..6)];
+        both(&schema, &format!("protobuf:{numbers}"), &bare);
+        for _ in 0..5 {
+            let damaged = damaged(&mut rng, bare.clone());
+            both(&schema, &format!("protobuf:{numbers}"), &damaged);
+            let found = both(&schema, &source, &prefixed(&[&[0], &damaged[..]].concat()));
+            // What the library accepts has the value that the library finds.
+            if let Ok(decoded) = DynamicMessage::decode(of.clone(), damaged.as_slice()) {
+                let expected = super::messages::expected(&decoded, &split(path));
+                prop_assert!(found == expected || is_default(path, found.as_deref(), expected.as_deref()), "{}: {:?} {:?} in {:x?}", path, found, expected, damaged);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(document in prop::collection::vec(any::<u8>(), 0..60)) {
+        let avro = text_of("AVRO", r#"{"type":"record","name":"L","fields":[{"name":"m","type":{"type":"map","values":{"type":"array","items":["null","L"]}}},{"name":"next","type":["null","L"]},{"name":"id","type":"string"}]}"#.to_owned());
+        for path in ["/id", "/next/id", "/m/a/0/id"] {
+            both(&avro, &format!("avro:{path}"), &prefixed(&document));
+        }
+        let protobuf = text_of("PROTOBUF", PROTO.to_owned());
+        for path in ["/n", "/q/n", "/u/5/n", "/r/1", "/w/n", "/17/14", "/1"] {
+            both(&protobuf, &format!("protobuf:{path}"), &prefixed(&document));
+            both(&protobuf, &format!("protobuf:{path}"), &document);
+        }
+    }
+}
+
+#[test]
+fn equal_texts_are_equal_ids_in_every_format() {
+    let avro =
+        text_of("AVRO", r#"{"type":"record","name":"A","fields":[{"name":"id","type":"int"}]}"#.to_owned());
+    let json = text_of("JSON", "{}".to_owned());
+    let protobuf = text_of("PROTOBUF", "syntax = \"proto3\"; message A { string id = 1; }".to_owned());
+    let found = [
+        both(&avro, "avro:/id", &prefixed(&[10])),
+        both(&json, "json:/id", &prefixed(br#"{"id":5}"#)),
+        both(&json, "json:/id", br#"{"id":"5"}"#),
+        both(&protobuf, "protobuf:/id", &prefixed(&[0, 0x0a, 1, b'5'])),
+        both(&protobuf, "protobuf:/1", &[0x08, 5]),
+    ];
+    assert_eq!(found, [(); 5].map(|()| Some("5".to_owned())));
+    // A schema of another format than the source.
+    assert_eq!(both(&json, "avro:/id", &prefixed(&[10])), None);
+    assert_eq!(both(&avro, "protobuf:/id", &prefixed(&[10])), None);
+    assert_eq!(both(&avro, "avro:/id", &[10]), None, "no prefix");
+    assert!(matches!(parse(SchemaId(7), &json), Ok(Schema::Json)));
+}
+
+#[test]
+fn both_read_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let avro = dir.path().join("a.avsc");
+    std::fs::write(
+        &avro,
+        r#"{"type":"record","name":"A","fields":[{"name":"id","type":"long"},{"name":"x","type":"string"}]}"#,
+    )
+    .unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let proto = dir.path().join("b.proto");
+    std::fs::write(&proto, "syntax = \"proto3\"; import \"sub/c.proto\"; message B { C c = 2; }").unwrap();
+    std::fs::write(dir.path().join("sub/c.proto"), "syntax = \"proto3\"; message C { uint32 id = 1; }")
+        .unwrap();
+    let mut config = dedupd::config::SchemasConfig::open(None);
+    (config.key, config.value) = (Some(proto.clone()), Some(avro.clone()));
+    let schemas = dedupd::schemas::of_files(&config).unwrap();
+    let audit = SchemaSources { key: Some(proto), value: Some(avro), registry: None };
+    let found = |source: &str, key: &[u8], value: &[u8]| {
+        let fields = Fields { key: Some(key), value: Some(value), ..Fields::default() };
+        let rule = IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3);
+        let service = rule.id(&Sample(&fields), &schemas).unwrap().map(Cow::into_owned);
+        let rule = IdRule::parse(&[source]).unwrap().with_schemas(audit.clone()).unwrap();
+        assert_eq!(service, rule.id(&fields).unwrap().map(Cow::into_owned));
+        service.map(|id| String::from_utf8(id).unwrap())
+    };
+    let b = [0x12, 2, 0x08, 9];
+    assert_eq!(found("key:protobuf:/c/id", &b, &[]).as_deref(), Some("9"));
+    assert_eq!(found("key:protobuf:/c/id", &prefixed(&[&[0], &b[..]].concat()), &[]).as_deref(), Some("9"));
+    let a = [14, 2, b'x'];
+    assert_eq!(found("avro:/id", &[], &a).as_deref(), Some("7"));
+    assert_eq!(found("avro:/id", &[], &prefixed(&a)).as_deref(), Some("7"), "the prefix is optional");
+    assert_eq!(found("avro:/id", &[], &[14, 2, b'x', 0]), None, "another schema: bytes are left");
+    assert_eq!(found("avro:/id", &[], &[14]), None);
+}

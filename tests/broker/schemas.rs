@@ -1,0 +1,178 @@
+//! Tests on a real Apache Kafka: ids in Avro records, with schemas from a registry and from a file.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{
+    Draft, Isolation, Pipe, Rekey, Running, Sidecar, StubRegistry, shared_kafka, source_of, wait_until,
+};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const V1: &str = r#"{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"string"},{"name":"n","type":"int"}]}"#;
+/// The id has another place, and follows a record of another schema.
+const V2: &str = r#"{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"by","type":["null","shop.Customer"]},{"name":"id","type":"string"}]}"#;
+const CUSTOMER: &str =
+    r#"{"type":"record","name":"Customer","namespace":"shop","fields":[{"name":"name","type":"string"}]}"#;
+
+fn draft(partition: i32, schema: u32, document: &[u8]) -> Draft {
+    let value = [&[0], &schema.to_be_bytes()[..], document].concat();
+    Draft { partition, value: Some(value), ..Draft::default() }
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&[u8::try_from(text.len() * 2).unwrap()], text.as_bytes()].concat()
+}
+
+fn v1(partition: i32, schema: u32, id: &str) -> Draft {
+    draft(partition, schema, &[string(id), vec![2]].concat())
+}
+
+fn v2(partition: i32, schema: u32, id: &str) -> Draft {
+    draft(partition, schema, &[vec![2], string("Ada"), string(id)].concat())
+}
+
+fn sidecar(pipe: &Pipe<'_>, registry: &StubRegistry) -> Sidecar {
+    pipe.sidecar("a")
+        .with("DEDUPD_IDENTITY__FROM", "[\"avro:/id\"]")
+        .with("DEDUPD_SCHEMAS__REGISTRY", &registry.url())
+}
+
+/// Number of committed records in each partition.
+fn counts(pipe: &Pipe<'_>) -> [usize; 2] {
+    [0, 1].map(|partition| pipe.kafka.records_of(&pipe.clean, partition).len())
+}
+
+fn wait_for(pipe: &Pipe<'_>, expected: [usize; 2], running: &Running) {
+    wait_until(&format!("{expected:?} clean records, see {}", running.log.display()), LIMIT, || {
+        (counts(pipe) == expected).then_some(())
+    });
+}
+
+#[test]
+fn a_partition_waits_for_its_schema_and_others_continue() {
+    let pipe = Pipe::new(shared_kafka(), "schemas", 2);
+    let registry = StubRegistry::start();
+    registry.avro(1, V1);
+    let sidecar = sidecar(&pipe, &registry);
+    let running = sidecar.start();
+    let drafts = [
+        v1(0, 1, "a"),
+        v1(0, 1, "a"),
+        v2(0, 9, "a"),
+        v2(0, 9, "b"),
+        v1(0, 1, "c"),
+        v1(1, 1, "a"),
+        v1(1, 1, "x"),
+        draft(1, 1, &[200]),
+        Draft::new(1, "no prefix"),
+    ];
+    pipe.kafka.send(&pipe.raw, &drafts);
+    // The first record of partition 0, and of partition 1 all but the copy: without an id a record is forwarded.
+    wait_until("partition 1 to be complete", LIMIT, || {
+        (counts(&pipe).iter().sum::<usize>() == 4).then_some(())
+    });
+    wait_until("a reason", LIMIT, || {
+        let page = running.get("/readyz")?;
+        let is_named = page.contains("partition 0 is waiting (needs schema 9: GET") && page.contains("404");
+        (page.starts_with("HTTP/1.1 503") && is_named && page.contains("Schema not found")).then_some(())
+    });
+    assert_eq!(running.metric("dedupd_partitions{state=\"waiting\"}"), Some(1.0));
+    // While the partition waits, others continue, and a restart changes nothing.
+    pipe.kafka.send(&pipe.raw, &[v1(1, 1, "y"), v1(1, 1, "x")]);
+    wait_until("a later record", LIMIT, || (counts(&pipe).iter().sum::<usize>() == 5).then_some(()));
+    running.kill9();
+    let running = sidecar.start();
+    wait_until("the reason after a restart", LIMIT, || {
+        running.get("/readyz")?.contains("needs schema 9").then_some(())
+    });
+    registry.set("subjects/shop.Customer/versions/3", 200, json!({ "schema": CUSTOMER }));
+    let references = json!([{ "name": "shop.Customer", "subject": "shop.Customer", "version": 3 }]);
+    registry.set("schemas/ids/9", 200, json!({ "schema": V2, "references": references }));
+    running.wait_ready(LIMIT);
+    pipe.wait_caught_up(2, LIMIT);
+    let total = |pipe: &Pipe<'_>| counts(pipe).iter().sum::<usize>();
+    assert_eq!(total(&pipe), 7, "a, b, c, x, y, and two records without an id: {:?}", counts(&pipe));
+    assert!(running.text().contains("schema known; the partition continues"));
+    sidecar.audit().unwrap();
+}
+
+#[test]
+fn secrets_of_the_registry_are_read_for_each_request() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-secret", 2);
+    let registry = StubRegistry::start();
+    let password = pipe.dir.path().join("password");
+    std::fs::write(&password, "first\n").unwrap();
+    let sidecar = sidecar(&pipe, &registry)
+        .with("DEDUPD_SCHEMAS__USERNAME", "user")
+        .with("DEDUPD_SCHEMAS__PASSWORD_FILE", password.to_str().unwrap());
+    let running = sidecar.start();
+    pipe.kafka.send(&pipe.raw, &[v1(0, 1, "a")]);
+    let authorized = |text: &str| registry.authorized.lock().unwrap().iter().any(|it| it == text);
+    wait_until("the first password", LIMIT, || authorized("Basic dXNlcjpmaXJzdA==").then_some(()));
+    std::fs::write(&password, "second").unwrap();
+    wait_until("the second password", LIMIT, || authorized("Basic dXNlcjpzZWNvbmQ=").then_some(()));
+    registry.avro(1, V1);
+    wait_for(&pipe, [1, 0], &running);
+    let config = running.get("/config").unwrap();
+    assert!(config.contains("password_file") && !config.contains("second"), "{config}");
+}
+
+#[test]
+fn rekey_waits_for_a_schema_in_one_partition_only() {
+    let kafka = shared_kafka();
+    let (from, to) = ("schemas.rekey.from", "schemas.rekey.to");
+    kafka.create_topic(from, 2, &[]);
+    kafka.create_topic(to, 3, &[]);
+    let registry = StubRegistry::start();
+    registry.avro(1, V1);
+    let flags = format!("--from {from} --id avro:/id --schema-registry {}", registry.url());
+    let rekey = Rekey::new(kafka, to, &flags);
+    let running = rekey.start();
+    kafka.send(from, &[v1(0, 1, "a"), v1(0, 2, "b"), v1(0, 1, "c"), v1(1, 1, "a"), v1(1, 1, "b")]);
+    let written = || kafka.records(to, Isolation::Committed);
+    wait_until("the records before the schema, and those of the other partition", LIMIT, || {
+        (written().len() == 3).then_some(())
+    });
+    wait_until("a reason", LIMIT, || {
+        running.get("/readyz")?.contains(&format!("partition {from}/0 needs schema 2: GET")).then_some(())
+    });
+    registry.avro(2, V1);
+    rekey.wait_done(kafka, &[from]);
+    let written = written();
+    assert_eq!(written.len(), 5, "nothing is lost or repeated");
+    let partitions = |sources: &[&str]| {
+        let of = |source: &&str| {
+            written
+                .iter()
+                .find(|it| source_of(it).is_some_and(|it| it == format!("{from}/{source}")))
+                .unwrap()
+                .partition
+        };
+        sources.iter().map(of).collect::<Vec<_>>()
+    };
+    for copies in [["0@0", "1@0"], ["0@1", "1@1"]] {
+        let found = partitions(&copies);
+        assert_eq!(found[0], found[1], "copies are in one partition");
+    }
+}
+
+#[test]
+fn a_schema_file_needs_no_registry() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-file", 2);
+    let schema = pipe.dir.path().join("order.avsc");
+    std::fs::write(&schema, V1).unwrap();
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_IDENTITY__FROM", "[\"avro:/id\"]")
+        .with("DEDUPD_SCHEMAS__VALUE", schema.to_str().unwrap());
+    let running = sidecar.start();
+    let bare = |partition, id: &str| Draft {
+        partition,
+        value: Some([string(id), vec![2]].concat()),
+        ..Draft::default()
+    };
+    pipe.kafka.send(&pipe.raw, &[bare(0, "a"), bare(0, "a"), v1(0, 1, "a"), bare(0, "b"), bare(1, "c")]);
+    wait_for(&pipe, [2, 1], &running);
+    sidecar.audit().unwrap();
+}

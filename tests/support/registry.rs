@@ -1,0 +1,69 @@
+//! A schema registry in the test process: what a client of the Confluent Schema Registry requests for a record.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+/// Status, and body by path.
+type Pages = Arc<Mutex<BTreeMap<String, (u16, Value)>>>;
+
+/// The registry. Its thread ends with the process.
+pub struct StubRegistry {
+    pub port: u16,
+    pages: Pages,
+    /// The headers `Authorization` that it received.
+    pub authorized: Arc<Mutex<Vec<String>>>,
+}
+
+impl StubRegistry {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (pages, authorized) = (Pages::default(), Arc::default());
+        let shared = (Arc::clone(&pages), Arc::clone(&authorized));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                answer(&stream, &shared.0, &shared.1);
+            }
+        });
+        Self { port, pages, authorized }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Sets the response to a path without the slash before it.
+    pub fn set(&self, path: &str, status: u16, body: Value) {
+        self.pages.lock().unwrap().insert(format!("/{path}"), (status, body));
+    }
+
+    /// Registers an Avro schema.
+    pub fn avro(&self, id: u32, schema: &str) {
+        self.set(&format!("schemas/ids/{id}"), 200, json!({ "schema": schema }));
+    }
+}
+
+fn answer(mut stream: &TcpStream, pages: &Pages, authorized: &Mutex<Vec<String>>) {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let Some(path) = lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)) else { return };
+    for line in lines {
+        if let Some((name, value)) = line.split_once(": ")
+            && name.eq_ignore_ascii_case("authorization")
+        {
+            authorized.lock().unwrap().push(value.to_owned());
+        }
+    }
+    let missing = (404, json!({ "error_code": 40403, "message": "Schema not found" }));
+    let (status, body) = pages.lock().unwrap().get(&path).cloned().unwrap_or(missing);
+    let body = body.to_string();
+    write!(
+        stream,
+        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .ok();
+}
