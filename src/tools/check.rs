@@ -1,8 +1,7 @@
 //! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
 
 use super::plan;
-use crate::app::{ExitError, begin_log, check, scope_advice, start_forecast};
-use crate::cli::ServiceArgs;
+use crate::app::{ExitError, check, scope_advice, start_forecast};
 use crate::config::{Config, Scope};
 use crate::kafka::{Forecast, Member};
 
@@ -10,17 +9,15 @@ use crate::kafka::{Forecast, Member};
 const NAMED: usize = 8;
 
 /// Prints the configuration and the results.
-pub fn command(args: &ServiceArgs) -> Result<(), ExitError> {
-    let config = super::load(args.config_file(), args.overrides())?;
-    begin_log(args.log_format());
+pub fn command(config: &Config) -> Result<(), ExitError> {
     print!("{}", config.show());
-    let topology = check(&config)?;
+    let topology = check(config)?;
     topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
-    println!("# scope: {}", scope_advice(&config)?);
-    match start_forecast(&config, topology.partitions) {
+    println!("# scope: {}", scope_advice(config)?);
+    match start_forecast(config, topology.partitions) {
         Ok(forecast) => {
-            println!("# assignment: {}", assignment(&config, topology.partitions, &forecast));
-            println!("# restore: {}", restore(&config, &forecast));
+            println!("# assignment: {}", assignment(config, topology.partitions, &forecast));
+            println!("# restore: {}", restore(config, &forecast));
         }
         Err(failed) => println!("# warning: it is not known what a start would restore: {failed}"),
     }

@@ -24,7 +24,11 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
             let log = begin_log(args.log_format());
             run(config, log)?;
         }
-        Command::Check(args) => check::command(&args)?,
+        Command::Check(args) => {
+            let config = load(args.config_file(), args.overrides())?;
+            begin_log(args.log_format());
+            check::command(&config)?;
+        }
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {
             begin_log_quietly();

@@ -38,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::plan", &["dedupe"]),
     ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports", "schemas::SharedSchemas"]),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
-    ("tools::check", &["app", "cli", "config", "kafka", "tools::plan"]),
+    ("tools::check", &["app", "config", "kafka", "tools::plan"]),
     ("tools::audit", COMMAND),
     ("tools::generate", COMMAND),
     ("tools::health", &["app", "cli", "config"]),
