@@ -26,7 +26,7 @@ impl HealthArgs {
         self.config.as_deref()
     }
 
-    /// The keys that the flags set, for [`crate::config::load_local`].
+    /// The keys that the flags set.
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default().with("http.listen", &self.listen)
     }
