@@ -60,7 +60,7 @@ impl Chart {
         let began = span((self.samples * STEP_S) as f64);
         let half = HEIGHT / 2.0;
         format!(
-            "<figure><figcaption>{title}: {legend}</figcaption>\
+            "<figure><figcaption>{legend}</figcaption>\
              <div class=\"plot\"><div class=\"values\"><span>{top}</span><span>0</span></div>\
              <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" preserveAspectRatio=\"none\" \
              aria-label=\"{title}, from 0 to {top}, in the last {began}\">\

@@ -80,6 +80,10 @@ fn ids_count_once_through_kills_and_growth() {
     let mut running = instance.start();
     for round in 0..4 {
         if round == 2 {
+            // A start adds partitions only for a group that has committed, and each kill may have been before a commit.
+            let committed =
+                || (0..BEFORE).any(|at| pipe.kafka.committed(&pipe.group(), &pipe.raw, at).is_some());
+            wait_until("a commit", LIMIT, || committed().then_some(()));
             pipe.kafka.grow_topic(&pipe.raw, usize::try_from(AFTER).unwrap());
         }
         let partitions = if round < 2 { BEFORE } else { AFTER };
