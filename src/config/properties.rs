@@ -176,7 +176,7 @@ fn rejected_without_key(name: &str) -> Option<&'static str> {
             "is set by the idempotent producer to keep the order"
         }
         "group.protocol" | "group.remote.assignor" => {
-            "is always classic: the new protocol changes the generation during a transaction"
+            "is always classic: with the consumer protocol a restarted instance is rejected until its old session has ended"
         }
         "partition.assignment.strategy" => {
             "is always cooperative-sticky: a group cannot mix it with an eager strategy"
