@@ -2,15 +2,9 @@
 
 use std::time::Duration;
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::KafkaError;
-
 use super::client_config::Settings;
 use super::ends::EndReader;
-use super::error::failure;
 use super::group_monitor::{GroupMonitor, Member};
-use super::native;
-use super::partitions::list_of;
 use super::state_topic::KafkaStateLog;
 use crate::clock::monotonic;
 use crate::dedupe::{BlockView, Checkpoint, Offset, PartitionId};
@@ -38,9 +32,11 @@ pub struct Forecast {
 /// Reads what a start with these raw partitions would find, without changing anything.
 pub fn forecast(settings: &Settings, partitions: usize) -> Result<Forecast, Failure> {
     let numbers: Vec<PartitionId> = (0..).take(partitions).collect();
-    let members = GroupMonitor::new(settings)?.view(REQUEST)?.members;
+    let group = GroupMonitor::new(settings)?;
+    let members = group.view(REQUEST)?.members;
     let ends = EndReader::new(settings)?;
-    let answers = committed(settings, &ends, &numbers)?;
+    let answers = group.answers(numbers.iter().copied(), REQUEST)?;
+    let answers: Vec<Committed> = answers.into_iter().collect::<Result<_, _>>()?;
     let topic = |name| numbers.iter().map(|number| (name, *number)).collect::<Vec<_>>();
     let raw = ends.stable_ends(&topic(settings.raw.as_str()), REQUEST)?;
     let lag = answers.iter().zip(&raw).filter_map(|(answer, end)| Some(end.saturating_sub(answer.offset?)));
@@ -61,20 +57,6 @@ pub fn forecast(settings: &Settings, partitions: usize) -> Result<Forecast, Fail
         _ => 0,
     };
     Ok(Forecast { members, lag: lag.sum(), records, ids })
-}
-
-/// The committed offset of each partition, in this order.
-fn committed(
-    settings: &Settings,
-    ends: &EndReader,
-    numbers: &[PartitionId],
-) -> Result<Vec<Committed>, Failure> {
-    let Settings { group, raw, .. } = settings;
-    let fail = |e: &_| failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e);
-    let list = list_of(raw, numbers.iter().copied());
-    let answers = native::committed(ends.unstable().client(), &list, REQUEST).map_err(|e| fail(&e))?;
-    let answers: Result<Vec<Committed>, _> = answers.into_iter().collect();
-    answers.map_err(|code| fail(&KafkaError::OffsetFetch(code)))
 }
 
 /// The ids of the blocks between two offsets of a partition of the state topic. What cannot be read within the time limit

@@ -20,7 +20,7 @@ use super::native;
 use super::partitions::list_of;
 use super::reader::{Reader, client};
 use crate::dedupe::PartitionId;
-use crate::ports::{Failure, Remedy};
+use crate::ports::{Committed, Failure, Remedy};
 
 /// Interval at which the temporary member checks whether it can leave.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -107,13 +107,24 @@ impl GroupMonitor {
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
+        let answers = self.answers(partitions, wait)?;
+        Ok(answers.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
+    }
+
+    /// The same with metadata. Each partition can have a failure of its own.
+    pub(super) fn answers(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        wait: Duration,
+    ) -> Result<Vec<Result<Committed, Failure>>, Failure> {
         let Settings { group, raw, .. } = &self.settings;
         let fail = |e: &KafkaError| {
             failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e)
         };
         let list = list_of(raw, partitions);
-        let offsets = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
-        Ok(offsets.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
+        let answers = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
+        let answers = answers.into_iter().map(|it| it.map_err(|code| fail(&KafkaError::OffsetFetch(code))));
+        Ok(answers.collect())
     }
 
     /// Forces a rebalance: a temporary member joins the group and leaves it. Returns whether it joined within `limit`;
