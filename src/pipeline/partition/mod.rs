@@ -19,7 +19,7 @@ pub mod unwritten;
 use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Offset, PartitionId, SchemaId};
+use crate::dedupe::{Epoch, Offset, PartitionId, SchemaId};
 use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
@@ -139,6 +139,20 @@ impl Running {
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.held && self.schema.is_none()
+    }
+
+    /// The next offset, and the leader epoch of the record before it if that is known: where a paused partition is read again.
+    #[must_use]
+    pub fn position(&self) -> (Offset, Option<Epoch>) {
+        let DedupeState { next, open, epoch, committed_epoch, .. } = &*self.state;
+        let epoch = if open.is_some() { *epoch } else { *committed_epoch };
+        (*next, epoch.filter(|epoch| epoch.covers(*next)))
+    }
+
+    /// Processes records again, after a seek to its position.
+    pub fn resume(&mut self) {
+        (self.order, self.stall) = (Order::default(), StallDetector::default());
+        (self.held, self.schema) = (false, None);
     }
 }
 

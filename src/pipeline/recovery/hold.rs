@@ -6,11 +6,9 @@ use crate::dedupe::coordinates::ranges;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::order::Order;
-use crate::pipeline::partition::stall::StallDetector;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::topic::has_settled_state;
-use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::Source;
@@ -65,11 +63,10 @@ fn release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError
     align_clocks(access.ctx);
     for id in held {
         let Some(running) = access.ctx.partitions.get_mut(id).and_then(|p| p.running_mut()) else { continue };
-        let Running { state, order, stall, held, schema } = running;
-        let epoch = if state.open.is_some() { state.epoch } else { state.committed_epoch };
-        access.source.seek_behind(id, state.next, epoch.filter(|epoch| epoch.covers(state.next)))?;
+        let (next, epoch) = running.position();
+        access.source.seek_behind(id, next, epoch)?;
         // If its next record still needs a schema, the partition waits again when it is read.
-        (*order, *stall, *held, *schema) = (Order::default(), StallDetector::default(), false, None);
+        running.resume();
     }
     Ok(())
 }

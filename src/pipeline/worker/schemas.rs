@@ -4,12 +4,10 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, PartitionId, SchemaId};
+use crate::dedupe::{Coordinates, SchemaId};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::SchemaWait;
-use crate::pipeline::partition::order::Order;
-use crate::pipeline::partition::stall::StallDetector;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Source;
 use crate::schemas::SharedSchemas;
@@ -79,27 +77,18 @@ impl SchemaWaits {
                 wait.why = self.shared.request(wait.id);
                 continue;
             }
-            let (schema, state) = (wait.id, &running.state);
-            let epoch = if state.open.is_some() { state.epoch } else { state.committed_epoch };
-            read_again::<W>(source, id, (state.next, epoch))?;
+            let schema = wait.id;
+            let (next, epoch) = running.position();
+            let sought = source.seek_behind(id, next, epoch);
+            sought.map_err(|failed| WorkerError::from(failed).rewinding())?;
             tracing::info!(
                 partition = id,
-                offset = state.next,
+                offset = next,
                 schema = schema.0,
                 "schema known; the partition continues"
             );
-            running.schema = None;
-            (running.order, running.stall) = (Order::default(), StallDetector::default());
+            running.resume();
         }
         Ok(())
     }
-}
-
-fn read_again<W: WorkerPorts>(
-    source: &W::Source,
-    id: PartitionId,
-    (next, epoch): (crate::dedupe::Offset, Option<crate::ports::Epoch>),
-) -> Result<(), WorkerError> {
-    let sought = source.seek_behind(id, next, epoch.filter(|epoch| epoch.covers(next)));
-    sought.map_err(|failed| WorkerError::from(failed).rewinding())
 }
