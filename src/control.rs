@@ -30,7 +30,7 @@ impl LogFilter {
     }
 
     /// Replaces the filter by one in the syntax of `RUST_LOG`, or by that of the start if the text is empty. Returns the new
-    /// filter. The error says what is wrong with the text.
+    /// filter. The error describes what is wrong with the text.
     pub fn replace(&self, text: &str) -> Result<String, String> {
         (self.0)(text)
     }
