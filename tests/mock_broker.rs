@@ -20,6 +20,8 @@ mod support;
 mod demo;
 #[path = "mock_broker/errors.rs"]
 mod errors;
+#[path = "mock_broker/features.rs"]
+mod features;
 #[path = "mock_broker/fidelity.rs"]
 mod fidelity;
 #[path = "mock_broker/member.rs"]

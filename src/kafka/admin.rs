@@ -154,7 +154,7 @@ impl TopicAdmin {
 
     fn run_checks(&self, wanted: Wanted) -> Result<Topology, CheckError> {
         let mut found = self.topics()?;
-        self.broker_limits()?;
+        let has_configs = self.broker_limits()?;
         if wanted.create && found.can_be_completed() {
             found = self.create_missing(found, wanted.window)?;
             if topics::can_grow(&found.shapes())
@@ -163,7 +163,7 @@ impl TopicAdmin {
                 found = self.grow(found)?;
             }
         }
-        let configs = self.configs(&found)?;
+        let configs = if has_configs { self.configs(&found)? } else { Default::default() };
         let described = self.describe_topics();
         let mut findings = topics::check(&self.settings, &found.shapes(), &configs, wanted.window);
         findings.problems.extend(self.missing_permissions(&described));
@@ -296,20 +296,31 @@ impl TopicAdmin {
         Ok(configs)
     }
 
-    /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission is missing.
+    /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission or API is missing.
     pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
         let doing = format!("reading the configuration of topic {name}");
-        self.describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)
+        Ok(self
+            .describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)?
+            .unwrap_or_default())
     }
 
+    /// `None` when the brokers do not support `DescribeConfigs`.
     fn describe(
         &self,
         (specifier, resource): (ResourceSpecifier<'_>, Resource<'_>),
         doing: &str,
-    ) -> Result<HashMap<String, String>, CheckError> {
+    ) -> Result<Option<HashMap<String, String>>, CheckError> {
         let options = AdminOptions::new().request_timeout(Some(self.wait));
-        let results = pollster::block_on(self.admin.describe_configs([&specifier], &options))
-            .map_err(|e| check_error(doing, &e))?;
+        let results = match pollster::block_on(self.admin.describe_configs([&specifier], &options)) {
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::UnsupportedFeature)) => {
+                tracing::warn!(
+                    check = doing,
+                    "the brokers do not support DescribeConfigs; the check is skipped, and dedupd works without it"
+                );
+                return Ok(None);
+            }
+            results => results.map_err(|e| check_error(doing, &e))?,
+        };
         let entries = match results.into_iter().next() {
             Some(Ok(ConfigResource { entries, .. })) => entries,
             Some(Err(_)) | None => Vec::new(),
@@ -324,19 +335,20 @@ impl TopicAdmin {
                  is skipped, and dedupd works without it"
             );
         }
-        Ok(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect())
+        Ok(Some(entries.into_iter().filter_map(|e| Some((e.name, e.value?))).collect()))
     }
 
-    /// Checks the configuration against the limits of the broker.
-    fn broker_limits(&self) -> Result<(), CheckError> {
+    /// Checks the configuration against the limits of the broker. False when the brokers do not support
+    /// `DescribeConfigs`: topics need not be described.
+    fn broker_limits(&self) -> Result<bool, CheckError> {
         let metadata = self
             .reader
             .fetch_metadata(Some(&self.settings.raw), self.wait)
             .map_err(|e| check_error("reading the broker's limits", &e))?;
-        let Some(broker) = metadata.brokers().first() else { return Ok(()) };
+        let Some(broker) = metadata.brokers().first() else { return Ok(true) };
         let target = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
-        let limits = self.describe(target, "reading the broker's limits")?;
+        let Some(limits) = self.describe(target, "reading the broker's limits")? else { return Ok(false) };
         let problems = topics::limits(&self.settings, &limits);
-        if problems.is_empty() { Ok(()) } else { Err(CheckError::Configuration(problems)) }
+        if problems.is_empty() { Ok(true) } else { Err(CheckError::Configuration(problems)) }
     }
 }

@@ -97,7 +97,7 @@ impl Member {
     }
 
     /// The service as `dedupd run` starts it, with its state in a directory. The topics are not checked, because
-    /// the mock does not support these requests.
+    /// the mock does not support all of these requests.
     pub fn service(config: Config, partitions: usize) -> Self {
         let topology = Topology {
             partitions,

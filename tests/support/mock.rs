@@ -80,6 +80,11 @@ impl Mock {
         self.cluster().clear_request_errors(api);
     }
 
+    /// Sets the highest version of an API; the lowest one is 0. `None` removes the API.
+    pub fn limit(&self, api: RDKafkaApiKey, highest: Option<i16>) {
+        self.cluster().apiversion(api, highest.map(|_| 0), highest).expect("a version");
+    }
+
     /// Closes all connections and rejects new ones.
     pub fn down(&self) {
         self.cluster().broker_down(-1).expect("the broker goes down");
