@@ -34,11 +34,8 @@ fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
         assert_eq!(ended.code(), None, "{point} was not reached:\n{}", armed.text());
         assert!(armed.text().contains(&format!("failpoint {point} reached")));
     }
-    load.finish();
     let last = sidecar.start();
-    pipe.wait_caught_up(PARTITIONS, CATCH_UP);
-    assert_eq!(last.stop(), Some(0), "{}", last.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&last]);
 }
 
 /// One to three instances that share the partitions, killed at random under load; local state is sometimes deleted, sometimes

@@ -59,13 +59,7 @@ fn a_frozen_instance_is_replaced_and_loses_nothing_when_it_continues() {
         frozen.signal("CONT");
         load.more(2_000);
     }
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in [&a, &b] {
-        assert_eq!(process.ended(), None, "{}", process.text());
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&a, &b]);
 }
 
 #[test]
@@ -123,9 +117,6 @@ fn three_workers_share_one_process() {
             assert_eq!(running.stop(), Some(0), "{}", running.text());
         }
     }
-    load.finish();
     let running = sidecar.start();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
 }

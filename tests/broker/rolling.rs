@@ -78,10 +78,7 @@ fn a_rolling_restart_in_partition_scope_moves_no_partition() {
     running[0].wait_running(PARTITIONS, LIMIT);
     println!("the partitions of the removed pod run elsewhere after {:?}", stopped.elapsed());
     assert!(stopped.elapsed() > POD_START, "the session does not cover the start of a pod");
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(running[0].stop(), Some(0), "{}", running[0].text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running[0]]);
 }
 
 #[test]
@@ -98,12 +95,7 @@ fn an_instance_that_leaves_hands_its_partitions_over_and_gets_them_back() {
     running[1] = sidecars[1].start();
     wait_shared(&running);
     assert!(rebalances(&running[0]) > before + 1, "an assignment and a revocation");
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in &running {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, &running);
 }
 
 #[test]
@@ -130,10 +122,5 @@ fn a_rolling_restart_in_topic_scope_hands_over_once_and_at_once() {
     std::thread::sleep(POD_START);
     running[0] = sidecars[0].start();
     wait_until("the former active instance to be a spare", LIMIT, || is_spare(&running[0]).then_some(()));
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in &running {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, &running);
 }

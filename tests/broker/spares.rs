@@ -64,12 +64,7 @@ fn a_spare_takes_over_after_kill_9_and_the_killed_instance_returns_as_a_spare() 
             running[active].has_role("spare").then_some(())
         });
     }
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in &running {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, &running);
 }
 
 #[test]
@@ -91,11 +86,8 @@ fn a_clean_stop_hands_over_at_once() {
         assert_eq!(active.wait(LIMIT).code(), Some(0), "{}", active.text());
         assert_eq!(spare.stop(), Some(0), "{}", spare.text());
     }
-    load.finish();
     let last = pipe.sidecar("a").start();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(last.stop(), Some(0), "{}", last.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&last]);
 }
 
 #[test]
@@ -130,11 +122,8 @@ fn instances_that_join_at_the_same_moment_converge_to_one() {
             assert_eq!(running[at].stop(), Some(0), "{}", running[at].text());
         }
     }
-    load.finish();
     let last = pipe.sidecar("a").start();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(last.stop(), Some(0), "{}", last.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&last]);
 }
 
 #[test]
@@ -158,12 +147,7 @@ fn an_active_instance_that_was_frozen_becomes_a_spare() {
         assert_eq!(before, rebalances(other), "the return of the frozen instance causes no rebalance");
         active = next;
     }
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in [&a, &b] {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&a, &b]);
 }
 
 #[test]
@@ -185,12 +169,7 @@ fn a_killed_instance_resumes_before_its_session_ends_although_a_spare_waits() {
         assert!(killed.elapsed() < Duration::from_secs(4), "{:?}\n{}", killed.elapsed(), a.text());
     }
     assert_eq!(rebalances(&b), 0);
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in [&a, &b] {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&a, &b]);
 }
 
 #[test]
@@ -232,10 +211,7 @@ fn an_instance_waits_until_those_of_partition_scope_have_left() {
     assert_eq!(rebalances(&new), 0);
     assert_eq!(old[0].stop(), Some(0));
     new.wait_running(PARTITIONS, LIMIT);
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(new.stop(), Some(0), "{}", new.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&new]);
 }
 
 #[test]
@@ -255,12 +231,7 @@ fn the_active_instance_stays_when_another_one_joins_its_group() {
     assert_eq!(wait_one_active(&[&active, &late]), 0, "{}", late.text());
     assert!(!active.text().contains("leaving the group"), "{}", active.text());
     load.more(2_000);
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in [&late, &active] {
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&late, &active]);
 }
 
 #[test]
@@ -279,10 +250,7 @@ fn a_spare_takes_over_a_topic_that_has_grown() {
     assert_eq!(a.stop(), Some(0), "{}", a.text());
     b.wait_running(PARTITIONS, LIMIT);
     load.more(2_000);
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(b.stop(), Some(0), "{}", b.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&b]);
 }
 
 #[test]
@@ -306,13 +274,7 @@ fn one_instance_is_active_after_an_outage_of_the_broker() {
         println!("one active instance {:?} after the broker is back", restarted.elapsed());
         assert!(restarted.elapsed() < TAKEOVER, "{:?}\n{}\n{}", restarted.elapsed(), a.text(), b.text());
     }
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    for process in [&a, &b] {
-        assert_eq!(process.ended(), None, "{}", process.text());
-        assert_eq!(process.stop(), Some(0), "{}", process.text());
-    }
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&a, &b]);
 }
 
 #[test]
@@ -331,8 +293,5 @@ fn a_dynamic_member_waits_until_the_group_has_removed_its_former_one() {
     assert!(page.starts_with("HTTP/1.1 503") && again.has_role("joining"), "{page}");
     again.wait_running(PARTITIONS, LIMIT);
     assert!(killed.elapsed() < TAKEOVER, "{:?}\n{}", killed.elapsed(), again.text());
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    assert_eq!(again.stop(), Some(0), "{}", again.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&again]);
 }

@@ -195,8 +195,5 @@ fn an_outage_of_the_kdc_that_outlasts_the_ticket_is_temporary() {
     println!("{}", running.complaints().join("\n"));
     it.kdc.run();
     running.wait_ready(Duration::from_mins(2));
-    load.finish();
-    pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
 }

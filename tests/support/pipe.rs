@@ -7,6 +7,8 @@ use dedupd::clock::monotonic;
 
 use super::{Isolation, Kafka, Load, Record, wait_until};
 
+/// How long the instances may take to process what is left of a load.
+const CATCH_UP: Duration = Duration::from_mins(1);
 /// How long the broker may take to write the markers of a transaction.
 const MARKERS: Duration = Duration::from_secs(10);
 
@@ -119,6 +121,22 @@ impl<'k> Pipe<'k> {
         let running = sidecar.start();
         self.wait_caught_up(partitions, Duration::from_secs(40));
         assert_eq!(running.stop(), Some(0), "{}", running.text());
+    }
+
+    /// Ends a test: ends the load, waits until it is processed, stops all instances, which must be alive until then, and
+    /// audits.
+    pub fn finish<'r>(
+        &self,
+        load: Load,
+        instances: impl IntoIterator<Item = &'r super::Running>,
+    ) -> Findings {
+        load.finish();
+        self.wait_caught_up(self.kafka.partitions(&self.raw), CATCH_UP);
+        for instance in instances {
+            assert_eq!(instance.ended(), None, "{}", instance.text());
+            assert_eq!(instance.stop(), Some(0), "{}", instance.text());
+        }
+        self.assert_exactly_once()
     }
 
     /// Compares clean with the first occurrence of each id in raw. Shares no code with dedupd.

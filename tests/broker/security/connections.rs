@@ -18,10 +18,7 @@ fn assert_works(name: &str, listener: &str, properties: Properties<'_>) {
     let running = secured.through(pipe.sidecar("a"), listener, properties).start();
     running.wait_running(2, LIMIT);
     load.more(1_000);
-    load.finish();
-    pipe.wait_caught_up(2, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
 }
 
 #[test]
@@ -200,10 +197,7 @@ fn a_broker_that_restarts_repeatedly_does_not_end_the_process() {
         running.wait_running(2, Duration::from_mins(1));
     }
     load.more(300);
-    load.finish();
-    pipe.wait_caught_up(2, Duration::from_mins(1));
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
 }
 
 /// While the password is wrong, the process is alive and not ready, and reports the reason. It continues when the

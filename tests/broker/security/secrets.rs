@@ -158,8 +158,5 @@ fn slow_http_clients_do_not_delay_records() {
     assert!(longest < Duration::from_secs(1), "{longest:?}");
     let lag = wait_until("the lag", LIMIT, || running.metric("dedupd_lag_records{partition=\"0\"}"));
     assert!(lag < 2_000.0, "the lag is more than the records of one second: {lag}");
-    load.finish();
-    pipe.wait_caught_up(2, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
 }

@@ -43,10 +43,7 @@ fn a_signed_assertion_is_exchanged_for_a_token() {
     let load = pipe.load(1, 300);
     let running = with(pipe.sidecar("a"), &properties).start();
     running.wait_running(1, LIMIT);
-    load.finish();
-    pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-    pipe.assert_exactly_once();
+    pipe.finish(load, [&running]);
     let claims = exchange.claims.lock().unwrap();
     assert!(!claims.is_empty());
     for claim in claims.iter() {
