@@ -18,6 +18,7 @@ mod bounds;
 mod browser;
 mod compacted;
 mod crash;
+mod encoded;
 mod foreign;
 mod forwarding;
 mod growth;

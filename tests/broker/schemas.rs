@@ -20,7 +20,8 @@ fn draft(partition: i32, schema: u32, document: &[u8]) -> Draft {
     Draft { partition, value: Some(value), ..Draft::default() }
 }
 
-fn string(text: &str) -> Vec<u8> {
+/// A string in Avro.
+pub fn string(text: &str) -> Vec<u8> {
     [&[u8::try_from(text.len() * 2).unwrap()], text.as_bytes()].concat()
 }
 

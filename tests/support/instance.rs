@@ -95,7 +95,8 @@ impl Sidecar {
 
     /// Runs `dedupd audit` with its configuration. The error is the output.
     pub fn audit(&self) -> Result<(), String> {
-        let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+        command
             .args([
                 "audit",
                 "--bootstrap-servers",
@@ -105,9 +106,11 @@ impl Sidecar {
                 "--clean",
                 &self.clean,
             ])
-            .envs(self.environment.iter().cloned())
-            .output()
-            .unwrap();
+            .envs(self.environment.iter().cloned());
+        if let Some(path) = &self.config {
+            command.arg("--config").arg(path);
+        }
+        let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
     }
