@@ -1,9 +1,9 @@
 //! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
 
 use super::plan;
-use crate::app::{ExitError, check, scope_advice, start_forecast};
-use crate::config::{Config, Scope};
-use crate::kafka::{Forecast, Member};
+use crate::app::{ExitError, check, scope_advice, settings, start_forecast};
+use crate::config::{Config, RekeyConfig, Scope};
+use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey};
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -11,6 +11,9 @@ const NAMED: usize = 8;
 /// Prints the configuration and the results.
 pub fn command(config: &Config) -> Result<(), ExitError> {
     print!("{}", config.show());
+    if let Some(stage) = &config.rekey {
+        println!("{}", rekey(config, stage));
+    }
     let topology = check(config)?;
     topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
     println!("# scope: {}", scope_advice(config)?);
@@ -23,6 +26,18 @@ pub fn command(config: &Config) -> Result<(), ExitError> {
     }
     println!("# {} partitions; all checks passed", topology.partitions);
     Ok(())
+}
+
+/// What a start of `rekey` would find, in one or more lines. Its problems are no failed check: it is another process, which may have
+/// credentials of its own.
+fn rekey(config: &Config, stage: &RekeyConfig) -> String {
+    let to = stage.to.as_str();
+    let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
+    match check_rekey(&settings, &RekeyTopics { from: &stage.from, to }, &Closing::default()) {
+        Ok(()) => "# rekey: all checks passed".to_owned(),
+        Err(problems) => format!("# warning: rekey would not start: {problems}")
+            .replace('\n', "\n# warning: rekey would not start: "),
+    }
 }
 
 /// Which partitions an instance with this configuration would get, in one line.

@@ -172,23 +172,27 @@ fn created_topics_have_the_settings_of_the_raw_topic() {
     again.wait_ready(LIMIT);
 }
 
+/// The exit code and the output of `dedupd check` with these variables.
+fn check(pipe: &Pipe<'_>, environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
+        .args(["check", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", &pipe.raw])
+        .args(["--clean", &pipe.clean, "--id", "json:/id", "--state-dir"])
+        .arg(pipe.dir.path().join("checked"))
+        .env("DEDUPD_TOPICS__CREATE", "true")
+        .env("DEDUPD_DEDUPE__SCOPE", "partition")
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
 #[test]
 fn a_check_reports_problems_and_creates_nothing() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "checked", 2);
     let state = format!("{}.dedupd", pipe.clean);
-    let check = || {
-        let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
-            .args(["check", "--bootstrap-servers", kafka.bootstrap(), "--raw", &pipe.raw])
-            .args(["--clean", &pipe.clean, "--id", "json:/id", "--state-dir"])
-            .arg(pipe.dir.path().join("checked"))
-            .env("DEDUPD_TOPICS__CREATE", "true")
-            .env("DEDUPD_DEDUPE__SCOPE", "partition")
-            .output()
-            .unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
-    };
+    let check = || check(&pipe, &[]);
     let (code, text) = check();
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains(&format!("topic {state} (topics.state) does not exist")), "{text}");
@@ -223,4 +227,30 @@ fn a_check_reports_problems_and_creates_nothing() {
     assert!(text.contains("each gets 1 to 1 partitions; lag 0"), "{text}");
     assert!(text.contains("# restore: all partitions have about "), "{text}");
     assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn a_check_reports_what_prevents_the_start_of_rekey() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "checked-rekey", 2);
+    kafka.create_topic("checked-rekey.a", 1, &[]);
+    let from = r#"["checked-rekey.a", "checked-rekey.b"]"#;
+    let check = || check(&pipe, &[("DEDUPD_REKEY__FROM", from), ("DEDUPD_REKEY__TO", &pipe.raw)]);
+    let missing = "# warning: rekey would not start: topic checked-rekey.b (rekey.from) does not exist";
+    // Beside the problems of `run`, and alone.
+    let (code, text) = check();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains(missing) && text.contains("(topics.clean) does not exist"), "{text}");
+    for topic in [pipe.clean.clone(), format!("{}.dedupd", pipe.clean)] {
+        kafka.create_topic(&topic, 2, &[("retention.ms", "-1")]);
+    }
+    let (code, text) = check();
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches("rekey would not start").count(), 1, "{text}");
+    assert!(text.contains(missing) && !text.contains("rekey: all checks passed"), "{text}");
+    assert_eq!(kafka.partitions("checked-rekey.b"), 0, "the check has created a topic");
+    kafka.create_topic("checked-rekey.b", 1, &[]);
+    let (code, text) = check();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("# rekey: all checks passed") && !text.contains("would not start"), "{text}");
 }
