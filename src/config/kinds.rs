@@ -20,7 +20,7 @@ const MOST_KINDS: usize = 8;
 pub struct KindConfig {
     /// Its name: 1 to 32 letters, digits, `.`, `_` and `-`. Stored ids belong to the name.
     pub name: String,
-    /// The header or JSON pointer that contains the kind.
+    /// The header or field that contains the kind.
     pub from: IdSource,
     /// The values of records of this kind, at least one.
     pub values: Vec<String>,
@@ -144,7 +144,7 @@ const KIND_NAME: Parsed<String> = Parsed {
     toml: |name| quoted(name),
 };
 
-/// The header or JSON pointer that contains the kind of a record.
+/// The header or field that contains the kind of a record.
 const KIND_SOURCE: Parsed<IdSource> = Parsed {
     remedy: "give the header or the path that contains the kind: header:NAME, json:/pointer, avro:/path or protobuf:/path",
     parse: |text| match text.parse() {
