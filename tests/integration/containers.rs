@@ -53,7 +53,8 @@ fn the_image_is_small(demo: &Demo) {
     let binary = demo.engine.docker(&[&binary[..], &["--format", "%s", "/usr/local/bin/dedupd"]].concat());
     let [size, binary] = [size, binary].map(|bytes| bytes.parse::<u64>().unwrap() / 1_000_000);
     eprintln!("image: {size} MB, of which the binary has {binary} MB");
-    assert!(binary < 25, "the binary has {binary} MB: it has line tables, or is much larger than it was");
+    // 29 MB, a fifth of it for the tokens of AWS IAM; with line tables it would have more than 90 MB.
+    assert!(binary < 40, "the binary has {binary} MB: it has line tables, or is much larger than it was");
 }
 
 fn the_first_duplicate_is_dropped_soon(demo: &Demo) {
