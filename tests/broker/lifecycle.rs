@@ -209,7 +209,7 @@ fn a_second_process_on_the_same_state_directory_ends_immediately() {
     let ended = rejected.wait(LIMIT).code();
     let took = start.elapsed();
     assert_eq!(ended, Some(4), "{}", rejected.text());
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
     assert!(rejected.text().contains(&format!("process {}", first.pid())), "{}", rejected.text());
     load.more(1_000);
     load.finish();

@@ -117,7 +117,7 @@ fn a_rolling_restart_in_topic_scope_hands_over_once_and_at_once() {
     running[0].signal("TERM");
     running[1].wait_running(PARTITIONS, LIMIT);
     println!("handed over in {:?}", stopped.elapsed());
-    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}\n{}", stopped.elapsed(), running[1].text());
+    assert!(stopped.elapsed() < Duration::from_secs(4), "{:?}\n{}", stopped.elapsed(), running[1].text());
     assert_eq!(running[0].wait(LIMIT).code(), Some(0), "{}", running[0].text());
     std::thread::sleep(POD_START);
     running[0] = sidecars[0].start();
