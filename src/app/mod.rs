@@ -7,6 +7,7 @@ mod assembly;
 mod ended;
 mod hanging;
 mod log;
+mod memory;
 mod monitor;
 mod ownership;
 mod spare;
@@ -26,6 +27,7 @@ pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
 pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly};
+pub use memory::{window_memory, within_memory_limit};
 
 pub(crate) use supervisor::OPEN_LIMIT;
 
@@ -155,6 +157,7 @@ async fn sample_counters(endpoint: http::Endpoint) {
 
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
 pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
+    let config = within_memory_limit(config);
     let listen = config.http.listen;
     let token = assembly::token(&config)?;
     let admin = http::AdminApi { token, log: log.filter, ..http::AdminApi::default() };

@@ -1,7 +1,7 @@
 //! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
 
 use super::plan;
-use crate::app::{ExitError, check, scope_advice, settings, start_forecast};
+use crate::app::{ExitError, check, scope_advice, settings, start_forecast, within_memory_limit};
 use crate::config::{Config, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey};
 
@@ -9,7 +9,8 @@ use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey
 const NAMED: usize = 8;
 
 /// Prints the configuration and the results.
-pub fn command(config: &Config) -> Result<(), ExitError> {
+pub fn command(config: Config) -> Result<(), ExitError> {
+    let config = &within_memory_limit(config);
     print!("{}", config.show());
     if let Some(stage) = &config.rekey {
         println!("{}", rekey(config, stage));

@@ -27,7 +27,7 @@ pub fn command(command: Command) -> Result<Exit, ExitError> {
         Command::Check(args) => {
             let config = load(args.config_file(), args.overrides())?;
             begin_log(args.log_format());
-            check::command(&config)?;
+            check::command(config)?;
         }
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {

@@ -6,15 +6,12 @@ mod configured;
 mod helm;
 mod refusals;
 
+use dedupd::app::window_memory;
 use dedupd::config::{Config, OnStop, Scope};
 use serde_json::{Value, json};
 
 use configured::configuration;
 use helm::{Rendered, documents, printed, text, validate, value_files, values};
-
-/// Memory of a process under load without its window, and what each worker needs (docs/benches.md).
-const PROCESS_MIB: u64 = 256;
-const WORKER_MIB: u64 = 64;
 
 fn all() -> Vec<String> {
     [vec!["default".to_owned()], value_files()].concat()
@@ -105,13 +102,12 @@ fn dedupd_accepts_every_rendered_configuration() {
     }
 }
 
-/// The window and its growth by half fit into the memory limit, beside the process.
+/// The memory limit leaves at least 100 MiB for the windows.
 fn assert_memory_fits(set: &Value, config: &Config) {
-    let limit = mebibytes(&container(set)["resources"]["limits"]["memory"]);
-    let window = config.window.max_memory.expect("a limit of the window") >> 20;
-    let process = PROCESS_MIB + WORKER_MIB * u64::try_from(config.group.workers).unwrap();
-    assert!(process + window * 3 / 2 <= limit, "{window} of {limit} MiB");
-    assert!(window >= 100, "{window} of {limit} MiB");
+    let limit = mebibytes(&container(set)["resources"]["limits"]["memory"]) << 20;
+    let derived = window_memory(limit, config.group.workers);
+    let window = config.window.max_memory.unwrap_or(derived);
+    assert!((100 << 20..=derived).contains(&window), "{window} of {limit} bytes");
 }
 
 #[test]
@@ -146,9 +142,8 @@ fn the_default_values_agree_with_the_plain_manifest() {
     let toml = plain("ConfigMap")["data"]["dedupd.toml"].as_str().unwrap();
     let arguments = ["run", "--config", "/etc/dedupd/dedupd.toml"].map(str::to_owned);
     let instance = [("DEDUPD_GROUP__INSTANCE".to_owned(), "dedupd-events-0".to_owned())];
-    let mut theirs = configuration(&arguments, &(arguments[2].clone(), toml.to_owned()), &instance);
+    let theirs = configuration(&arguments, &(arguments[2].clone(), toml.to_owned()), &instance);
     let ours = config_of(&rendered, ours);
-    theirs.window.max_memory = ours.window.max_memory;
     assert_eq!(ours.show(), theirs.show());
 }
 

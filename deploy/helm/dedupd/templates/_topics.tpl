@@ -48,23 +48,7 @@
 {{- /* A restarted pod resumes its partitions. The session covers its stop, a pull of the image and its start. */ -}}
 {{- $group = include "dedupd.merge" (list (dict "on_stop" "remain" "session_timeout" "45s") $group) | fromJson -}}
 {{- end -}}
-{{- $window := include "dedupd.merge" (list (dict "max_memory" (include "dedupd.maxMemory" (list . $group))) (default dict $config.window)) | fromJson -}}
-{{- include "dedupd.merge" (list $config (dict "group" $group "window" $window)) -}}
-{{- end -}}
-
-{{/* The memory of the window: two thirds of what the limit leaves beside the process, because an index that grows can need
-half as much again. */}}
-{{- define "dedupd.maxMemory" -}}
-{{- $topic := index . 0 -}}
-{{- $limit := $topic.resources.limits.memory -}}
-{{- $mib := int (regexFind "^[0-9]+" $limit) -}}
-{{- if hasSuffix "Gi" $limit -}}{{- $mib = mul $mib 1024 -}}{{- end -}}
-{{- $workers := int (default 1 (index . 1).workers) -}}
-{{- $window := div (mul (sub $mib (add 256 (mul 64 $workers))) 2) 3 -}}
-{{- if lt $window 16 -}}
-{{- fail (printf "topics: the memory limit %s of %s leaves no memory for the window; give at least %dMi" $limit $topic.raw (add 280 (mul 64 $workers))) -}}
-{{- end -}}
-{{- printf "%dMiB" $window -}}
+{{- include "dedupd.merge" (list $config (dict "group" $group)) -}}
 {{- end -}}
 
 {{/* A configuration as TOML: JSON's texts, numbers and lists are also those of TOML. toToml would write 2 as 2.0. */}}

@@ -1,0 +1,115 @@
+//! The memory limit of the container or service unit, from which `window.max_memory` follows if it is not set.
+
+use std::fs;
+use std::path::Path;
+
+use crate::config::Config;
+
+const MIB: u64 = 1 << 20;
+/// Memory of the process beside its windows, and of each worker for batches and client buffers.
+const PROCESS: u64 = 256 * MIB;
+const WORKER: u64 = 64 * MIB;
+/// The smallest value of `window.max_memory`.
+const LEAST: u64 = 16 * MIB;
+/// The kernel reports a number near 2⁶³ where no limit is set (control groups of version 1).
+const UNLIMITED: u64 = 1 << 60;
+
+/// Sets `window.max_memory` to what the memory limit of this process's control group leaves, unless it is set or there is no limit.
+#[must_use]
+pub fn within_memory_limit(mut config: Config) -> Config {
+    let limit = || {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        group_limit(&groups, |path| fs::read_to_string(path).ok())
+    };
+    if config.window.max_memory.is_none()
+        && let Some(limit) = limit()
+    {
+        let window = window_memory(limit, config.group.workers);
+        config.window.max_memory = Some(window);
+        let (window, limit) = (window / MIB, limit / MIB);
+        tracing::info!(
+            "window.max_memory = {window} MiB, from the memory limit of {limit} MiB; set it for another share"
+        );
+        if window * MIB == LEAST {
+            tracing::warn!(
+                "the memory limit of {limit} MiB leaves {window} MiB for the windows; raise the limit, or the windows may be \
+                 shorter than configured"
+            );
+        }
+    }
+    config
+}
+
+/// Bytes for index and filters under a memory limit: two thirds of what it leaves beside the process, because an index that grows
+/// can need half as much again. In whole MiB; at least 16.
+#[must_use]
+pub fn window_memory(limit: u64, workers: usize) -> u64 {
+    let rest = limit.saturating_sub(PROCESS + WORKER.saturating_mul(workers as u64));
+    (rest / 3 * 2 / MIB * MIB).max(LEAST)
+}
+
+/// The lowest memory limit of the control groups in `/proc/self/cgroup` and of their parents, in bytes. A container sees its own
+/// group as the root, although the path may be that of the host.
+fn group_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        };
+        let has_memory = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
+        let parents = Path::new(path).ancestors().filter(move |_| has_memory);
+        parents.map(move |group| {
+            Path::new(root).join(group.strip_prefix("/").unwrap_or(Path::new(""))).join(file)
+        })
+    });
+    let limits = limits.filter_map(|path| read(&path)?.trim().parse().ok());
+    limits.filter(|limit| *limit < UNLIMITED).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
+        group_limit(groups, |path| {
+            files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| format!("{text}\n"))
+        })
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_group_and_its_parents_counts() {
+        let unit = "0::/system.slice/dedupd.service";
+        let files = [
+            ("/sys/fs/cgroup/system.slice/dedupd.service/memory.max", "max"),
+            ("/sys/fs/cgroup/system.slice/memory.max", "3000000000"),
+            ("/sys/fs/cgroup/system.slice/memory.high", "1"),
+        ];
+        assert_eq!(limit(unit, &files), Some(3_000_000_000));
+        assert_eq!(limit("0::/", &[("/sys/fs/cgroup/memory.max", "536870912")]), Some(512 * MIB));
+        assert_eq!(limit("0::/", &[("/sys/fs/cgroup/memory.max", "max")]), None);
+        assert_eq!(limit("0::/", &[]), None);
+        assert_eq!(limit("", &files), None);
+        assert_eq!(limit("nonsense", &files), None);
+    }
+
+    #[test]
+    fn control_groups_of_version_1_count_by_their_memory_controller() {
+        let groups = "5:cpu,cpuacct:/kubepods/pod1/abc\n4:hugetlb,memory:/kubepods/pod1/abc\n0::/";
+        let of_container = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824");
+        assert_eq!(limit(groups, &[of_container]), Some(1 << 30), "the host's path is not visible");
+        let none = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+        assert_eq!(limit(groups, &[none]), None);
+        assert_eq!(limit("5:cpu:/abc", &[of_container]), None);
+    }
+
+    #[test]
+    fn the_windows_and_their_growth_fit_beside_the_process() {
+        assert_eq!(window_memory(2 << 30, 1), 1_152 * MIB);
+        assert_eq!(window_memory(512 * MIB, 1), 128 * MIB);
+        assert_eq!(window_memory(512 * MIB, 2), 85 * MIB);
+        assert_eq!(window_memory(256 * MIB, 1), LEAST);
+        assert_eq!(window_memory(0, 8), LEAST);
+    }
+}
