@@ -30,6 +30,8 @@ mod ledger;
 mod naive;
 #[path = "support/ours.rs"]
 mod ours;
+#[path = "support/sealed.rs"]
+mod sealed;
 #[path = "support/spent.rs"]
 mod spent;
 #[path = "support/stream.rs"]
@@ -43,6 +45,7 @@ use contest::{Contestant, DUPLICATES_PERCENT, Entry, TRANSACTION};
 use ledger::Array;
 use naive::{Queued, Records, RotatingFilters};
 use ours::{Ours, Stored};
+use sealed::Sealed;
 
 const ROUNDS: usize = 3;
 /// From this number of ids on, contestants run one at a time.
@@ -121,6 +124,9 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
         // The size of filters depends on the counts of the last slices, so two windows are filled.
         filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
             Ours::with_filters(name, ids, records, RATE, stored())
+        }),
+        filled("dedupd, 1/10 exact, 9 sealed slices; its store", ROUND, 2, move |name| {
+            Sealed::below(dir, name, ids, records)
         }),
         filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
         filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |name| foldhash(name, ids)),

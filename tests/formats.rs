@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dedupd::dedupe::{
-    Block, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout, HashKind, Identity,
-    KindId, StateKey, Tail, WindowCheckpoint,
+    Block, BlockView, Checkpoint, Coordinates, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
+    HashKind, Identity, KindId, OwnerLayout, ShardEntry, SliceFooter, SlicePage, SlicePartition, StateKey,
+    Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
 use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, Piece, Writer};
@@ -15,6 +16,9 @@ const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v1.bin");
 const CHECKPOINT: &str = include_str!("golden/checkpoint-v1.txt");
 const STATE_KEY: &str = include_str!("golden/state-key-v1.txt");
 const EXPORT: &[u8] = include_bytes!("golden/export-v1.bin");
+
+const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v1.bin");
+const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v1.bin");
 
 const HASH: HashKind = HashKind::SipHash { key_id: 0x1122_3344_5566_7788 };
 const FIRST: u64 = 1_000_000_000_000;
@@ -243,4 +247,35 @@ fn an_export_file_is_read_and_written_byte_for_byte() {
     }
     assert_eq!(reader.next_piece().unwrap(), Piece::End { blocks: 2, ids: 5 });
     assert_eq!(writer.finish().unwrap(), EXPORT);
+}
+
+fn slice_owners() -> OwnerLayout {
+    let seven = SlicePartition { partition: 7, first: FIRST, next: FIRST + 70_000 };
+    OwnerLayout::new(vec![seven, SlicePartition { partition: 42, first: 500, next: 600 }]).unwrap()
+}
+
+#[test]
+fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
+    let owned = |number, partition, offset| (identity(number), Coordinates { partition, offset });
+    let entries = [owned(0, 7, FIRST + 7), owned(1, 42, 599), owned(2, 7, FIRST + 69_999)];
+    let (owners, mut written) = (slice_owners(), Vec::new());
+    let page = SlicePage::parse(SLICE_PAGE, &owners).unwrap();
+    assert_eq!(page.entries().collect::<Result<Vec<_>, _>>(), Ok(entries.to_vec()));
+    SlicePage::encode(&owners, entries.into_iter(), &mut written).unwrap();
+    assert_eq!(written, SLICE_PAGE);
+}
+
+#[test]
+fn a_footer_of_a_slice_is_read_and_written_byte_for_byte() {
+    let footer = SliceFooter {
+        hash: HASH,
+        kind: KindId::UNNAMED,
+        time_ms: (T, T + 60_000),
+        ids: 3,
+        owners: slice_owners(),
+        shards: vec![ShardEntry { bytes: 4_112, crc: 0xdead_beef }],
+        fences: vec![5, 1 << 63],
+    };
+    assert_eq!(SliceFooter::decode(SLICE_FOOTER), Ok(footer.clone()));
+    assert_eq!(footer.encode(), SLICE_FOOTER);
 }

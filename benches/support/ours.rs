@@ -103,7 +103,7 @@ impl<L: Ledger> Contestant for Ours<L> {
 
 /// The local store itself, in its own directory.
 pub struct Stored {
-    store: SledStore,
+    pub store: SledStore,
     _dir: tempfile::TempDir,
 }
 

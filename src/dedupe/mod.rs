@@ -11,7 +11,8 @@ pub mod window;
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use format::{
     Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    StateKey, Tail, WindowCheckpoint, later_version,
+    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SlicePage, SlicePartition, StateKey, Tail,
+    WindowCheckpoint, later_version,
 };
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,
@@ -19,9 +20,10 @@ pub use identity::{
     SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId,
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
+pub use window::bloom::{self, Bloom, BloomLimits};
+pub use window::sealed::{Slice, SliceBuilder, SliceCoverage};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    Bloom, BloomLimits, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex,
-    Owners, PartitionGroups, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, bloom,
-    index,
+    CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners, PartitionGroups,
+    TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
 };

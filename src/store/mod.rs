@@ -26,6 +26,7 @@ mod open;
 mod parts;
 mod ranks;
 mod record;
+mod sealed;
 mod segments;
 mod verify;
 
@@ -39,3 +40,4 @@ pub use joining::Joining;
 pub use leased::LeasedStore;
 pub use lock::Lock;
 pub use open::{Opened, open};
+pub use sealed::{OfferOwner, StoredSlice};

@@ -76,7 +76,8 @@ const USED_IN: &[(&str, &[&str])] = &[
 ];
 
 /// The external crates that `dedupe` may use. They do no I/O.
-const PURE_CRATES: &[&str] = &["crc32c", "serde", "serde_json", "siphasher", "thiserror", "xxhash_rust"];
+const PURE_CRATES: &[&str] =
+    &["crc32c", "serde", "serde_json", "siphasher", "thiserror", "xorf", "xxhash_rust"];
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "process", "thread"];
 
 const LINES_MAX: usize = 400;

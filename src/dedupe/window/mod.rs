@@ -43,6 +43,7 @@ mod overflow;
 mod pending;
 mod prefetch;
 mod sampled;
+pub mod sealed;
 mod stream_time;
 mod table;
 mod topic_filter;
@@ -50,7 +51,6 @@ mod verdict;
 mod windows;
 
 pub(crate) use arrival::{Anchor, resume};
-pub use bloom::{Bloom, BloomLimits};
 pub use elsewhere::CopyOf;
 use filters::Filters;
 pub use growth::IndexBytes;
@@ -78,7 +78,7 @@ pub struct WindowLimits {
     /// What advances stream time.
     pub time: TimeSource,
     /// The filters beyond the exact part, if there are any.
-    pub bloom: Option<BloomLimits>,
+    pub bloom: Option<bloom::BloomLimits>,
 }
 
 /// Stores the identities of committed owners, byte for byte.

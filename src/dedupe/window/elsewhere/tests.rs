@@ -3,7 +3,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::window::{BloomLimits, TimeSource, WindowLimits};
+use crate::dedupe::window::bloom::BloomLimits;
+use crate::dedupe::window::{TimeSource, WindowLimits};
 
 const HOUR: i64 = 3_600_000;
 const T: i64 = 1_700_000_000_000;

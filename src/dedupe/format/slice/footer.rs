@@ -1,0 +1,176 @@
+//! The footer of a slice file: what it covers, and where its pages and shards are.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | hash kind, as in a block |
+//! | 8 | hash key id |
+//! | 2 | kind of the window |
+//! | 8 | stream time at the first record, epoch milliseconds |
+//! | 8 | stream time at the last record, epoch milliseconds |
+//! | 8 | count of identities |
+//! | 4 | count of partitions |
+//! | count × 20 | partition (4), first offset covered (8), one past the last (8) |
+//! | 4 | count of shards of the filter |
+//! | count × 8 | bytes of the shard (4), its CRC32C (4) |
+//! | 4 | count of pages |
+//! | count × 8 | position of the first identity in each page, ascending |
+
+use super::{OwnerLayout, SliceError, SlicePartition};
+use crate::dedupe::format::block::{hash_code, hash_of};
+use crate::dedupe::identity::{HashKind, KindId};
+
+const MAGIC: [u8; 4] = *b"DDS1";
+
+/// Size and checksum of one shard of the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardEntry {
+    /// Bytes in the file.
+    pub bytes: u32,
+    /// Their CRC32C.
+    pub crc: u32,
+}
+
+/// What a slice file contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceFooter {
+    /// The hash of the identities.
+    pub hash: HashKind,
+    /// The kind whose windows the slice belongs to.
+    pub kind: KindId,
+    /// Stream time at the first and the last covered record, epoch milliseconds.
+    pub time_ms: (i64, i64),
+    /// Number of identities.
+    pub ids: u64,
+    /// The covered offsets, and how owners are stored.
+    pub owners: OwnerLayout,
+    /// The shards of the filter, in order.
+    pub shards: Vec<ShardEntry>,
+    /// For each page, the position of its first identity.
+    pub fences: Vec<u64>,
+}
+
+impl SliceFooter {
+    /// Bytes at the end of the file from which [`SliceFooter::length`] is read.
+    pub const END_BYTES: usize = 12;
+
+    /// The footer as stored, with its length, checksum and magic.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (hash, key_id) = hash_code(self.hash);
+        out.push(hash);
+        out.extend_from_slice(&key_id.to_le_bytes());
+        out.extend_from_slice(&self.kind.number().to_le_bytes());
+        out.extend_from_slice(&self.time_ms.0.to_le_bytes());
+        out.extend_from_slice(&self.time_ms.1.to_le_bytes());
+        out.extend_from_slice(&self.ids.to_le_bytes());
+        push_count(self.owners.partitions().len(), &mut out);
+        for of in self.owners.partitions() {
+            out.extend_from_slice(&of.partition.to_le_bytes());
+            out.extend_from_slice(&of.first.to_le_bytes());
+            out.extend_from_slice(&of.next.to_le_bytes());
+        }
+        push_count(self.shards.len(), &mut out);
+        for shard in &self.shards {
+            out.extend_from_slice(&shard.bytes.to_le_bytes());
+            out.extend_from_slice(&shard.crc.to_le_bytes());
+        }
+        push_count(self.fences.len(), &mut out);
+        out.extend(self.fences.iter().flat_map(|fence| fence.to_le_bytes()));
+        let (bytes, crc) = (out.len(), crc32c::crc32c(&out));
+        push_count(bytes, &mut out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&MAGIC);
+        out
+    }
+
+    /// Length of the footer in bytes, without [`SliceFooter::END_BYTES`], from these last bytes of a file.
+    pub fn length(end: &[u8; Self::END_BYTES]) -> Result<usize, SliceError> {
+        let [length, _, magic] = Self::end_fields(end);
+        if magic != MAGIC {
+            return Err(SliceError::Magic(magic));
+        }
+        usize::try_from(u32::from_le_bytes(length)).map_err(|_| SliceError::Truncated("the footer"))
+    }
+
+    /// Length, CRC32C and magic.
+    fn end_fields(end: &[u8; Self::END_BYTES]) -> [[u8; 4]; 3] {
+        end.as_chunks().0.try_into().unwrap_or_default()
+    }
+
+    /// Verifies and decodes a footer and the [`SliceFooter::END_BYTES`] after it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SliceError> {
+        let truncated = SliceError::Truncated("the footer");
+        let (rest, end) = bytes.split_last_chunk().ok_or_else(|| truncated.clone())?;
+        if Self::length(end)? != rest.len() {
+            return Err(truncated);
+        }
+        let [_, crc, _] = Self::end_fields(end);
+        let found = u32::from_le_bytes(crc);
+        let computed = crc32c::crc32c(rest);
+        if found != computed {
+            return Err(SliceError::Checksum { what: "the footer", found, computed });
+        }
+        let mut reader = FieldReader(rest);
+        let footer = reader.footer()?;
+        match reader.0 {
+            [] => Ok(footer),
+            _ => Err(SliceError::Inconsistent("bytes behind the last field of the footer")),
+        }
+    }
+}
+
+/// The rest of a footer.
+struct FieldReader<'a>(&'a [u8]);
+
+impl FieldReader<'_> {
+    fn footer(&mut self) -> Result<SliceFooter, SliceError> {
+        let (code, key_id) = (self.take::<1>()?[0], u64::from_le_bytes(self.take()?));
+        let hash = hash_of(code, key_id).map_err(|_| SliceError::Inconsistent("unknown hash kind"))?;
+        let kind = KindId::numbered(u16::from_le_bytes(self.take()?));
+        let time_ms = (i64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
+        let ids = u64::from_le_bytes(self.take()?);
+        let partitions = self.list(20, |fields| {
+            let partition = u32::from_le_bytes(fields.take()?);
+            let (first, next) = (u64::from_le_bytes(fields.take()?), u64::from_le_bytes(fields.take()?));
+            Ok(SlicePartition { partition, first, next })
+        })?;
+        let owners = OwnerLayout::new(partitions).ok_or(SliceError::Inconsistent("impossible partitions"))?;
+        let shards = self.list(8, |fields| {
+            Ok(ShardEntry {
+                bytes: u32::from_le_bytes(fields.take()?),
+                crc: u32::from_le_bytes(fields.take()?),
+            })
+        })?;
+        let fences = self.list(8, |fields| fields.take().map(u64::from_le_bytes))?;
+        if !fences.is_sorted() {
+            return Err(SliceError::Inconsistent("pages out of order"));
+        }
+        Ok(SliceFooter { hash, kind, time_ms, ids, owners, shards, fences })
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], SliceError> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(SliceError::Truncated("the footer"))?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    /// Reads a count, and as many entries of `bytes` bytes. The count is compared with the rest first, so that a wrong one
+    /// allocates nothing.
+    fn list<T>(
+        &mut self,
+        bytes: usize,
+        mut entry: impl FnMut(&mut Self) -> Result<T, SliceError>,
+    ) -> Result<Vec<T>, SliceError> {
+        let count = u32::from_le_bytes(self.take()?) as usize;
+        if count > self.0.len() / bytes {
+            return Err(SliceError::Truncated("the footer"));
+        }
+        (0..count).map(|_| entry(self)).collect()
+    }
+}
+
+/// Appends a length. Slices are far below 2³² pages (16 TB); a larger one is not readable.
+fn push_count(count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}

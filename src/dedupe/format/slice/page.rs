@@ -1,0 +1,94 @@
+//! A page: the unit in which a slice file is read.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | CRC32C of the bytes after it |
+//! | 2 | count of entries |
+//! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8) |
+//! | rest | zero |
+
+use super::{OwnerLayout, SliceError};
+use crate::dedupe::coordinates::Coordinates;
+use crate::dedupe::identity::Identity;
+
+/// Bytes of a page: what a file system reads at once.
+pub const PAGE_BYTES: usize = 4_096;
+const CRC_BYTES: usize = 4;
+const HEADER_BYTES: usize = CRC_BYTES + 2;
+
+/// The verified bytes of a page.
+#[derive(Debug, Clone, Copy)]
+pub struct SlicePage<'a> {
+    layout: &'a OwnerLayout,
+    entries: &'a [u8],
+}
+
+impl<'a> SlicePage<'a> {
+    /// Number of entries of a full page: 151 to 240.
+    #[must_use]
+    pub fn capacity(layout: &OwnerLayout) -> usize {
+        (PAGE_BYTES - HEADER_BYTES) / layout.entry_bytes()
+    }
+
+    /// Appends the page of at most [`SlicePage::capacity`] entries to `out`.
+    pub fn encode(
+        layout: &OwnerLayout,
+        entries: impl ExactSizeIterator<Item = (Identity, Coordinates)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SliceError> {
+        let count = u16::try_from(entries.len()).ok().filter(|_| entries.len() <= Self::capacity(layout));
+        let count = count.ok_or(SliceError::Inconsistent("more entries than a page holds"))?;
+        let mut page = Vec::with_capacity(PAGE_BYTES);
+        page.extend_from_slice(&[0; CRC_BYTES]);
+        page.extend_from_slice(&count.to_le_bytes());
+        for (identity, owner) in entries {
+            page.extend_from_slice(&identity.0);
+            if !layout.push(owner, &mut page) {
+                return Err(SliceError::Inconsistent("an owner outside the covered offsets"));
+            }
+        }
+        page.resize(PAGE_BYTES, 0);
+        let crc = crc32c::crc32c(page.get(CRC_BYTES..).unwrap_or_default());
+        if let Some(place) = page.first_chunk_mut() {
+            *place = crc.to_le_bytes();
+        }
+        out.append(&mut page);
+        Ok(())
+    }
+
+    /// Verifies the bytes of a page.
+    pub fn parse(bytes: &'a [u8], layout: &'a OwnerLayout) -> Result<Self, SliceError> {
+        let truncated = SliceError::Truncated("a page");
+        let bytes = bytes.get(..PAGE_BYTES).ok_or_else(|| truncated.clone())?;
+        let (crc, rest) = bytes.split_first_chunk().ok_or_else(|| truncated.clone())?;
+        let (found, computed) = (u32::from_le_bytes(*crc), crc32c::crc32c(rest));
+        if found != computed {
+            return Err(SliceError::Checksum { what: "a page", found, computed });
+        }
+        let (count, rest) = rest.split_first_chunk().ok_or_else(|| truncated.clone())?;
+        let bytes = usize::from(u16::from_le_bytes(*count)) * layout.entry_bytes();
+        let entries = rest.get(..bytes).ok_or(SliceError::Inconsistent("more entries than a page holds"))?;
+        Ok(Self { layout, entries })
+    }
+
+    /// The entries, in the order of their positions.
+    pub fn entries(self) -> impl Iterator<Item = Result<(Identity, Coordinates), SliceError>> + 'a {
+        self.entries.chunks_exact(self.layout.entry_bytes()).map(move |entry| {
+            let (identity, owner) = entry.split_first_chunk().ok_or(SliceError::Truncated("an entry"))?;
+            let owner = self.layout.read(owner);
+            Ok((
+                Identity(*identity),
+                owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))?,
+            ))
+        })
+    }
+
+    /// The owners of an identity.
+    pub fn owners_of(self, identity: Identity) -> impl Iterator<Item = Result<Coordinates, SliceError>> + 'a {
+        let entries = self.entries.chunks_exact(self.layout.entry_bytes());
+        entries.filter(move |entry| entry.starts_with(&identity.0)).map(move |entry| {
+            let owner = entry.get(16..).and_then(|owner| self.layout.read(owner));
+            owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! A slice file contains exactly what was offered, and damage to any byte of it is detected.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dedupe::coordinates::PartitionId;
+use crate::dedupe::format::{PAGE_BYTES, SlicePartition};
+use crate::dedupe::identity::{HashKind, Identity, KindId};
+
+type Owned = (Identity, Coordinates);
+
+fn identity(number: u64) -> Identity {
+    Identity(u128::from(number).to_be_bytes())
+}
+
+fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
+    (identity(number), Coordinates { partition, offset })
+}
+
+fn coverage(partitions: Vec<SlicePartition>) -> SliceCoverage {
+    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, time_ms: (1_000, 2_000), partitions }
+}
+
+/// Partition by partition, all offsets of these owners.
+fn covering(owners: &[Owned]) -> Vec<SlicePartition> {
+    let mut covered: BTreeMap<PartitionId, SlicePartition> = BTreeMap::new();
+    for (_, Coordinates { partition, offset }) in owners.iter().copied() {
+        let of =
+            covered.entry(partition).or_insert(SlicePartition { partition, first: offset, next: offset + 1 });
+        (of.first, of.next) = (of.first.min(offset), of.next.max(offset + 1));
+    }
+    covered.into_values().collect()
+}
+
+/// Builds a file as if it had `expected` identities, which gives the number of shards.
+fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
+    let mut builder = SliceBuilder::new(coverage(covering(owners)), expected).unwrap();
+    let mut file = Vec::new();
+    while builder.needs_pass() {
+        for (identity, owner) in owners {
+            builder.offer(*identity, *owner);
+        }
+        builder.end_pass(&mut file).unwrap();
+    }
+    builder.finish(&mut file);
+    let slice = opened(&file).unwrap();
+    (file, slice)
+}
+
+/// Reads the parts of a file that are in memory.
+fn opened(file: &[u8]) -> Result<Slice, SliceError> {
+    let truncated = SliceError::Truncated("the file");
+    let end = file.last_chunk().ok_or_else(|| truncated.clone())?;
+    let footer = file.len().checked_sub(SliceFooter::length(end)? + SliceFooter::END_BYTES);
+    let footer = footer.ok_or_else(|| truncated.clone())?;
+    let mut slice = Slice::new(SliceFooter::decode(&file[footer..])?);
+    let entries = slice.footer().shards.clone();
+    let mut at = slice.footer().fences.len() * PAGE_BYTES;
+    for entry in &entries {
+        let bytes = file.get(at..at + entry.bytes as usize).ok_or_else(|| truncated.clone())?;
+        slice.push_shard(bytes, *entry)?;
+        at += bytes.len();
+    }
+    if at == footer { Ok(slice) } else { Err(truncated) }
+}
+
+fn owners_of(file: &[u8], slice: &Slice, identity: Identity) -> Result<Vec<Coordinates>, SliceError> {
+    let key = IndexKey::at(identity);
+    let mut owners = Vec::new();
+    if slice.may_contain(&key) {
+        for page in slice.pages_of(&key) {
+            let bytes = file.get(page * PAGE_BYTES..(page + 1) * PAGE_BYTES).unwrap_or_default();
+            owners.extend(slice.owners_in(bytes, &key)?);
+        }
+    }
+    owners.sort_unstable();
+    Ok(owners)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn a_file_has_exactly_what_was_offered(
+        owners in proptest::collection::btree_set((0..4u32, 0..2_000u64), 0..1_500),
+        different in 1..3_000u64,
+        base in prop_oneof![Just(0), Just(1 << 40)],
+        shards in 1..5u64,
+    ) {
+        let owners: Vec<_> =
+            owners.iter().map(|(partition, offset)| owned(offset % different, partition * 1_000, base + offset)).collect();
+        let (file, read) = file_of(&owners, shards << 20);
+        prop_assert_eq!(read.footer().ids, owners.len() as u64);
+        let mut expected: BTreeMap<Identity, Vec<Coordinates>> = BTreeMap::new();
+        for (identity, owner) in &owners {
+            expected.entry(*identity).or_default().push(*owner);
+        }
+        for number in 0..4_000 {
+            let mut all = expected.remove(&identity(number)).unwrap_or_default();
+            all.sort_unstable();
+            prop_assert_eq!(&owners_of(&file, &read, identity(number)).unwrap(), &all);
+        }
+    }
+}
+
+#[test]
+fn equal_identities_on_several_pages_are_all_found() {
+    let owners: Vec<_> = (0..1_000).map(|offset| owned(7, 0, offset)).chain([owned(8, 0, 1_000)]).collect();
+    let (file, slice) = file_of(&owners, 1);
+    assert_eq!(owners_of(&file, &slice, identity(7)).unwrap().len(), 1_000);
+    assert_eq!(owners_of(&file, &slice, identity(8)).unwrap().len(), 1);
+}
+
+#[test]
+fn a_filter_has_18_bits_per_identity_and_few_false_positives() {
+    const IDS: u64 = 1_200_000;
+    let owners: Vec<_> = (0..IDS).map(|offset| owned(offset, 0, offset)).collect();
+    let (file, slice) = file_of(&owners, IDS);
+    assert_eq!(slice.footer().shards.len(), 2);
+    let memory = slice.memory_bytes() as f64 / IDS as f64;
+    assert!(memory < 2.35, "{memory} bytes per identity");
+    let disk = file.len() as f64 / IDS as f64;
+    assert!(disk < 22.0, "{disk} bytes per identity");
+    let wrong = (IDS..2 * IDS).filter(|number| slice.may_contain(&IndexKey::at(identity(*number)))).count();
+    // 18 expected.
+    assert!((1..60).contains(&wrong), "{wrong} false positives");
+}
+
+#[test]
+fn a_flipped_bit_or_a_missing_end_is_detected() {
+    let owners: Vec<_> = (0..700).map(|offset| owned(offset * 3, 5, offset)).collect();
+    let (file, _) = file_of(&owners, 2 << 20);
+    for at in 0..file.len() {
+        let mut damaged = file.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let slice = opened(&damaged);
+        let Ok(slice) = slice else { continue };
+        let in_pages = at < slice.footer().fences.len() * PAGE_BYTES;
+        assert!(in_pages, "byte {at} is in no page, and its damage was not detected");
+        let read = owners.iter().map(|(identity, _)| owners_of(&damaged, &slice, *identity));
+        assert!(read.into_iter().any(|read| read.is_err()), "byte {at}");
+        for (identity, owner) in &owners {
+            let read = owners_of(&damaged, &slice, *identity);
+            assert!(read.is_err() || read == Ok(vec![*owner]), "byte {at}: {read:?}");
+        }
+    }
+    for length in 0..file.len() {
+        assert!(opened(&file[..length]).is_err(), "the first {length} bytes");
+    }
+}
+
+#[test]
+fn an_owner_that_is_not_covered_is_refused() {
+    let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20 }];
+    for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
+        let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1).unwrap();
+        builder.offer(identity(1), Coordinates { partition, offset });
+        assert!(builder.end_pass(&mut Vec::new()).is_err(), "{partition}@{offset}");
+    }
+    let twice = [partitions.clone(), partitions].concat();
+    assert!(SliceBuilder::new(coverage(twice), 1).is_err());
+}
