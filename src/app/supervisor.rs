@@ -133,8 +133,8 @@ fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<O
             Err(CheckError::Rejected(what))
                 if rejected_since.get_or_insert_with(monotonic).elapsed() < REJECTED =>
             {
-                tracing::warn!("the broker rejects the connection: {what}");
-                publish_and_pause(service, format!("is rejected by the broker: {what}"), stop);
+                tracing::warn!("the connection is rejected: {what}");
+                publish_and_pause(service, format!("cannot connect: {what}"), stop);
             }
             Err(failed) => return Err(failed.into()),
         }

@@ -57,7 +57,7 @@ pub enum CheckError {
     Unreachable(String),
     /// A broker rejects the connection: certificates, user or password. A retry succeeds only after an operator
     /// corrects that (exit code 3).
-    #[error("the broker rejects the connection: {0}")]
+    #[error("the connection is rejected: {0}")]
     Rejected(String),
     /// The configuration requires what this cluster does not allow (exit code 2).
     #[error("{}", .0.join("\n"))]

@@ -21,7 +21,7 @@ use super::features::ApiVersions;
 use super::log_context::LogContext;
 use super::native;
 use crate::clock;
-use known::{KNOWN, KnownProblem, UNSUPPORTED_MECHANISM, closed_without_error};
+use known::{KNOWN, KnownProblem, ProblemDetail, UNSUPPORTED_MECHANISM, closed_without_error};
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
 const MAX_AGE: Duration = Duration::from_secs(45);
@@ -36,6 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a rejection must last before it is final: one of several brokers may be misconfigured.
 const REJECTION_TIME: Duration = Duration::from_secs(3);
+/// The property with the URL of the OIDC provider.
+const TOKEN_ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
 
 /// Why a connection fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +46,7 @@ pub struct ConnectionProblem {
     pub what: String,
     /// A broker was reached and rejected the connection: waiting does not help, and an outage does not look like this.
     pub refused: bool,
-    /// It is about the broker's certificate.
-    certificate: bool,
+    detail: ProblemDetail,
 }
 
 /// The last connection problem that a client reported.
@@ -189,7 +190,7 @@ pub fn connection_problem(
     config: &ClientConfig,
 ) -> Option<ConnectionProblem> {
     serve_events(client);
-    Some(with_certificate(client.context().problem.latest()?, config))
+    Some(with_detail(client.context().problem.latest()?, config))
 }
 
 /// The explanation of a failed connection, from the texts of error events and log lines of a client with these properties, the
@@ -201,21 +202,20 @@ pub fn explanation(texts: &[String], servers: &str, properties: &[(String, Strin
     }
     let mut config: ClientConfig = properties.iter().cloned().collect();
     config.set("bootstrap.servers", servers);
-    Some(with_certificate(problem.latest()?, &config).what)
+    Some(with_detail(problem.latest()?, &config).what)
 }
 
-/// When the broker's certificate is the reason, an extra connection finds out what is wrong with it.
-fn with_certificate(problem: ConnectionProblem, config: &ClientConfig) -> ConnectionProblem {
-    if !problem.certificate {
-        return problem;
-    }
-    match native::certificate_rejection(config, CERTIFICATE_WAIT) {
-        Some(reason) => ConnectionProblem {
-            what: format!("the broker's certificate is not accepted: {}", without_thread(&reason)),
-            ..problem
-        },
-        None => problem,
-    }
+/// The problem with what its text does not contain. An extra connection finds out what is wrong with the broker's certificate.
+fn with_detail(problem: ConnectionProblem, config: &ClientConfig) -> ConnectionProblem {
+    let what = match problem.detail {
+        ProblemDetail::Nothing => None,
+        ProblemDetail::BrokerCertificate => native::certificate_rejection(config, CERTIFICATE_WAIT)
+            .map(|reason| format!("the broker's certificate is not accepted: {}", without_thread(&reason))),
+        ProblemDetail::TokenEndpoint => {
+            config.get(TOKEN_ENDPOINT).map(|endpoint| format!("{endpoint}: {}", problem.what))
+        }
+    };
+    ConnectionProblem { what: what.unwrap_or(problem.what), ..problem }
 }
 
 /// Serves the client's events, so that its context receives errors and log lines: they are queued until the next poll.
@@ -239,7 +239,7 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
         return is_listed.then(|| ConnectionProblem {
             what: format!("the broker does not offer this SASL mechanism: {reason}; {UNSUPPORTED_MECHANISM}"),
             refused: true,
-            certificate: false,
+            detail: ProblemDetail::Nothing,
         });
     }
     // A missing response is not a rejection.
@@ -247,14 +247,13 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
         return None;
     }
     if let Some(known) = KNOWN.iter().find(|known| known.is_in(&text)) {
-        let KnownProblem { refused, certificate, what, .. } = known;
-        let (refused, certificate) = (*refused, *certificate);
-        return Some(ConnectionProblem { what: format!("{what} ({reason})"), refused, certificate });
+        let KnownProblem { refused, detail, what, .. } = *known;
+        return Some(ConnectionProblem { what: format!("{what} ({reason})"), refused, detail });
     }
     closed_without_error(&text).map(|what| ConnectionProblem {
         what: format!("{what} ({reason})"),
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
     })
 }
 

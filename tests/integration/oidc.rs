@@ -2,6 +2,7 @@
 //! refreshed, and a token that cannot be acquired or is rejected is reported with the reason.
 
 mod assertion;
+mod https;
 mod keycloak;
 
 use std::process::{Command, Output};
@@ -54,6 +55,36 @@ fn wait_reported(running: &Running, words: &[&str]) -> String {
     assert!(page.starts_with("HTTP/1.1 503"), "{page}");
     println!("{}", page.lines().last().unwrap_or_default());
     page
+}
+
+/// The start ends with code 3, and `/readyz` and the last line have these words.
+fn assert_start_ends(name: &str, properties: &Properties, words: &[&str]) {
+    let pipe = Pipe::new(&shared().kafka, name, 1);
+    let began = monotonic();
+    let running = with(pipe.sidecar("a"), properties).start();
+    wait_reported(&running, words);
+    assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
+    println!("{name}: ended after {:?}", began.elapsed());
+    let last = running.text().lines().last().unwrap_or_default().to_owned();
+    assert!(words.iter().all(|word| last.contains(word)), "{last}");
+}
+
+/// The errors of other commands have these words, and no secret.
+fn assert_commands_report(properties: &Properties, words: &[&str]) {
+    for arguments in [
+        ["audit", "--raw", "none", "--clean", "nothing", "--id", "key"].as_slice(),
+        &["generate", "--topic", "none"],
+        &["check", "--raw", "none", "--clean", "nothing", "--id", "key"],
+    ] {
+        let output = run(arguments, properties);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("{stderr}");
+        assert!(
+            !output.status.success() && words.iter().all(|word| stderr.contains(word)),
+            "{words:?}: {stderr}"
+        );
+        assert!(!stderr.contains("canary"), "{stderr}");
+    }
 }
 
 #[test]
@@ -112,24 +143,8 @@ fn a_rejected_client_secret_and_a_rejected_token_end_the_start_with_the_reason()
         ("wrong.audience", properties(&own, "elsewhere", SECRET), ["invalid_token", "audience"]),
     ];
     for (name, properties, words) in &cases {
-        let pipe = Pipe::new(&oidc.kafka, name, 1);
-        let began = monotonic();
-        let running = with(pipe.sidecar("a"), properties).start();
-        wait_reported(&running, words);
-        assert_eq!(running.wait(LIMIT).code(), Some(3), "{}", running.text());
-        println!("{name}: ended after {:?}", began.elapsed());
-        let last = running.text().lines().last().unwrap_or_default().to_owned();
-        assert!(words.iter().all(|word| last.contains(word)), "{last}");
-        for arguments in [
-            ["audit", "--raw", "none", "--clean", "nothing", "--id", "key"].as_slice(),
-            &["generate", "--topic", "none"],
-        ] {
-            let output = run(arguments, properties);
-            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-            println!("{stderr}");
-            assert!(words.iter().all(|word| stderr.contains(word)), "{words:?}: {stderr}");
-            assert!(!stderr.contains("canary"), "{stderr}");
-        }
+        assert_start_ends(name, properties, words);
+        assert_commands_report(properties, words);
     }
 }
 

@@ -11,6 +11,7 @@
 #![allow(missing_docs, reason = "tests have no published docs")]
 
 pub mod admin;
+pub mod certificates;
 pub mod chain;
 pub mod child;
 pub mod instance;

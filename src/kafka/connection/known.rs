@@ -1,13 +1,22 @@
 //! The connection problems that are recognised by their texts, with the action to take.
 
+/// What the text of the client does not contain, and is added to the explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProblemDetail {
+    Nothing,
+    /// Why the broker's certificate is not accepted.
+    BrokerCertificate,
+    /// The URL of the token endpoint.
+    TokenEndpoint,
+}
+
 /// A problem that is recognised by its text.
 pub struct KnownProblem {
     /// One of these, in lower case, is in the text.
     pub phrases: &'static [&'static str],
     /// The broker was reached and rejected the connection.
     pub refused: bool,
-    /// It is about the broker's certificate.
-    pub certificate: bool,
+    pub detail: ProblemDetail,
     pub what: &'static str,
 }
 
@@ -17,11 +26,11 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 11] = [
+pub const KNOWN: [KnownProblem; 12] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
-        certificate: true,
+        detail: ProblemDetail::BrokerCertificate,
         what: "the broker's certificate is not accepted; check ssl.ca.location, that it has not expired, and that it names \
                the host",
     },
@@ -34,22 +43,30 @@ pub const KNOWN: [KnownProblem; 11] = [
             "ssl authentication might be required",
         ],
         refused: true,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "the broker does not accept this client's certificate; set ssl.certificate.location and ssl.key.location to \
                one that has not expired and is issued by an authority in the broker's truststore",
     },
     KnownProblem {
         phrases: &REJECTED_REQUESTS,
         refused: true,
-        certificate: false,
+        detail: ProblemDetail::TokenEndpoint,
         what: "the OIDC provider rejects the request for a token; correct sasl.oauthbearer.client.id and \
                sasl.oauthbearer.client.secret (or the file of sasl.oauthbearer.client.secret.file), the key and claims of \
                the assertion, or sasl.oauthbearer.scope, or allow the grant for this client at the provider",
     },
     KnownProblem {
+        phrases: &PROVIDER_CERTIFICATE,
+        refused: true,
+        detail: ProblemDetail::TokenEndpoint,
+        what: "the certificate of the OIDC provider is not accepted; set https.ca.location to the file with the certificate \
+               of the authority that issued it, and check that it has not expired and names the host in \
+               sasl.oauthbearer.token.endpoint.url",
+    },
+    KnownProblem {
         phrases: &["no aws credentials"],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "there is no token for Amazon MSK",
     },
     KnownProblem {
@@ -59,7 +76,7 @@ pub const KNOWN: [KnownProblem; 11] = [
             "failed to retrieve jwt token",
         ],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::TokenEndpoint,
         what: "there is no token, because the OIDC provider returned none; check that it runs, and that \
                sasl.oauthbearer.token.endpoint.url is correct and can be reached from here (https.ca.location for its \
                certificate)",
@@ -67,14 +84,14 @@ pub const KNOWN: [KnownProblem; 11] = [
     KnownProblem {
         phrases: &["invalid_token", "sasl oauthbearer authentication failed"],
         refused: true,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "the broker does not accept the token; check that issuer, audience and scope of the token are those that the \
                broker requires (sasl.oauthbearer.scope, and the client at the provider), and that the clocks agree",
     },
     KnownProblem {
         phrases: &["kerberos ticket refresh", "gssapi", "sasl handshake failed (st"],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "Kerberos authentication fails; check sasl.kerberos.principal and sasl.kerberos.keytab, that \
                sasl.kerberos.service.name and the host name of the broker are its principal, the KDC in krb5.conf, and that \
                the clocks agree",
@@ -82,7 +99,7 @@ pub const KNOWN: [KnownProblem; 11] = [
     KnownProblem {
         phrases: &["sasl authentication error", "sasl authentication failure", "failed to initialize sasl"],
         refused: true,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "the broker does not accept the user or password; correct sasl.username and sasl.password (or the file of \
                sasl.password.file), or create the user for this mechanism on the broker",
     },
@@ -93,20 +110,20 @@ pub const KNOWN: [KnownProblem; 11] = [
             "record layer failure",
         ],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "security.protocol requires TLS, but this port does not seem to use TLS; if the broker is up, correct the \
                port in kafka.bootstrap_servers, or security.protocol",
     },
     KnownProblem {
         phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: REQUIRES_TLS,
     },
     KnownProblem {
         phrases: &["failed to resolve"],
         refused: false,
-        certificate: false,
+        detail: ProblemDetail::Nothing,
         what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
                advertised.listeners, or the name service",
     },
@@ -117,6 +134,15 @@ pub const REQUIRES_TLS: &str = "this port seems to require TLS, but security.pro
     set security.protocol to ssl or sasl_ssl, or correct the port in kafka.bootstrap_servers";
 const REQUIRES_SASL: &str = "this port seems to require SASL, but security.protocol does not use it; if the broker is up, \
     set security.protocol and sasl.mechanism, or correct the port in kafka.bootstrap_servers";
+
+/// The errors of libcurl about the certificate of a server, and about the file with the trusted ones.
+const PROVIDER_CERTIFICATE: [&str; 5] = [
+    "ssl certificate problem",
+    "ssl: no alternative certificate subject name",
+    "ssl: certificate subject name",
+    "error setting certificate",
+    "error adding trust anchors",
+];
 
 /// The errors of a token endpoint about the request, RFC 6749 section 5.2. They are in the body of the response.
 const REJECTED_REQUESTS: [&str; 6] = [

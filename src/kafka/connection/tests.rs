@@ -36,6 +36,10 @@ fn a_rejection_is_distinguished_from_a_closed_connection() {
             Some(true),
         ),
         ("Failed to acquire SASL OAUTHBEARER token: Empty reply from server", Some(false)),
+        (
+            "Failed to acquire SASL OAUTHBEARER token: SSL certificate problem: unable to get local issuer certificate",
+            Some(true),
+        ),
         (r#"sasl_ssl://b:1/1: SASL authentication error: {"status":"invalid_token"}"#, Some(true)),
         ("Kerberos ticket refresh failed: kinit -t k -k p: exited with code 1", Some(false)),
     ] {
@@ -64,6 +68,11 @@ fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     let closed = "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)";
     assert_eq!(explained(&[closed, "x"]), Some(format!("{REQUIRES_TLS} ({closed})")));
     assert!(explained(&[rejected, closed]).unwrap().ends_with(&format!("({rejected})")));
+    let untrusted =
+        "Failed to acquire SASL OAUTHBEARER token: SSL certificate problem: certificate has expired";
+    let endpoint = [(TOKEN_ENDPOINT.to_owned(), "https://idp/token".to_owned())];
+    let what = explanation(&[untrusted.to_owned()], "b:1", &endpoint).unwrap();
+    assert!(what.starts_with("https://idp/token: ") && what.contains("https.ca.location"), "{what}");
     assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
 }
 

@@ -144,7 +144,7 @@ fn await_topics(
             Err(CheckError::Rejected(what))
                 if rejected_since.get_or_insert_with(clock::monotonic).elapsed() < REJECTED =>
             {
-                format!("the broker rejects the connection: {what}")
+                format!("the connection is rejected: {what}")
             }
             Err(failed) => return Err(failed.into()),
         };

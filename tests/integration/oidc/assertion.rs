@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -17,6 +16,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::keycloak::{SECRET, endpoint, shared};
 use super::{LIMIT, properties, with};
 use crate::support::Pipe;
+use crate::support::certificates::openssl;
 use crate::support::ports::free_port;
 
 const GRANT: &str = "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -136,10 +136,4 @@ fn token(keycloak: u16) -> String {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer.split_once("\r\n\r\n").expect("a response").1.to_owned()
-}
-
-fn openssl(dir: &Path, arguments: &[&str]) {
-    let output =
-        Command::new("openssl").args(arguments).current_dir(dir).output().expect("openssl is installed");
-    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,8 +1,8 @@
-//! A Keycloak with one realm, and a broker that accepts its tokens.
+//! A Keycloak with one realm, which also serves TLS, and a broker that accepts its tokens.
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::server::start_serving;
+use crate::support::certificates::{issue, make_authorities};
 use crate::support::kafka::JVM;
 use crate::support::ports::free_port;
 use crate::support::{Kafka, Running, child};
@@ -31,7 +32,9 @@ pub struct Oidc {
     /// Port of the listener that requires a token.
     pub listener: u16,
     pub keycloak: Running,
-    _dir: tempfile::TempDir,
+    /// Port of the Keycloak with TLS. The certificate is issued by the authority `ca`, for 127.0.0.1.
+    pub tls: u16,
+    dir: tempfile::TempDir,
 }
 
 pub fn shared() -> &'static Oidc {
@@ -42,16 +45,28 @@ pub fn shared() -> &'static Oidc {
 impl Oidc {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let keycloak = start_keycloak(dir.path());
-        let listener = free_port();
+        make_authorities(dir.path());
+        issue(dir.path(), "keycloak", "subjectAltName=IP:127.0.0.1", None);
+        let (tls, listener) = (free_port(), free_port());
+        let keycloak = start_keycloak(dir.path(), tls);
         let keys = format!("http://127.0.0.1:{}/realms/dedupd/protocol/openid-connect/certs", keycloak.port);
         let kafka = start_broker(listener, &keys);
-        Self { kafka, listener, keycloak, _dir: dir }
+        Self { kafka, listener, keycloak, tls, dir }
     }
 
     /// `host:port` of the listener that requires a token.
     pub fn bootstrap(&self) -> String {
         format!("127.0.0.1:{}", self.listener)
+    }
+
+    /// The file with the certificate of an authority.
+    pub fn authority(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.pem"))
+    }
+
+    /// The token endpoint with TLS, at this name of the host.
+    pub fn tls_endpoint(&self, host: &str) -> String {
+        format!("https://{host}:{}{TOKEN_PATH}", self.tls)
     }
 }
 
@@ -75,7 +90,7 @@ pub fn properties(endpoint: &str, client: &str, secret: &str) -> Vec<(String, St
 }
 
 /// Starts Keycloak from a copy, because it writes to its own directory.
-fn start_keycloak(dir: &Path) -> Running {
+fn start_keycloak(dir: &Path, tls: u16) -> Running {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".integration/keycloak");
     assert!(installed.is_dir(), "no Keycloak in {}: run scripts/setup integration", installed.display());
     let home = dir.join("keycloak");
@@ -92,6 +107,10 @@ fn start_keycloak(dir: &Path) -> Running {
     let port = free_port();
     let mut command = child::tied(home.join("bin/kc.sh"));
     command.args(["start-dev", "--import-realm", "--http-host=127.0.0.1", &format!("--http-port={port}")]);
+    let file = |name: &str| dir.join(name).display().to_string();
+    command.arg(format!("--https-port={tls}"));
+    command.arg(format!("--https-certificate-file={}", file("keycloak.crt")));
+    command.arg(format!("--https-certificate-key-file={}", file("keycloak.key")));
     command.env("JAVA_OPTS_APPEND", "-XX:TieredStopAtLevel=1 -Xmx512m -Djava.net.preferIPv4Stack=true");
     start_serving(command, port, dir.join("keycloak.log"), "/realms/dedupd", START_LIMIT)
 }
