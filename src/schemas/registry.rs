@@ -19,6 +19,15 @@ const RESPONSE_MAX: u64 = 16 << 20;
 /// Most schemas that one schema may refer to.
 const REFERENCES_MAX: usize = 1_000;
 
+/// The alerts of a server that does not accept the certificate of the client.
+const CLIENT_REJECTED: [&str; 5] = [
+    "alert certificate",
+    "alert bad certificate",
+    "alert unknown ca",
+    "alert unsupported certificate",
+    "alert handshake failure",
+];
+
 /// A schema as the registry stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaText {
@@ -36,6 +45,25 @@ enum Authorization {
     Open,
     Basic { username: String, password_file: PathBuf },
     Bearer { token_file: PathBuf },
+}
+
+impl Authorization {
+    /// What to do when the registry rejects it, as the end of a message.
+    fn advice(&self) -> String {
+        match self {
+            Self::Open => {
+                "; set schemas.username and schemas.password_file, or schemas.token_file".to_owned()
+            }
+            Self::Basic { username, password_file } => format!(
+                "; correct the password of {username} in {} (schemas.password_file), or its rights",
+                password_file.display()
+            ),
+            Self::Bearer { token_file } => format!(
+                "; write a valid token to {} (schemas.token_file), or correct its rights",
+                token_file.display()
+            ),
+        }
+    }
 }
 
 /// A registry. Its requests block.
@@ -120,19 +148,21 @@ impl Registry {
         if let Some(authorization) = self.authorization()? {
             request = request.header("Authorization", authorization);
         }
-        let mut response = request.call().map_err(|error| format!("GET {url}: {error}"))?;
+        let failed = |error: ureq::Error| format!("GET {url}: {}", explained(&error.to_string()));
+        let mut response = request.call().map_err(failed)?;
         let status = response.status();
-        let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string();
-        let body = body.map_err(|error| format!("GET {url}: {error}"))?;
+        let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string().map_err(failed)?;
         let parsed: Option<Value> = serde_json::from_str(&body).ok();
         if status.is_success() {
             return parsed.ok_or_else(|| format!("GET {url}: the response is not JSON"));
         }
         let message = parsed.as_ref().and_then(|it| it.get("message")).and_then(Value::as_str);
-        Err(match message {
-            Some(message) => format!("GET {url}: {status}: {message}"),
-            None => format!("GET {url}: {status}"),
-        })
+        let message = message.map(|it| format!(": {it}")).unwrap_or_default();
+        let advice = match status.as_u16() {
+            401 | 403 => self.access.advice(),
+            _ => String::new(),
+        };
+        Err(format!("GET {url}: {status}{message}{advice}"))
     }
 
     fn authorization(&self) -> Result<Option<String>, String> {
@@ -147,6 +177,20 @@ impl Registry {
             }
         })
     }
+}
+
+/// The text of a failed request, with the action where it is about certificates.
+fn explained(error: &str) -> String {
+    let advice = if error.contains("certificate verify failed") {
+        "; the certificate of the registry is not accepted: set schemas.ca_file to the file with the certificate of the \
+         authority that issued it, and check that it has not expired and names the host in schemas.registry"
+    } else if CLIENT_REJECTED.iter().any(|alert| error.contains(alert)) {
+        "; the registry does not accept the certificate of this client: set schemas.certificate_file and \
+         schemas.private_key_file to one that has not expired and is issued by an authority that the registry trusts"
+    } else {
+        ""
+    };
+    format!("{error}{advice}")
 }
 
 fn file(key: &str, path: &Path) -> Result<Vec<u8>, String> {

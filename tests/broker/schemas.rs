@@ -120,6 +120,36 @@ fn secrets_of_the_registry_are_read_for_each_request() {
 }
 
 #[test]
+fn a_renewed_bearer_token_is_used_without_a_restart() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-token", 2);
+    let registry = StubRegistry::start();
+    registry.avro(1, V1);
+    registry.avro(2, V1);
+    registry.require("Bearer canary-1");
+    let token = pipe.dir.path().join("token");
+    std::fs::write(&token, "canary-1\n").unwrap();
+    let sidecar = sidecar(&pipe, &registry).with("DEDUPD_SCHEMAS__TOKEN_FILE", token.to_str().unwrap());
+    let running = sidecar.start();
+    pipe.kafka.send(&pipe.raw, &[v1(0, 1, "a"), v1(0, 1, "a")]);
+    wait_for(&pipe, [1, 0], &running);
+    // The token expires. A schema that is known is not fetched again.
+    registry.require("Bearer canary-2");
+    pipe.kafka.send(&pipe.raw, &[v1(0, 2, "b"), v1(0, 2, "a"), v1(1, 1, "c")]);
+    wait_for(&pipe, [1, 1], &running);
+    let words = ["needs schema 2: GET", "401 Unauthorized: the token is not accepted", "schemas.token_file"];
+    wait_until(&format!("{words:?}, see {}", running.log.display()), LIMIT, || {
+        let page = running.get("/readyz")?;
+        words.iter().all(|word| page.contains(word)).then_some(())
+    });
+    std::fs::write(&token, "canary-2\n").unwrap();
+    wait_for(&pipe, [2, 1], &running);
+    running.wait_ready(LIMIT);
+    sidecar.audit().unwrap();
+    let shown = [running.text(), running.get("/config").unwrap(), running.get("/").unwrap()];
+    assert!(!shown.iter().any(|text| text.contains("canary")), "a token is shown");
+}
+
+#[test]
 fn rekey_waits_for_a_schema_in_one_partition_only() {
     let kafka = shared_kafka();
     let (from, to) = ("schemas.rekey.from", "schemas.rekey.to");

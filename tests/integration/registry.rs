@@ -1,5 +1,7 @@
 //! Ids in records of a schema registry: Apicurio Registry with its Confluent API, and a real Apache Kafka.
 
+mod tls;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,11 +27,17 @@ struct Registry {
 
 impl Registry {
     fn start(port: u16, dir: &std::path::Path) -> Self {
+        Self::start_with(port, dir, &[])
+    }
+
+    /// With further properties of Quarkus.
+    fn start_with(port: u16, dir: &std::path::Path, properties: &[(&str, &str)]) -> Self {
         let jar = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join(".integration/registry/apicurio-registry-app-2.6.13.Final-runner.jar");
         assert!(jar.exists(), "{} is missing; run scripts/setup integration", jar.display());
         let mut command = child::tied("java");
         command.arg(format!("-Dquarkus.http.port={port}")).arg("-Dquarkus.http.host=127.0.0.1");
+        command.args(properties.iter().map(|(name, value)| format!("-D{name}={value}")));
         command.args(["-Xmx256m", "-jar"]).arg(jar).current_dir(dir);
         let running = Running::start(command, port, dir.join("registry.log"));
         wait_until("the registry", LIMIT, || {

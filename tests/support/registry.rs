@@ -10,26 +10,34 @@ use serde_json::{Value, json};
 /// Status, and body by path.
 type Pages = Arc<Mutex<BTreeMap<String, (u16, Value)>>>;
 
-/// The registry. Its thread ends with the process.
+/// The registry. Clones share it. Its thread ends with the process.
+#[derive(Clone)]
 pub struct StubRegistry {
     pub port: u16,
     pages: Pages,
     /// The headers `Authorization` that it received.
     pub authorized: Arc<Mutex<Vec<String>>>,
+    required: Arc<Mutex<Option<String>>>,
 }
 
 impl StubRegistry {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (pages, authorized) = (Pages::default(), Arc::default());
-        let shared = (Arc::clone(&pages), Arc::clone(&authorized));
+        let registry =
+            Self { port, pages: Pages::default(), authorized: Arc::default(), required: Arc::default() };
+        let shared = registry.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                answer(&stream, &shared.0, &shared.1);
+                shared.answer(&stream);
             }
         });
-        Self { port, pages, authorized }
+        registry
+    }
+
+    /// From now on rejects requests without this header `Authorization`.
+    pub fn require(&self, authorization: &str) {
+        *self.required.lock().unwrap() = Some(authorization.to_owned());
     }
 
     pub fn url(&self) -> String {
@@ -45,25 +53,32 @@ impl StubRegistry {
     pub fn avro(&self, id: u32, schema: &str) {
         self.set(&format!("schemas/ids/{id}"), 200, json!({ "schema": schema }));
     }
-}
 
-fn answer(mut stream: &TcpStream, pages: &Pages, authorized: &Mutex<Vec<String>>) {
-    let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
-    let Some(path) = lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)) else { return };
-    for line in lines {
-        if let Some((name, value)) = line.split_once(": ")
-            && name.eq_ignore_ascii_case("authorization")
-        {
-            authorized.lock().unwrap().push(value.to_owned());
-        }
+    fn answer(&self, mut stream: &TcpStream) {
+        let mut lines =
+            BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+        let Some(path) = lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)) else {
+            return;
+        };
+        let authorization = lines.filter_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("authorization").then(|| value.to_owned())
+        });
+        let authorization = authorization.last();
+        self.authorized.lock().unwrap().extend(authorization.clone());
+        let required = self.required.lock().unwrap().clone();
+        let (status, body) = if required.is_some() && required != authorization {
+            (401, json!({ "error_code": 401, "message": "the token is not accepted" }))
+        } else {
+            let missing = (404, json!({ "error_code": 40403, "message": "Schema not found" }));
+            self.pages.lock().unwrap().get(&path).cloned().unwrap_or(missing)
+        };
+        let body = body.to_string();
+        write!(
+            stream,
+            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .ok();
     }
-    let missing = (404, json!({ "error_code": 40403, "message": "Schema not found" }));
-    let (status, body) = pages.lock().unwrap().get(&path).cloned().unwrap_or(missing);
-    let body = body.to_string();
-    write!(
-        stream,
-        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .ok();
 }
