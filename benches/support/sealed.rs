@@ -1,4 +1,4 @@
-//! A window whose newest tenth is in the exact index, and whose older identities are in sealed slices, as a contestant.
+//! A window whose newest slice is in the exact index, and whose older identities are in sealed slices, as a contestant.
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -19,9 +19,6 @@ use super::contest::{Contestant, TRANSACTION};
 use super::ledger::Ledger;
 use super::ours::Stored;
 
-/// Slices in a full window, one of them open.
-const SLICES: u64 = 10;
-
 pub struct Sealed {
     name: &'static str,
     window: Window,
@@ -32,13 +29,17 @@ pub struct Sealed {
     end_of_slices: Offset,
     keys: Vec<IndexKey>,
     ids: u64,
+    /// Sealed slices in a full window.
+    count: u64,
     /// Records of a slice.
     records: u64,
 }
 
 impl Sealed {
-    pub fn below(dir: &Path, name: &'static str, ids: u64, records: u64) -> Self {
-        let records = records / SLICES;
+    /// A full window of `ids` has `count` sealed slices, and one more is open. `records` is the number of records, including
+    /// duplicates, in a window.
+    pub fn below(dir: &Path, name: &'static str, ids: u64, records: u64, count: u64) -> Self {
+        let records = records / count;
         // A slice is sealed after the transaction in which it ends. Until then its identities are in the index.
         let limits = WindowLimits {
             exact: Duration::from_millis(records + 2 * TRANSACTION),
@@ -47,7 +48,7 @@ impl Sealed {
             bloom: None,
         };
         let mut window = Window::new(limits);
-        window.reserve(ids / SLICES + ids / SLICES / 64);
+        window.reserve(ids / count + ids / count / 64);
         Self {
             name,
             window,
@@ -58,6 +59,7 @@ impl Sealed {
             end_of_slices: 0,
             keys: Vec::with_capacity(CHUNK),
             ids,
+            count,
             records,
         }
     }
@@ -87,7 +89,7 @@ impl Sealed {
         let partitions = vec![SlicePartition { partition: 0, first: covered.start, next: covered.end }];
         let coverage =
             SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, time_ms: (0, 0), partitions };
-        let builder = SliceBuilder::new(coverage, self.ids / SLICES).unwrap();
+        let builder = SliceBuilder::new(coverage, self.ids / self.count).unwrap();
         let path = self.path(covered.start);
         let file = OpenOptions::new().create_new(true).write(true).open(&path).unwrap();
         let store = &self.ledger.store;
@@ -114,7 +116,7 @@ impl Sealed {
         self.slices.push_back(StoredSlice::open(&path).unwrap());
         self.end_of_slices = covered.end;
         self.ledger.expire(covered.end);
-        if self.slices.len() as u64 >= SLICES {
+        if self.slices.len() as u64 > self.count {
             let oldest = self.slices.pop_front().unwrap();
             fs::remove_file(self.path(oldest.slice().footer().owners.partitions()[0].first)).unwrap();
         }
@@ -135,6 +137,9 @@ impl Contestant for Sealed {
         for chunk in records.chunks(CHUNK) {
             self.keys.clear();
             self.keys.extend(chunk.iter().map(|identity| self.window.key(*identity)));
+            for key in &self.keys {
+                self.slices.iter().for_each(|slice| slice.slice().prefetch(key));
+            }
             for key in &self.keys {
                 self.window.observe(Some(1_700_000_000_000 + self.at.cast_signed()), i64::MAX);
                 match self.window.verdict(self.at, key, &self.ledger).unwrap() {

@@ -46,6 +46,12 @@ impl Slice {
         &self.footer
     }
 
+    /// Prefetches what [`Slice::may_contain`] reads.
+    #[inline]
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.filter.prefetch(key.position.first);
+    }
+
     /// Whether the slice may contain the identity: always for one that it contains, for 1 of 65,536 others.
     #[must_use]
     #[inline]
