@@ -32,8 +32,8 @@ pub(super) struct Ownership {
 }
 
 impl Ownership {
-    /// Evaluates a view of the group, to which all `partitions` should be assigned. Returns how many partitions were
-    /// unassigned before and are assigned now.
+    /// Evaluates a view of the group, to which all `partitions` should be assigned. Returns how many partitions are
+    /// assigned again after a rebalance was forced for unassigned ones.
     pub(super) fn observe(&mut self, group: &GroupView, partitions: usize, now: Duration) -> usize {
         if group.state == GroupState::Rebalancing {
             // The assignment is unknown until the rebalance ends.
@@ -45,10 +45,12 @@ impl Ownership {
         for partition in (0..partitions).filter(|it| !is_assigned(it)) {
             self.since.insert(partition, earlier.remove(&partition).unwrap_or(now));
         }
+        // Without a forced rebalance, the group was only joined.
+        let resolved = if self.forced.is_some() { earlier.len() } else { 0 };
         if self.since.is_empty() {
             self.forced = None;
         }
-        earlier.len()
+        resolved
     }
 
     /// The number of unassigned partitions.
@@ -131,8 +133,12 @@ mod tests {
         // During a rebalance the assignment is unknown.
         ownership.observe(&group(GroupState::Rebalancing, &[("a", &[]), ("b", &[])]), 4, SECOND(2));
         assert_eq!(ownership.unassigned(), 2);
-        assert_eq!(ownership.observe(&group(GroupState::Stable, &[("a", &[0, 1, 2, 3])]), 4, SECOND(3)), 2);
+        let whole = group(GroupState::Stable, &[("a", &[0, 1, 2, 3])]);
+        assert_eq!(ownership.observe(&whole, 4, SECOND(3)), 0, "no rebalance was forced");
         assert_eq!(ownership.unassigned(), 0);
+        ownership.observe(&halves(), 4, SECOND(3));
+        ownership.note_forced(SECOND(3));
+        assert_eq!(ownership.observe(&whole, 4, SECOND(4)), 2);
         ownership.observe(&GroupView::default(), 4, SECOND(4));
         assert_eq!(ownership.unassigned(), 4);
     }
