@@ -9,7 +9,7 @@ use xorf::{BinaryFuse16, Filter as _};
 use crate::dedupe::format::{ShardEntry, SliceError};
 use crate::dedupe::window::prefetch::prefetch;
 
-/// Identities of a shard, on average: building one needs about 40 MB.
+/// Identities of a shard, on average: building one needs about 35 MB beside the identities.
 const SHARD_IDS: u64 = 1 << 20;
 /// Bytes of an encoded shard before its fingerprints: seed (8), length of a segment (4), number of starting places (4).
 const DESCRIPTOR_BYTES: usize = 16;
