@@ -126,10 +126,10 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
             Ours::with_filters(name, ids, records, RATE, stored())
         }),
         filled("dedupd, 1/10 exact, 10 sealed slices; its store", ROUND, 2, move |name| {
-            Sealed::below(dir, name, ids, records, 10)
+            Sealed::window(dir, name, ids, records, 10)
         }),
         filled("dedupd, 1/3 exact, 3 sealed slices; its store", ROUND, 2, move |name| {
-            Sealed::below(dir, name, ids, records, 3)
+            Sealed::window(dir, name, ids, records, 3)
         }),
         filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
         filled("hashbrown with its own hasher, and a queue", ROUND, 1, move |name| foldhash(name, ids)),

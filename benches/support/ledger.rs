@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners};
+use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, IndexKey, Offset, Owners};
 
 /// Identities per stored block.
 const BLOCK_IDS: u64 = 4_000;
@@ -13,6 +13,12 @@ const BLOCK_IDS: u64 = 4_000;
 pub trait Ledger: Owners<Error: std::fmt::Debug> {
     fn append(&mut self, owners: &[(Offset, Identity)]);
     fn expire(&mut self, first: Offset);
+    /// Prefetches what [`Ledger::is_sealed`] reads.
+    fn prefetch(&self, _key: &IndexKey) {}
+    /// Whether an identity that the window does not contain is in a sealed slice.
+    fn is_sealed(&self, _key: &IndexKey) -> bool {
+        false
+    }
     /// Bytes on disk; `None` in memory.
     fn disk_bytes(&self) -> Option<u64> {
         None

@@ -18,7 +18,7 @@ const START_MS: i64 = 1_700_000_000_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_mins(1);
 /// Maximum number of identities per block in the state topic.
-const BLOCK_IDS: usize = 4_000;
+pub const BLOCK_IDS: usize = 4_000;
 
 /// A window, used as in the pipeline.
 pub struct Ours<L> {
@@ -57,6 +57,20 @@ impl<L: Ledger> Ours<L> {
         Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
     }
 
+    /// A window whose newest identities, one part in `parts`, are in the exact part, for as long as `held` records arrive. The ledger
+    /// has the others in sealed slices.
+    pub fn sealed(name: &'static str, ids: u64, parts: u64, held: u64, ledger: L) -> Self {
+        let limits = WindowLimits {
+            exact: Duration::from_millis(held),
+            max_ids: u64::MAX,
+            time: TimeSource::Record,
+            bloom: None,
+        };
+        let mut window = Window::new(limits);
+        window.reserve(ids / parts + ids / parts / 64);
+        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
+    }
+
     fn commit(&mut self) {
         let covered = self.window.next()..self.at;
         for block in self.window.blocks(HashKind::Xxh3, 0.into(), covered, BLOCK_IDS) {
@@ -83,9 +97,11 @@ impl<L: Ledger> Contestant for Ours<L> {
         for chunk in records.chunks(CHUNK) {
             self.keys.clear();
             self.keys.extend(chunk.iter().map(|identity| self.window.key(*identity)));
+            self.keys.iter().for_each(|key| self.ledger.prefetch(key));
             for key in &self.keys {
                 self.window.observe(Some(START_MS + self.at.cast_signed()), i64::MAX);
                 match self.window.verdict(self.at, key, &self.ledger).unwrap() {
+                    Verdict::New if self.ledger.is_sealed(key) => dropped += 1,
                     Verdict::New | Verdict::Retry => self.window.admit(self.at, key),
                     Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
                 }

@@ -8,9 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::dedupe::{
-    Coordinates, Identity, IndexKey, PAGE_BYTES, Slice, SliceBuilder, SliceError, SliceFooter,
-};
+use crate::dedupe::{Coordinates, Identity, IndexKey, Slice, SliceBuilder, SliceError};
 use crate::ports::StoreError;
 
 /// Receives the owners of a slice.
@@ -53,10 +51,11 @@ impl StoredSlice {
     /// Opens a slice file: reads and verifies its footer and its filter, not its pages.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let path_text = path.display().to_string();
-        let file =
-            File::open(path).map_err(|e| StoreError::Io(format!("open the slice file {path_text}: {e}")))?;
-        let reader = PartReader { file: &file, path: &path_text };
-        let slice = reader.slice()?;
+        let unreadable = |e| StoreError::Io(format!("open the slice file {path_text}: {e}"));
+        let file = File::open(path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        let damaged = |e| damaged(&path_text, &e);
+        let slice = Slice::read(length, |at, bytes| read(&file, &path_text, at, bytes), damaged)?;
         Ok(Self { slice, file, path: path_text })
     }
 
@@ -68,60 +67,15 @@ impl StoredSlice {
 
     /// The owners of an identity. Reads the page in which it can be, if the filter contains it.
     pub fn owners_of(&self, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        if !self.slice.may_contain(key) {
-            return Ok(Vec::new());
-        }
-        let reader = PartReader { file: &self.file, path: &self.path };
-        let mut owners = Vec::new();
-        for page in self.slice.pages_of(key) {
-            let mut bytes = [0; PAGE_BYTES];
-            reader.read((page * PAGE_BYTES) as u64, &mut bytes)?;
-            owners.extend(self.slice.owners_in(&bytes, key).map_err(|e| reader.damaged(&e))?);
-        }
-        Ok(owners)
+        let read = |at, bytes: &mut [u8]| read(&self.file, &self.path, at, bytes);
+        self.slice.owners_of(key, read, |e| damaged(&self.path, &e))
     }
 }
 
-/// Reads parts of a slice file.
-struct PartReader<'a> {
-    file: &'a File,
-    path: &'a str,
+fn read(file: &File, path: &str, at: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
+    file.read_exact_at(bytes, at).map_err(|e| StoreError::Io(format!("read the slice file {path}: {e}")))
 }
 
-impl PartReader<'_> {
-    fn slice(&self) -> Result<Slice, StoreError> {
-        let length = self.file.metadata().map_err(|e| self.unreadable(&e))?.len();
-        let short = || self.damaged(&SliceError::Truncated("the file"));
-        let mut end = [0; SliceFooter::END_BYTES];
-        self.read(length.checked_sub(end.len() as u64).ok_or_else(short)?, &mut end)?;
-        let footer = SliceFooter::length(&end).map_err(|e| self.damaged(&e))? + end.len();
-        let footer_at = length.checked_sub(footer as u64).ok_or_else(short)?;
-        let mut bytes = vec![0; footer];
-        self.read(footer_at, &mut bytes)?;
-        let mut slice = Slice::new(SliceFooter::decode(&bytes).map_err(|e| self.damaged(&e))?);
-        let mut at = (slice.footer().fences.len() * PAGE_BYTES) as u64;
-        for entry in slice.footer().shards.clone() {
-            let next = at + u64::from(entry.bytes);
-            if next > footer_at {
-                return Err(short());
-            }
-            bytes.resize(entry.bytes as usize, 0);
-            self.read(at, &mut bytes)?;
-            slice.push_shard(&bytes, entry).map_err(|e| self.damaged(&e))?;
-            at = next;
-        }
-        if at == footer_at { Ok(slice) } else { Err(short()) }
-    }
-
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
-        self.file.read_exact_at(bytes, at).map_err(|e| self.unreadable(&e))
-    }
-
-    fn unreadable(&self, cause: &io::Error) -> StoreError {
-        StoreError::Io(format!("read the slice file {}: {cause}", self.path))
-    }
-
-    fn damaged(&self, cause: &SliceError) -> StoreError {
-        StoreError::Corrupt(format!("slice file {}: {cause}", self.path))
-    }
+fn damaged(path: &str, cause: &SliceError) -> StoreError {
+    StoreError::Corrupt(format!("slice file {path}: {cause}"))
 }

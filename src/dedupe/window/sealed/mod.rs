@@ -19,7 +19,7 @@ use filter::SliceFilter;
 
 use super::index::IndexKey;
 use crate::dedupe::coordinates::Coordinates;
-use crate::dedupe::format::{ShardEntry, SliceError, SliceFooter, SlicePage};
+use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};
 
 /// A sealed slice.
 #[derive(Debug)]
@@ -29,15 +29,34 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// A slice with this footer, whose filter is empty until each shard of the footer is pushed.
-    #[must_use]
-    pub fn new(footer: SliceFooter) -> Self {
-        Self { footer, filter: SliceFilter::default() }
-    }
-
-    /// Verifies and adds the next shard of the filter.
-    pub fn push_shard(&mut self, bytes: &[u8], entry: ShardEntry) -> Result<(), SliceError> {
-        self.filter.push_encoded(bytes, entry)
+    /// Reads and verifies the footer and the filter of a file of this length, not its pages. `read` fills a buffer from a position of
+    /// the file; `damaged` makes its error of a damage.
+    pub fn read<E>(
+        length: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+        damaged: impl Fn(SliceError) -> E,
+    ) -> Result<Self, E> {
+        let short = || damaged(SliceError::Truncated("the file"));
+        let mut end = [0; SliceFooter::END_BYTES];
+        read(length.checked_sub(end.len() as u64).ok_or_else(short)?, &mut end)?;
+        let footer = SliceFooter::length(&end).map_err(&damaged)? + end.len();
+        let footer_at = length.checked_sub(footer as u64).ok_or_else(short)?;
+        let mut bytes = vec![0; footer];
+        read(footer_at, &mut bytes)?;
+        let footer = SliceFooter::decode(&bytes).map_err(&damaged)?;
+        let mut filter = SliceFilter::default();
+        let mut at = (footer.fences.len() * PAGE_BYTES) as u64;
+        for entry in &footer.shards {
+            let next = at + u64::from(entry.bytes);
+            if next > footer_at {
+                return Err(short());
+            }
+            bytes.resize(entry.bytes as usize, 0);
+            read(at, &mut bytes)?;
+            filter.push_encoded(&bytes, *entry).map_err(&damaged)?;
+            at = next;
+        }
+        if at == footer_at { Ok(Self { footer, filter }) } else { Err(short()) }
     }
 
     /// What the slice contains.
@@ -59,18 +78,35 @@ impl Slice {
         self.filter.contains(key.position.first)
     }
 
+    /// The owners of an identity. Reads the page in which it can be, if the filter contains it. `read` and `damaged` as in
+    /// [`Slice::read`].
+    pub fn owners_of<E>(
+        &self,
+        key: &IndexKey,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+        damaged: impl Fn(SliceError) -> E,
+    ) -> Result<Vec<Coordinates>, E> {
+        let mut owners = Vec::new();
+        if !self.may_contain(key) {
+            return Ok(owners);
+        }
+        for page in self.pages_of(key) {
+            let mut bytes = [0; PAGE_BYTES];
+            read((page * PAGE_BYTES) as u64, &mut bytes)?;
+            let page = SlicePage::parse(&bytes, &self.footer.owners).map_err(&damaged)?;
+            for owner in page.owners_of(key.identity) {
+                owners.push(owner.map_err(&damaged)?);
+            }
+        }
+        Ok(owners)
+    }
+
     /// The pages in which the identity can be: one, or more if equal positions fill the end of a page.
-    #[must_use]
-    pub fn pages_of(&self, key: &IndexKey) -> RangeInclusive<usize> {
+    fn pages_of(&self, key: &IndexKey) -> RangeInclusive<usize> {
         let (fences, position) = (&self.footer.fences, key.position.first);
         let last = fences.partition_point(|fence| *fence <= position).saturating_sub(1);
         let first = fences.partition_point(|fence| *fence < position).saturating_sub(1);
         first..=last
-    }
-
-    /// The owners of the identity in one of its pages.
-    pub fn owners_in(&self, page: &[u8], key: &IndexKey) -> Result<Vec<Coordinates>, SliceError> {
-        SlicePage::parse(page, &self.footer.owners)?.owners_of(key.identity).collect()
     }
 
     /// Bytes in memory: 2.3 per identity.

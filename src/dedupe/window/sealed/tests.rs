@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dedupe::coordinates::PartitionId;
-use crate::dedupe::format::{PAGE_BYTES, SlicePartition};
+use crate::dedupe::format::SlicePartition;
 use crate::dedupe::identity::{HashKind, Identity, KindId};
 
 type Owned = (Identity, Coordinates);
@@ -49,32 +49,22 @@ fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
     (file, slice)
 }
 
-/// Reads the parts of a file that are in memory.
-fn opened(file: &[u8]) -> Result<Slice, SliceError> {
-    let truncated = SliceError::Truncated("the file");
-    let end = file.last_chunk().ok_or_else(|| truncated.clone())?;
-    let footer = file.len().checked_sub(SliceFooter::length(end)? + SliceFooter::END_BYTES);
-    let footer = footer.ok_or_else(|| truncated.clone())?;
-    let mut slice = Slice::new(SliceFooter::decode(&file[footer..])?);
-    let entries = slice.footer().shards.clone();
-    let mut at = slice.footer().fences.len() * PAGE_BYTES;
-    for entry in &entries {
-        let bytes = file.get(at..at + entry.bytes as usize).ok_or_else(|| truncated.clone())?;
-        slice.push_shard(bytes, *entry)?;
-        at += bytes.len();
+/// Reads parts of a file in memory.
+fn reader(file: &[u8]) -> impl FnMut(u64, &mut [u8]) -> Result<(), SliceError> {
+    |at, bytes| {
+        let at = usize::try_from(at).unwrap();
+        let part = file.get(at..at + bytes.len()).ok_or(SliceError::Truncated("the file"))?;
+        bytes.copy_from_slice(part);
+        Ok(())
     }
-    if at == footer { Ok(slice) } else { Err(truncated) }
+}
+
+fn opened(file: &[u8]) -> Result<Slice, SliceError> {
+    Slice::read(file.len() as u64, reader(file), |damage| damage)
 }
 
 fn owners_of(file: &[u8], slice: &Slice, identity: Identity) -> Result<Vec<Coordinates>, SliceError> {
-    let key = IndexKey::at(identity);
-    let mut owners = Vec::new();
-    if slice.may_contain(&key) {
-        for page in slice.pages_of(&key) {
-            let bytes = file.get(page * PAGE_BYTES..(page + 1) * PAGE_BYTES).unwrap_or_default();
-            owners.extend(slice.owners_in(bytes, &key)?);
-        }
-    }
+    let mut owners = slice.owners_of(&IndexKey::at(identity), reader(file), |damage| damage)?;
     owners.sort_unstable();
     Ok(owners)
 }
