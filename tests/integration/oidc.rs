@@ -110,6 +110,15 @@ fn tokens_are_refreshed_and_connections_authenticated_again_during_a_run() {
     pipe.assert_exactly_once();
 }
 
+/// Records pass an instance with these properties; audit and check succeed with them.
+fn assert_deduplicates(pipe: &Pipe<'_>, properties: &Properties) {
+    let sidecar = with(pipe.sidecar("a"), properties);
+    pipe.through(2, &sidecar);
+    sidecar.audit().unwrap();
+    let topics = ["--raw", &pipe.raw, "--clean", &pipe.clean, "--id", "json:/id"];
+    assert_runs(&[&["check"], &topics[..]].concat(), properties);
+}
+
 #[test]
 fn every_command_authenticates() {
     let oidc = shared();
@@ -123,11 +132,7 @@ fn every_command_authenticates() {
     let rekeying = rekey.start();
     rekey.wait_done(&oidc.kafka, &["commands.source"]);
     assert_eq!(rekeying.stop(), Some(0), "{}", rekeying.text());
-    let sidecar = with(pipe.sidecar("a"), &properties);
-    pipe.through(2, &sidecar);
-    sidecar.audit().unwrap();
-    let topics = ["--raw", &pipe.raw, "--clean", &pipe.clean, "--id", "json:/id"];
-    assert_runs(&[&["check"], &topics[..]].concat(), &properties);
+    assert_deduplicates(&pipe, &properties);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A token endpoint with TLS, whose certificate a private authority issued.
 
 use super::keycloak::{SECRET, properties, shared};
-use super::{LIMIT, Properties, assert_commands_report, assert_runs, assert_start_ends, with};
+use super::{LIMIT, Properties, assert_commands_report, assert_deduplicates, assert_start_ends, with};
 use crate::support::Pipe;
 
 /// The properties with the endpoint at this name of the host, and the trusted authority.
@@ -17,12 +17,7 @@ fn through(host: &str, authority: Option<&str>) -> Properties {
 fn tokens_are_received_over_tls_with_the_authority_of_the_provider() {
     let oidc = shared();
     let pipe = Pipe::new(&oidc.kafka, "https", 2);
-    let properties = through("127.0.0.1", Some("ca"));
-    let sidecar = with(pipe.sidecar("a"), &properties);
-    pipe.through(2, &sidecar);
-    sidecar.audit().unwrap();
-    let topics = ["--raw", &pipe.raw, "--clean", &pipe.clean, "--id", "json:/id"];
-    assert_runs(&[&["check"], &topics[..]].concat(), &properties);
+    assert_deduplicates(&pipe, &through("127.0.0.1", Some("ca")));
 }
 
 /// `SSL_CERT_FILE` replaces the store of the operating system for OpenSSL.

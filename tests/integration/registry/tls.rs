@@ -35,10 +35,14 @@ fn assert_waits(pipe: &Pipe<'_>, sidecar: &Sidecar, words: &[&str]) {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-fn wait_total(pipe: &Pipe<'_>, expected: usize, running: &Running) {
+/// Starts an instance, waits until the clean topic has this number of records, and audits.
+fn assert_reads(pipe: &Pipe<'_>, sidecar: &Sidecar, expected: usize) {
+    let running = sidecar.start();
     wait_until(&format!("{expected} records, see {}", running.log.display()), LIMIT, || {
         (total(pipe) == expected).then_some(())
     });
+    sidecar.audit().unwrap();
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
 #[test]
@@ -67,19 +71,11 @@ fn schemas_are_read_over_tls_with_the_authority_of_the_registry() {
     assert_waits(&pipe, &with(&[]), &words);
     assert_waits(&pipe, &with(&[("DEDUPD_SCHEMAS__CA_FILE", &file("stranger.pem"))]), &words);
 
-    let sidecar = with(&[("DEDUPD_SCHEMAS__CA_FILE", &file("ca.pem"))]);
-    let running = sidecar.start();
-    wait_total(&pipe, 2, &running);
-    sidecar.audit().unwrap();
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_reads(&pipe, &with(&[("DEDUPD_SCHEMAS__CA_FILE", &file("ca.pem"))]), 2);
 
     // `SSL_CERT_FILE` replaces the store of the operating system for OpenSSL.
     pipe.kafka.send(&pipe.raw, &["b", "c"].map(order));
-    let sidecar = with(&[("SSL_CERT_FILE", &file("ca.pem"))]);
-    let running = sidecar.start();
-    wait_total(&pipe, 3, &running);
-    sidecar.audit().unwrap();
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_reads(&pipe, &with(&[("SSL_CERT_FILE", &file("ca.pem"))]), 3);
 }
 
 /// Serves the files of a directory as HTTP responses, to clients with a certificate of the authority `ca`.
@@ -117,9 +113,6 @@ fn a_registry_receives_the_certificate_of_the_client() {
         ("DEDUPD_SCHEMAS__CERTIFICATE_FILE", certificate.as_path()),
         ("DEDUPD_SCHEMAS__PRIVATE_KEY_FILE", key.as_path()),
     ];
-    let sidecar = sidecar(&pipe, &url, &own);
-    let running = sidecar.start();
-    wait_total(&pipe, 2, &running);
-    sidecar.audit().unwrap();
+    assert_reads(&pipe, &sidecar(&pipe, &url, &own), 2);
     assert!(server.ended().is_none(), "{}", server.text());
 }
