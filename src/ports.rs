@@ -27,5 +27,5 @@ pub use producer::ProducerLife;
 pub use sink::{CommitPosition, Reason, Side, Sink, WrittenEnds};
 pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
-pub use store::{Head, Store, StoreError, VisitBlock};
+pub use store::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
 pub use truncation::Truncation;

@@ -5,8 +5,8 @@
 
 use dedupd::dedupe::{
     Block, BlockView, Checkpoint, Coordinates, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    HashKind, Identity, KindId, OwnerLayout, ShardEntry, SliceFooter, SlicePage, SlicePartition, StateKey,
-    Tail, WindowCheckpoint,
+    HashKind, Identity, KindId, OwnerLayout, ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition,
+    StateKey, Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
 use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, Piece, Writer};
@@ -250,8 +250,10 @@ fn an_export_file_is_read_and_written_byte_for_byte() {
 }
 
 fn slice_owners() -> OwnerLayout {
-    let seven = SlicePartition { partition: 7, first: FIRST, next: FIRST + 70_000 };
-    OwnerLayout::new(vec![seven, SlicePartition { partition: 42, first: 500, next: 600 }]).unwrap()
+    let mark = |next, count| SliceMark { next, count, time_ms: (T, T + 60_000) };
+    let of = |partition, first, next, marks| SlicePartition { partition, first, next, marks };
+    let seven = of(7, FIRST, FIRST + 70_000, vec![mark(FIRST + 8, 1), mark(FIRST + 70_000, 1)]);
+    OwnerLayout::new(vec![seven, of(42, 500, 600, vec![mark(600, 1)])]).unwrap()
 }
 
 #[test]
@@ -270,7 +272,6 @@ fn a_footer_of_a_slice_is_read_and_written_byte_for_byte() {
     let footer = SliceFooter {
         hash: HASH,
         kind: KindId::UNNAMED,
-        time_ms: (T, T + 60_000),
         ids: 3,
         owners: slice_owners(),
         shards: vec![ShardEntry { bytes: 4_112, crc: 0xdead_beef }],

@@ -21,10 +21,11 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::{
-    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, Sabotage, Setting, SlowSearch,
-    TOPIC_SEEDS, after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link,
-    forget_before_a_restore, load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly,
-    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    COMMIT_FAULTS, Counts, EVICTED, FORGOTTEN, Fault, JOINED, Marked, Outcome, SEALED, SEALED_HITS, Sabotage,
+    Setting, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
+    evidence_over_a_slow_link, forget_before_a_restore, load_slowly, open_a_foreign_transaction,
+    over_a_slow_link, read_unevenly, restore_forgotten_slowly, run, search_slowly,
+    tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -150,6 +151,7 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
         }
         assert!(total.counts[FORGOTTEN] > 0, "no id was forgotten");
         assert!(total.counts[JOINED] > 0, "no restore joined blocks");
+        assert!(total.counts[SEALED] > 0 && total.counts[SEALED_HITS] > 0, "no slice was used");
         assert!(total.counts.contains_key(EVICTED), "no id was evicted");
         assert!(total.clean > 0 && total.clean < total.raw, "no record was forwarded, or none was dropped");
     }
@@ -330,13 +332,18 @@ fn copies_in_partitions_that_are_read_unevenly_count_within_the_window_exactly()
 }
 
 /// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
-const CONTROLS: [(Sabotage, &str); 20] = [
+const CONTROLS: [(Sabotage, &str); 24] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
     (Sabotage::BlockHidden, "worker"),
     (Sabotage::EarlyEndAccepted, "lost"),
     (Sabotage::EarlyEndAccepted, "duplicated"),
+    (Sabotage::SliceMisses, "duplicated"),
+    (Sabotage::SliceCutShort, "duplicated"),
+    (Sabotage::SliceKeepsForgotten, "forgotten and not forwarded again"),
+    // An assertion in the window fails.
+    (Sabotage::SliceKeepsRemoved, "panic"),
     (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
     (Sabotage::CompactedIsAborted, "duplicated"),
     (Sabotage::Without(Safeguard::Markers), "duplicated"),
@@ -357,9 +364,10 @@ const CONTROLS: [(Sabotage, &str); 20] = [
 ];
 
 /// The same in topic scope.
-const TOPIC_CONTROLS: [(Sabotage, &str); 9] = [
+const TOPIC_CONTROLS: [(Sabotage, &str); 10] = [
     (Sabotage::Without(Safeguard::ForeignClaims), "lost"),
     (Sabotage::Without(Safeguard::OwnClaims), "duplicated"),
+    (Sabotage::SliceMisses, "duplicated"),
     (Sabotage::Without(Safeguard::AllStates), "duplicated"),
     (Sabotage::Without(Safeguard::AllPartitions), "duplicated"),
     (Sabotage::Without(Safeguard::FilterOfAll), "duplicated"),

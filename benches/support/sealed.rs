@@ -60,9 +60,9 @@ impl Sealed {
     }
 
     fn seal(&mut self, covered: Range<Offset>) {
-        let partitions = vec![SlicePartition { partition: 0, first: covered.start, next: covered.end }];
-        let coverage =
-            SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, time_ms: (0, 0), partitions };
+        let partitions =
+            vec![SlicePartition { partition: 0, first: covered.start, next: covered.end, marks: Vec::new() }];
+        let coverage = SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions };
         let builder = SliceBuilder::new(coverage, self.ids).unwrap();
         let path = self.path(covered.start);
         let file = OpenOptions::new().create_new(true).write(true).open(&path).unwrap();
@@ -70,7 +70,7 @@ impl Sealed {
         let first_block = covered.start.saturating_sub(BLOCK_IDS as u64);
         StoredSlice::write(
             builder,
-            |offer| {
+            |_, offer| {
                 let scanned = store.scan_from(0.into(), first_block, &mut |view| {
                     let offer_covered = |offset, identity| {
                         if covered.contains(&offset) {

@@ -9,8 +9,8 @@ use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSou
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
-    WorkerOptions, block_ids, most_partitions,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, SMALLEST_SLICE,
+    TransactionSize, WorkerOptions, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -122,6 +122,7 @@ pub(super) fn options(
         block_ids: block_ids(topology.largest_state),
         evidence_records: EVIDENCE_RECORDS,
         load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
+        smallest_slice: Some(SMALLEST_SLICE),
         iteration_time: ITERATION_TIME,
     }
 }
@@ -246,6 +247,7 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
             .chain(kept.iter().map(|(_, window)| *window))
             .map(|window| u64::try_from(kept_ms(window)).unwrap_or(u64::MAX))
             .collect(),
+        shares_slices: Some(config.dedupe.scope == Scope::Topic),
         accepts_change: config.identity.accept_change == Some(kinds.fingerprint(of_all)),
     }
 }

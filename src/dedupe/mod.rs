@@ -11,8 +11,8 @@ pub mod window;
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use format::{
     Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SlicePage, SlicePartition, StateKey, Tail,
-    WindowCheckpoint, later_version,
+    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
+    StateKey, Tail, WindowCheckpoint, later_version,
 };
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,

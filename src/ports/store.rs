@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::slice;
 
-use crate::dedupe::{Block, BlockView, Identity, Offset, WindowId};
+use crate::dedupe::{
+    Block, BlockView, Coordinates, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId,
+};
 
 /// How much of a window's local state is confirmed as committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +44,36 @@ impl Head {
 
 /// Called with each stored block in turn, until it returns `Break`.
 pub type VisitBlock<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>, StoreError>;
+
+/// Owners to seal: committed ones that the store has in blocks, of windows of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealJob {
+    /// The kind of the windows.
+    pub kind: KindId,
+    /// The owners, by partition in ascending order; not empty.
+    pub partitions: Vec<SlicePartition>,
+}
+
+impl SealJob {
+    /// The windows.
+    pub fn windows(&self) -> impl Iterator<Item = WindowId> {
+        self.partitions.iter().map(|of| self.kind.window(of.partition))
+    }
+}
+
+/// The state of [`Store::begin_seal`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sealing {
+    /// Nothing is being sealed.
+    Idle,
+    /// Owners are being sealed.
+    Busy,
+    /// The owners of this job are in a slice now, and their blocks may be removed.
+    Done(SealJob),
+}
+
+/// Called with each owner in turn, until it returns `Break`.
+pub type VisitOwner<'a> = &'a mut dyn FnMut(Offset, Identity) -> Result<ControlFlow<()>, StoreError>;
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
@@ -85,13 +117,51 @@ pub trait Store {
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError>;
     /// Removes these owners from their blocks and sets the head; ignores owners that are not stored.
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
-    /// Removes blocks whose owners are all below `first`.
+    /// Removes blocks and slices whose owners are all below `first`.
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError>;
     /// The identity owned by the record at `owner`, if any.
     fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError>;
     /// Whether the record at `owner` owns this identity; `None` when it owns none.
     fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
         Ok(self.identity_of(window, owner)?.map(|known| known == identity))
+    }
+    /// Whether the store has sealed slices. A store without them ignores jobs.
+    fn seals(&self) -> bool {
+        false
+    }
+    /// Begins to write a slice with these owners, in the background. Only one job runs at a time; another one is ignored. A job is
+    /// discarded when owners in its ranges are removed meanwhile.
+    fn begin_seal(&mut self, _job: SealJob) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Whether a job is running. When it is done, its slice is registered: from then on [`Store::sealed_owners`] finds its owners.
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        Ok(Sealing::Idle)
+    }
+    /// Discards the job that is running.
+    fn end_seal(&mut self) {}
+    /// Whether any owner is in a sealed slice.
+    fn has_sealed(&self) -> bool {
+        false
+    }
+    /// The owners of the window in sealed slices, in ascending order of their offsets.
+    fn sealed(&self, _window: WindowId) -> Vec<SlicePartition> {
+        Vec::new()
+    }
+    /// Prefetches what [`Store::sealed_owners`] reads from memory.
+    fn prefetch_sealed(&self, _window: WindowId, _key: &IndexKey) {}
+    /// The sealed owners of an identity, in the slices that the window shares: those of all partitions, if slices are written for all
+    /// partitions together. Some may be older than their window.
+    fn sealed_owners(&self, _window: WindowId, _key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
+        Ok(Vec::new())
+    }
+    /// Visits the sealed owners of the window, in no order.
+    fn scan_sealed(&self, _window: WindowId, _visit: VisitOwner<'_>) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Bytes in memory of all sealed slices.
+    fn sealed_memory(&self) -> u64 {
+        0
     }
     /// Removes all state of the window.
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError>;

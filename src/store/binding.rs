@@ -40,6 +40,10 @@ pub struct Binding {
     /// Empty if not known.
     #[serde(default)]
     pub kept_ms: Vec<u64>,
+    /// Whether the sealed slices contain the owners of all partitions together, as topic scope requires. `None` if not known: then
+    /// there are no slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares_slices: Option<bool>,
     /// From the configuration only, not stored: state made by other rules may be quarantined.
     #[serde(skip)]
     pub accepts_change: bool,
@@ -159,6 +163,16 @@ impl Binding {
                 stored.kinds, self.kinds
             ));
         }
+        if let (Some(theirs), Some(ours)) = (stored.shares_slices, self.shares_slices)
+            && theirs != ours
+        {
+            let scope = |is_shared| if is_shared { "topic" } else { "partition" };
+            return Relation::Foreign(format!(
+                "it was written with dedupe.scope = \"{}\", which is now \"{}\"",
+                scope(theirs),
+                scope(ours)
+            ));
+        }
         if let Some(reason) = self.lengthened(stored) {
             return Relation::Foreign(reason);
         }
@@ -220,6 +234,7 @@ mod tests {
             kinds: vec!["payments".into()],
             rules: ["00000001", "00000002"].map(|rule| rule.parse().unwrap()).to_vec(),
             kept_ms: vec![86_400_000, 3_600_000],
+            shares_slices: Some(true),
             accepts_change: false,
         }
     }
@@ -271,7 +286,7 @@ mod tests {
     #[test]
     fn every_difference_makes_a_store_foreign_except_added_partitions_and_newly_known_ids() {
         let stored = binding();
-        let changes: [fn(&mut Binding); 7] = [
+        let changes: [fn(&mut Binding); 8] = [
             |b| b.cluster_id.push('x'),
             |b| b.raw.push('x'),
             |b| b.clean.push('x'),
@@ -279,6 +294,7 @@ mod tests {
             |b| b.group.push('x'),
             |b| b.raw_id = Some("2".into()),
             |b| b.partitions = 3,
+            |b| b.shares_slices = Some(false),
         ];
         for change in changes {
             let mut ours = binding();

@@ -20,9 +20,10 @@ use super::guard::run_guarded;
 use super::index::{BlockIndex, Covering};
 use super::joining::Joining;
 use super::parts::consistent;
+use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, WindowId};
-use crate::ports::{Head, Store, StoreError, VisitBlock};
+use crate::dedupe::{Block, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -32,11 +33,12 @@ const MAX_OPEN_FILES: usize = 256;
 
 /// A handle of the open database. Clones share the database; each window is used by one handle at a time.
 pub struct SledStore {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     joining: Joining,
     /// The indexes that this handle has used before.
     windows: RefCell<HashMap<WindowId, SharedIndex>>,
-    readers: RefCell<Readers>,
+    pub(super) readers: RefCell<Readers>,
+    pub(super) sealing: HandleSealing,
 }
 
 impl Clone for SledStore {
@@ -51,8 +53,8 @@ impl SledStore {
     }
 
     fn of(engine: Arc<Engine>, joining: Joining) -> Self {
-        let (windows, readers) = Default::default();
-        Self { engine, joining, windows, readers }
+        let (windows, readers, sealing) = Default::default();
+        Self { engine, joining, windows, readers, sealing }
     }
 
     /// Runs `run` with the locked index of a window.
@@ -95,8 +97,7 @@ impl SledStore {
             return Ok(identity);
         }
         let mut readers = self.readers.borrow_mut();
-        // The handles share the limit. If there are several, the first one is only cloned and reads nothing.
-        readers.most = MAX_OPEN_FILES / Arc::strong_count(&self.engine).saturating_sub(1).max(1);
+        self.limit_readers(&mut readers);
         let read = |rank| readers.read_identity(&self.engine.segments, &found.entry, rank);
         if expected.is_some() && rank.and_then(read) == expected {
             return Ok(expected);
@@ -104,6 +105,11 @@ impl SledStore {
         let bytes = self.bytes(&found, &mut readers)?;
         let bad = |cause| self.engine.bad_block(&found, &cause);
         self.engine.view(&found, &bytes)?.identity_of(owner).map_err(bad)
+    }
+
+    /// The handles share the limit on open files. If there are several, the first one is only cloned and reads nothing.
+    pub(super) fn limit_readers(&self, readers: &mut Readers) {
+        readers.most = MAX_OPEN_FILES / Arc::strong_count(&self.engine).saturating_sub(1).max(1);
     }
 
     /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
@@ -131,7 +137,8 @@ impl SledStore {
 
     /// Flushes and syncs, and closes the database if this is its last handle. After an earlier failure nothing is
     /// flushed, and that failure is returned again.
-    pub fn close(self) -> Result<(), StoreError> {
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.sealing.end();
         let synced = match self.engine.failed.get() {
             None => self.engine.sync(),
             Some(failure) => Err(failure.clone()),
@@ -169,6 +176,7 @@ impl Store for SledStore {
             }
             first = block.next;
         }
+        self.cut_sealed_before_append(window, blocks.first().map_or(0, |block| block.first))?;
         let bounds = self.joining.of(window);
         if self.with(window, |engine, index| append(engine, index, blocks, head, bounds))? {
             // A file must not stay open once it is deleted, or its space is not freed.
@@ -203,16 +211,20 @@ impl Store for SledStore {
         let mut removed = Vec::new();
         let mut on_removed = |owner, identity| removed.push((owner, identity));
         self.with(window, |engine, index| truncate(engine, index, from, &mut on_removed))?;
+        self.cut_sealed(window, from)?;
         removed.sort_unstable();
         Ok(removed)
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+        // First, as for blocks: the head is written last.
+        self.forget_sealed(window, owners)?;
         self.with(window, |engine, index| forget(engine, index, owners, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        if self.with(window, |engine, index| expire(engine, index, first))? {
+        let blocks = self.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
+        if self.engine.expire_slices(window, first)? || blocks > 0 {
             // Deleted files must not stay open, or their space is not freed.
             self.readers.get_mut().close();
         }
@@ -228,7 +240,48 @@ impl Store for SledStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.with(window, clear)
+        self.with(window, clear)?;
+        self.cut_sealed(window, 0)
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        self.begin_task(job)
+    }
+
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        self.poll_task()
+    }
+
+    fn end_seal(&mut self) {
+        self.sealing.end();
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.engine.sealed.is_any()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        self.sealed_ranges(window)
+    }
+
+    fn prefetch_sealed(&self, window: WindowId, key: &IndexKey) {
+        self.slices_of(window).iter().for_each(|slice| slice.slice.prefetch(key));
+    }
+
+    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
+        self.owners_in_slices(window, key)
+    }
+
+    fn scan_sealed(&self, window: WindowId, visit: VisitOwner<'_>) -> Result<(), StoreError> {
+        self.scan_slices(window, visit)
+    }
+
+    fn sealed_memory(&self) -> u64 {
+        self.engine.sealed.memory_bytes()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

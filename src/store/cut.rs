@@ -70,13 +70,18 @@ fn in_place_of(found: &FoundBlock, block: &Block) -> EncodedBlock {
     EncodedBlock { goes_to_file: found.entry.location().is_some(), ..EncodedBlock::new(block) }
 }
 
-/// Removes, from the front, the blocks that cover no offset at or beyond `first`. Returns whether there were any.
-pub(super) fn expire(engine: &Engine, index: &mut BlockIndex, first: Offset) -> Result<bool, StoreError> {
+/// Removes, from the front, at most `most` of the blocks that cover no offset at or beyond `first`. Returns their number.
+pub(super) fn expire(
+    engine: &Engine,
+    index: &mut BlockIndex,
+    first: Offset,
+    most: usize,
+) -> Result<usize, StoreError> {
     let expired = index.blocks_from(0).take_while(|found| found.entry.next <= first);
-    let remove: Vec<_> = expired.map(|found| found.first).collect();
-    let any = !remove.is_empty();
+    let remove: Vec<_> = expired.map(|found| found.first).take(most).collect();
+    let count = remove.len();
     engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
-    Ok(any)
+    Ok(count)
 }
 
 /// Removes all blocks and the record. What a crash leaves behind counts as unconfirmed.

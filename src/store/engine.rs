@@ -21,6 +21,7 @@ use super::guard::catch_panic;
 use super::index::{BlockIndex, Indexed};
 use super::keys;
 use super::parts::EncodedBlock;
+use super::sealed::SealedSlices;
 use super::segments::{Readers, Segments};
 use crate::dedupe::{Block, BlockView, Offset, WindowId};
 use crate::ports::{Head, StoreError};
@@ -36,7 +37,7 @@ const FLUSH_BYTES: usize = 128 * 1024;
 /// expired files.
 const FILE_DIVISOR: usize = 8;
 /// Approximate overhead of one operation in sled's log, in bytes.
-const OPERATION_BYTES: usize = 1024;
+pub(super) const OPERATION_BYTES: usize = 1024;
 
 pub(super) struct Engine {
     /// The database, for flushing.
@@ -45,7 +46,11 @@ pub(super) struct Engine {
     pub entries: Tree,
     /// Tree of records and waiting blocks.
     pub waiting: Tree,
-    /// The files of the filed blocks.
+    /// Tree of sealed slices.
+    pub slices: Tree,
+    /// The sealed slices.
+    pub sealed: SealedSlices,
+    /// The files of the filed blocks and of the slices.
     pub segments: Segments,
     /// The operations on files.
     pub disk: Arc<dyn Disk>,
@@ -132,12 +137,16 @@ impl Engine {
     }
 
     /// Calls sled to change the database. Every failure is final, because index and database may differ after it.
-    fn write<T>(&self, what: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+    pub(super) fn write<T>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce() -> sled::Result<T>,
+    ) -> Result<T, StoreError> {
         self.call(what, call).map_err(|failure| self.fail(failure))
     }
 
     /// An error of the file system on a block file.
-    fn file_error(&self, what: &str, file: u32, cause: &io::Error) -> StoreError {
+    pub(super) fn file_error(&self, what: &str, file: u32, cause: &io::Error) -> StoreError {
         let path = self.segments.path(file);
         StoreError::Io(format!("{what} {}: {cause}; {}", path.display(), remedy(cause)))
     }
@@ -300,7 +309,7 @@ impl Engine {
         self.write("write", || self.waiting.remove(keys::record(window))).map(drop)
     }
 
-    fn flush_when_due(&self, bytes: usize) -> Result<(), StoreError> {
+    pub(super) fn flush_when_due(&self, bytes: usize) -> Result<(), StoreError> {
         if self.unflushed.fetch_add(bytes, Ordering::Relaxed) + bytes >= FLUSH_BYTES {
             self.unflushed.store(0, Ordering::Relaxed);
             self.flush()?;
@@ -352,8 +361,8 @@ impl Engine {
     /// Closes the database and waits until sled has released the file's lock. sled's tasks hold it for a moment
     /// longer, and opening the database again immediately would fail.
     pub(super) fn close(self) -> io::Result<()> {
-        let Self { db, entries, waiting, file, .. } = self;
-        drop((db, entries, waiting));
+        let Self { db, entries, waiting, slices, file, .. } = self;
+        drop((db, entries, waiting, slices));
         file.lock()?;
         file.unlock()
     }

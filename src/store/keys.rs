@@ -1,12 +1,17 @@
 //! Names of the trees, and keys. Keys are big endian, so that they sort by offset.
 
-use crate::dedupe::{Offset, WindowId};
+use crate::dedupe::{KindId, Offset, PartitionId, WindowId};
 
 /// Tree of filed blocks: window (u32) and first offset (u64) to an [`super::entry::BlockEntry`].
 pub(super) const ENTRIES: &str = "entries";
 /// Tree of frequently changed values: window (u32) to a [`super::record::WindowRecord`], followed by the window's
 /// small blocks that wait to be merged, with the same keys as filed blocks.
 pub(super) const WAITING: &str = "waiting";
+/// Tree of sealed slices: kind (u16), partition (u32, all ones: all partitions) and number of the file (u32) to a
+/// [`super::sealed::entry::SliceEntry`].
+pub(super) const SLICES: &str = "slices";
+/// Bytes of the key of a slice.
+pub(super) const SLICE: usize = 10;
 /// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";
 
@@ -34,4 +39,25 @@ pub(super) fn parse_block(key: &[u8]) -> Option<(WindowId, Offset)> {
 /// Window of a record's key. `None` if it is not a record's key.
 pub(super) fn parse_record(key: &[u8]) -> Option<WindowId> {
     <[u8; 4]>::try_from(key).ok().map(u32::from_be_bytes).map(WindowId::numbered)
+}
+
+/// The key of a slice; `partition` is `None` for one that covers all partitions.
+pub(super) fn slice(kind: KindId, partition: Option<PartitionId>, number: u32) -> [u8; SLICE] {
+    let mut key = [0; SLICE];
+    let fields = [
+        &kind.number().to_be_bytes()[..],
+        &partition.unwrap_or(u32::MAX).to_be_bytes(),
+        &number.to_be_bytes(),
+    ];
+    key.iter_mut().zip(fields.into_iter().flatten()).for_each(|(byte, field)| *byte = *field);
+    key
+}
+
+/// Kind, partition and number of a slice's key. `None` if it is not a slice's key.
+pub(super) fn parse_slice(key: &[u8]) -> Option<(KindId, Option<PartitionId>, u32)> {
+    let (kind, rest) = key.split_first_chunk()?;
+    let (partition, number) = rest.split_first_chunk()?;
+    let number = u32::from_be_bytes(number.try_into().ok()?);
+    let partition = Some(u32::from_be_bytes(*partition)).filter(|partition| *partition != u32::MAX);
+    Some((KindId::numbered(u16::from_be_bytes(*kind)), partition, number))
 }

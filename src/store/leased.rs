@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Identity, Offset, WindowId};
-use crate::ports::{Head, Store, StoreError, VisitBlock};
+use crate::dedupe::{Block, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
 
 /// Id of the handle that holds a window; 0 if none does. Locked while the holder writes, so that another handle
 /// takes the window only between two writes.
@@ -29,6 +29,8 @@ pub struct LeasedStore<S> {
     holders: Arc<Holders>,
     /// The holders that this handle has looked up before.
     cached: HashMap<WindowId, Holder>,
+    /// The windows whose owners are being sealed.
+    sealing: Vec<WindowId>,
 }
 
 impl<S: Store + Clone> LeasedStore<S> {
@@ -47,12 +49,12 @@ impl<S: Store + Clone> LeasedStore<S> {
     #[must_use]
     pub fn reader(&self) -> Self {
         let (holders, cached) = (Arc::clone(&self.holders), self.cached.clone());
-        Self { store: self.store.clone(), id: self.id, holders, cached }
+        Self { store: self.store.clone(), id: self.id, holders, cached, sealing: Vec::new() }
     }
 
     fn with(store: S, holders: Arc<Holders>) -> Self {
         let id = holders.handles.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { store, id, holders, cached: HashMap::new() }
+        Self { store, id, holders, cached: HashMap::new(), sealing: Vec::new() }
     }
 }
 
@@ -153,6 +155,55 @@ impl<S: Store> Store for LeasedStore<S> {
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
         self.write(window, |store| store.clear(window))
+    }
+
+    fn seals(&self) -> bool {
+        self.store.seals()
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        self.sealing = job.windows().collect();
+        self.store.begin_seal(job)
+    }
+
+    /// No other handle can take one of the windows while the slice is registered.
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        let holders: Vec<Holder> =
+            self.sealing.clone().into_iter().map(|window| self.holder(window)).collect();
+        let held: Vec<MutexGuard<'_, u64>> = holders.iter().map(|holder| lock(holder)).collect();
+        if held.iter().any(|holder| **holder != self.id) {
+            self.store.end_seal();
+            self.sealing.clear();
+        }
+        self.store.poll_seal()
+    }
+
+    fn end_seal(&mut self) {
+        self.store.end_seal();
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.store.has_sealed()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        self.store.sealed(window)
+    }
+
+    fn prefetch_sealed(&self, window: WindowId, key: &IndexKey) {
+        self.store.prefetch_sealed(window, key);
+    }
+
+    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
+        self.store.sealed_owners(window, key)
+    }
+
+    fn scan_sealed(&self, window: WindowId, visit: VisitOwner<'_>) -> Result<(), StoreError> {
+        self.store.scan_sealed(window, visit)
+    }
+
+    fn sealed_memory(&self) -> u64 {
+        self.store.sealed_memory()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

@@ -16,6 +16,7 @@ use super::engine::Engine;
 use super::error::needs_operator;
 use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
 use super::lock::create_private;
+use super::sealed::{SealedSlices, read_all};
 use super::segments::Segments;
 use super::verify::verify;
 use super::{OpenError, keys};
@@ -128,10 +129,11 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref(), inner.disk)?;
         let mut windows = verify(&engine, &|| progress.report())?;
+        engine.sealed = read_all(&engine, &|| progress.report())?;
         engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         let files = windows.values_mut().map(|index| &mut index.files);
         engine.sync_found().map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
-        engine.segments.begin(files).map_err(OpenFailure::Disk)?;
+        engine.segments.begin(files, engine.sealed.files()).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
         engine.windows = Mutex::new(shared.collect());
         Ok(engine)
@@ -203,6 +205,7 @@ fn build_engine(
     disk: Arc<dyn Disk>,
 ) -> Result<Engine, OpenFailure> {
     let (entries, waiting) = (db.open_tree(keys::ENTRIES)?, db.open_tree(keys::WAITING)?);
+    let slices = db.open_tree(keys::SLICES)?;
     let stored = stored_binding(&db)?;
     let binding = match (binding, stored) {
         (None, Some(stored)) => stored,
@@ -218,6 +221,8 @@ fn build_engine(
         db,
         entries,
         waiting,
+        slices,
+        sealed: SealedSlices::default(),
         segments,
         disk,
         unflushed: AtomicUsize::new(0),

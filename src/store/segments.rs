@@ -127,12 +127,16 @@ impl Segments {
         }
     }
 
-    /// Deletes the files that no window uses, which a crash left behind, and sets the lengths of the others: a crash or
+    /// Deletes the files that no window and no slice uses, which a crash left behind, and sets the lengths of the others: a crash or
     /// a full disk may have left bytes that no entry refers to.
     ///
     /// The index and this directory must be durable: the older index of a power loss still refers to the deleted files.
-    pub(super) fn begin<'a>(&self, windows: impl Iterator<Item = &'a mut Files>) -> io::Result<()> {
-        let mut used = BTreeSet::new();
+    pub(super) fn begin<'a>(
+        &self,
+        windows: impl Iterator<Item = &'a mut Files>,
+        slices: Vec<u32>,
+    ) -> io::Result<()> {
+        let mut used = BTreeSet::from_iter(slices);
         for files in windows {
             for file in files.numbers() {
                 files.set_size(file, fs::metadata(self.path(file))?.len());
@@ -198,6 +202,18 @@ impl Readers {
         }
         self.files.insert(location.file, file);
         Ok(bytes)
+    }
+
+    /// Fills a buffer from a position of a file.
+    pub(super) fn fill(
+        &mut self,
+        segments: &Segments,
+        (file, at): (u32, u64),
+        bytes: &mut [u8],
+    ) -> io::Result<()> {
+        let length = bytes.len();
+        bytes.copy_from_slice(self.part(segments, Location { file, at, crc: 0 }, 0..length)?);
+        Ok(())
     }
 
     pub(super) fn close(&mut self) {

@@ -260,6 +260,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         block_ids: 30_000,
         evidence_records: 100,
         load_slice: LoadSlice::default(),
+        smallest_slice: Some(dedupd::pipeline::SMALLEST_SLICE),
         iteration_time: Duration::from_secs(2),
     }
 }

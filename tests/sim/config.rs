@@ -52,6 +52,8 @@ pub struct Choices {
     pub accepts_gap: bool,
     /// The process finds another raw topic.
     pub foreign: bool,
+    /// Fewest ids of a sealed slice.
+    smallest_slice: Option<u64>,
 }
 
 impl Choices {
@@ -74,20 +76,22 @@ impl Choices {
             accepts: false,
             accepts_gap: false,
             foreign: false,
+            smallest_slice: [None, Some(1), Some(3), Some(10)][chance.rng.usize(0..4)],
         }
     }
 
-    /// One exact window, and blocks of up to eight ids.
+    /// One exact window of which nothing is sealed, and blocks of up to eight ids.
     pub fn plain(chance: &mut Chance) -> Self {
         let (filters, evicts, has_kinds, sides) = (false, false, false, 0);
         let (on_poison, keeps_duplicates) = (OnPoison::Drop, false);
-        let drawn = Self::draw(chance);
+        let drawn = Self { smallest_slice: None, ..Self::draw(chance) };
         Self { filters, evicts, has_kinds, sides, on_poison, keeps_duplicates, max_records: 8, ..drawn }
     }
 
-    /// Topic scope, with an exact window of two seconds in record time.
+    /// Topic scope, with an exact window of two seconds in record time, of which old ids are sealed.
     pub fn short_topic(chance: &mut Chance) -> Self {
-        Self { scope: Scope::Topic, time: TimeSource::Record, short: true, ..Self::plain(chance) }
+        let plain = Self::plain(chance);
+        Self { scope: Scope::Topic, time: TimeSource::Record, short: true, smallest_slice: Some(10), ..plain }
     }
 
     /// As [`Self::plain`], with blocks of one id and room for all records in one transaction.
@@ -213,6 +217,7 @@ impl Choices {
             evidence_records: [1, 3, 100][self.max_records % 3],
             load_slice,
             // Often over after the first commit.
+            smallest_slice: self.smallest_slice,
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
         }
     }

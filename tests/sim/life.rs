@@ -51,6 +51,10 @@ pub const EVICTED: &str = "id evicted";
 pub const FORGOTTEN: &str = "id forgotten";
 /// Counts writes of a restore that joined blocks.
 pub const JOINED: &str = "blocks joined";
+/// Counts owners that were sealed.
+pub const SEALED: &str = "owners sealed";
+/// Counts look-ups that found a sealed owner.
+pub const SEALED_HITS: &str = "sealed owners found";
 /// The histories of these seeds and all later ones are in topic scope.
 pub const TOPIC_SEEDS: u64 = 1 << 40;
 /// Iterations after the faults within which all work must be done: about 100 s of simulated time.
@@ -369,6 +373,8 @@ impl Life {
         let visible = |p: usize| cluster.clean[p].committed(0).count();
         counts.insert(FORGOTTEN, self.requests.forgotten.len() as u64);
         counts.insert(JOINED, self.universe.joined.get());
+        counts.insert(SEALED, self.universe.sealed.get());
+        counts.insert(SEALED_HITS, self.universe.sealed_hits.get());
         Outcome {
             counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),

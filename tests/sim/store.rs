@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Identity, Offset, WindowId};
-use dedupd::ports::{Head, Store, StoreError, VisitBlock};
+use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use dedupd::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock};
 use dedupd::store::LeasedStore;
 
-use crate::memory_store::MemoryStore;
+use crate::memory_store::{MemoryStore, SliceDefect};
 use crate::sim::chance::{Chance, Exposure, Fault};
 use crate::sim::cluster::Cluster;
 use crate::sim::universe::{Sabotage, Universe};
@@ -22,6 +22,13 @@ pub struct SimStore {
 impl SimStore {
     /// The store of a worker.
     pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<MemoryStore>) -> Self {
+        let defect = match universe.sabotage {
+            Sabotage::SliceCutShort => SliceDefect::CutShort,
+            Sabotage::SliceKeepsForgotten => SliceDefect::KeepsForgotten,
+            Sabotage::SliceKeepsRemoved => SliceDefect::KeepsRemoved,
+            _ => SliceDefect::None,
+        };
+        inner.store().set_slices(universe.is_topic_wide, defect);
         Self { universe: Rc::clone(universe), worker, inner }
     }
 
@@ -157,6 +164,51 @@ impl Store for SimStore {
 
     fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
         self.inner.identity_of(window, owner)
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        tracing::trace!(worker = self.worker, ?job, "begin to seal");
+        self.inner.begin_seal(job)
+    }
+
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        // Only what changes the store is a call that can fail.
+        if !self.inner.store().is_sealing() {
+            return self.inner.poll_seal();
+        }
+        let polled = self.write(Store::poll_seal);
+        if let Ok(Sealing::Done(job)) = &polled {
+            let sealed = job.partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum::<u64>();
+            tracing::trace!(worker = self.worker, ?job, "sealed");
+            self.universe.sealed.set(self.universe.sealed.get() + sealed);
+        }
+        polled
+    }
+
+    fn end_seal(&mut self) {
+        self.inner.end_seal();
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.inner.has_sealed()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        self.inner.sealed(window)
+    }
+
+    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
+        let owners = self.inner.sealed_owners(window, key)?;
+        if !owners.is_empty() {
+            self.universe.sealed_hits.set(self.universe.sealed_hits.get() + 1);
+        }
+        let is_missed =
+            self.universe.sabotage == Sabotage::SliceMisses && key.identity.0[0].is_multiple_of(4);
+        Ok(if is_missed { Vec::new() } else { owners })
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {

@@ -67,6 +67,14 @@ pub enum Sabotage {
     CompactedIsAborted,
     /// A read returns less than its range when the end of the partition is reported early.
     EarlyEndAccepted,
+    /// The filters of slices do not contain all of their ids.
+    SliceMisses,
+    /// The last owners of each slice are missing in it.
+    SliceCutShort,
+    /// Forgotten owners stay in slices.
+    SliceKeepsForgotten,
+    /// Owners beyond the committed offset stay in slices.
+    SliceKeepsRemoved,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }
@@ -110,6 +118,10 @@ pub struct Universe {
     pub loaded: Vec<Cell<u64>>,
     /// Number of times that a restore has written several blocks at once.
     pub joined: Cell<u64>,
+    /// Number of owners that were sealed.
+    pub sealed: Cell<u64>,
+    /// Number of look-ups that found a sealed owner.
+    pub sealed_hits: Cell<u64>,
     /// Simulated time to read one stored block.
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
@@ -139,6 +151,8 @@ impl Universe {
             is_trial: Cell::new(false),
             loaded: vec![Cell::new(0); workers],
             joined: Cell::new(0),
+            sealed: Cell::new(0),
+            sealed_hits: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
             load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
             progress: Progress::default(),

@@ -5,14 +5,32 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, WindowId};
-use dedupd::ports::{Head, Store, StoreError, VisitBlock};
+use dedupd::dedupe::{
+    Block, BlockError, BlockView, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId,
+};
+use dedupd::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock};
+
+#[path = "memory_slices.rs"]
+mod memory_slices;
+
+pub use memory_slices::SliceDefect;
+use memory_slices::{MemoryTask, Slices, change, cut};
 
 /// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
 /// clone that was kept while the old worker was dropped.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
+    /// The slice that this handle is writing.
+    task: Option<MemoryTask>,
+    /// Windows whose blocks below an offset are to be removed.
+    unneeded: Vec<(WindowId, Offset)>,
+}
+
+impl Clone for MemoryStore {
+    fn clone(&self) -> Self {
+        Self { contents: Arc::clone(&self.contents), ..Self::default() }
+    }
 }
 
 type Partitions = BTreeMap<WindowId, Partition>;
@@ -20,8 +38,20 @@ type Partitions = BTreeMap<WindowId, Partition>;
 #[derive(Debug, Default)]
 struct Contents {
     partitions: Partitions,
+    slices: Slices,
+    /// Whether a slice has the owners of all partitions.
+    shares_slices: bool,
+    defect: SliceDefect,
     /// What the last writes changed, oldest first. A power loss could undo them.
-    unsynced: VecDeque<(WindowId, Option<Before>)>,
+    unsynced: VecDeque<Undo>,
+}
+
+/// What a write changed.
+#[derive(Debug)]
+struct Undo {
+    window: WindowId,
+    before: Option<Before>,
+    slices: Slices,
 }
 
 /// A partition before a write: its head, and its blocks at or beyond `from`. The write changes no other.
@@ -50,8 +80,34 @@ impl MemoryStore {
     /// A copy that shares nothing with this store: an older state to return to.
     #[must_use]
     pub fn snapshot(&self) -> Self {
-        let partitions = self.lock().partitions.clone();
-        Self { contents: Arc::new(Mutex::new(Contents { partitions, ..Contents::default() })) }
+        let (partitions, slices, shares_slices) = {
+            let contents = self.lock();
+            (contents.partitions.clone(), contents.slices.clone(), contents.shares_slices)
+        };
+        let contents = Contents { partitions, slices, shares_slices, ..Contents::default() };
+        Self { contents: Arc::new(Mutex::new(contents)), ..Self::default() }
+    }
+
+    /// Sets whether a slice has the owners of all partitions, and a defect.
+    pub fn set_slices(&self, is_shared: bool, defect: SliceDefect) {
+        let mut contents = self.lock();
+        (contents.shares_slices, contents.defect) = (is_shared, defect);
+    }
+
+    fn has(&self, defect: SliceDefect) -> bool {
+        self.lock().defect == defect
+    }
+
+    /// Whether this handle writes a slice, or removes its blocks.
+    pub fn is_sealing(&self) -> bool {
+        self.task.is_some() || !self.unneeded.is_empty()
+    }
+
+    fn removed(&mut self, window: WindowId, from: Offset) {
+        if let Some(task) = &mut self.task {
+            task.removed(window, from);
+        }
+        self.unneeded.retain(|(other, next)| *other != window || *next <= from);
     }
 
     /// Number of writes that a power loss could undo.
@@ -64,8 +120,9 @@ impl MemoryStore {
     pub fn lose(&self, writes: usize) {
         let mut contents = self.lock();
         for _ in 0..writes {
-            let Some((window, before)) = contents.unsynced.pop_back() else { break };
+            let Some(Undo { window, before, slices }) = contents.unsynced.pop_back() else { break };
             contents.put(window, before);
+            contents.slices = slices;
         }
         contents.unsynced.clear();
     }
@@ -97,15 +154,18 @@ impl MemoryStore {
         &self,
         window: WindowId,
         from: Offset,
-        change: impl FnOnce(&mut Partitions) -> Result<T, StoreError>,
+        change: impl FnOnce(&mut Partitions, &mut Slices) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut contents = self.lock();
         let before = contents.partitions.get(&window).map(|stored| stored.before(from));
-        let changed = change(&mut contents.partitions);
+        let slices = contents.slices.clone();
+        let Contents { partitions, slices: changing, .. } = &mut *contents;
+        let changed = change(partitions, changing);
         if changed.is_err() {
             contents.put(window, before);
+            contents.slices = slices;
         } else {
-            contents.unsynced.push_back((window, before));
+            contents.unsynced.push_back(Undo { window, before, slices });
             if contents.unsynced.len() > UNSYNCED {
                 contents.unsynced.pop_front();
             }
@@ -180,7 +240,12 @@ impl Store for MemoryStore {
             }
             end = block.next;
         }
-        self.write(*window, *first, |partitions| {
+        self.removed(*window, *first);
+        let keeps_removed = self.has(SliceDefect::KeepsRemoved);
+        self.write(*window, *first, |partitions, slices| {
+            if !keeps_removed {
+                cut(slices, *window, *first);
+            }
             let stored = partitions.entry(*window).or_default();
             if stored.end()? > *first {
                 stored.cut(*first)?;
@@ -216,13 +281,24 @@ impl Store for MemoryStore {
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.write(window, from, |partitions| {
+        self.removed(window, from);
+        let keeps_removed = self.has(SliceDefect::KeepsRemoved);
+        self.write(window, from, |partitions, slices| {
+            if !keeps_removed {
+                cut(slices, window, from);
+            }
             partitions.get_mut(&window).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
         })
     }
 
     fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.write(window, 0, |partitions| {
+        if let Some(first) = owners.iter().min() {
+            self.removed(window, *first);
+        }
+        let keeps_forgotten = self.has(SliceDefect::KeepsForgotten);
+        self.write(window, 0, |partitions, slices| {
+            let is_forgotten = |offset| owners.contains(&offset) && !keeps_forgotten;
+            change(slices, |slice| slice.without(window, Offset::MAX, is_forgotten));
             let stored = partitions.entry(window).or_default();
             for owner in owners {
                 let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
@@ -236,15 +312,11 @@ impl Store for MemoryStore {
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        self.write(window, 0, |partitions| {
-            let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
-            while let Some(oldest) = stored.blocks.first_entry() {
-                if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
-                    break;
-                }
-                oldest.remove();
-            }
-            Ok(())
+        self.write(window, 0, |partitions, slices| {
+            // The ranges stay until all owners of the slice are dropped.
+            change(slices, |slice| slice.without(window, Offset::MAX, |offset| offset < first));
+            slices.retain(|slice| !slice.owners.is_empty());
+            expire_blocks(partitions, window, first)
         })
     }
 
@@ -256,10 +328,41 @@ impl Store for MemoryStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.write(window, 0, |partitions| {
+        self.removed(window, 0);
+        self.write(window, 0, |partitions, slices| {
+            cut(slices, window, 0);
             partitions.remove(&window);
             Ok(())
         })
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        self.begin_task(job)
+    }
+
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        self.poll_task()
+    }
+
+    fn end_seal(&mut self) {
+        self.task = None;
+        self.unneeded.clear();
+    }
+
+    fn has_sealed(&self) -> bool {
+        !self.lock().slices.is_empty()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        self.sealed_ranges(window)
+    }
+
+    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
+        Ok(self.owners_in_slices(window, key))
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
@@ -272,6 +375,17 @@ impl Store for MemoryStore {
         self.lock().unsynced.clear();
         Ok(())
     }
+}
+
+fn expire_blocks(partitions: &mut Partitions, window: WindowId, first: Offset) -> Result<(), StoreError> {
+    let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
+    while let Some(oldest) = stored.blocks.first_entry() {
+        if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
+            break;
+        }
+        oldest.remove();
+    }
+    Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]

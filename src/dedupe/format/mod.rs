@@ -15,7 +15,9 @@ pub use checkpoint::{Checkpoint, Tail};
 pub use epoch::Epoch;
 pub use filter_layout::{FilterLayout, GridLayout};
 pub use forget_record::ForgetRecord;
-pub use slice::{OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SlicePage, SlicePartition};
+pub use slice::{
+    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
+};
 pub use state_key::StateKey;
 pub use version::later_version;
 pub use window_checkpoint::{Dropped, WindowCheckpoint};

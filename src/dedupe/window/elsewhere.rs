@@ -37,11 +37,7 @@ impl Window {
         key: &IndexKey,
         owners: &O,
     ) -> Result<Option<CopyOf>, O::Error> {
-        let (latest, oldest) = if at_ms > 0 {
-            (at_ms.saturating_add(self.configured_ms()), at_ms.saturating_sub(self.exact_ms))
-        } else {
-            (i64::MAX, i64::MIN)
-        };
+        let (oldest, latest) = self.around(at_ms);
         let oldest_pending =
             self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(at_ms).min(oldest));
         let found = self.owner_of(key, owners, |is_pending, (first, last)| {

@@ -219,7 +219,7 @@ impl Window {
 
     /// The lowest offset whose block is needed, for the exact part or to rebuild the filters.
     pub(super) fn first_needed(&self) -> Offset {
-        let live = self.index.first_live();
+        let live = self.first_live;
         self.filters.as_ref().map_or(live, |filters| live.min(filters.first_needed()))
     }
 

@@ -49,10 +49,19 @@ impl Window {
         Some(self.filters.as_ref()?.limits().slice_at(time_ms).start)
     }
 
+    /// As [`Window::owners`], for an owner that the store found in its slices: the latest stream time at which it can have arrived, if it
+    /// still counts for a record of any partition.
+    #[must_use]
+    pub fn sealed_owner_ms(&self, owner: Offset) -> Option<i64> {
+        self.sealed_copy(self.time.ms().min(self.horizon_ms), owner)
+    }
+
     /// Forgets a committed owner of an identity. Bits of filters cannot be removed; filter hits for this identity
     /// are ignored until it is admitted again, or until the filters are rebuilt from blocks that no longer contain it.
     pub fn forget(&mut self, owner: Offset, identity: Identity) {
-        if owner >= self.index.first_live() && self.index.remove(&IndexKey::at(identity), owner) {
+        let is_sealed = (self.first_live..self.index.first_live()).contains(&owner);
+        if is_sealed || owner >= self.index.first_live() && self.index.remove(&IndexKey::at(identity), owner)
+        {
             self.marks.forget(owner);
         }
         if let Some(filters) = self.filters.as_mut() {

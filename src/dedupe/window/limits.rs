@@ -17,11 +17,14 @@ pub struct WindowBounds {
     pub max_stored: u64,
     /// Bytes of the filters beyond the exact part. The oldest filters are dropped first.
     pub filter_bytes: u64,
+    /// Identities that are expected in the index when older ones are sealed. Not a limit: it determines the size of the next table.
+    pub unsealed: u64,
 }
 
 impl WindowBounds {
     /// No limits besides age.
-    pub const NONE: Self = Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX };
+    pub const NONE: Self =
+        Self { max_ids: u64::MAX, max_stored: u64::MAX, filter_bytes: u64::MAX, unsealed: u64::MAX };
 }
 
 impl Window {
@@ -127,13 +130,16 @@ impl Window {
         let most = if evicts { u64::MAX } else { self.bounds.max_ids }.min(self.bounds.max_stored);
         if let Some(dropped) = self.marks.drop_expired(now, horizon.saturating_sub(self.exact_ms), most) {
             self.index.expire(dropped.next, dropped.count);
+            self.first_live = self.first_live.max(dropped.next);
         }
         if evicts && let Some(first) = self.marks.first_held() {
             self.index.expire(first, 0);
+            self.first_live = self.first_live.max(first);
         }
         // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
-        self.index.expect(self.expected_ids(now).min(self.bounds.max_ids), self.bounds.max_ids);
-        let first_live = self.index.first_live();
+        let most = self.bounds.max_ids.min(self.bounds.unsealed);
+        self.index.expect(self.expected_ids(now).min(most), most);
+        let first_live = self.first_live;
         if let Some(filters) = self.filters.as_mut() {
             filters.expire(now);
             filters.shrink(self.bounds.max_stored, first_live);

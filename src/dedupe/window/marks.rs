@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::dedupe::coordinates::Offset;
+use crate::dedupe::format::SliceMark;
 
 /// Number of marks in a full window, for each of its two limits: expiry is accurate to 1/256 of the window.
 pub(super) const MARKS_PER_WINDOW: u64 = 256;
@@ -24,11 +25,25 @@ struct Mark {
     time_first_ms: i64,
     /// Stream time when the last of them had arrived, epoch milliseconds; 0 while unknown.
     time_last_ms: i64,
+    /// Whether the owners are in a sealed slice, and not in the index.
+    is_sealed: bool,
 }
 
 impl Mark {
     fn count_with_evicted(&self) -> u64 {
         self.count + self.evicted
+    }
+
+    /// Number of owners at or beyond `from`, as far as that is known without reading them: as if they were spread evenly.
+    fn share_beyond(&self, from: Offset) -> u64 {
+        let span = (self.next - self.first).max(1);
+        let beyond = self.next.saturating_sub(from.max(self.first));
+        let share = u128::from(self.count) * u128::from(beyond) / u128::from(span);
+        u64::try_from(share).unwrap_or(u64::MAX).min(self.count)
+    }
+
+    fn to_slice_mark(self) -> SliceMark {
+        SliceMark { next: self.next, count: self.count, time_ms: (self.time_first_ms, self.time_last_ms) }
     }
 }
 
@@ -37,7 +52,7 @@ impl Mark {
 pub(super) struct DroppedOwners {
     /// One past the last owner dropped.
     pub next: Offset,
-    /// Number of owners dropped.
+    /// Number of owners dropped that were in the index.
     pub count: u64,
 }
 
@@ -46,6 +61,10 @@ pub(super) struct DroppedOwners {
 pub(super) struct Marks {
     queue: VecDeque<Mark>,
     count: u64,
+    /// Owners among them that are in sealed slices.
+    sealed: u64,
+    /// A mark that ends at or below it takes no more owners.
+    closed: Offset,
     /// Overwritten owners of the marks in the queue.
     evicted: u64,
     /// Latest stream time of all owners that were ever overwritten.
@@ -64,6 +83,8 @@ impl Marks {
         Self {
             queue: VecDeque::new(),
             count: 0,
+            sealed: 0,
+            closed: 0,
             evicted: 0,
             evicted_ms: None,
             longest_ms,
@@ -86,19 +107,26 @@ impl Marks {
     /// spans at most `longest_ms` (or exactly these times) and holds fewer than `most` owners.
     pub fn add(&mut self, owner: Offset, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
         self.count += 1;
-        let longest = self.longest_ms;
+        let (longest, closed) = (self.longest_ms, self.closed);
         let shared = self.queue.back_mut().filter(|last| {
             let same = last.time_first_ms == time_first_ms && last.time_last_ms == time_last_ms;
-            last.count_with_evicted() < most && (same || time_last_ms - last.time_first_ms <= longest)
+            let is_near = same || time_last_ms - last.time_first_ms <= longest;
+            last.count_with_evicted() < most && is_near && last.next > closed
         });
         if let Some(mark) = shared {
             mark.next = owner + 1;
             mark.count += 1;
             mark.time_last_ms = mark.time_last_ms.max(time_last_ms);
         } else {
-            let mark =
-                Mark { first: owner, next: owner + 1, count: 1, evicted: 0, time_first_ms, time_last_ms };
-            self.queue.push_back(mark);
+            self.queue.push_back(Mark {
+                first: owner,
+                next: owner + 1,
+                count: 1,
+                evicted: 0,
+                time_first_ms,
+                time_last_ms,
+                is_sealed: false,
+            });
         }
     }
 
@@ -131,31 +159,44 @@ impl Marks {
             self.count -= mark.count;
             self.evicted -= mark.evicted;
             self.dropped_ms = self.dropped_ms.max(Some(mark.time_last_ms));
-            let count = dropped.map_or(0, |earlier: DroppedOwners| earlier.count) + mark.count;
+            let indexed = if mark.is_sealed { 0 } else { mark.count };
+            self.sealed -= mark.count - indexed;
+            let count = dropped.map_or(0, |earlier: DroppedOwners| earlier.count) + indexed;
             dropped = Some(DroppedOwners { next: mark.next, count });
         }
         dropped
     }
 
-    /// Removes the owners at or beyond `from`; `removed` is their number.
-    pub fn truncate(&mut self, from: Offset, removed: u64) {
-        let mut left = removed.min(self.count);
+    /// Removes the owners at or beyond `from`; `indexed` is the number of those that were in the index.
+    pub fn truncate(&mut self, from: Offset, indexed: u64) {
+        let mut left = indexed.min(self.count - self.sealed);
         self.count -= left;
         while let Some(mark) = self.queue.pop_back_if(|mark| mark.first >= from) {
             self.evicted -= mark.evicted;
-            left = left.saturating_sub(mark.count);
+            if mark.is_sealed {
+                (self.count, self.sealed) = (self.count - mark.count, self.sealed - mark.count);
+            } else {
+                left = left.saturating_sub(mark.count);
+            }
         }
-        if let Some(cut) = self.queue.back_mut() {
+        self.closed = self.closed.min(from);
+        let Some(cut) = self.queue.back_mut() else { return };
+        if cut.is_sealed {
+            let removed = cut.share_beyond(from);
+            cut.count -= removed;
+            (self.count, self.sealed) = (self.count - removed, self.sealed - removed);
+        } else {
             cut.count = cut.count.saturating_sub(left);
-            cut.next = cut.next.min(from);
         }
+        cut.next = cut.next.min(from);
     }
 
+    /// Counts an owner as forgotten.
     pub fn forget(&mut self, owner: Offset) {
-        if let Some(mark) = self.mark_of(owner) {
-            mark.count -= 1;
-            self.count -= 1;
-        }
+        let Some(mark) = self.mark_of(owner) else { return };
+        mark.count -= 1;
+        let sealed = u64::from(mark.is_sealed);
+        (self.count, self.sealed) = (self.count - 1, self.sealed - sealed);
     }
 
     /// The mark of an owner, if it holds any owner.
@@ -222,6 +263,48 @@ impl Marks {
     /// Stream time from the arrival of the oldest owner to `now_ms`; `None` without owners.
     pub fn span_ms(&self, now_ms: i64) -> Option<i64> {
         self.queue.front().map(|oldest| now_ms.saturating_sub(oldest.time_first_ms))
+    }
+
+    /// Number of owners that are in sealed slices.
+    pub fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    /// The marks of owners that are in the index, each with the offset of its first owner.
+    pub fn indexed(&self) -> impl Iterator<Item = (Offset, SliceMark)> {
+        let begin = self.queue.partition_point(|mark| mark.is_sealed);
+        self.queue.range(begin..).map(|mark| (mark.first, mark.to_slice_mark()))
+    }
+
+    /// Adds no more owners to the marks that end at or below `next`.
+    pub fn close(&mut self, next: Offset) {
+        self.closed = self.closed.max(next);
+    }
+
+    /// Notes that the owners of the marks that end at or below `next` are in a sealed slice now. Returns their number.
+    pub fn seal(&mut self, next: Offset) -> u64 {
+        let mut count = 0;
+        for mark in
+            self.queue.iter_mut().skip_while(|mark| mark.is_sealed).take_while(|mark| mark.next <= next)
+        {
+            mark.is_sealed = true;
+            count += mark.count;
+        }
+        self.sealed += count;
+        count
+    }
+
+    /// Adds the owners of a sealed slice that covers the offsets from `first` on. Slices come in ascending order of their offsets, before
+    /// all other owners.
+    pub fn add_sealed(&mut self, mut first: Offset, marks: &[SliceMark]) {
+        for mark in marks {
+            let (time_first_ms, time_last_ms) = mark.time_ms;
+            let SliceMark { next, count, .. } = *mark;
+            let mark = Mark { first, next, count, evicted: 0, time_first_ms, time_last_ms, is_sealed: true };
+            self.queue.push_back(mark);
+            self.close(next);
+            (self.count, self.sealed, first) = (self.count + count, self.sealed + count, next);
+        }
     }
 
     #[cfg(test)]

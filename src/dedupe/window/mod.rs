@@ -10,6 +10,7 @@
 //! - An owner older than the window never makes a record a duplicate, even if it has not been dropped yet.
 //! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
 //!   everything else. They expire as a prefix of offsets: all owners below [`Window::first_live`].
+//! - Old owners can be in sealed slices instead of the index ([`Window::seal`]). Those are a prefix of the owners that count.
 //! - Stream time advances with each record, and an abort resets it to the last commit.
 //!
 //! Length: an identity is held from its arrival, in stream time, for at least `limits.exact` and at most 1/256
@@ -26,7 +27,6 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::dedupe::coordinates::Offset;
-use crate::dedupe::format::{BlockError, BlockView};
 use crate::dedupe::identity::Identity;
 
 mod arrival;
@@ -42,8 +42,10 @@ mod marks;
 mod overflow;
 mod pending;
 mod prefetch;
+mod restoring;
 mod sampled;
 pub mod sealed;
+mod sealing;
 mod stream_time;
 mod table;
 mod topic_filter;
@@ -112,6 +114,8 @@ pub struct Window {
     /// and its first stream time.
     cuts: Vec<(usize, i64)>,
     next: Offset,
+    /// Owners below it have been dropped. Those between it and the first owner in the index are in sealed slices.
+    first_live: Offset,
     /// See [`Window::set_horizon`].
     horizon_ms: i64,
 }
@@ -138,6 +142,7 @@ impl Window {
             filters: limits.bloom.map(Filters::new),
             cuts: Vec::new(),
             next: 0,
+            first_live: 0,
             horizon_ms: i64::MAX,
         }
     }
@@ -272,43 +277,6 @@ impl Window {
         self.time.undo();
     }
 
-    /// Reserves capacity for `ids` owners before they are restored.
-    pub fn reserve(&mut self, ids: u64) {
-        let wanted = ids.min(self.bounds.max_ids.saturating_add(self.max_owners_per_mark()));
-        self.index.reserve(wanted);
-    }
-
-    /// Restores the owners below `below` from a stored block and returns their number. Blocks must come in the order in
-    /// which they were written. Owners already held at or beyond the block's first offset are replaced. Stream time is
-    /// set from the block. Expiry applies, so a restored owner may be dropped at once.
-    pub fn restore(&mut self, view: &BlockView<'_>, below: Offset) -> Result<u64, BlockError> {
-        debug_assert!(self.pending.is_empty(), "a block is restored inside a transaction");
-        let header = &view.header;
-        if header.first >= below {
-            return Ok(0);
-        }
-        if header.first < self.next {
-            self.truncate(header.first);
-        }
-        let (times, most) = ((header.time_first_ms, header.time_last_ms), self.max_owners_per_mark());
-        let mut restored = 0;
-        // The memory accesses of a whole block overlap.
-        view.for_each(|_, identity| self.index.prefetch(&IndexKey::at(identity)))?;
-        view.for_each(|owner, identity| {
-            if owner < below {
-                self.index.insert(&IndexKey::at(identity), owner);
-                self.marks.add(owner, times, most);
-                restored += 1;
-            }
-        })?;
-        self.commit_evicted();
-        self.refill(view, below)?;
-        self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
-        self.next = header.next.min(below);
-        self.expire();
-        Ok(restored)
-    }
-
     /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
     pub fn set_stream_time(&mut self, ms: i64) {
         self.time.set(ms);
@@ -326,19 +294,6 @@ impl Window {
         }
     }
 
-    /// Removes every owner at or beyond `from`, including pending ones, and returns the number of committed ones. Scans
-    /// the whole index: for recovery, not for every batch.
-    pub fn truncate(&mut self, from: Offset) -> u64 {
-        self.abort();
-        let removed = self.index.remove_from(from);
-        self.marks.truncate(from, removed);
-        if let Some(filters) = self.filters.as_mut() {
-            filters.truncate(from);
-        }
-        self.next = self.next.min(from);
-        removed
-    }
-
     /// One past the last offset known to be committed.
     #[must_use]
     pub fn next(&self) -> Offset {
@@ -348,7 +303,7 @@ impl Window {
     /// The lowest live offset: owners below it have been dropped.
     #[must_use]
     pub fn first_live(&self) -> Offset {
-        self.index.first_live()
+        self.first_live
     }
 
     /// Stream time, epoch milliseconds; 0 while unknown.
@@ -378,10 +333,10 @@ impl Window {
         bloom.map_or(exact, |bloom| bloom.max(exact))
     }
 
-    /// Number of identities in the exact part, including pending ones.
+    /// Number of identities in the exact part, including pending and sealed ones.
     #[must_use]
     pub fn ids(&self) -> u64 {
-        self.index.live()
+        self.index.live() + self.marks.sealed()
     }
 
     /// Number of owners at or beyond the committed offset: they distinguish a retry from a new record.

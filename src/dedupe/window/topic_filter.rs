@@ -82,6 +82,13 @@ pub struct TopicFilter {
     /// The last one takes new identities. Each other one with the time of its last entry.
     tables: Vec<(TagTable, i64)>,
     horizon_ms: i64,
+    /// Owners that arrived before this stream time are in sealed slices, and need no entries.
+    unsealed_from_ms: i64,
+    /// Entries in the newest age, and the most of them.
+    newest_ids: u64,
+    age_ids: u64,
+    /// Identities for which a table is made at most, unless it has more.
+    most_ids: u64,
     max_bytes: u64,
     missing_ms: Option<i64>,
     /// Whether it has owners whose arrival is unknown.
@@ -104,6 +111,10 @@ impl TopicFilter {
             live: 1,
             tables: Vec::new(),
             horizon_ms: 0,
+            unsealed_from_ms: 0,
+            newest_ids: 0,
+            age_ids: u64::MAX,
+            most_ids: u64::MAX,
             max_bytes,
             missing_ms: None,
             has_unknown: false,
@@ -158,7 +169,7 @@ impl TopicFilter {
             self.make_room();
         }
         // After that, because it may end an age.
-        let age = self.age_of(arrived_ms.max(self.horizon_ms));
+        let age = self.age_of(arrived_ms.max(self.horizon_ms).max(self.unsealed_from_ms));
         if let Some((table, _)) = self.tables.last_mut() {
             table.insert(key.position, partition, age, self.live);
         }
@@ -176,7 +187,7 @@ impl TopicFilter {
         let begin_ms = times.begin_ms;
         let age = if ms < begin_ms {
             self.older_age_of(ms)
-        } else if ms - begin_ms >= length && self.begin_age(ms) {
+        } else if (ms - begin_ms >= length || self.newest_ids >= self.age_ids) && self.begin_age(ms) {
             self.newest
         } else {
             newest
@@ -184,6 +195,7 @@ impl TopicFilter {
         if let Some(times) = self.ages.get_mut(age) {
             times.last_ms = times.last_ms.max(ms);
         }
+        self.newest_ids += 1;
         age
     }
 
@@ -216,6 +228,7 @@ impl TopicFilter {
             table.finish_cleaning(live);
         }
         self.newest = next;
+        self.newest_ids = 0;
         self.live |= 1 << next;
         self.end_ages();
         let (needed, capacity) = (self.needed(), self.tables.last().map_or(0, |(table, _)| table.capacity()));
@@ -284,7 +297,8 @@ impl TopicFilter {
         let at_this_rate = u64::try_from(u128::from(ids) * u128::from(whole) / u128::from(span));
         let expected = self.expected.saturating_add(self.expected / 4);
         let (low, high) = (ids / 2, ids.saturating_mul(MAX_FACTOR));
-        at_this_rate.unwrap_or(u64::MAX).clamp(low, high).max(expected).max(SMALLEST)
+        let wanted = at_this_rate.unwrap_or(u64::MAX).clamp(low, high);
+        wanted.min(self.most_ids.max(ids + ids / 4)).max(expected).max(SMALLEST)
     }
 
     fn open(&mut self, capacity: u64) {
@@ -327,8 +341,20 @@ impl TopicFilter {
         self.tables.retain(|(_, last_ms)| *last_ms > oldest);
     }
 
+    /// Sets how many identities are sealed at a time: they leave the filter together.
+    pub fn seal_by(&mut self, ids: u64) {
+        (self.age_ids, self.most_ids) = ((ids / 2).max(1), ids.saturating_mul(5));
+    }
+
+    /// Drops identities whose owners are in sealed slices: those that arrived before this stream time, epoch milliseconds.
+    pub fn sealed_before(&mut self, ms: i64) {
+        self.unsealed_from_ms = self.unsealed_from_ms.max(ms);
+        self.expire(self.horizon_ms);
+    }
+
+    /// Entries from this time and before do not count.
     fn oldest_ms(&self) -> i64 {
-        self.horizon_ms.saturating_sub(self.longest_ms)
+        self.horizon_ms.saturating_sub(self.longest_ms).max(self.unsealed_from_ms - 1)
     }
 
     /// Ends the ages that are over, except the newest one.

@@ -142,6 +142,21 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(to) / u128::from(of.max(1))).unwrap_or(u64::MAX).max(1)
 }
 
+/// Parts into which windows are sealed, while they are large.
+const SLICES: u64 = 16;
+
+/// Identities that are sealed together, of windows that have this many.
+pub(crate) fn slice_ids(smallest: u64, ids: u64) -> u64 {
+    smallest.max(ids / SLICES)
+}
+
+/// Identities that are expected in the index of one of `count` windows: twice the size of a slice when one begins to be sealed, and what
+/// arrives meanwhile.
+fn most_unsealed(smallest: Option<u64>, window: &Window, count: u64) -> u64 {
+    let smallest = smallest.filter(|_| window.can_seal());
+    smallest.map_or(u64::MAX, |smallest| slice_ids(smallest / count.max(1), window.ids()).saturating_mul(3))
+}
+
 /// The limits as applied with each commit.
 #[derive(Debug, Default)]
 pub(crate) struct Enforced {
@@ -184,7 +199,8 @@ impl Enforced {
             // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
-            window.set_bounds(WindowBounds { max_ids, max_stored, filter_bytes });
+            let unsealed = most_unsealed(options.smallest_slice, window, count);
+            window.set_bounds(WindowBounds { max_ids, max_stored, filter_bytes, unsealed });
         }
     }
 

@@ -16,6 +16,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::Phase;
 use crate::pipeline::partition::read_progress::ReadProgress;
+use crate::pipeline::partition::sealed::load_sealed;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -40,9 +41,10 @@ pub fn load_window(
     (trusted, stream_time_ms): (Offset, i64),
     window: &mut Window,
 ) -> Result<(), StoreError> {
+    load_sealed(store, id, window);
     window.reserve(store.ids(id)?);
     store.scan(id, &mut |view| {
-        let restored = window.restore(view, trusted).map(drop);
+        let restored = window.load(view, trusted).map(drop);
         restored.map_err(|error| unusable(id.partition(), &error))
     })?;
     window.set_stream_time(stream_time_ms);
@@ -227,6 +229,8 @@ fn begin_reading<W: WorkerPorts>(
     task: Task,
 ) -> Result<(), WorkerError> {
     let (id, now) = (state.id, ctx.clock.elapsed());
+    // Blocks must not be removed while they are read.
+    ctx.store.end_seal();
     let mut total = 0;
     for kind in &kinds {
         total += ctx.store.ids(kind.window(id))?;
@@ -266,12 +270,13 @@ impl Loading {
                 continue;
             };
             if let (None, Task::Windows { .. }) = (self.from, &self.task) {
+                load_sealed(store, window_id, window);
                 window.reserve(store.ids(window_id)?);
             }
             let (task, read, identities) = (&self.task, &mut self.progress.ids, &mut self.read);
             let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
                 let result = match task {
-                    Task::Windows { trusted, .. } => window.restore(view, *trusted).map(drop),
+                    Task::Windows { trusted, .. } => window.load(view, *trusted).map(drop),
                     Task::Filters { .. } => window.refill(view, *committed),
                 };
                 let result = result.and_then(|()| collect(view, identities.as_mut()));

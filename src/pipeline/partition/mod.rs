@@ -10,6 +10,7 @@ pub mod rejections;
 pub mod restoring;
 pub mod rounds;
 pub mod rules;
+pub mod sealed;
 pub mod stall;
 pub mod state;
 pub mod stored;

@@ -188,14 +188,18 @@ impl<'a> Others<'a> {
         groups: PartitionGroups,
         kind: usize,
     ) -> impl Iterator<Item = (PartitionId, &'a Window)> + use<'a> {
-        let Self { before, after } = *self;
-        let own = before.len();
-        let end = PartitionId::try_from(own + 1 + after.len()).unwrap_or(PartitionId::MAX);
-        groups.partitions(end).filter_map(move |id| {
-            let at = id as usize;
-            let slot = if at < own { before.get(at) } else { after.get(at.checked_sub(own + 1)?) };
-            Some((id, slot?.as_ref()?.state()?.windows.get(kind)?))
-        })
+        let others = *self;
+        let end = self.before.len() + 1 + self.after.len();
+        let end = PartitionId::try_from(end).unwrap_or(PartitionId::MAX);
+        groups.partitions(end).filter_map(move |id| Some((id, others.window(id, kind)?)))
+    }
+
+    /// The window of the kind with this number in a partition.
+    #[must_use]
+    pub fn window(&self, id: PartitionId, kind: usize) -> Option<&'a Window> {
+        let (at, own) = (id as usize, self.before.len());
+        let slot = if at < own { self.before.get(at) } else { self.after.get(at.checked_sub(own + 1)?) };
+        slot?.as_ref()?.state()?.windows.get(kind)
     }
 
     /// The windows of the kind with this number, each with its partition.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, IndexKey, KindId, Offset, Owners, StateKey,
-    Tail, Window, WindowId,
+    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, IndexKey, KindId, Offset, StateKey, Tail,
+    Window, WindowId,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
@@ -13,6 +13,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::forgetting::Forgetting;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::read_progress::ReadProgress;
+use crate::pipeline::partition::sealed::sealed_owners_in;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::TopicScope;
@@ -20,7 +21,7 @@ use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Head, Store};
+use crate::ports::{Head, Store, StoreError};
 
 /// A restore from the state topic in progress.
 ///
@@ -251,14 +252,16 @@ impl<W: WorkerPorts> Restorer<'_, W> {
 
 /// Forgets the same identities also for their older owners, and returns those owners. The writer of the forget record could
 /// not name them, because it had evicted them or did not have that kind.
-fn forget_older_owners<O: Owners>(
+fn forget_older_owners<T: Store>(
     window: &mut Window,
-    stored: &O,
+    stored: &Stored<'_, T>,
     forgotten: &ForgetRecord,
-) -> Result<Vec<Offset>, O::Error> {
+) -> Result<Vec<Offset>, StoreError> {
     let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
-        for (owner, _) in window.owners(&IndexKey::at(*identity), stored)? {
+        let key = IndexKey::at(*identity);
+        let sealed = sealed_owners_in(stored.store, stored.window, window, &key)?;
+        for (owner, _) in window.owners(&key, stored)?.into_iter().chain(sealed) {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {
                 window.forget(owner, *identity);

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Offset, PartitionId, later_version};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::kinds::Kind;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
@@ -101,7 +103,8 @@ impl Recovery {
         let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
         let (ended_early, state_low) = (partition.early_ends > 0, partition.checked_from.unwrap_or(0));
-        let head = access.ctx.store.head(id.into())?.filter(|_| !ended_early);
+        let is_usable = !ended_early && !has_unusable_slices(access.ctx, id);
+        let head = access.ctx.store.head(id.into())?.filter(|_| is_usable);
         let plan = match (head, answer.offset) {
             _ if !changed.is_empty() => StatePlan::Restore,
             (Some(_), Some(confirmed)) if !access.ctx.options.keeps(Safeguard::Tails) => {
@@ -123,6 +126,14 @@ impl Recovery {
             StatePlan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
         }
     }
+}
+
+/// Whether owners are sealed of a window that now needs their blocks: to evict owners, or to fill filters.
+fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> bool {
+    let evicts = ctx.options.limits.when_full == Overflow::Evict;
+    let needs_blocks = |kind: &&Kind| evicts || kind.window.is_some_and(|window| window.bloom.is_some());
+    let mut kinds = ctx.options.kinds.iter().filter(needs_blocks);
+    kinds.any(|kind| !ctx.store.sealed(kind.id.window(id)).is_empty())
 }
 
 /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The

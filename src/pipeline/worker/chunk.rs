@@ -14,7 +14,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::step::{AfterRecord, Lookup, RawOf, Step};
-use crate::ports::{Failure, Record, Source};
+use crate::ports::{Failure, Record, Source, Store};
 
 /// An iteration processes no more records after the first commit that ends later than this after its start: group events,
 /// requests and partitions that wait are served between iterations. Only slow commits, or many small ones, last as long.
@@ -177,6 +177,11 @@ fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Result<Lookup
         let key = window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity));
         if let Some(topic) = &ctx.topic {
             topic.filter.prefetch(&key);
+        }
+        if ctx.store.has_sealed()
+            && let Some(of_kind) = ctx.options.kinds.get(kind)
+        {
+            ctx.store.prefetch_sealed(of_kind.id.window(record.coordinates().partition), &key);
         }
         key
     });

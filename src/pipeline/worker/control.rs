@@ -13,6 +13,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
+use crate::pipeline::partition::sealed::sealed_owners_in;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
@@ -135,7 +136,7 @@ pub(crate) fn windows_to_search<W: WorkerPorts>(
         }
         let mut is_found = !in_filters.is_empty();
         for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
-            is_found |= !window.owners(&key, &Stored { store: &ctx.store, window: id })?.is_empty();
+            is_found |= !exact_owners(ctx, id, window, &key)?.is_empty();
         }
         all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
     }
@@ -166,6 +167,18 @@ fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answ
     Ok(answer)
 }
 
+/// The owners of an identity in the exact part of a window, sealed or not.
+fn exact_owners<W: WorkerPorts>(
+    ctx: &Context<W>,
+    id: WindowId,
+    window: &Window,
+    key: &IndexKey,
+) -> Result<Vec<(Offset, i64)>, StoreError> {
+    let mut owners = sealed_owners_in(&ctx.store, id, window, key)?;
+    owners.extend(window.owners(key, &Stored { store: &ctx.store, window: id })?);
+    Ok(owners)
+}
+
 fn places<W: WorkerPorts>(
     ctx: &Context<W>,
     window_id: WindowId,
@@ -182,7 +195,7 @@ fn places<W: WorkerPorts>(
         part,
         slice_ms: window.slice_begin(time_ms),
     };
-    let owners = window.owners(&key, &Stored { store: &ctx.store, window: window_id })?;
+    let owners = exact_owners(ctx, window_id, window, &key)?;
     let mut places: Vec<OwnerPlace> =
         owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact)).collect();
     let Some(slice_ms) = window.slice_of(&key) else { return Ok(places) };

@@ -7,6 +7,7 @@ pub mod membership;
 pub mod rejected;
 pub mod remedy;
 pub mod schemas;
+pub mod sealing;
 mod search;
 pub mod stalled;
 pub mod step;
@@ -35,6 +36,7 @@ use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::{Membership, close_all};
 use crate::pipeline::worker::schemas::SchemaWaits;
+use crate::pipeline::worker::sealing::Sealer;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 use crate::schemas::SharedSchemas;
@@ -49,6 +51,8 @@ const BUSY: Duration = Duration::from_millis(1);
 const LEAVE: Duration = Duration::from_secs(3);
 
 /// The parts of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
+///
+/// Large because each task of the loop has a state of its own.
 pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) ctx: Context<W>,
     pub(crate) committer: Committer<W>,
@@ -57,6 +61,7 @@ pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) stalls: StallCheck,
     pub(crate) admin: Admin,
     pub(crate) schemas: SchemaWaits,
+    pub(crate) sealer: Sealer,
     /// A call failed with [`Remedy::Retry`]. The process is not ready until a call succeeds again.
     pub(crate) unreachable: bool,
 }
@@ -84,6 +89,7 @@ impl<W: WorkerPorts> Worker<W> {
             stalls: StallCheck::default(),
             admin: Admin::default(),
             schemas: SchemaWaits::default(),
+            sealer: Sealer::default(),
             unreachable: false,
             ctx: Context::new((log, store), clock, options, report),
         };
@@ -202,6 +208,7 @@ impl<W: WorkerPorts> Parts<W> {
         self.admin.answer_request(&mut access, can_write)?;
         self.stalls.wake_stalled(access.ctx, source)?;
         self.schemas.resume(access.ctx, source)?;
+        self.sealer.advance(access.ctx)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
         let recovered = self.recovery.make_ready(&mut access);

@@ -13,12 +13,13 @@ use crate::pipeline::partition::Running;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::partition::partitions::Others;
 use crate::pipeline::partition::rejections::Rejections;
+use crate::pipeline::partition::sealed::sealed_owner;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source};
+use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source, Store};
 
 /// Result of the first pass for one record.
 pub(crate) struct Lookup {
@@ -160,7 +161,16 @@ impl<W: WorkerPorts> Step<'_, W> {
             window.verdict(at.offset, key, &owners)?
         };
         let groups = groups.unwrap_or_default();
-        let outcome = match (verdict, self.elsewhere(verdict, (number, kind), (at_ms, key, groups))?) {
+        let copy = self.elsewhere(verdict, (number, kind), (at_ms, key, groups))?;
+        let is_known = copy.is_some() || matches!(verdict, Verdict::Duplicate { .. });
+        if !is_known && self.store.has_sealed() {
+            let window_of = |partition| self.others.window(partition, number);
+            let sealed = sealed_owner(self.store, (kind.id, at.partition, window), key, window_of)?;
+            if let Some((owner, owner_ms)) = sealed.filter(|(owner, _)| *owner != at) {
+                return self.duplicate(state, record, owner, owner_ms);
+            }
+        }
+        let outcome = match (verdict, copy) {
             (Verdict::Duplicate { owner: offset }, _) => {
                 let owner = Coordinates { partition: at.partition, offset };
                 let owner_ms = window.arrived_ms(offset);

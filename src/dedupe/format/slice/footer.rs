@@ -5,17 +5,15 @@
 //! | 1 | hash kind, as in a block |
 //! | 8 | hash key id |
 //! | 2 | kind of the window |
-//! | 8 | stream time at the first record, epoch milliseconds |
-//! | 8 | stream time at the last record, epoch milliseconds |
 //! | 8 | count of identities |
 //! | 4 | count of partitions |
-//! | count × 20 | partition (4), first offset covered (8), one past the last (8) |
+//! | for each | partition (4), first offset covered (8), one past the last (8), marks: count (4), then for each one past its last offset (8), its count of owners (8), stream time at the first and at the last of them (8 each) |
 //! | 4 | count of shards of the filter |
 //! | count × 8 | bytes of the shard (4), its CRC32C (4) |
 //! | 4 | count of pages |
 //! | count × 8 | position of the first identity in each page, ascending |
 
-use super::{OwnerLayout, SliceError, SlicePartition};
+use super::{OwnerLayout, SliceError, SliceMark, SlicePartition};
 use crate::dedupe::format::block::{hash_code, hash_of};
 use crate::dedupe::identity::{HashKind, KindId};
 
@@ -37,8 +35,6 @@ pub struct SliceFooter {
     pub hash: HashKind,
     /// The kind whose windows the slice belongs to.
     pub kind: KindId,
-    /// Stream time at the first and the last covered record, epoch milliseconds.
-    pub time_ms: (i64, i64),
     /// Number of identities.
     pub ids: u64,
     /// The covered offsets, and how owners are stored.
@@ -61,14 +57,17 @@ impl SliceFooter {
         out.push(hash);
         out.extend_from_slice(&key_id.to_le_bytes());
         out.extend_from_slice(&self.kind.number().to_le_bytes());
-        out.extend_from_slice(&self.time_ms.0.to_le_bytes());
-        out.extend_from_slice(&self.time_ms.1.to_le_bytes());
         out.extend_from_slice(&self.ids.to_le_bytes());
         push_count(self.owners.partitions().len(), &mut out);
         for of in self.owners.partitions() {
             out.extend_from_slice(&of.partition.to_le_bytes());
             out.extend_from_slice(&of.first.to_le_bytes());
             out.extend_from_slice(&of.next.to_le_bytes());
+            push_count(of.marks.len(), &mut out);
+            for SliceMark { next, count, time_ms: (first_ms, last_ms) } in &of.marks {
+                let fields = [*next, *count, first_ms.cast_unsigned(), last_ms.cast_unsigned()];
+                out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+            }
         }
         push_count(self.shards.len(), &mut out);
         for shard in &self.shards {
@@ -93,6 +92,13 @@ impl SliceFooter {
         usize::try_from(u32::from_le_bytes(length)).map_err(|_| SliceError::Truncated("the footer"))
     }
 
+    /// CRC32C of the footer, from these last bytes of a file.
+    #[must_use]
+    pub fn checksum(end: &[u8; Self::END_BYTES]) -> u32 {
+        let [_, crc, _] = Self::end_fields(end);
+        u32::from_le_bytes(crc)
+    }
+
     /// Length, CRC32C and magic.
     fn end_fields(end: &[u8; Self::END_BYTES]) -> [[u8; 4]; 3] {
         end.as_chunks().0.try_into().unwrap_or_default()
@@ -105,8 +111,7 @@ impl SliceFooter {
         if Self::length(end)? != rest.len() {
             return Err(truncated);
         }
-        let [_, crc, _] = Self::end_fields(end);
-        let found = u32::from_le_bytes(crc);
+        let found = Self::checksum(end);
         let computed = crc32c::crc32c(rest);
         if found != computed {
             return Err(SliceError::Checksum { what: "the footer", found, computed });
@@ -128,13 +133,8 @@ impl FieldReader<'_> {
         let (code, key_id) = (self.take::<1>()?[0], u64::from_le_bytes(self.take()?));
         let hash = hash_of(code, key_id).map_err(|_| SliceError::Inconsistent("unknown hash kind"))?;
         let kind = KindId::numbered(u16::from_le_bytes(self.take()?));
-        let time_ms = (i64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
         let ids = u64::from_le_bytes(self.take()?);
-        let partitions = self.list(20, |fields| {
-            let partition = u32::from_le_bytes(fields.take()?);
-            let (first, next) = (u64::from_le_bytes(fields.take()?), u64::from_le_bytes(fields.take()?));
-            Ok(SlicePartition { partition, first, next })
-        })?;
+        let partitions = self.list(24, Self::partition)?;
         let owners = OwnerLayout::new(partitions).ok_or(SliceError::Inconsistent("impossible partitions"))?;
         let shards = self.list(8, |fields| {
             Ok(ShardEntry {
@@ -146,7 +146,24 @@ impl FieldReader<'_> {
         if !fences.is_sorted() {
             return Err(SliceError::Inconsistent("pages out of order"));
         }
-        Ok(SliceFooter { hash, kind, time_ms, ids, owners, shards, fences })
+        Ok(SliceFooter { hash, kind, ids, owners, shards, fences })
+    }
+
+    fn partition(&mut self) -> Result<SlicePartition, SliceError> {
+        let partition = u32::from_le_bytes(self.take()?);
+        let (first, next) = (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?));
+        let marks = self.list(32, |fields| {
+            Ok(SliceMark {
+                next: u64::from_le_bytes(fields.take()?),
+                count: u64::from_le_bytes(fields.take()?),
+                time_ms: (i64::from_le_bytes(fields.take()?), i64::from_le_bytes(fields.take()?)),
+            })
+        })?;
+        let is_within = |mark: &SliceMark| mark.next > first && mark.next <= next;
+        if !marks.is_sorted_by(|a, b| a.next < b.next) || !marks.iter().all(is_within) {
+            return Err(SliceError::Inconsistent("marks outside the covered offsets"));
+        }
+        Ok(SlicePartition { partition, first, next, marks })
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], SliceError> {

@@ -20,8 +20,19 @@ use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
 pub use footer::{ShardEntry, SliceFooter};
 pub use page::{PAGE_BYTES, SlicePage};
 
-/// The raw offsets of one partition that a slice covers.
+/// A range of consecutive owners of one partition that expire together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SliceMark {
+    /// One past the raw offset of the last one. The first one is at or beyond the end of the mark before it.
+    pub next: Offset,
+    /// Number of owners.
+    pub count: u64,
+    /// Stream time when the first and the last of them arrived, epoch milliseconds; 0 while unknown.
+    pub time_ms: (i64, i64),
+}
+
+/// The raw offsets of one partition that a slice covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlicePartition {
     /// Partition of the raw topic.
     pub partition: PartitionId,
@@ -29,6 +40,8 @@ pub struct SlicePartition {
     pub first: Offset,
     /// One past the last raw offset covered; greater than `first`.
     pub next: Offset,
+    /// The owners in it, in ascending order.
+    pub marks: Vec<SliceMark>,
 }
 
 /// Why bytes are not a slice file, or a part of one.

@@ -1,5 +1,7 @@
 //! Building of a slice file, shard by shard.
 
+use std::ops::{Range, RangeInclusive};
+
 use super::filter::SliceFilter;
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
@@ -13,22 +15,29 @@ pub struct SliceCoverage {
     pub hash: HashKind,
     /// The kind whose windows the slice belongs to.
     pub kind: KindId,
-    /// Stream time at the first and the last covered record, epoch milliseconds.
-    pub time_ms: (i64, i64),
     /// The covered offsets, in ascending order of the partitions.
     pub partitions: Vec<SlicePartition>,
 }
 
-/// Builds a slice file in as many passes as its filter has shards. In each pass every owner of the slice is offered, and the builder
-/// holds only those of one shard: about a million, in 40 MB.
+/// Most passes over the owners of a slice.
+const PASSES: u32 = 8;
+
+/// Builds a slice file in passes. In each pass every owner of the slice is offered, and the builder holds only those of some shards: an
+/// eighth of the slice, at least about a million, in 40 bytes each.
 ///
-/// `offer` all owners, then `end_pass`, until [`SliceBuilder::needs_pass`] is false; then `finish`.
+/// `offer` all owners, then `end_pass`, until [`SliceBuilder::needs_pass`] is false; then `finish`. An owner whose position is not in
+/// [`SliceBuilder::positions`] need not be offered in this pass.
 #[derive(Debug)]
 pub struct SliceBuilder {
     coverage: SliceCoverage,
     owners: OwnerLayout,
     shards: u32,
+    /// First shard of the pass.
     shard: u32,
+    /// Shards of a pass.
+    shards_per_pass: u32,
+    /// Positions of the pass.
+    positions: RangeInclusive<u64>,
     held: Vec<(u64, Identity, Coordinates)>,
     filter: SliceFilter,
     fences: Vec<u64>,
@@ -40,16 +49,21 @@ impl SliceBuilder {
     pub fn new(coverage: SliceCoverage, ids: u64) -> Result<Self, SliceError> {
         let owners = OwnerLayout::new(coverage.partitions.clone())
             .ok_or(SliceError::Inconsistent("impossible partitions"))?;
-        Ok(Self {
+        let shards = SliceFilter::shards_for(ids);
+        let mut builder = Self {
             coverage,
             owners,
-            shards: SliceFilter::shards_for(ids),
+            shards,
             shard: 0,
+            shards_per_pass: shards.div_ceil(PASSES),
+            positions: 0..=0,
             held: Vec::new(),
             filter: SliceFilter::default(),
             fences: Vec::new(),
             ids: 0,
-        })
+        };
+        builder.begin_pass(0);
+        Ok(builder)
     }
 
     /// Whether the owners have to be offered once more.
@@ -62,41 +76,61 @@ impl SliceBuilder {
     #[inline]
     pub fn offer(&mut self, identity: Identity, owner: Coordinates) {
         let position = IndexKey::at(identity).position.first;
-        if SliceFilter::shard_of(position, self.shards) == self.shard {
+        if self.positions.contains(&position) {
             self.held.push((position, identity, owner));
         }
     }
 
-    /// Ends a pass: appends the pages of its shard to `file`.
+    fn shards_of_pass(&self) -> Range<u32> {
+        self.shard..self.shards.min(self.shard + self.shards_per_pass)
+    }
+
+    /// The positions of this pass.
+    #[must_use]
+    pub fn positions(&self) -> RangeInclusive<u64> {
+        self.positions.clone()
+    }
+
+    fn begin_pass(&mut self, shard: u32) {
+        self.shard = shard;
+        // The inverse of `SliceFilter::shard_of`: the smallest position of a shard.
+        let first_of = |shard: u32| (u128::from(shard) << 64).div_ceil(u128::from(self.shards.max(1)));
+        let Range { start, end } = self.shards_of_pass();
+        let clamped = |position: u128| u64::try_from(position).unwrap_or(u64::MAX);
+        self.positions = clamped(first_of(start))..=clamped(first_of(end).saturating_sub(1));
+    }
+
+    /// Ends a pass: appends the pages of its shards to `file`.
     pub fn end_pass(&mut self, file: &mut Vec<u8>) -> Result<(), SliceError> {
         self.held.sort_unstable();
+        self.ids += self.held.len() as u64;
         for page in self.held.chunks(SlicePage::capacity(&self.owners)) {
             self.fences.extend(page.first().map(|(position, ..)| *position));
             let entries = page.iter().map(|(_, identity, owner)| (*identity, *owner));
             SlicePage::encode(&self.owners, entries, file)?;
         }
-        let mut positions: Vec<u64> = self.held.iter().map(|(position, ..)| *position).collect();
-        positions.dedup();
-        self.filter.push(&positions)?;
-        self.ids += self.held.len() as u64;
+        let mut rest = self.held.as_slice();
+        for shard in self.shards_of_pass() {
+            let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
+                SliceFilter::shard_of(*position, self.shards) <= shard
+            };
+            let (here, after) = rest.split_at(rest.partition_point(is_here));
+            let mut positions: Vec<u64> = here.iter().map(|(position, ..)| *position).collect();
+            positions.dedup();
+            self.filter.push(&positions)?;
+            rest = after;
+        }
         self.held.clear();
-        self.shard += 1;
+        self.begin_pass(self.shards_of_pass().end);
         Ok(())
     }
 
     /// Appends the filter and the footer to `file`, after the pages.
     pub fn finish(self, file: &mut Vec<u8>) {
         let shards = self.filter.encode(file);
-        let SliceCoverage { hash, kind, time_ms, .. } = self.coverage;
-        let footer = SliceFooter {
-            hash,
-            kind,
-            time_ms,
-            ids: self.ids,
-            owners: self.owners,
-            shards,
-            fences: self.fences,
-        };
+        let SliceCoverage { hash, kind, .. } = self.coverage;
+        let footer =
+            SliceFooter { hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };
         file.extend(footer.encode());
     }
 }

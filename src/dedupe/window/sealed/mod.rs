@@ -20,11 +20,17 @@ use filter::SliceFilter;
 use super::index::IndexKey;
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};
+use crate::dedupe::identity::Identity;
+
+/// Pages that [`Slice::scan`] reads together: 256 KiB.
+const PAGES_AT_ONCE: usize = 64;
 
 /// A sealed slice.
 #[derive(Debug)]
 pub struct Slice {
     footer: SliceFooter,
+    /// CRC32C of the footer.
+    checksum: u32,
     filter: SliceFilter,
 }
 
@@ -39,6 +45,7 @@ impl Slice {
         let short = || damaged(SliceError::Truncated("the file"));
         let mut end = [0; SliceFooter::END_BYTES];
         read(length.checked_sub(end.len() as u64).ok_or_else(short)?, &mut end)?;
+        let checksum = SliceFooter::checksum(&end);
         let footer = SliceFooter::length(&end).map_err(&damaged)? + end.len();
         let footer_at = length.checked_sub(footer as u64).ok_or_else(short)?;
         let mut bytes = vec![0; footer];
@@ -56,13 +63,19 @@ impl Slice {
             filter.push_encoded(&bytes, *entry).map_err(&damaged)?;
             at = next;
         }
-        if at == footer_at { Ok(Self { footer, filter }) } else { Err(short()) }
+        if at == footer_at { Ok(Self { footer, checksum, filter }) } else { Err(short()) }
     }
 
     /// What the slice contains.
     #[must_use]
     pub fn footer(&self) -> &SliceFooter {
         &self.footer
+    }
+
+    /// CRC32C of the footer, which distinguishes the file from others.
+    #[must_use]
+    pub fn footer_checksum(&self) -> u32 {
+        self.checksum
     }
 
     /// Prefetches what [`Slice::may_contain`] reads.
@@ -99,6 +112,32 @@ impl Slice {
             }
         }
         Ok(owners)
+    }
+
+    /// Visits the identities with positions in a range, each with its owner, in the order of their positions; and some others. `read` and
+    /// `damaged` as in [`Slice::read`].
+    pub fn scan<E>(
+        &self,
+        positions: RangeInclusive<u64>,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+        damaged: impl Fn(SliceError) -> E,
+        mut visit: impl FnMut(Identity, Coordinates) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let fences = &self.footer.fences;
+        let first = fences.partition_point(|fence| fence < positions.start()).saturating_sub(1);
+        let next = fences.partition_point(|fence| fence <= positions.end());
+        let mut bytes = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
+        for begin in (first..next).step_by(PAGES_AT_ONCE) {
+            let pages = bytes.get_mut(..PAGES_AT_ONCE.min(next - begin) * PAGE_BYTES).unwrap_or_default();
+            read((begin * PAGE_BYTES) as u64, pages)?;
+            for page in pages.chunks(PAGE_BYTES) {
+                for entry in SlicePage::parse(page, &self.footer.owners).map_err(&damaged)?.entries() {
+                    let (identity, owner) = entry.map_err(&damaged)?;
+                    visit(identity, owner)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The pages in which the identity can be: one, or more if equal positions fill the end of a page.

@@ -20,15 +20,19 @@ fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
 }
 
 fn coverage(partitions: Vec<SlicePartition>) -> SliceCoverage {
-    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, time_ms: (1_000, 2_000), partitions }
+    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions }
 }
 
 /// Partition by partition, all offsets of these owners.
 fn covering(owners: &[Owned]) -> Vec<SlicePartition> {
     let mut covered: BTreeMap<PartitionId, SlicePartition> = BTreeMap::new();
     for (_, Coordinates { partition, offset }) in owners.iter().copied() {
-        let of =
-            covered.entry(partition).or_insert(SlicePartition { partition, first: offset, next: offset + 1 });
+        let of = covered.entry(partition).or_insert(SlicePartition {
+            partition,
+            first: offset,
+            next: offset + 1,
+            marks: Vec::new(),
+        });
         (of.first, of.next) = (of.first.min(offset), of.next.max(offset + 1));
     }
     covered.into_values().collect()
@@ -142,7 +146,7 @@ fn a_flipped_bit_or_a_missing_end_is_detected() {
 
 #[test]
 fn an_owner_that_is_not_covered_is_refused() {
-    let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20 }];
+    let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20, marks: Vec::new() }];
     for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
         let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1).unwrap();
         builder.offer(identity(1), Coordinates { partition, offset });

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -24,11 +25,12 @@ pub struct StoredSlice {
 }
 
 impl StoredSlice {
-    /// Writes a slice with `write` (position in the file, bytes). Each call of `scan` must offer all owners of the slice. The file
+    /// Writes a slice with `write` (position in the file, bytes). Each call of `scan` must offer all owners of the slice with positions
+    /// in a range; others may be offered too. The file
     /// is not durable yet.
     pub fn write(
         mut builder: SliceBuilder,
-        mut scan: impl FnMut(OfferOwner<'_>) -> Result<(), StoreError>,
+        mut scan: impl FnMut(RangeInclusive<u64>, OfferOwner<'_>) -> Result<(), StoreError>,
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> Result<(), StoreError> {
         let (mut at, mut bytes) = (0, Vec::new());
@@ -40,7 +42,7 @@ impl StoredSlice {
         };
         let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
         while builder.needs_pass() {
-            scan(&mut |identity, owner| builder.offer(identity, owner))?;
+            scan(builder.positions(), &mut |identity, owner| builder.offer(identity, owner))?;
             builder.end_pass(&mut bytes).map_err(refused)?;
             append(&mut bytes)?;
         }

@@ -1,0 +1,106 @@
+//! Sealed owners: old ones that are in slices of the store, and not in the index.
+//!
+//! The store finds the owners of an identity in its slices; the window decides whether such an owner still counts. It keeps the
+//! arrival times of all owners, sealed or not, and drops them by the same rules. Invariants:
+//! - Only committed owners are sealed, as a prefix of those that count, and whole marks of them.
+//! - A sealed owner is not in the index. It is in a slice of the store before it leaves the index.
+
+use super::Window;
+use crate::dedupe::coordinates::{Offset, PartitionId};
+use crate::dedupe::format::{SliceMark, SlicePartition};
+
+impl Window {
+    /// Whether owners that count are in sealed slices.
+    #[must_use]
+    #[inline]
+    pub fn has_sealed(&self) -> bool {
+        self.first_live < self.index.first_live()
+    }
+
+    /// Number of owners in the index, without pending ones.
+    #[must_use]
+    pub fn unsealed(&self) -> u64 {
+        self.marks.count() - self.marks.sealed()
+    }
+
+    /// The arrival times of the committed owners in the index, in ascending order of offsets.
+    pub fn unsealed_marks(&self) -> impl Iterator<Item = SliceMark> {
+        self.marks.indexed().map(|(_, mark)| mark)
+    }
+
+    /// Whether owners can be sealed. An evicting window and one with filters need the blocks.
+    #[must_use]
+    pub fn can_seal(&self) -> bool {
+        self.slots().is_none() && self.filters.is_none()
+    }
+
+    /// The oldest owners in the index that arrived up to this stream time, epoch milliseconds, and are below the offset `below`; `None`
+    /// when there are none. Later owners get other marks.
+    pub fn to_seal(
+        &mut self,
+        partition: PartitionId,
+        (time_ms, below): (i64, Offset),
+    ) -> Option<SlicePartition> {
+        let arrived = |mark: &SliceMark| mark.time_ms.1 <= time_ms && mark.next <= below;
+        let mut marks = self.marks.indexed().take_while(|(_, mark)| arrived(mark)).peekable();
+        let first = marks.peek().map(|(first, _)| *first).filter(|_| self.can_seal())?;
+        let marks: Vec<SliceMark> = marks.map(|(_, mark)| mark).collect();
+        let next = marks.last()?.next;
+        self.marks.close(next);
+        Some(SlicePartition { partition, first, next, marks })
+    }
+
+    /// Removes the owners below `next` from the index, because a slice of the store has them. `next` is the end of a mark.
+    pub fn seal(&mut self, next: Offset) {
+        if next > self.index.first_live() {
+            self.index.expire(next, self.marks.seal(next));
+        }
+    }
+
+    /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
+    pub fn load_sealed(&mut self, range: &SlicePartition) {
+        debug_assert_eq!(self.index.live(), 0, "a slice is loaded after blocks");
+        self.marks.add_sealed(range.first, &range.marks);
+        self.index.expire(range.next, 0);
+        self.next = self.next.max(range.next);
+    }
+
+    /// Latest stream time at which a sealed owner can have arrived, if that counts for a record of this partition at the current
+    /// stream time; 0 while unknown.
+    #[must_use]
+    pub fn sealed_owner(&self, owner: Offset) -> Option<i64> {
+        let oldest = self.time.ms().saturating_sub(self.exact_ms);
+        self.sealed_within(owner, (oldest, i64::MAX))
+    }
+
+    /// As [`Window::sealed_owner`], for a record of another partition at the stream time `at_ms` of that partition.
+    #[must_use]
+    pub fn sealed_copy(&self, at_ms: i64, owner: Offset) -> Option<i64> {
+        self.sealed_within(owner, self.around(at_ms))
+    }
+
+    fn sealed_within(&self, owner: Offset, (oldest, latest): (i64, i64)) -> Option<i64> {
+        let (first_ms, last_ms) = self.marks.times_of(owner);
+        let counts = last_ms <= 0 || (last_ms >= oldest && first_ms <= latest);
+        (counts && owner >= self.first_live && owner < self.index.first_live()).then_some(last_ms)
+    }
+
+    /// The stream times between which an owner counts for a record of another partition at `at_ms`; all while that is unknown.
+    pub(super) fn around(&self, at_ms: i64) -> (i64, i64) {
+        if at_ms <= 0 {
+            return (i64::MIN, i64::MAX);
+        }
+        (at_ms.saturating_sub(self.exact_ms), at_ms.saturating_add(self.configured_ms()))
+    }
+
+    /// The stream time before which every owner is in a sealed slice, epoch milliseconds. Later records arrive at or after it.
+    #[must_use]
+    pub fn unsealed_from_ms(&self) -> i64 {
+        if !self.can_seal() {
+            return i64::MIN;
+        }
+        let committed = self.marks.indexed().map(|(_, mark)| mark.time_ms.0);
+        let pending = self.arrived_ms.first().copied();
+        committed.chain(pending).fold(self.time.committed_ms(), i64::min)
+    }
+}

@@ -1,0 +1,181 @@
+//! Seals old owners: when, how many, and what follows.
+//!
+//! Some windows are sealed together: in topic scope those of all partitions and kinds, otherwise those of each partition. When
+//! twice the size of a slice is unsealed in them, the owners of the older half are sealed, up to the same stream time in
+//! each window, kind by kind. A slice is a sixteenth of what the windows have, at least [`WorkerOptions::smallest_slice`](crate::pipeline::WorkerOptions).
+//!
+//! The newest part stays in the index, where a copy that arrives soon is found without the disk.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::{KindId, PartitionId, SlicePartition, Window};
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::limits::slice_ids;
+use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::ports::WorkerPorts;
+use crate::ports::{SealJob, Sealing, Store, StoreError};
+
+/// Fewest identities of a slice: windows that have few have all of them in memory.
+pub const SMALLEST_SLICE: u64 = 1 << 16;
+/// Pause in an iteration when this many slices are unsealed; twice as long for each further one, so that records do not arrive faster
+/// than their owners are sealed.
+const BACKLOG: u64 = 4;
+const PAUSE: Duration = Duration::from_millis(20);
+const DOUBLINGS_MAX: u64 = 4;
+
+/// What is being sealed.
+#[derive(Debug, Default)]
+pub(crate) struct Sealer {
+    cut: Option<Cut>,
+}
+
+/// A stream time up to which owners are sealed.
+#[derive(Debug)]
+struct Cut {
+    /// The partition; `None` for all partitions.
+    partition: Option<PartitionId>,
+    time_ms: i64,
+    /// The kinds whose windows are still to be sealed.
+    kinds: Vec<KindId>,
+}
+
+impl Sealer {
+    /// Continues to seal. Pauses when too many owners are unsealed.
+    pub(crate) fn advance<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        let Some(smallest) = ctx.options.smallest_slice.filter(|_| ctx.store.seals()) else { return Ok(()) };
+        match ctx.store.poll_seal()? {
+            Sealing::Done(job) => sealed(ctx, &job),
+            Sealing::Busy => pause(ctx, smallest),
+            Sealing::Idle => {
+                if self.cut.is_none() {
+                    self.cut = next_cut(ctx, smallest);
+                }
+                self.begin_next(ctx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to seal the windows of the next kind.
+    fn begin_next<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        let Some(cut) = &mut self.cut else { return Ok(()) };
+        while let Some(kind) = cut.kinds.pop() {
+            let job = SealJob { kind, partitions: to_seal(ctx, cut.partition, (kind, cut.time_ms))? };
+            if !job.partitions.is_empty() {
+                return Ok(ctx.store.begin_seal(job)?);
+            }
+        }
+        self.cut = None;
+        forget_in_filter(ctx);
+        Ok(())
+    }
+}
+
+/// Windows that are sealed together, as [`Sealer`] does.
+fn groups<W: WorkerPorts>(ctx: &Context<W>) -> BTreeMap<Option<PartitionId>, Vec<&Window>> {
+    let mut groups: BTreeMap<_, Vec<&Window>> = BTreeMap::new();
+    for (partition, _, window) in ctx.partitions.kinds().filter(|(_, _, window)| window.can_seal()) {
+        groups.entry(ctx.topic.is_none().then_some(partition)).or_default().push(window);
+    }
+    groups
+}
+
+/// Identities of these windows in one slice, and the number of those that are not sealed.
+fn sizes(windows: &[&Window], smallest: u64) -> (u64, u64) {
+    let ids = windows.iter().map(|window| window.ids()).sum();
+    (slice_ids(smallest, ids), windows.iter().map(|window| window.unsealed()).sum())
+}
+
+fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) -> Option<Cut> {
+    // The windows of a partition that is being loaded are incomplete, and its blocks are being read.
+    if ctx.partitions.iter().any(|p| matches!(p.phase(), Phase::Loading(_))) {
+        return None;
+    }
+    let groups = groups(ctx);
+    let fullest = groups.into_iter().map(|(partition, windows)| {
+        let (slice, unsealed) = sizes(&windows, smallest);
+        (unsealed / slice, slice, unsealed, partition, windows)
+    });
+    let (full, slice, unsealed, partition, windows) = fullest.max_by_key(|(full, ..)| *full)?;
+    let time_ms = (full >= 2).then(|| cut_time(&windows, (unsealed - slice).min(2 * slice)))?;
+    if let Some(topic) = &mut ctx.topic {
+        topic.filter.seal_by(slice);
+    }
+    let kinds = ctx.options.kinds.iter().map(|kind| kind.id).collect();
+    Some(Cut { partition, time_ms, kinds })
+}
+
+/// The stream time up to which `wanted` owners of these windows have arrived.
+fn cut_time(windows: &[&Window], wanted: u64) -> i64 {
+    let marks = windows.iter().flat_map(|window| window.unsealed_marks());
+    let mut times: Vec<(i64, u64)> = marks.map(|mark| (mark.time_ms.1, mark.count)).collect();
+    times.sort_unstable();
+    let mut arrived = 0;
+    let reached = times.iter().find(|(_, count)| {
+        arrived += count;
+        arrived >= wanted
+    });
+    reached.or(times.last()).map_or(0, |(time_ms, _)| *time_ms)
+}
+
+/// The owners of a kind that are sealed at this cut: committed ones, which the local store has confirmed.
+fn to_seal<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    only: Option<PartitionId>,
+    (kind, time_ms): (KindId, i64),
+) -> Result<Vec<SlicePartition>, StoreError> {
+    let mut owners = Vec::new();
+    for partition in ctx.partitions.iter_mut().filter(|p| only.is_none_or(|only| p.id == only)) {
+        let (id, is_running) = (partition.id, partition.is_running());
+        let Some(state) = partition.state_mut() else { continue };
+        // The head of a partition without new records is that of its last transaction before its commit.
+        let is_settled = is_running && state.open.is_none();
+        let mut confirmed = ctx.store.head(id.into())?.map_or(0, |head| head.confirmed);
+        if is_settled && confirmed > 0 && confirmed < state.committed {
+            let set = ctx.store.set_head(id.into(), state.head());
+            if StoreError::unless_lease_lost(set)?.is_some() {
+                confirmed = state.committed;
+            }
+        }
+        if let Some(window) = state.windows.of_kind(kind) {
+            owners.extend(window.to_seal(id, (time_ms, confirmed)));
+        }
+    }
+    Ok(owners)
+}
+
+/// The owners of a job are in a slice now.
+fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
+    for of in &job.partitions {
+        let state = ctx.partitions.get_mut(of.partition).and_then(Partition::state_mut);
+        if let Some(window) = state.and_then(|state| state.windows.of_kind(job.kind)) {
+            window.seal(of.next);
+        }
+    }
+    let ids: u64 = job.partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum();
+    tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
+}
+
+/// Removes the identities of sealed owners from the filter over all windows.
+fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
+    let is_complete = ctx.partitions.iter().all(|partition| partition.state().is_some());
+    let unsealed_ms = ctx.partitions.windows().map(Window::unsealed_from_ms).min();
+    if let (Some(topic), Some(ms), true) = (&mut ctx.topic, unsealed_ms, is_complete) {
+        topic.filter.sealed_before(ms);
+    }
+}
+
+/// Pauses while far more owners are unsealed than a slice has.
+fn pause<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) {
+    let slices = groups(ctx).into_values().map(|windows| {
+        let (slice, unsealed) = sizes(&windows, smallest);
+        unsealed / slice
+    });
+    let beyond = slices.max().unwrap_or(0).checked_sub(BACKLOG);
+    if let Some(beyond) = beyond {
+        ctx.clock.rest(PAUSE * (1 << beyond.min(DOUBLINGS_MAX)));
+    }
+}

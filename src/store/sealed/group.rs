@@ -1,0 +1,125 @@
+//! The slices of the windows that share them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use super::SliceEntry;
+use crate::dedupe::{
+    Coordinates, IndexKey, KindId, Offset, PartitionId, Slice, SliceError, SlicePartition, WindowId,
+};
+use crate::store::keys;
+
+/// Windows that share their slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::store) struct SliceGroup {
+    pub kind: KindId,
+    /// The partition; `None` for all partitions together.
+    pub partition: Option<PartitionId>,
+}
+
+impl SliceGroup {
+    /// The group of a window. `is_shared`: all partitions share their slices.
+    pub fn of(window: WindowId, is_shared: bool) -> Self {
+        Self { kind: window.kind(), partition: (!is_shared).then(|| window.partition()) }
+    }
+
+    /// The key of one of its slices in sled.
+    pub fn key(self, number: u32) -> [u8; keys::SLICE] {
+        keys::slice(self.kind, self.partition, number)
+    }
+}
+
+/// The slices of a group, the oldest first. Replaced as a whole.
+pub(in crate::store) type SliceList = Arc<[Arc<SealedSlice>]>;
+
+/// One past the last owner that each window has dropped.
+pub(in crate::store) type DroppedEnds = HashMap<WindowId, Offset>;
+
+/// A registered slice.
+#[derive(Debug)]
+pub(in crate::store) struct SealedSlice {
+    /// Number of its file.
+    pub number: u32,
+    pub slice: Arc<Slice>,
+    pub entry: SliceEntry,
+}
+
+/// Why a slice could not be read.
+pub(in crate::store) enum SliceReadError {
+    Io(io::Error),
+    Damaged(SliceError),
+}
+
+impl SealedSlice {
+    /// The same slice with another entry.
+    pub fn with(&self, entry: SliceEntry) -> Arc<Self> {
+        Arc::new(Self { number: self.number, slice: Arc::clone(&self.slice), entry })
+    }
+
+    /// The covered partitions.
+    pub fn partitions(&self) -> &[SlicePartition] {
+        self.slice.footer().owners.partitions()
+    }
+
+    /// Stream time of its first owner, epoch milliseconds; 0 while unknown.
+    pub fn begin_ms(&self) -> i64 {
+        let marks = self.partitions().iter().filter_map(|of| of.marks.first());
+        marks.map(|mark| mark.time_ms.0).min().unwrap_or(0)
+    }
+
+    /// One past the last owner of a partition that counts.
+    fn end(&self, of: &SlicePartition) -> Offset {
+        self.entry.ends.get(&of.partition).map_or(of.next, |end| of.next.min(*end))
+    }
+
+    /// Whether an owner in the file was not removed since.
+    pub fn has(&self, owner: Coordinates) -> bool {
+        let is_removed = self.entry.ends.get(&owner.partition).is_some_and(|end| owner.offset >= *end);
+        !is_removed && !self.entry.forgotten.contains(&owner)
+    }
+
+    /// The owners of a partition that were not removed; `None` when there are none.
+    pub fn range(&self, partition: PartitionId) -> Option<SlicePartition> {
+        let at = self.partitions().binary_search_by_key(&partition, |of| of.partition).ok()?;
+        let of = self.partitions().get(at)?;
+        self.kept(of, of.first)
+    }
+
+    /// The owners of a partition from an offset on.
+    fn kept(&self, of: &SlicePartition, from: Offset) -> Option<SlicePartition> {
+        let next = self.end(of);
+        let first = of.first.max(from);
+        let mut marks: Vec<_> = of.marks.iter().filter(|mark| mark.next > first).copied().collect();
+        // The count of a mark that is cut is not known.
+        let cut = marks.partition_point(|mark| mark.next < next);
+        marks.truncate(cut + 1);
+        marks.last_mut().into_iter().for_each(|last| last.next = last.next.min(next));
+        let is_empty = marks.is_empty() || first >= next;
+        (!is_empty).then_some(SlicePartition { partition: of.partition, first, next, marks })
+    }
+
+    /// The owners that were neither removed nor dropped by their windows.
+    pub fn live(&self, kind: KindId, dropped: &DroppedEnds) -> Vec<SlicePartition> {
+        let partitions = self.partitions().iter();
+        let from = |of: &SlicePartition| dropped.get(&kind.window(of.partition)).copied().unwrap_or(0);
+        partitions.filter_map(|of| self.kept(of, from(of))).collect()
+    }
+
+    /// The owners of an identity that were not removed. `read` fills a buffer from a position of the file.
+    pub fn owners_of(
+        &self,
+        key: &IndexKey,
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<Vec<Coordinates>, SliceReadError> {
+        let read = |at, bytes: &mut [u8]| read(at, bytes).map_err(SliceReadError::Io);
+        let mut owners = self.slice.owners_of(key, read, SliceReadError::Damaged)?;
+        owners.retain(|owner| self.has(*owner));
+        Ok(owners)
+    }
+}
+
+/// Number of owners, dropped ones of a mark that is not dropped as a whole included.
+pub(in crate::store) fn count(partitions: &[SlicePartition]) -> u64 {
+    partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum()
+}

@@ -1,0 +1,208 @@
+//! What a handle of the store does with slices.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::mem;
+
+use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
+use super::registry::read_error;
+use super::task::SealTask;
+use crate::dedupe::{Coordinates, IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{SealJob, Sealing, Store, StoreError, VisitOwner};
+use crate::store::blocks::SledStore;
+use crate::store::cut::expire;
+use crate::store::engine::{BATCH, Engine};
+use crate::store::index::Covering;
+use crate::store::segments::Readers;
+
+/// The task of a handle, and the slices that it has looked up before.
+#[derive(Default)]
+pub(in crate::store) struct HandleSealing {
+    task: Option<SealTask>,
+    /// Windows whose blocks below an offset are removed, because a slice has their owners.
+    unneeded: Vec<(WindowId, Offset)>,
+    /// The lists of slices, valid for a version of them.
+    lists: RefCell<(u64, HashMap<SliceGroup, SliceList>)>,
+}
+
+impl HandleSealing {
+    /// Ends the task and discards its result.
+    pub fn end(&mut self) {
+        self.task = None;
+        self.unneeded.clear();
+    }
+
+    fn removed(&mut self, window: WindowId, from: Offset) {
+        if let Some(task) = &mut self.task {
+            task.removed(window, from);
+        }
+    }
+}
+
+impl SledStore {
+    /// The slices that a window shares.
+    pub(in crate::store) fn slices_of(&self, window: WindowId) -> SliceList {
+        let (group, version) = (self.engine.group_of(window), self.engine.sealed.version());
+        let mut cached = self.sealing.lists.borrow_mut();
+        if cached.0 != version {
+            *cached = (version, HashMap::new());
+        }
+        let list = cached.1.entry(group).or_insert_with(|| self.engine.sealed.list(group));
+        SliceList::clone(list)
+    }
+
+    /// Removes the owners of a window at or beyond `from` from slices, after they were removed from blocks: the head is lowered first,
+    /// so an interrupted removal is repeated.
+    pub(in crate::store) fn cut_sealed(&mut self, window: WindowId, from: Offset) -> Result<(), StoreError> {
+        self.sealing.removed(window, from);
+        let is_below = |end: &(WindowId, Offset)| end.0 == window && end.1 > from;
+        // Later blocks may begin below the end of the slice.
+        self.sealing.unneeded.retain(|end| !is_below(end));
+        if self.engine.cut_slices(window, from)? {
+            self.readers.get_mut().close();
+        }
+        Ok(())
+    }
+
+    /// Removes the owners that an append at `from` replaces, if some of them are in slices. The head is lowered first, and the new block
+    /// comes last: otherwise a crash in between could leave owners in a slice that the new blocks have replaced.
+    pub(in crate::store) fn cut_sealed_before_append(
+        &mut self,
+        window: WindowId,
+        from: Offset,
+    ) -> Result<(), StoreError> {
+        self.sealing.removed(window, from);
+        let slices = self.slices_of(window);
+        let is_replaced = |range: SlicePartition| range.next > from;
+        if slices.iter().filter_map(|slice| slice.range(window.partition())).any(is_replaced) {
+            self.truncate(window, from)?;
+        }
+        Ok(())
+    }
+
+    /// Removes single owners of a window from slices.
+    pub(in crate::store) fn forget_sealed(
+        &mut self,
+        window: WindowId,
+        owners: &[Offset],
+    ) -> Result<(), StoreError> {
+        let Some(first) = owners.iter().min() else { return Ok(()) };
+        self.sealing.removed(window, *first);
+        self.engine.forget_in_slices(window, owners)
+    }
+
+    pub(in crate::store) fn begin_task(&mut self, job: SealJob) -> Result<(), StoreError> {
+        if self.sealing.task.is_none() && !job.partitions.is_empty() {
+            self.sealing.task = Some(SealTask::seal(self, job)?);
+        }
+        Ok(())
+    }
+
+    /// Continues with what follows a task: its blocks are removed, a batch in each call, and slices are merged if there are many.
+    pub(in crate::store) fn poll_task(&mut self) -> Result<Sealing, StoreError> {
+        if self.remove_unneeded()? {
+            return Ok(Sealing::Busy);
+        }
+        let Some(task) = self.sealing.task.take_if(|task| task.is_finished()) else {
+            return Ok(if self.sealing.task.is_some() { Sealing::Busy } else { Sealing::Idle });
+        };
+        let (group, done) = task.finish(&self.engine)?;
+        self.readers.get_mut().close();
+        self.sealing.task = SealTask::merge(self, group)?;
+        let Some(job) = done else { return Ok(Sealing::Busy) };
+        self.sealing.unneeded =
+            job.partitions.iter().map(|of| (job.kind.window(of.partition), of.next)).collect();
+        Ok(Sealing::Done(job))
+    }
+
+    /// Removes some blocks whose owners are in a slice. Returns whether there were any.
+    fn remove_unneeded(&mut self) -> Result<bool, StoreError> {
+        let mut left = BATCH;
+        let mut unneeded = mem::take(&mut self.sealing.unneeded);
+        let is_any = !unneeded.is_empty();
+        while let Some((window, next)) = unneeded.last().copied() {
+            let removed = self.with(window, |engine, index| expire(engine, index, next, left))?;
+            left = left.saturating_sub(removed);
+            if left == 0 {
+                break;
+            }
+            unneeded.pop();
+        }
+        if is_any {
+            self.readers.get_mut().close();
+        }
+        self.sealing.unneeded = unneeded;
+        Ok(is_any)
+    }
+
+    /// The owners of a window in its slices, in ascending order.
+    pub(in crate::store) fn sealed_ranges(&self, window: WindowId) -> Vec<SlicePartition> {
+        let slices = self.slices_of(window);
+        let mut ranges: Vec<_> = slices.iter().filter_map(|slice| slice.range(window.partition())).collect();
+        ranges.sort_by_key(|range| range.first);
+        ranges
+    }
+
+    /// The owners of an identity in the slices that a window shares.
+    pub(in crate::store) fn owners_in_slices(
+        &self,
+        window: WindowId,
+        key: &IndexKey,
+    ) -> Result<Vec<Coordinates>, StoreError> {
+        let mut owners = Vec::new();
+        for slice in self.slices_of(window).iter().rev().filter(|slice| slice.slice.may_contain(key)) {
+            let mut readers = self.readers.borrow_mut();
+            self.limit_readers(&mut readers);
+            let read = |at, bytes: &mut [u8]| readers.fill(&self.engine.segments, (slice.number, at), bytes);
+            let found = slice.owners_of(key, read);
+            owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
+        }
+        Ok(owners)
+    }
+
+    /// A slice that cannot be read is damaged, unless another worker has taken the window and deleted the file.
+    fn slice_error(&self, window: WindowId, slice: &SealedSlice, error: &SliceReadError) -> StoreError {
+        let engine: &Engine = &self.engine;
+        let is_registered = engine.sealed.files().contains(&slice.number);
+        if is_registered { read_error(engine, slice.number, error) } else { StoreError::LeaseLost(window) }
+    }
+
+    pub(in crate::store) fn scan_slices(
+        &self,
+        window: WindowId,
+        visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
+        for slice in self.slices_of(window).iter() {
+            let Some(range) = slice.range(window.partition()) else { continue };
+            // The visitor may use the store.
+            let (mut readers, mut is_over) = (Readers::default(), false);
+            let read = |at, bytes: &mut [u8]| {
+                let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
+                read.map_err(|cause| self.slice_error(window, slice, &SliceReadError::Io(cause)))
+            };
+            let damaged = |cause| self.slice_error(window, slice, &SliceReadError::Damaged(cause));
+            slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
+                let is_here =
+                    owner.partition == range.partition && (range.first..range.next).contains(&owner.offset);
+                if is_here && slice.has(owner) && !is_over {
+                    is_over = visit(owner.offset, identity)?.is_break();
+                }
+                Ok(())
+            })?;
+            if is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// First offset of the block that covers an offset; the offset itself when none does.
+    pub(in crate::store) fn block_begin(
+        &self,
+        window: WindowId,
+        offset: Offset,
+    ) -> Result<Offset, StoreError> {
+        let found = |covering: Covering| covering.found.first;
+        self.with(window, |_, index| Ok(index.block_of(offset).map_or(offset, found)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Which slices are merged into one.
+//!
+//! An identity that is new is looked up in each slice, so there should be few. While a window fills, each slice is as large as a part of
+//! what the window then has, so their number grows with the logarithm of that; and traffic that falls leaves large ones
+//! among many small ones.
+
+use std::ops::Range;
+
+/// Most slices of a group before some are merged.
+const MOST: usize = 12;
+/// Slices that are merged at a time.
+const RUN: usize = 4;
+
+/// The slices to merge, by their number of identities, and by how many of those still count. A slice in which most do not count is
+/// written again.
+pub(super) fn to_merge(slices: &[(u64, u64)]) -> Option<Range<usize>> {
+    let mostly_dead = slices.iter().position(|(ids, live)| *live < ids / 2);
+    if let Some(at) = mostly_dead.filter(|at| slices.get(*at).is_some_and(|(_, live)| *live > 0)) {
+        return Some(at..at + 1);
+    }
+    if slices.len() <= MOST {
+        return None;
+    }
+    let sum = |at: &usize| slices.iter().skip(*at).take(RUN).map(|(_, live)| live).sum::<u64>();
+    let at = (0..=slices.len() - RUN).min_by_key(sum)?;
+    Some(at..at + RUN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_slices_stay_as_they_are() {
+        assert_eq!(to_merge(&[(10, 10); MOST]), None);
+        assert_eq!(to_merge(&[(10, 5), (10, 10)]), None);
+    }
+
+    #[test]
+    fn the_smallest_neighbours_are_merged() {
+        let mut slices = vec![(100, 100); MOST - 3];
+        slices.extend([(5, 5); RUN]);
+        assert_eq!(to_merge(&slices), Some(MOST - 3..MOST + 1));
+    }
+
+    #[test]
+    fn a_slice_that_is_mostly_dropped_is_written_again() {
+        assert_eq!(to_merge(&[(10, 10), (10, 4)]), Some(1..2));
+        assert_eq!(to_merge(&[(10, 0), (10, 10)]), None, "it is removed as a whole");
+    }
+
+    /// Each seal adds a sixteenth of what a window has.
+    #[test]
+    fn a_filling_window_writes_each_identity_a_few_times() {
+        let (mut slices, mut written, mut total) = (Vec::<(u64, u64)>::new(), 0, 100_000u64);
+        while total < 1_000_000_000 {
+            let new = total / 16;
+            slices.push((new, new));
+            (written, total) = (written + new, total + new);
+            while let Some(run) = to_merge(&slices) {
+                let sum: u64 = slices.drain(run.clone()).map(|(ids, _)| ids).sum();
+                slices.insert(run.start, (sum, sum));
+                written += sum;
+            }
+            assert!(slices.len() <= MOST);
+        }
+        assert!(written < 4 * total, "{written} of {total}");
+    }
+}

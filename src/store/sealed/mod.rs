@@ -1,0 +1,21 @@
+//! Sealed slices: old owners of windows, in files that are written once and never changed.
+//!
+//! A slice file is durable before sled refers to it, and sled refers to it before the blocks of its owners are removed. So after a crash
+//! an owner is in a slice, in a block, or in both. What changes later is in sled: up to which offset the owners of a
+//! partition count, and which owners are forgotten ([`SliceEntry`]).
+//!
+//! Some windows share their slices: those of all partitions of a kind in topic scope, where one worker has all of them.
+//! Otherwise each window has its own.
+
+mod entry;
+mod file;
+mod group;
+mod handle;
+mod merging;
+mod registry;
+mod task;
+
+use entry::SliceEntry;
+pub use file::{OfferOwner, StoredSlice};
+pub(super) use handle::HandleSealing;
+pub(super) use registry::{SealedSlices, read_all};

@@ -1,0 +1,239 @@
+//! Writes a slice in a thread: a new one from blocks, or one that replaces others.
+//!
+//! The thread only reads what is registered, and writes a file that nothing refers to. The handle that started it registers the
+//! slice afterwards, unless its owners have changed meanwhile.
+
+use std::fs::File;
+use std::io;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::SliceEntry;
+use super::file::{OfferOwner, StoredSlice};
+use super::group::{SealedSlice, SliceGroup, SliceReadError, count};
+use super::merging::to_merge;
+use super::registry::read_error;
+use crate::dedupe::{Coordinates, Offset, Slice, SliceBuilder, SliceCoverage, SlicePartition, WindowId};
+use crate::ports::{SealJob, Store, StoreError};
+use crate::store::blocks::SledStore;
+use crate::store::engine::Engine;
+
+/// A slice that is being written.
+pub(in crate::store) struct SealTask {
+    group: SliceGroup,
+    number: u32,
+    source: SliceSource,
+    /// Whether owners of the source were removed since it began.
+    is_void: bool,
+    is_cancelled: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Slice, StoreError>>>,
+}
+
+/// Where the owners of a new slice are.
+#[derive(Debug, Clone)]
+enum SliceSource {
+    /// In blocks.
+    Blocks(SealJob),
+    /// In these slices, which it replaces. Not those that their windows have dropped.
+    Slices(Vec<Arc<SealedSlice>>, Vec<SlicePartition>),
+}
+
+impl SealTask {
+    /// Starts to write a slice with these owners.
+    pub fn seal(store: &SledStore, job: SealJob) -> Result<Self, StoreError> {
+        let group =
+            store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
+        Self::start(store, group, SliceSource::Blocks(job))
+    }
+
+    /// Starts to merge slices of a group; `None` when that is not needed.
+    pub fn merge(store: &SledStore, group: SliceGroup) -> Result<Option<Self>, StoreError> {
+        let (slices, dropped) = (store.engine.sealed.list(group), store.engine.sealed.dropped());
+        let live: Vec<_> = slices.iter().map(|slice| slice.live(group.kind, &dropped)).collect();
+        let counts: Vec<_> =
+            slices.iter().zip(&live).map(|(slice, live)| (slice.slice.footer().ids, count(live))).collect();
+        let Some(run) = to_merge(&counts) else { return Ok(None) };
+        let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
+        let partitions = joined(live.get(run).unwrap_or_default());
+        Self::start(store, group, SliceSource::Slices(merged, partitions)).map(Some)
+    }
+
+    fn start(store: &SledStore, group: SliceGroup, source: SliceSource) -> Result<Self, StoreError> {
+        let number = store.engine.segments.allocate();
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));
+        let write = move || write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed));
+        let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write);
+        let thread = thread.map_err(|e| StoreError::Io(format!("cannot start a thread: {e}")))?;
+        Ok(Self { group, number, source, is_void: false, is_cancelled, thread: Some(thread) })
+    }
+
+    /// Called when the owners of a window at or beyond `from`, or one of them, are removed.
+    pub fn removed(&mut self, window: WindowId, from: Offset) {
+        if let SliceSource::Blocks(job) = &self.source {
+            let is_cut = |of: &SlicePartition| of.partition == window.partition() && of.next > from;
+            self.is_void |= job.kind == window.kind() && job.partitions.iter().any(is_cut);
+        }
+    }
+
+    /// Whether the thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Registers the slice that was written, or deletes it. Returns its group, and its job if it is a new slice.
+    pub fn finish(mut self, engine: &Engine) -> Result<(SliceGroup, Option<SealJob>), StoreError> {
+        let (group, number) = (self.group, self.number);
+        let written = self.thread.take().map(JoinHandle::join);
+        let registered = match written {
+            None => Ok(None),
+            Some(Err(_)) => Err(StoreError::Io(
+                "the thread that writes a slice panicked; please report this bug".to_owned(),
+            )),
+            // What it read may have been removed meanwhile.
+            Some(Ok(_)) if self.is_void => Ok(None),
+            Some(Ok(slice)) => slice.and_then(|slice| self.register(engine, slice)),
+        };
+        if !matches!(registered, Ok(Some(()))) {
+            let deleted = engine.segments.delete(number);
+            deleted.map_err(|cause| engine.file_error("delete", number, &cause))?;
+        }
+        let is_done = StoreError::unless_lease_lost(registered)?.flatten().is_some();
+        let job = if let SliceSource::Blocks(job) = &self.source { Some(job.clone()) } else { None };
+        Ok((group, job.filter(|_| is_done)))
+    }
+
+    /// Returns `None` when the slices that it replaces have changed.
+    fn register(&self, engine: &Engine, slice: Slice) -> Result<Option<()>, StoreError> {
+        let entry = SliceEntry { footer: slice.footer_checksum(), ..SliceEntry::default() };
+        let new = Arc::new(SealedSlice { number: self.number, slice: Arc::new(slice), entry });
+        let mut is_registered = false;
+        engine.change_slices(self.group, |slices, _| {
+            let mut changed = slices.to_vec();
+            match &self.source {
+                SliceSource::Blocks(_) => changed.push(new),
+                SliceSource::Slices(old, _) => {
+                    let at = slices
+                        .iter()
+                        .position(|slice| old.first().is_some_and(|first| Arc::ptr_eq(first, slice)))?;
+                    let run = at..at + old.len();
+                    let is_same = slices.get(run.clone())?.iter().zip(old).all(|(a, b)| Arc::ptr_eq(a, b));
+                    is_same.then(|| changed.splice(run, [new]).for_each(drop))?;
+                }
+            }
+            is_registered = true;
+            Some(changed)
+        })?;
+        Ok(is_registered.then_some(()))
+    }
+}
+
+impl Drop for SealTask {
+    /// Waits until the thread has ended: it uses the store.
+    fn drop(&mut self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The owners of several slices, of which each follows the one before it.
+fn joined(slices: &[Vec<SlicePartition>]) -> Vec<SlicePartition> {
+    let mut all: Vec<SlicePartition> = slices.iter().flatten().cloned().collect();
+    all.sort_by_key(|of| (of.partition, of.first));
+    all.dedup_by(|later, earlier| {
+        let is_same = later.partition == earlier.partition;
+        if is_same {
+            earlier.next = later.next;
+            earlier.marks.append(&mut later.marks);
+        }
+        is_same
+    });
+    all
+}
+
+fn write(
+    store: &SledStore,
+    (group, number): (SliceGroup, u32),
+    source: &SliceSource,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Slice, StoreError> {
+    let engine = &*store.engine;
+    let partitions = match source {
+        SliceSource::Blocks(job) => &job.partitions,
+        SliceSource::Slices(_, partitions) => partitions,
+    };
+    let coverage =
+        SliceCoverage { hash: engine.binding.hash, kind: group.kind, partitions: partitions.clone() };
+    let builder = SliceBuilder::new(coverage, count(partitions))
+        .map_err(|e| StoreError::Corrupt(format!("cannot build a slice file: {e}")))?;
+    let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
+        SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
+        SliceSource::Slices(slices, live) => slices
+            .iter()
+            .try_for_each(|slice| offer_slice(engine, positions.clone(), (slice, live), offer, is_cancelled)),
+    };
+    StoredSlice::write(builder, scan, |at, bytes| engine.segments.write(number, at, bytes))?;
+    engine.durable(engine.segments.sync_file(number))?;
+    engine.read_slice(number).map_err(|error| read_error(engine, number, &error))
+}
+
+fn offer_blocks(
+    store: &SledStore,
+    job: &SealJob,
+    offer: OfferOwner<'_>,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(), StoreError> {
+    for of in &job.partitions {
+        let window = job.kind.window(of.partition);
+        let from = store.block_begin(window, of.first)?;
+        store.scan_from(window, from, &mut |view| {
+            check(is_cancelled, window)?;
+            let offer_covered = |offset, identity| {
+                if (of.first..of.next).contains(&offset) {
+                    offer(identity, Coordinates { partition: of.partition, offset });
+                }
+            };
+            let read = view.for_each(offer_covered);
+            read.map_err(|e| StoreError::Corrupt(format!("partition {window}: {e}")))?;
+            let is_end = view.header.next >= of.next;
+            Ok(if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+    }
+    Ok(())
+}
+
+fn offer_slice(
+    engine: &Engine,
+    positions: RangeInclusive<u64>,
+    (slice, live): (&SealedSlice, &[SlicePartition]),
+    offer: OfferOwner<'_>,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(), StoreError> {
+    let any = WindowId::from(0);
+    let number = slice.number;
+    let file = File::open(engine.segments.path(number));
+    let file = file.map_err(|cause| read_error(engine, number, &SliceReadError::Io(cause)))?;
+    let read = |at, bytes: &mut [u8]| {
+        check(is_cancelled, any)?;
+        let read: io::Result<()> = file.read_exact_at(bytes, at);
+        read.map_err(|cause| read_error(engine, number, &SliceReadError::Io(cause)))
+    };
+    let damaged = |cause| read_error(engine, number, &SliceReadError::Damaged(cause));
+    slice.slice.scan(positions, read, damaged, |identity, owner| {
+        let at = live.binary_search_by_key(&owner.partition, |of| of.partition);
+        let of = at.ok().and_then(|at| live.get(at));
+        let is_live = of.is_some_and(|of| (of.first..of.next).contains(&owner.offset));
+        if is_live && slice.has(owner) {
+            offer(identity, owner);
+        }
+        Ok(())
+    })
+}
+
+/// An error when the task is cancelled. Its result is not used.
+fn check(is_cancelled: &dyn Fn() -> bool, window: WindowId) -> Result<(), StoreError> {
+    if is_cancelled() { Err(StoreError::LeaseLost(window)) } else { Ok(()) }
+}
