@@ -5,12 +5,14 @@ use std::time::Duration;
 use super::ExitError;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice, OnMissing, Scope};
-use crate::dedupe::{BloomLimits, Hasher, IdentityRule, KindId, KindRule, TimeSource, WindowLimits};
+use crate::dedupe::{
+    BloomLimits, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE, TimeSource, WindowLimits,
+};
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, SMALLEST_SLICE,
-    TransactionSize, WorkerOptions, block_ids, most_partitions,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
+    WorkerOptions, block_ids, most_partitions,
 };
 use crate::store::{Binding, Joining};
 
@@ -122,7 +124,6 @@ pub(super) fn options(
         block_ids: block_ids(topology.largest_state),
         evidence_records: EVIDENCE_RECORDS,
         load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
-        smallest_slice: Some(SMALLEST_SLICE),
         iteration_time: ITERATION_TIME,
     }
 }
@@ -146,6 +147,22 @@ pub(crate) fn window_limits(window: &config::WindowConfig, max_ids: u64) -> Wind
     }
 }
 
+/// Fewest identities of a slice; a test on a real broker makes slices of few.
+fn smallest_slice() -> u64 {
+    #[cfg(feature = "failpoints")]
+    if let Some(ids) = std::env::var("DEDUPD_SMALLEST_SLICE").ok().and_then(|ids| ids.parse().ok()) {
+        return ids;
+    }
+    SMALLEST_SLICE
+}
+
+/// Whether old ids are sealed. A table of fixed size and Bloom filters need the blocks of all ids.
+fn is_sealed(config: &Config) -> bool {
+    let named = config.kinds.iter().filter_map(|kind| kind.window.as_ref());
+    let mut windows = named.chain([&config.window]);
+    config.window.overflow == config::Overflow::Shrink && windows.all(|window| filters(window).is_none())
+}
+
 /// The limits that all workers share.
 fn limits(config: &Config) -> Limits {
     Limits {
@@ -155,6 +172,7 @@ fn limits(config: &Config) -> Limits {
         max_memory: config.window.max_memory,
         is_topic_wide: config.dedupe.scope == Scope::Topic,
         max_disk: config.state.max_disk,
+        smallest_slice: is_sealed(config).then(smallest_slice),
     }
 }
 

@@ -96,7 +96,9 @@ label! {
     MemoryPart {
         /// The exact index of the windows.
         Index = "index",
-        /// The filters beyond the exact windows.
+        /// The filters of sealed slices.
+        Slices = "slices",
+        /// The filters beyond the exact windows, and the filter over all windows in topic scope.
         Bloom = "bloom",
         /// Keys and values in open transactions: the largest recent transaction of each worker.
         Batch = "batch",

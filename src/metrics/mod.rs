@@ -155,6 +155,12 @@ impl Metrics {
         &self.parts.state.evicted
     }
 
+    /// Identities that were sealed.
+    #[must_use]
+    pub fn sealed_ids(&self) -> &IntCounter {
+        &self.parts.state.sealed
+    }
+
     /// Estimated number of new records that were reported as probably seen.
     pub fn false_drops(&self) -> &Gauge {
         &self.parts.state.false_drops

@@ -43,6 +43,7 @@ pub(super) struct StateMetrics {
     pub(super) elsewhere: IntCounter,
     pub(super) copies_sampled: IntCounter,
     pub(super) evicted: IntCounter,
+    pub(super) sealed: IntCounter,
     false_positive_rate: Gauge,
     pub(super) false_positive_rate_promised: Gauge,
     pub(super) false_drops: Gauge,
@@ -136,6 +137,7 @@ impl Registered {
                 elsewhere: counters(&registry, &table::ELSEWHERE).with_label_values::<&str>(&[]),
                 copies_sampled: counters(&registry, &table::COPIES_SAMPLED).with_label_values::<&str>(&[]),
                 evicted: counters(&registry, &table::EVICTED).with_label_values::<&str>(&[]),
+                sealed: counters(&registry, &table::SEALED).with_label_values::<&str>(&[]),
                 false_positive_rate: gauge(&registry, &table::FALSE_POSITIVE_RATE),
                 false_positive_rate_promised: gauge(&registry, &table::FALSE_POSITIVE_RATE_PROMISED),
                 false_drops: gauge(&registry, &table::FALSE_DROPS),
@@ -197,6 +199,7 @@ impl Registered {
         let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
         let memory = |part: MemoryPart| self.state.memory.with_label_values(&[part.as_str()]);
         memory(MemoryPart::Index).set(sum(|worker| worker.index_bytes));
+        memory(MemoryPart::Slices).set(sum(|worker| worker.slices_bytes));
         memory(MemoryPart::Bloom).set(sum(|worker| worker.bloom_bytes));
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
         let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);

@@ -104,6 +104,8 @@ pub struct WorkerStatus {
     pub reduced_records: Option<u64>,
     /// Memory of its exact index, in bytes.
     pub index_bytes: u64,
+    /// Memory of its sealed slices, in bytes.
+    pub slices_bytes: u64,
     /// Memory of its filters beyond the exact window, in bytes.
     pub bloom_bytes: u64,
     /// Keys and values in its largest transaction since the last publication, in bytes.
@@ -122,6 +124,7 @@ impl WorkerStatus {
             notes: Vec::new(),
             reduced_records: None,
             index_bytes: 0,
+            slices_bytes: 0,
             bloom_bytes: 0,
             batch_bytes: 0,
             partitions: Vec::new(),

@@ -188,6 +188,12 @@ pub(super) const EVICTED: Row = Row::new(
     "identities",
     "Identities overwritten before they expired, with window.overflow = evict.",
 );
+pub(super) const SEALED: Row = Row::new(
+    "dedupd_sealed_ids_total",
+    Counter,
+    "identities",
+    "Identities that were moved from the index to sealed slices: a filter in memory, and a file.",
+);
 pub(super) const MISS_RATE: Row = Row::new(
     "dedupd_window_miss_rate",
     Gauge,
@@ -320,6 +326,7 @@ pub const TABLE: &[Row] = &[
     ELSEWHERE,
     COPIES_SAMPLED,
     EVICTED,
+    SEALED,
     MISS_RATE,
     FALSE_POSITIVE_RATE,
     FALSE_POSITIVE_RATE_PROMISED,

@@ -45,7 +45,6 @@ pub use sizes::{block_ids, metadata_bytes, most_partitions};
 pub use torn::EVIDENCE_RECORDS;
 pub use worker::Worker;
 pub use worker::chunk::ITERATION_TIME;
-pub use worker::sealing::SMALLEST_SLICE;
 pub use worker::stalled::StableEnds;
 
 /// Timeout of one request to the broker between two polls: the group needs the next poll in time.

@@ -95,8 +95,6 @@ pub struct WorkerOptions {
     pub evidence_records: Offset,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,
-    /// Fewest identities of a sealed slice; `None`: nothing is sealed.
-    pub smallest_slice: Option<u64>,
     /// An iteration processes no more records after the first commit that ends later than this after its start.
     pub iteration_time: Duration,
 }

@@ -294,11 +294,12 @@ impl WorkerReport {
         }
     }
 
-    /// Publishes the status when it is due. `topic_bytes` is the memory of the filter over all windows.
+    /// Publishes the status when it is due. `topic_bytes` is the memory of the filter over all windows, `slices_bytes` that of sealed
+    /// slices.
     pub(crate) fn publish(
         &mut self,
         (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
-        (now, topic_bytes): (Duration, u64),
+        (now, topic_bytes, slices_bytes): (Duration, u64, impl Fn() -> u64),
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
@@ -334,6 +335,7 @@ impl WorkerReport {
                 notes,
                 reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
+                slices_bytes: slices_bytes(),
                 bloom_bytes: topic_bytes
                     + partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum::<u64>(),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size().bytes as u64),

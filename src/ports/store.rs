@@ -159,8 +159,8 @@ pub trait Store {
     fn scan_sealed(&self, _window: WindowId, _visit: VisitOwner<'_>) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Bytes in memory of all sealed slices.
-    fn sealed_memory(&self) -> u64 {
+    /// Bytes in memory of the slices that the window shares.
+    fn sealed_memory(&self, _window: WindowId) -> u64 {
         0
     }
     /// Removes all state of the window.

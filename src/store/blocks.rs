@@ -280,8 +280,8 @@ impl Store for SledStore {
         self.scan_slices(window, visit)
     }
 
-    fn sealed_memory(&self) -> u64 {
-        self.engine.sealed.memory_bytes()
+    fn sealed_memory(&self, window: WindowId) -> u64 {
+        self.slices_of(window).iter().map(|slice| slice.slice.memory_bytes()).sum()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

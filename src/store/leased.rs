@@ -202,8 +202,8 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.scan_sealed(window, visit)
     }
 
-    fn sealed_memory(&self) -> u64 {
-        self.store.sealed_memory()
+    fn sealed_memory(&self, window: WindowId) -> u64 {
+        self.store.sealed_memory(window)
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

@@ -27,6 +27,9 @@ fn a_crash_at_any_step_of_the_commit_loses_and_repeats_nothing() {
         "before_commit",
         "after_commit",
         "after_apply",
+        "after_begin_seal",
+        "after_slice",
+        "after_seal",
     ];
     for point in points {
         let armed = sidecar.clone().with("DEDUPD_FAILPOINT", &format!("{point}:3")).start();

@@ -240,6 +240,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
             max_memory: None,
             is_topic_wide: false,
             max_disk: None,
+            smallest_slice: Some(dedupd::dedupe::SMALLEST_SLICE),
         },
         mode: Mode::Drop,
         scope: Scope::Partition,
@@ -260,7 +261,6 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         block_ids: 30_000,
         evidence_records: 100,
         load_slice: LoadSlice::default(),
-        smallest_slice: Some(dedupd::pipeline::SMALLEST_SLICE),
         iteration_time: Duration::from_secs(2),
     }
 }

@@ -191,6 +191,7 @@ impl Choices {
                 max_memory: None,
                 is_topic_wide: false,
                 max_disk: None,
+                smallest_slice: self.smallest_slice,
             },
             mode: Mode::Drop,
             scope: self.scope,
@@ -217,7 +218,6 @@ impl Choices {
             evidence_records: [1, 3, 100][self.max_records % 3],
             load_slice,
             // Often over after the first commit.
-            smallest_slice: self.smallest_slice,
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
         }
     }

@@ -39,6 +39,8 @@ impl Sidecar {
             ("DEDUPD_GROUP__SESSION_TIMEOUT", "6s"),
             ("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "5s"),
             ("DEDUPD_IDENTITY__FROM", "[\"json:/id\"]"),
+            // With the `failpoints` feature: windows of some hundred ids have sealed slices.
+            ("DEDUPD_SMALLEST_SLICE", "50"),
         ];
         Self {
             bootstrap: bootstrap.to_owned(),

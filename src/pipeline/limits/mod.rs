@@ -11,7 +11,10 @@ pub mod shortened;
 use std::time::Duration;
 
 use crate::config::{Overflow, size_text};
-use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, TopicFilter, Window, WindowBounds, WindowLimits};
+use crate::dedupe::{
+    BloomLimits, IndexBytes, OwnerIndex, SealedBytes, TopicFilter, Window, WindowBounds, WindowLimits,
+    slice_ids,
+};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
@@ -50,6 +53,8 @@ pub struct Limits {
     pub is_topic_wide: bool,
     /// Most bytes of the state directory.
     pub max_disk: Option<u64>,
+    /// Fewest identities of a sealed slice; `None`: nothing is sealed.
+    pub smallest_slice: Option<u64>,
 }
 
 /// Limits of one window.
@@ -93,11 +98,19 @@ impl Limits {
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| (bytes - of_filter) / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
-            (_, Overflow::Shrink) => largest_fitting(by_count, |ids| IndexBytes::of(ids, ids).peak <= bytes),
+            (_, Overflow::Shrink) => largest_fitting(by_count, |ids| self.bytes(ids, windows) <= bytes),
             (_, Overflow::Evict) => largest_fitting(by_count, |ids| OwnerIndex::bytes_of_slots(ids) <= bytes),
         };
         let limit = if by_memory < by_count { Limit::Memory } else { Limit::Ids };
         Share { ids: by_count.min(by_memory), limit, bytes }
+    }
+
+    /// Bytes of one of `windows` windows with this many identities.
+    fn bytes(&self, ids: u64, windows: u64) -> u64 {
+        let Some(smallest) = self.smallest_slice else { return IndexBytes::of(ids, ids).peak };
+        // In topic scope they are sealed together, otherwise one after the other.
+        let together = if self.is_topic_wide { windows.max(1) } else { 1 };
+        SealedBytes::of(ids.saturating_mul(together), together, smallest).peak() / together
     }
 
     /// An empty window of a worker that has `windows` of them.
@@ -140,14 +153,6 @@ fn largest_fitting(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
 /// `count` multiplied by `to / of`; at least 1.
 fn scaled(count: u64, to: u64, of: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(to) / u128::from(of.max(1))).unwrap_or(u64::MAX).max(1)
-}
-
-/// Parts into which windows are sealed, while they are large.
-const SLICES: u64 = 16;
-
-/// Identities that are sealed together, of windows that have this many.
-pub(crate) fn slice_ids(smallest: u64, ids: u64) -> u64 {
-    smallest.max(ids / SLICES)
 }
 
 /// Identities that are expected in the index of one of `count` windows: twice the size of a slice when one begins to be sealed, and what
@@ -199,7 +204,7 @@ impl Enforced {
             // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
-            let unsealed = most_unsealed(options.smallest_slice, window, count);
+            let unsealed = most_unsealed(limits.smallest_slice, window, count);
             window.set_bounds(WindowBounds { max_ids, max_stored, filter_bytes, unsealed });
         }
     }
@@ -290,6 +295,7 @@ mod tests {
         max_memory: None,
         is_topic_wide: false,
         max_disk: None,
+        smallest_slice: None,
     };
 
     #[test]

@@ -11,12 +11,13 @@ use crate::clock::Clock;
 use crate::dedupe::{
     BlockError, BlockView, Checkpoint, Identity, KindId, Offset, PartitionId, Window, WindowId,
 };
+use crate::metrics::RestoreSource;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
 use crate::pipeline::partition::Phase;
 use crate::pipeline::partition::read_progress::ReadProgress;
-use crate::pipeline::partition::sealed::load_sealed;
+use crate::pipeline::partition::sealed::{count_sealed, load_sealed};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -231,17 +232,23 @@ fn begin_reading<W: WorkerPorts>(
     let (id, now) = (state.id, ctx.clock.elapsed());
     // Blocks must not be removed while they are read.
     ctx.store.end_seal();
-    let mut total = 0;
+    let is_new = matches!(task, Task::Windows { .. });
+    let (mut total, mut sealed) = (0, 0);
     for kind in &kinds {
         total += ctx.store.ids(kind.window(id))?;
+        sealed += if is_new { count_sealed(&ctx.store, kind.window(id)) } else { 0 };
     }
-    let is_new = matches!(task, Task::Windows { .. });
     let topic = ctx.topic.as_mut().filter(|_| is_new);
     let read = topic.map(|topic| {
         topic.filter.expect(total);
         Vec::new()
     });
-    let loading = Loading { progress: ReadProgress::start(now), task, state, kinds, from: None, total, read };
+    total += sealed;
+    ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(sealed);
+    // Sealed owners are not read.
+    let mut progress = ReadProgress::start(now);
+    progress.ids = sealed;
+    let loading = Loading { progress, task, state, kinds, from: None, total, read };
     if let Some(partition) = ctx.partitions.get_mut(id) {
         partition.enter(Phase::Loading(Box::new(loading)));
     }

@@ -40,3 +40,8 @@ pub fn sealed_owners_in<T: Store>(
 pub fn load_sealed<T: Store>(store: &T, id: WindowId, window: &mut Window) {
     store.sealed(id).iter().for_each(|range| window.load_sealed(range));
 }
+
+/// Number of sealed owners of a window in the store.
+pub fn count_sealed<T: Store>(store: &T, id: WindowId) -> u64 {
+    store.sealed(id).iter().flat_map(|range| &range.marks).map(|mark| mark.count).sum()
+}

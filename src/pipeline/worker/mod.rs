@@ -7,7 +7,7 @@ pub mod membership;
 pub mod rejected;
 pub mod remedy;
 pub mod schemas;
-pub mod sealing;
+mod sealing;
 mod search;
 pub mod stalled;
 pub mod step;
@@ -36,7 +36,7 @@ use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::{Membership, close_all};
 use crate::pipeline::worker::schemas::SchemaWaits;
-use crate::pipeline::worker::sealing::Sealer;
+use crate::pipeline::worker::sealing::{Sealer, sealed_bytes};
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 use crate::schemas::SharedSchemas;
@@ -157,7 +157,9 @@ impl<W: WorkerPorts> Worker<W> {
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, missing_ms);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
         let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
-        ctx.report.publish(shown, (ctx.clock.elapsed(), topic_bytes), |id| source.end(id), window);
+        let slices_bytes = || sealed_bytes(ctx.topic.is_some(), &ctx.partitions, &ctx.store);
+        let memory = (ctx.clock.elapsed(), topic_bytes, slices_bytes);
+        ctx.report.publish(shown, memory, |id| source.end(id), window);
         result
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Some windows are sealed together: in topic scope those of all partitions and kinds, otherwise those of each partition. When
 //! twice the size of a slice is unsealed in them, the owners of the older half are sealed, up to the same stream time in
-//! each window, kind by kind. A slice is a sixteenth of what the windows have, at least [`WorkerOptions::smallest_slice`](crate::pipeline::WorkerOptions).
+//! each window, kind by kind. See [`slice_ids`] for its size.
 //!
 //! The newest part stays in the index, where a copy that arrives soon is found without the disk.
 
@@ -10,16 +10,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{KindId, PartitionId, SlicePartition, Window};
+use crate::dedupe::{KindId, PartitionId, SlicePartition, Window, WindowId, slice_ids};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::limits::slice_ids;
+use crate::pipeline::failpoint;
+use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{SealJob, Sealing, Store, StoreError};
 
-/// Fewest identities of a slice: windows that have few have all of them in memory.
-pub const SMALLEST_SLICE: u64 = 1 << 16;
 /// Pause in an iteration when this many slices are unsealed; twice as long for each further one, so that records do not arrive faster
 /// than their owners are sealed.
 const BACKLOG: u64 = 4;
@@ -45,9 +44,15 @@ struct Cut {
 impl Sealer {
     /// Continues to seal. Pauses when too many owners are unsealed.
     pub(crate) fn advance<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        let Some(smallest) = ctx.options.smallest_slice.filter(|_| ctx.store.seals()) else { return Ok(()) };
+        let Some(smallest) = ctx.options.limits.smallest_slice.filter(|_| ctx.store.seals()) else {
+            return Ok(());
+        };
         match ctx.store.poll_seal()? {
-            Sealing::Done(job) => sealed(ctx, &job),
+            Sealing::Done(job) => {
+                failpoint::pass("after_slice");
+                sealed(ctx, &job);
+                failpoint::pass("after_seal");
+            }
             Sealing::Busy => pause(ctx, smallest),
             Sealing::Idle => {
                 if self.cut.is_none() {
@@ -65,7 +70,9 @@ impl Sealer {
         while let Some(kind) = cut.kinds.pop() {
             let job = SealJob { kind, partitions: to_seal(ctx, cut.partition, (kind, cut.time_ms))? };
             if !job.partitions.is_empty() {
-                return Ok(ctx.store.begin_seal(job)?);
+                ctx.store.begin_seal(job)?;
+                failpoint::pass("after_begin_seal");
+                return Ok(());
             }
         }
         self.cut = None;
@@ -156,6 +163,7 @@ fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
         }
     }
     let ids: u64 = job.partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum();
+    ctx.report.metrics.sealed_ids().inc_by(ids);
     tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
 }
 
@@ -166,6 +174,17 @@ fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
     if let (Some(topic), Some(ms), true) = (&mut ctx.topic, unsealed_ms, is_complete) {
         topic.filter.sealed_before(ms);
     }
+}
+
+/// Memory of the slices of all windows of a worker.
+pub(crate) fn sealed_bytes(is_topic_wide: bool, partitions: &Partitions, store: &impl Store) -> u64 {
+    let mut windows: Vec<WindowId> =
+        partitions.kinds().map(|(partition, kind, _)| kind.window(partition)).collect();
+    if is_topic_wide {
+        windows.sort_unstable_by_key(|window| window.kind());
+        windows.dedup_by_key(|window| window.kind());
+    }
+    windows.into_iter().map(|window| store.sealed_memory(window)).sum()
 }
 
 /// Pauses while far more owners are unsealed than a slice has.

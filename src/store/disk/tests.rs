@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, Offset};
-use crate::ports::{Head, Store};
+use crate::dedupe::{Block, HashKind, Identity, KindId, Offset, SliceMark, SlicePartition};
+use crate::ports::{Head, SealJob, Sealing, Store};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::{Binding, Opened, SledStore};
 
@@ -224,14 +224,39 @@ fn append(store: &mut SledStore, covered: Range<Offset>) {
     store.append(&block, head).unwrap();
 }
 
+/// The owners in blocks and slices. One that is in both, as after a crash, has the same identity in both, unless the head does not
+/// confirm it.
 fn owners(store: &SledStore) -> BTreeSet<Offset> {
-    let mut owners = BTreeSet::new();
+    let mut owners = BTreeMap::new();
     let mut visit = |view: &crate::dedupe::BlockView<'_>| {
-        view.for_each(|owner, _| owners.extend([owner])).unwrap();
+        view.for_each(|owner, identity| owners.extend([(owner, identity)])).unwrap();
         Ok(ControlFlow::Continue(()))
     };
     store.scan_from(0.into(), 0, &mut visit).unwrap();
-    owners
+    let confirmed = store.head(0.into()).unwrap().map_or(0, |head| head.confirmed);
+    let mut visit = |owner: Offset, identity: Identity| {
+        let other = owners.insert(owner, identity).filter(|other| *other != identity && owner < confirmed);
+        assert_eq!(other, None, "{owner} is in a block and in a slice");
+        Ok(ControlFlow::Continue(()))
+    };
+    store.scan_sealed(0.into(), &mut visit).unwrap();
+    owners.into_keys().collect()
+}
+
+/// Seals these owners, and waits until their blocks are removed and slices are merged.
+fn seal(store: &mut SledStore, covered: Range<Offset>) {
+    let marks = vec![SliceMark { next: covered.end, count: covered.end - covered.start, time_ms: (0, 0) }];
+    let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
+    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range] }).unwrap();
+    let mut sealed = 0;
+    loop {
+        match store.poll_seal().unwrap() {
+            Sealing::Idle => break,
+            Sealing::Done(_) => sealed += 1,
+            Sealing::Busy => std::thread::yield_now(),
+        }
+    }
+    assert_eq!(sealed, 1);
 }
 
 /// A store with these numbers of identities in filed blocks, four of which share a file.
@@ -295,5 +320,66 @@ fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_block() {
     close(&disk, store);
     let reopened = next.open();
     next.end(4, 2);
+    close(&next, reopened);
+}
+
+#[test]
+fn a_power_loss_while_owners_are_sealed_and_slices_merged_loses_no_durable_owner() {
+    let (disk, mut store) = filled(24, 250);
+    disk.begin(&mut store);
+    for first in (0..5_000).step_by(300) {
+        seal(&mut store, first..first + 300);
+        if first % 900 == 0 {
+            forget(&disk, &mut store, first + 7);
+        }
+        store.sync().unwrap();
+    }
+    assert!(store.sealed(0.into()).len() <= 12, "nothing was merged");
+    disk.end(100, 8);
+    close(&disk, store);
+}
+
+#[test]
+fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
+    let (disk, mut store) = filled(24, 250);
+    (0..5_000).step_by(500).for_each(|first| seal(&mut store, first..first + 500));
+    disk.begin(&mut store);
+    for from in [4_700, 4_400, 3_000, 2_999] {
+        disk.watch().expected.split_off(&from);
+        store.truncate(0.into(), from).unwrap();
+        // Other identities at the same offsets.
+        let block = Block {
+            hash: HashKind::Xxh3,
+            window: 0.into(),
+            first: from,
+            next: from + 50,
+            time_first_ms: 0,
+            time_last_ms: 0,
+            entries: (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect(),
+        };
+        store.append(&block, Head { confirmed: from + 50, ..Head::default() }).unwrap();
+        store.sync().unwrap();
+    }
+    for first in [700, 1_000, 2_100] {
+        let kept = disk.watch().expected.split_off(&first);
+        disk.watch().expected = kept;
+        store.expire(0.into(), first).unwrap();
+        store.sync().unwrap();
+    }
+    assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(2_000));
+    disk.end(30, 6);
+    close(&disk, store);
+}
+
+#[test]
+fn what_a_killed_process_has_sealed_is_complete() {
+    let (disk, mut store) = filled(16, 250);
+    disk.begin(&mut store);
+    (0..3_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
+    let next = disk.killed();
+    close(&disk, store);
+    let mut reopened = next.open();
+    seal(&mut reopened, 3_000..3_700);
+    next.end(8, 1);
     close(&next, reopened);
 }

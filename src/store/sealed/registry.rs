@@ -65,11 +65,6 @@ impl SealedSlices {
     pub fn files(&self) -> Vec<u32> {
         self.lock().groups.values().flat_map(|slices| slices.iter()).map(|slice| slice.number).collect()
     }
-
-    /// Bytes in memory.
-    pub fn memory_bytes(&self) -> u64 {
-        self.lock().groups.values().flat_map(|slices| slices.iter()).map(|it| it.slice.memory_bytes()).sum()
-    }
 }
 
 impl Engine {

@@ -26,6 +26,17 @@ impl SliceFilter {
         u32::try_from(ids.div_ceil(SHARD_IDS).max(1)).unwrap_or(u32::MAX)
     }
 
+    /// Identities that a builder holds at a time, of this many.
+    pub fn pass_ids(ids: u64) -> u64 {
+        (ids / 8).max(SHARD_IDS).min(ids)
+    }
+
+    /// Bytes in memory for this many identities.
+    pub fn bytes_for(ids: u64) -> u64 {
+        // 18.1 bits.
+        ids.saturating_mul(181) / 80
+    }
+
     /// The shard of a position, from the high half of a product: shards are ranges of positions in ascending order.
     #[inline]
     pub fn shard_of(position: u64, shards: u32) -> u32 {

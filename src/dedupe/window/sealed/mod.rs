@@ -8,6 +8,7 @@
 
 mod build;
 mod filter;
+mod sizes;
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::ops::RangeInclusive;
 
 pub use build::{SliceBuilder, SliceCoverage};
 use filter::SliceFilter;
+pub use sizes::{SMALLEST_SLICE, SealedBytes, slice_ids};
 
 use super::index::IndexKey;
 use crate::dedupe::coordinates::Coordinates;
