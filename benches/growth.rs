@@ -112,6 +112,11 @@ fn long_run(kafka: &Kafka) -> Vec<(f64, Run)> {
         let before = wait_for(&offsets, pids, middle.saturating_sub(AROUND / 2).max(1), LIMIT);
         let run = wait_for(&offsets, pids, middle + AROUND / 2, LIMIT).since(&before);
         show(&format!("{millions} M ids in the window"), &run);
+        let part = |part: &str| {
+            let bytes = running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}"));
+            format!("{part} {:.0}", bytes.unwrap_or(0.0) / f64::from(1 << 20))
+        };
+        println!("  of these: {} MiB", ["index", "slices", "bloom", "batch"].map(part).join(", "));
         measured.push((millions as f64, run));
     }
     let ids = wait_until("the metrics, which follow the commits", LIMIT, || {

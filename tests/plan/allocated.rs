@@ -1,8 +1,13 @@
 //! Compares planned memory with the memory that the window and the filters allocate.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use dedupd::dedupe::{Bloom, BloomLimits, Identity, IndexKey, TimeSource, Window, WindowLimits};
+use dedupd::dedupe::{
+    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, KindId, SMALLEST_SLICE, Slice,
+    SliceBuilder, SliceCoverage, SliceError, SlicePartition, TimeSource, Window, WindowBounds, WindowLimits,
+    slice_ids,
+};
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
 /// Start of the traffic, in epoch milliseconds.
@@ -26,7 +31,8 @@ fn within_a_tenth(planned: u64, allocated: u64, what: &str) {
 #[test]
 fn the_exact_index_takes_the_planned_memory() {
     let hour = Duration::from_hours(1);
-    for ids in [20_000u64, 65_000, 100_000, 300_000] {
+    // Of more ids, the old ones are sealed.
+    for ids in [20_000u64, 65_000, 100_000, 160_000] {
         let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
         let planned = CapacityPlan::of(workload).memory;
         let mut window = Window::new(WindowLimits {
@@ -48,6 +54,65 @@ fn the_exact_index_takes_the_planned_memory() {
         }
         within_a_tenth(planned.exact_bytes, window.memory_bytes() as u64, &format!("{ids} ids"));
         within_a_tenth(planned.exact_peak_bytes, peak, &format!("the peak of {ids} ids"));
+    }
+}
+
+/// The slice of these owners, as it is in memory.
+fn slice(owners: SlicePartition) -> Slice {
+    let covered = owners.first..owners.next;
+    let coverage = SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions: vec![owners] };
+    let mut builder = SliceBuilder::new(coverage, covered.end - covered.start).unwrap();
+    let mut file = Vec::new();
+    while builder.needs_pass() {
+        for offset in covered.clone() {
+            builder.offer(numbered(offset), Coordinates { partition: 0, offset });
+        }
+        builder.end_pass(&mut file).unwrap();
+    }
+    builder.finish(&mut file);
+    let read = |at: u64, bytes: &mut [u8]| {
+        let at = usize::try_from(at).unwrap();
+        bytes.copy_from_slice(&file[at..at + bytes.len()]);
+        Ok(())
+    };
+    Slice::read(file.len() as u64, read, |error: SliceError| panic!("{error}")).map_err(|()| "").unwrap()
+}
+
+#[test]
+fn sealed_windows_take_the_planned_memory() {
+    let hour = Duration::from_hours(1);
+    for ids in [2_500_000u64, 4_000_000] {
+        let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
+        let planned = CapacityPlan::of(workload).memory;
+        let limits = WindowLimits { exact: hour, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
+        let mut window = Window::new(limits);
+        let (mut slices, mut peak): (VecDeque<(u64, Slice)>, u64) = Default::default();
+        for number in 0..ids * 5 / 2 {
+            window.observe(Some(arrival(number, ids)), i64::MAX / 2);
+            let key = window.key(numbered(number));
+            window.admit(number, &key);
+            if number % 1_000 > 0 {
+                continue;
+            }
+            window.commit(number + 1);
+            let size = slice_ids(SMALLEST_SLICE, window.ids());
+            window.set_bounds(WindowBounds { unsealed: size * 3, ..WindowBounds::NONE });
+            if window.unsealed() >= 2 * size {
+                let until = arrival(number - size, ids);
+                let range = window.to_seal(0, (until, u64::MAX)).unwrap();
+                let next = range.next;
+                slices.push_back((next, slice(range)));
+                window.seal(next);
+            }
+            while slices.pop_front_if(|(next, _)| *next <= window.first_live()).is_some() {}
+            let in_slices: u64 = slices.iter().map(|(_, slice)| slice.memory_bytes()).sum();
+            peak = peak.max(window.memory_bytes() as u64 + in_slices);
+        }
+        let in_slices: u64 = slices.iter().map(|(_, slice)| slice.memory_bytes()).sum();
+        let steady = window.memory_bytes() as u64 + in_slices;
+        println!("{ids} ids: {in_slices} in slices, {steady} in all, peak {peak}; {planned:?}");
+        within_a_tenth(planned.exact_bytes, steady, &format!("{ids} ids"));
+        assert!(peak <= planned.exact_peak_bytes, "the peak of {ids} ids is {peak}: {planned:?}");
     }
 }
 

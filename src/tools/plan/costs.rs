@@ -3,10 +3,16 @@
 use std::time::Duration;
 
 use super::{IdKind, Restore, StateTopic, Workload, count};
+use crate::dedupe::{SMALLEST_SLICE, SealedBytes};
 
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
 const DISK_BYTES_PER_ID: f64 = 21.0;
+/// Bytes of a sealed id: 16, three or four for its owner, its part of the filter and of a page that is not full; and expired ids of
+/// slices that are not deleted yet. `cargo bench --bench growth` prints it.
+const SEALED_DISK_BYTES_PER_ID: f64 = 25.0;
+/// Ids per second of sealed slices, whose filters alone are read. `cargo bench --bench growth` prints the time of a restart.
+const REOPENED_SEALED_IDS_PER_SECOND: f64 = 100e6;
 /// Bytes of an id in a block: 16, and a one-byte offset delta.
 const BLOCK_BYTES_PER_ID: f64 = 17.0;
 /// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record
@@ -22,8 +28,9 @@ const RESTORED_IDS_PER_SECOND: f64 = 4.4e6;
 /// Ids per second into Bloom filters at a false-positive rate of 1e-9. `cargo bench --bench bloom` prints it.
 const BLOOM_IDS_PER_SECOND: f64 = 8e6;
 
-pub(super) fn disk_bytes(window_ids: u64) -> u64 {
-    count(window_ids as f64 * DISK_BYTES_PER_ID)
+pub(super) fn disk_bytes(window_ids: u64, sealed_ids: u64) -> u64 {
+    let unsealed = window_ids.saturating_sub(sealed_ids) as f64;
+    count(unsealed * DISK_BYTES_PER_ID + sealed_ids as f64 * SEALED_DISK_BYTES_PER_ID)
 }
 
 /// One block per partition and transaction with new ids, kept for the retention time.
@@ -42,12 +49,20 @@ fn retention(window: Duration) -> Duration {
     window.saturating_add((window / 4).max(Duration::from_hours(24)))
 }
 
-/// The times to load this many ids, with filters if `bloom`.
+/// The times to load this many ids, with filters if `bloom`; otherwise old ones are sealed.
 pub(crate) fn restore(window_ids: u64, bloom: bool) -> Restore {
+    let sealed = if bloom { 0 } else { window_ids - SealedBytes::of(window_ids, 1, SMALLEST_SLICE).unsealed };
+    restore_with((window_ids, sealed), bloom)
+}
+
+/// The times to load this many ids, of which so many are sealed, with filters if `bloom`.
+pub(super) fn restore_with((window_ids, sealed_ids): (u64, u64), bloom: bool) -> Restore {
     let ids = window_ids as f64;
     let filters = if bloom { ids / BLOOM_IDS_PER_SECOND } else { 0.0 };
+    let unsealed = window_ids.saturating_sub(sealed_ids) as f64;
+    let sealed = sealed_ids as f64 / REOPENED_SEALED_IDS_PER_SECOND;
     Restore {
-        local_seconds: ids / REOPENED_IDS_PER_SECOND + filters,
+        local_seconds: unsealed / REOPENED_IDS_PER_SECOND + sealed + filters,
         state_topic_seconds: ids / RESTORED_IDS_PER_SECOND + filters,
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dedupe::bloom::FilterShape;
-use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, TopicFilter};
+use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, SMALLEST_SLICE, SealedBytes, TopicFilter};
 pub use command::command;
 pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;
@@ -124,9 +124,11 @@ pub struct CapacityPlan {
 /// Memory of the windows of all partitions, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The exact index, once the window is full.
+    /// Of `exact_ids`, those in sealed slices once the window is full: with a filter in memory, and the rest on disk.
+    pub sealed_ids: u64,
+    /// The exact part, index and sealed slices, once the window is full.
     pub exact_bytes: u64,
-    /// Peak of the exact index, while the window fills for the first time.
+    /// Peak of the exact part, while the window fills for the first time or a slice is written.
     pub exact_peak_bytes: u64,
     /// The Bloom filters, once the window is full.
     pub bloom_bytes: u64,
@@ -206,9 +208,12 @@ impl CapacityPlan {
             window_ids: window_ids.saturating_mul(partitions),
             memory,
             filters,
-            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions)),
+            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions), memory.sealed_ids),
             state_topic: costs::state_topic(&asked),
-            restore: restore(window_ids.saturating_mul(partitions), filters.is_some()),
+            restore: costs::restore_with(
+                (window_ids.saturating_mul(partitions), memory.sealed_ids),
+                filters.is_some(),
+            ),
             false_drops_a_day: filters
                 .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
             collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),
@@ -231,15 +236,18 @@ impl Memory {
         let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
         let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_per_partition(asked.exact), u64::MAX));
         let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
-        let exact_bytes = index.steady.saturating_mul(partitions);
+        let ids = asked.ids_per_partition(asked.window()).saturating_mul(partitions).min(MAX_IDS);
+        let sealed = (asked.slots.is_none() && shape(asked).is_none())
+            .then(|| SealedBytes::of(ids, partitions, SMALLEST_SLICE));
+        let all = |bytes: u64| bytes.saturating_mul(partitions);
+        let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady());
         Self {
+            sealed_ids: sealed.map_or(0, |sealed| ids - sealed.unsealed),
             exact_bytes,
-            exact_peak_bytes: index.peak.saturating_mul(partitions),
+            exact_peak_bytes: sealed.map_or(all(index.peak), |sealed| sealed.peak()),
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
-            topic_filter_bytes: TopicFilter::bytes_for(
-                asked.ids_per_partition(asked.window()).saturating_mul(partitions).min(MAX_IDS),
-            ),
+            topic_filter_bytes: TopicFilter::bytes_for(sealed.map_or(ids, |sealed| sealed.unsealed)),
         }
     }
 }

@@ -28,7 +28,8 @@ impl fmt::Display for CapacityPlan {
             per_id(memory.exact_bytes, self.exact_ids),
             size(memory.exact_peak_bytes)
         );
-        costs(f, "exact index", memory.exact_bytes, &exact)?;
+        let what = if memory.sealed_ids > 0 { "exact part" } else { "exact index" };
+        costs(f, what, memory.exact_bytes, &exact)?;
         if let Some(filters) = &self.filters {
             costs(
                 f,

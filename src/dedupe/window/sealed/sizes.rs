@@ -2,13 +2,14 @@
 
 use super::filter::SliceFilter;
 use crate::dedupe::window::growth::IndexBytes;
+use crate::dedupe::window::table::SlotTable;
 
 /// Parts into which windows are sealed, while they are large.
 const SLICES: u64 = 32;
 /// Fewest identities of a slice: windows that have few have all of them in memory.
 pub const SMALLEST_SLICE: u64 = 1 << 16;
-/// Slices that the index holds at most, in steady traffic: two, and what arrives while one is written.
-const UNSEALED: u64 = 3;
+/// Twice the slices for which the index has room: it holds two when the next one begins to be written, and then what arrives meanwhile.
+const UNSEALED_TWICE: u64 = 5;
 /// Bytes for each identity that a builder holds.
 const BUILDING_BYTES: u64 = 48;
 /// Identities of a page of a slice file, for each of which eight bytes are in memory.
@@ -38,19 +39,34 @@ impl SealedBytes {
     #[must_use]
     pub fn of(ids: u64, windows: u64, smallest: u64) -> Self {
         let slice = slice_ids(smallest, ids);
-        let unsealed = ids.min(slice.saturating_mul(UNSEALED));
+        let unsealed = ids.min(slice.saturating_mul(UNSEALED_TWICE) / 2);
         let windows = windows.max(1);
-        let one = IndexBytes::of(unsealed.div_ceil(windows), u64::MAX);
+        let in_one = unsealed.div_ceil(windows);
+        let one = if unsealed == ids {
+            IndexBytes::of(in_one, u64::MAX)
+        } else {
+            // The slots of sealed owners are used again. When the windows grow, a larger table follows.
+            let (_, table) = SlotTable::shape(in_one);
+            IndexBytes { steady: table, peak: table.saturating_mul(2) }
+        };
         let all = |bytes: u64| bytes.saturating_mul(windows);
         let sealed = ids - unsealed;
         let building =
             if sealed == 0 { 0 } else { SliceFilter::pass_ids(slice).saturating_mul(BUILDING_BYTES) };
+        // On average the index is not full, and half a slice has expired.
+        let held = if sealed == 0 { 0 } else { ids.saturating_sub(slice) };
         Self {
-            slices: SliceFilter::bytes_for(sealed).saturating_add(sealed / PAGE_IDS * 8),
+            slices: SliceFilter::bytes_for(held).saturating_add(held / PAGE_IDS * 8),
             index: IndexBytes { steady: all(one.steady), peak: all(one.peak) },
             building,
             unsealed,
         }
+    }
+
+    /// Slices and indexes of full windows, in steady traffic.
+    #[must_use]
+    pub fn steady(&self) -> u64 {
+        self.slices.saturating_add(self.index.steady)
     }
 
     /// All of it, at most.
