@@ -57,6 +57,12 @@ fn the_exact_index_takes_the_planned_memory() {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as a file is written")]
+fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
+    file.extend_from_slice(part);
+    Ok(())
+}
+
 /// The slice of these owners, as it is in memory.
 fn slice(owners: SlicePartition) -> Slice {
     let covered = owners.first..owners.next;
@@ -67,9 +73,9 @@ fn slice(owners: SlicePartition) -> Slice {
         for offset in covered.clone() {
             builder.offer(numbered(offset), Coordinates { partition: 0, offset });
         }
-        builder.end_pass(&mut file).unwrap();
+        builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }
-    builder.finish(&mut file);
+    builder.finish(|part| extend(&mut file, part)).unwrap();
     let read = |at: u64, bytes: &mut [u8]| {
         let at = usize::try_from(at).unwrap();
         bytes.copy_from_slice(&file[at..at + bytes.len()]);

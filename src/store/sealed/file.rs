@@ -33,21 +33,18 @@ impl StoredSlice {
         mut scan: impl FnMut(RangeInclusive<u64>, OfferOwner<'_>) -> Result<(), StoreError>,
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> Result<(), StoreError> {
-        let (mut at, mut bytes) = (0, Vec::new());
-        let mut append = |bytes: &mut Vec<u8>| {
+        let mut at = 0;
+        let mut append = |bytes: &[u8]| {
             let written = write(at, bytes);
             at += bytes.len() as u64;
-            bytes.clear();
             written.map_err(|e| StoreError::Io(format!("write a slice file: {e}")))
         };
         let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
         while builder.needs_pass() {
             scan(builder.positions(), &mut |identity, owner| builder.offer(identity, owner))?;
-            builder.end_pass(&mut bytes).map_err(refused)?;
-            append(&mut bytes)?;
+            builder.end_pass(&mut append, refused)?;
         }
-        builder.finish(&mut bytes);
-        append(&mut bytes)
+        builder.finish(append)
     }
 
     /// Opens a slice file: reads and verifies its footer and its filter, not its pages.

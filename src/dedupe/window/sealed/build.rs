@@ -19,6 +19,8 @@ pub struct SliceCoverage {
     pub partitions: Vec<SlicePartition>,
 }
 
+/// Bytes of pages that are written together.
+const PART_BYTES: usize = 1 << 20;
 /// Most passes over the owners of a slice.
 const PASSES: u32 = 8;
 
@@ -57,7 +59,8 @@ impl SliceBuilder {
             shard: 0,
             shards_per_pass: shards.div_ceil(PASSES),
             positions: 0..=0,
-            held: Vec::new(),
+            // A shard has a few more than the average.
+            held: Vec::with_capacity(usize::try_from(SliceFilter::pass_ids(ids) / 64 * 65).unwrap_or(0)),
             filter: SliceFilter::default(),
             fences: Vec::new(),
             ids: 0,
@@ -100,15 +103,33 @@ impl SliceBuilder {
         self.positions = clamped(first_of(start))..=clamped(first_of(end).saturating_sub(1));
     }
 
-    /// Ends a pass: appends the pages of its shards to `file`.
-    pub fn end_pass(&mut self, file: &mut Vec<u8>) -> Result<(), SliceError> {
+    /// Ends a pass: writes the pages of its shards, in parts. `damaged` makes its error of one of the format.
+    pub fn end_pass<E>(
+        &mut self,
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+        damaged: impl Fn(SliceError) -> E,
+    ) -> Result<(), E> {
         self.held.sort_unstable();
         self.ids += self.held.len() as u64;
+        let mut part = Vec::new();
         for page in self.held.chunks(SlicePage::capacity(&self.owners)) {
             self.fences.extend(page.first().map(|(position, ..)| *position));
             let entries = page.iter().map(|(_, identity, owner)| (*identity, *owner));
-            SlicePage::encode(&self.owners, entries, file)?;
+            SlicePage::encode(&self.owners, entries, &mut part).map_err(&damaged)?;
+            if part.len() >= PART_BYTES {
+                write(&part)?;
+                part.clear();
+            }
         }
+        write(&part)?;
+        self.build_shards().map_err(damaged)?;
+        self.held.clear();
+        self.begin_pass(self.shards_of_pass().end);
+        Ok(())
+    }
+
+    /// Builds the shards of this pass.
+    fn build_shards(&mut self) -> Result<(), SliceError> {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
             let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
@@ -120,17 +141,17 @@ impl SliceBuilder {
             self.filter.push(&positions)?;
             rest = after;
         }
-        self.held.clear();
-        self.begin_pass(self.shards_of_pass().end);
         Ok(())
     }
 
-    /// Appends the filter and the footer to `file`, after the pages.
-    pub fn finish(self, file: &mut Vec<u8>) {
-        let shards = self.filter.encode(file);
+    /// Writes the filter and the footer, in parts.
+    pub fn finish<E>(self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut part = Vec::new();
+        let shards = self.filter.encode(&mut part);
+        write(&part)?;
         let SliceCoverage { hash, kind, .. } = self.coverage;
         let footer =
             SliceFooter { hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };
-        file.extend(footer.encode());
+        write(&footer.encode())
     }
 }

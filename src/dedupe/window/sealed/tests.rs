@@ -38,6 +38,12 @@ fn covering(owners: &[Owned]) -> Vec<SlicePartition> {
     covered.into_values().collect()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as a file is written")]
+fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
+    file.extend_from_slice(part);
+    Ok(())
+}
+
 /// Builds a file as if it had `expected` identities, which gives the number of shards.
 fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
     let mut builder = SliceBuilder::new(coverage(covering(owners)), expected).unwrap();
@@ -46,9 +52,9 @@ fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
         for (identity, owner) in owners {
             builder.offer(*identity, *owner);
         }
-        builder.end_pass(&mut file).unwrap();
+        builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }
-    builder.finish(&mut file);
+    builder.finish(|part| extend(&mut file, part)).unwrap();
     let slice = opened(&file).unwrap();
     (file, slice)
 }
@@ -150,7 +156,7 @@ fn an_owner_that_is_not_covered_is_refused() {
     for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
         let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1).unwrap();
         builder.offer(identity(1), Coordinates { partition, offset });
-        assert!(builder.end_pass(&mut Vec::new()).is_err(), "{partition}@{offset}");
+        assert!(builder.end_pass(|_| Ok(()), |error: SliceError| error).is_err(), "{partition}@{offset}");
     }
     let twice = [partitions.clone(), partitions].concat();
     assert!(SliceBuilder::new(coverage(twice), 1).is_err());
