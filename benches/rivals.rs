@@ -125,10 +125,13 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
         filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
             Ours::with_filters(name, ids, records, RATE, stored())
         }),
-        filled("dedupd, 1/10 exact, 10 sealed slices; its store", ROUND, 2, move |name| {
-            Sealed::window(dir, name, ids, records, 10)
-        }),
-        filled("dedupd, 1/3 exact, 3 sealed slices; its store", ROUND, 2, move |name| {
+        filled(
+            "dedupd, 1/10 exact, 10 sealed slices; its store",
+            whole_slices(records, 10),
+            2,
+            move |name| Sealed::window(dir, name, ids, records, 10),
+        ),
+        filled("dedupd, 1/3 exact, 3 sealed slices; its store", whole_slices(records, 3), 2, move |name| {
             Sealed::window(dir, name, ids, records, 3)
         }),
         filled("HashSet with xxh3, and a queue", ROUND, 1, move |name| xxh3(name, ids)),
@@ -141,6 +144,12 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
             Records::<sled::Db>::below(dir, name, fewest)
         }),
     ]
+}
+
+/// Records of a round in which a whole number of slices is sealed, of `count` in a window: the rate includes building them.
+fn whole_slices(records: u64, count: u64) -> u64 {
+    let slice = records / count;
+    ROUND.div_ceil(slice) * slice
 }
 
 fn filled<'a, C: Contestant + 'static>(

@@ -83,7 +83,7 @@ impl Sealed {
                 });
                 scanned.map(drop)
             },
-            |at, bytes| file.write_all_at(bytes, at),
+            |at, bytes| file.write_all_at(bytes, at).map_err(|e| StoreError::Io(e.to_string())),
         )
         .unwrap();
         file.sync_all().unwrap();
@@ -126,7 +126,8 @@ impl Ledger for Sealed {
     }
 
     fn is_sealed(&self, key: &IndexKey) -> bool {
-        self.slices.iter().rev().any(|slice| !slice.owners_of(key).unwrap().is_empty())
+        let mut slices = self.slices.iter().rev().filter(|slice| slice.slice().may_contain(key));
+        slices.any(|slice| !slice.owners_of(key).unwrap().is_empty())
     }
 
     fn disk_bytes(&self) -> Option<u64> {

@@ -22,10 +22,10 @@ pub struct SliceCoverage {
 /// Bytes of pages that are written together.
 const PART_BYTES: usize = 1 << 20;
 /// Most passes over the owners of a slice.
-const PASSES: u32 = 8;
+pub(super) const PASSES: u32 = 4;
 
-/// Builds a slice file in passes. In each pass every owner of the slice is offered, and the builder holds only those of some shards: an
-/// eighth of the slice, at least about a million, in 40 bytes each.
+/// Builds a slice file in passes. In each pass every owner of the slice is offered, and the builder holds only those of some shards: a
+/// quarter of the slice, at least about 260,000, in 40 bytes each.
 ///
 /// `offer` all owners, then `end_pass`, until [`SliceBuilder::needs_pass`] is false; then `finish`. An owner whose position is not in
 /// [`SliceBuilder::positions`] need not be offered in this pass.
@@ -146,9 +146,7 @@ impl SliceBuilder {
 
     /// Writes the filter and the footer, in parts.
     pub fn finish<E>(self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut part = Vec::new();
-        let shards = self.filter.encode(&mut part);
-        write(&part)?;
+        let shards = self.filter.encode(&mut write)?;
         let SliceCoverage { hash, kind, .. } = self.coverage;
         let footer =
             SliceFooter { hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };

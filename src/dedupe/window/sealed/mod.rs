@@ -80,13 +80,13 @@ impl Slice {
         self.checksum
     }
 
-    /// Prefetches what [`Slice::may_contain`] reads.
+    /// Prefetches what [`Slice::may_contain`] reads for most identities that are not in the slice.
     #[inline]
     pub fn prefetch(&self, key: &IndexKey) {
         self.filter.prefetch(key.position.first);
     }
 
-    /// Whether the slice may contain the identity: always for one that it contains, for 1 of 65,536 others.
+    /// Whether the slice may contain the identity: always for one that it contains, for 1 of 20,000 others.
     #[must_use]
     #[inline]
     pub fn may_contain(&self, key: &IndexKey) -> bool {
@@ -150,7 +150,7 @@ impl Slice {
         first..=last
     }
 
-    /// Bytes in memory: 2.3 per identity.
+    /// Bytes in memory: 2.4 per identity.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.filter.memory_bytes() + (self.footer.fences.len() * size_of::<u64>()) as u64

@@ -5,7 +5,7 @@ use crate::dedupe::window::growth::IndexBytes;
 use crate::dedupe::window::table::SlotTable;
 
 /// Parts into which windows are sealed, while they are large.
-const SLICES: u64 = 32;
+const SLICES: u64 = 24;
 /// Fewest identities of a slice: windows that have few have all of them in memory.
 pub const SMALLEST_SLICE: u64 = 1 << 16;
 /// Twice the slices for which the index has room: it holds two when the next one begins to be written, and then what arrives meanwhile.

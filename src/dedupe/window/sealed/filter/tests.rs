@@ -1,0 +1,131 @@
+//! The filter contains what it was built from and little else, and no bytes make a look-up fail.
+
+use proptest::prelude::*;
+
+use super::blocked::BlockedFilter;
+use super::*;
+
+/// Uniform positions, different for each number.
+fn position(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn positions(numbers: std::ops::Range<u64>) -> Vec<u64> {
+    numbers.map(position).collect()
+}
+
+fn filter_of(positions: &[u64], shards: u32) -> SliceFilter {
+    let mut by_shard = vec![Vec::new(); shards as usize];
+    for position in positions {
+        by_shard[SliceFilter::shard_of(*position, shards) as usize].push(*position);
+    }
+    let mut filter = SliceFilter::default();
+    for positions in &mut by_shard {
+        positions.sort_unstable();
+        filter.push(positions).unwrap();
+    }
+    filter
+}
+
+fn entry_of(bytes: &[u8]) -> ShardEntry {
+    ShardEntry { bytes: u32::try_from(bytes.len()).unwrap(), crc: crc32c::crc32c(bytes) }
+}
+
+/// A filter read back from its bytes.
+fn copy_of(filter: &SliceFilter) -> SliceFilter {
+    let mut bytes = Vec::new();
+    let (mut copy, mut at) = (SliceFilter::default(), 0);
+    for entry in encode(filter, &mut bytes) {
+        let next = at + entry.bytes as usize;
+        copy.push_encoded(&bytes[at..next], entry).unwrap();
+        at = next;
+    }
+    assert_eq!(at, bytes.len());
+    copy
+}
+
+fn encode(filter: &SliceFilter, bytes: &mut Vec<u8>) -> Vec<ShardEntry> {
+    let mut extend = |shard: &[u8]| -> Result<(), SliceError> {
+        bytes.extend_from_slice(shard);
+        Ok(())
+    };
+    filter.encode(&mut extend).unwrap()
+}
+
+/// With any number of shards, although the positions of a shard have equal high bits.
+#[test]
+fn a_filter_has_no_false_negatives_and_few_false_positives() {
+    const IDS: u64 = 600_000;
+    const OTHERS: u64 = 2_000_000;
+    for shards in [1, 2, 1_024] {
+        let inserted = positions(0..IDS);
+        let filter = copy_of(&filter_of(&inserted, shards));
+        assert!(inserted.iter().all(|position| filter.contains(*position)), "{shards} shards");
+        let wrong = (IDS..IDS + OTHERS).filter(|number| filter.contains(position(*number))).count();
+        // 98 expected: 1 in 2,000 in 10 slices.
+        assert!((65..125).contains(&wrong), "{wrong} false positives with {shards} shards");
+    }
+}
+
+#[test]
+fn the_first_level_passes_1_2_percent_of_other_positions() {
+    const IDS: u64 = 300_000;
+    let inserted = positions(0..IDS);
+    let level = BlockedFilter::build(&inserted);
+    assert!(inserted.iter().all(|position| level.contains(*position)));
+    let bits = level.memory_bytes() as f64 * 8.0 / IDS as f64;
+    assert!((9.65..9.67).contains(&bits), "{bits} bits per position");
+    let wrong = (IDS..2 * IDS).filter(|number| level.contains(position(*number))).count();
+    let share = wrong as f64 / IDS as f64;
+    assert!((0.0115..0.013).contains(&share), "{share}");
+}
+
+#[test]
+fn a_shard_with_impossible_lengths_is_refused() {
+    let mut bytes = Vec::new();
+    encode(&filter_of(&positions(0..1_000), 1), &mut bytes);
+    let accepted = |bytes: &[u8]| SliceFilter::default().push_encoded(bytes, entry_of(bytes)).is_ok();
+    assert!(accepted(&bytes));
+    let cases: [(&str, usize, u32); 5] = [
+        ("a segment length of no power of two", 8, 3),
+        ("a segment length of zero", 8, 0),
+        ("longer segments than fingerprints", 8, 1 << 31),
+        ("no starting places", 12, 0),
+        ("more starting places than fingerprints", 12, u32::MAX - 63),
+    ];
+    for (damage, at, value) in cases {
+        let mut damaged = bytes.clone();
+        damaged[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        assert!(!accepted(&damaged), "{damage}");
+    }
+    for length in (0..bytes.len()).filter(|length| (bytes.len() - length) % 64 != 0) {
+        assert!(!accepted(&bytes[..length]), "the first {length} bytes");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_look_up_in_any_accepted_shard_is_within_its_bounds(
+        seed in any::<u64>(),
+        segment in 0..6u32,
+        segments in 0..4u32,
+        rest in proptest::collection::vec(any::<u8>(), 0..512),
+        looked_up in proptest::collection::vec(any::<u64>(), 1..50),
+    ) {
+        let segment = 1u32 << segment;
+        let mut bytes = seed.to_le_bytes().to_vec();
+        bytes.extend(segment.to_le_bytes());
+        bytes.extend((segment * segments).to_le_bytes());
+        let whole = ((segments + 2) * segment) as usize;
+        bytes.extend(rest.iter().cycle().take(if rest.is_empty() { 0 } else { whole + rest.len() / 64 * 64 }));
+        let mut filter = SliceFilter::default();
+        let accepted = filter.push_encoded(&bytes, entry_of(&bytes)).is_ok();
+        prop_assert_eq!(accepted, segments > 0 && rest.len() >= 64);
+        for position in looked_up {
+            filter.prefetch(position);
+            filter.contains(position);
+        }
+    }
+}
