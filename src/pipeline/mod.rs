@@ -33,7 +33,7 @@ pub use limits::Limits;
 pub use options::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
-pub use partition::loading::{LoadSlice, LocalRead, load_window};
+pub use partition::loading::{LoadSlice, LocalRead};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;

@@ -1,6 +1,6 @@
 //! The local store, as used by the pipeline.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use crate::dedupe::{
@@ -155,8 +155,13 @@ pub trait Store {
     fn sealed_owners(&self, _window: WindowId, _key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
         Ok(Vec::new())
     }
-    /// Visits the sealed owners of the window, in no order.
-    fn scan_sealed(&self, _window: WindowId, _visit: VisitOwner<'_>) -> Result<(), StoreError> {
+    /// Visits the sealed owners of the window with offsets in a range, in no order. Reads only slices with offsets in it.
+    fn scan_sealed(
+        &self,
+        _window: WindowId,
+        _range: Range<Offset>,
+        _visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
     /// Bytes in memory of the slices that the window shares.

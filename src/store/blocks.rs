@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -276,8 +277,13 @@ impl Store for SledStore {
         self.owners_in_slices(window, key)
     }
 
-    fn scan_sealed(&self, window: WindowId, visit: VisitOwner<'_>) -> Result<(), StoreError> {
-        self.scan_slices(window, visit)
+    fn scan_sealed(
+        &self,
+        window: WindowId,
+        range: Range<Offset>,
+        visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
+        self.scan_slices(window, range, visit)
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {

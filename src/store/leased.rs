@@ -5,6 +5,7 @@
 //! module rejects its writes.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -175,7 +176,12 @@ impl<S: Store> Store for LeasedStore<S> {
             self.store.end_seal();
             self.sealing.clear();
         }
-        self.store.poll_seal()
+        let polled = self.store.poll_seal();
+        drop(held);
+        if polled == Ok(Sealing::Idle) {
+            self.sealing.clear();
+        }
+        polled
     }
 
     fn end_seal(&mut self) {
@@ -198,8 +204,13 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.sealed_owners(window, key)
     }
 
-    fn scan_sealed(&self, window: WindowId, visit: VisitOwner<'_>) -> Result<(), StoreError> {
-        self.store.scan_sealed(window, visit)
+    fn scan_sealed(
+        &self,
+        window: WindowId,
+        range: Range<Offset>,
+        visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
+        self.store.scan_sealed(window, range, visit)
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {

@@ -15,6 +15,7 @@ mod finding;
 mod ledger;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
+mod sealed;
 mod transfer;
 
 use std::collections::BTreeMap;

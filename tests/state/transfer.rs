@@ -46,7 +46,8 @@ fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
     for (partition, seconds) in FILLED {
         let head = was.store.head(partition.into()).unwrap().unwrap();
         assert_eq!(is.store.head(partition.into()).unwrap(), Some(head));
-        let windows = [&was, &is].map(|state| load(&state.store, partition.into(), head, limits()).unwrap());
+        let windows = [&was, &is]
+            .map(|state| load(&state.store, HashKind::Xxh3, partition.into(), head, limits()).unwrap());
         let mut seen = [0; 3];
         for _ in 0..20_000 {
             let key = windows[0].key(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));

@@ -8,9 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{
-    BlockError, BlockView, Checkpoint, Identity, KindId, Offset, PartitionId, Window, WindowId,
-};
+use crate::dedupe::{BlockError, BlockView, Checkpoint, Identity, KindId, Offset, PartitionId, WindowId};
 use crate::metrics::RestoreSource;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -32,24 +30,6 @@ pub(crate) fn cut_back(store: &mut impl Store, windows: &[WindowId], from: Offse
 /// Removes all blocks of these windows, in the same order for the same reason.
 pub(crate) fn clear(store: &mut impl Store, windows: &[WindowId]) -> Result<(), StoreError> {
     windows.iter().rev().try_for_each(|window| store.clear(*window))
-}
-
-/// Reads the owners of a window below `trusted` into an empty window and sets its stream time, in
-/// epoch milliseconds. For the command-line tools; a worker reads in slices.
-pub fn load_window(
-    store: &impl Store,
-    id: WindowId,
-    (trusted, stream_time_ms): (Offset, i64),
-    window: &mut Window,
-) -> Result<(), StoreError> {
-    load_sealed(store, id, window);
-    window.reserve(store.ids(id)?);
-    store.scan(id, &mut |view| {
-        let restored = window.load(view, trusted).map(drop);
-        restored.map_err(|error| unusable(id.partition(), &error))
-    })?;
-    window.set_stream_time(stream_time_ms);
-    Ok(())
 }
 
 /// A stored block that cannot be read.
@@ -282,15 +262,15 @@ impl Loading {
             }
             let (task, read, identities) = (&self.task, &mut self.progress.ids, &mut self.read);
             let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
-                let result = match task {
-                    Task::Windows { trusted, .. } => window.load(view, *trusted).map(drop),
-                    Task::Filters { .. } => window.refill(view, *committed),
-                };
-                let result = result.and_then(|()| collect(view, identities.as_mut()));
-                result.map_err(|error| unusable(*id, &error))?;
-                failpoint::pass("block_loaded");
                 let ids = view.count() as u64;
-                *read += ids;
+                let result = match task {
+                    // Without those that are also in a slice.
+                    Task::Windows { trusted, .. } => window.load(view, *trusted),
+                    Task::Filters { .. } => window.refill(view, *committed).map(|()| ids),
+                };
+                let result = result.and_then(|loaded| collect(view, identities.as_mut()).map(|()| loaded));
+                *read += result.map_err(|error| unusable(*id, &error))?;
+                failpoint::pass("block_loaded");
                 budget.ids = budget.ids.saturating_sub(ids);
                 let spent = budget.is_spent(clock.elapsed());
                 Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem;
+use std::ops::Range;
 
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::read_error;
@@ -170,10 +171,16 @@ impl SledStore {
     pub(in crate::store) fn scan_slices(
         &self,
         window: WindowId,
+        range: Range<Offset>,
         visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {
+        let partition = window.partition();
         for slice in self.slices_of(window).iter() {
-            let Some(range) = slice.range(window.partition()) else { continue };
+            let Some(of) = slice.range(partition) else { continue };
+            let wanted = of.first.max(range.start)..of.next.min(range.end);
+            if wanted.is_empty() {
+                continue;
+            }
             // The visitor may use the store.
             let (mut readers, mut is_over) = (Readers::default(), false);
             let read = |at, bytes: &mut [u8]| {
@@ -182,9 +189,8 @@ impl SledStore {
             };
             let damaged = |cause| self.slice_error(window, slice, &SliceReadError::Damaged(cause));
             slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
-                let is_here =
-                    owner.partition == range.partition && (range.first..range.next).contains(&owner.offset);
-                if is_here && slice.has(owner) && !is_over {
+                let is_wanted = owner.partition == partition && wanted.contains(&owner.offset);
+                if is_wanted && slice.has(owner) && !is_over {
                     is_over = visit(owner.offset, identity)?.is_break();
                 }
                 Ok(())

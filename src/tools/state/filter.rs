@@ -45,7 +45,7 @@ pub struct FilterBits {
     pub bits: String,
 }
 
-/// Builds the filters of one slice of a partition from the stored blocks, like a start does. The slice starts at
+/// Builds the filters of one slice of a partition from the stored owners, like a start does. The slice starts at
 /// `start_ms` (epoch milliseconds).
 pub fn filters_of(
     (store, binding): (&impl Store, &Binding),
@@ -63,7 +63,7 @@ pub fn filters_of(
     let head = store
         .head(partition.into())?
         .ok_or_else(|| no_filter(format!("the state has no partition {partition}")))?;
-    let window = load(store, partition.into(), head, limits)?;
+    let window = load(store, binding.hash, partition.into(), head, limits)?;
     let copies = window.bloom().map(|bloom| bloom.copies(start_ms)).unwrap_or_default();
     if copies.is_empty() {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();

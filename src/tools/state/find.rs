@@ -1,10 +1,11 @@
-//! Searches and counts the blocks of one partition.
+//! Searches and counts the owners of one partition.
 
 use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::dedupe::{BlockError, Identity, Offset, WindowId};
+use super::whole::{scan_unsealed, scan_whole, sealed_end};
+use crate::dedupe::{BlockError, HashKind, Identity, IndexKey, Offset, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
 /// The record that owns an identity.
@@ -12,22 +13,22 @@ use crate::ports::{Head, Store, StoreError};
 pub struct Owned {
     /// Its offset in the raw topic.
     pub offset: Offset,
-    /// Earliest possible stream time of its arrival, in epoch milliseconds: the first time of its block.
+    /// Earliest possible stream time of its arrival, in epoch milliseconds: the first time of its block or mark.
     pub time_first_ms: i64,
-    /// Latest possible stream time of its arrival, in epoch milliseconds: the last time of its block.
+    /// Latest possible stream time of its arrival, in epoch milliseconds: the last time of its block or mark.
     pub time_last_ms: i64,
 }
 
 /// Returns the newest owner of an identity among the offsets in `range`, if the store has one. Reads all blocks of
-/// the partition, about ten million identities per second.
+/// the partition, about ten million identities per second, and one page of each slice.
 pub fn find(
     store: &impl Store,
     window: WindowId,
     identity: Identity,
     range: Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
-    let mut found = None;
-    store.scan(window, &mut |view| {
+    let mut found = find_sealed(store, window, identity, &range)?;
+    scan_unsealed(store, window, &mut |view| {
         let header = &view.header;
         if header.next <= range.start || header.first >= range.end {
             return Ok(());
@@ -41,6 +42,24 @@ pub fn find(
     Ok(found)
 }
 
+/// Every sealed owner is older than those in blocks.
+fn find_sealed(
+    store: &impl Store,
+    window: WindowId,
+    identity: Identity,
+    range: &Range<Offset>,
+) -> Result<Option<Owned>, StoreError> {
+    let owners = store.sealed_owners(window, &IndexKey::at(identity))?;
+    let here = owners.into_iter().filter(|owner| owner.partition == window.partition());
+    let newest = here.map(|owner| owner.offset).filter(|offset| range.contains(offset)).max();
+    let marks = store.sealed(window).into_iter().flat_map(|of| of.marks);
+    Ok(newest.and_then(|offset| {
+        let mark = marks.into_iter().find(|mark| offset < mark.next)?;
+        let (time_first_ms, time_last_ms) = mark.time_ms;
+        Some(Owned { offset, time_first_ms, time_last_ms })
+    }))
+}
+
 pub(super) fn bad_block(window: WindowId, first: Offset, cause: &BlockError) -> StoreError {
     StoreError::Corrupt(format!("block of partition {window} at {first}: {cause}"))
 }
@@ -52,25 +71,39 @@ pub struct StoredSummary {
     pub head: Head,
     /// Number of stored identities.
     pub ids: u64,
+    /// Number of those that are in sealed slices.
+    pub sealed_ids: u64,
     /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
     /// Number of stored blocks.
     pub blocks: u64,
-    /// Encoded bytes of the blocks.
+    /// Number of blocks that [`scan_whole`] puts together from slices.
+    pub sealed_blocks: u64,
+    /// Encoded bytes of the stored blocks.
     pub bytes: u64,
-    /// First offset that a block covers, and one past the last one. `None` without blocks.
+    /// First offset that is covered, and one past the last one. `None` without owners and blocks.
     pub covered: Option<(Offset, Offset)>,
 }
 
 /// Counts what is stored for a partition. `None` if nothing is stored.
-pub fn summarise(store: &impl Store, window: WindowId) -> Result<Option<StoredSummary>, StoreError> {
+pub fn summarise(
+    store: &impl Store,
+    hash: HashKind,
+    window: WindowId,
+) -> Result<Option<StoredSummary>, StoreError> {
     let Some(head) = head_of(store, window)? else { return Ok(None) };
+    let sealed = sealed_end(store, window);
     let mut summary = StoredSummary { head, ..StoredSummary::default() };
-    store.scan(window, &mut |view| {
+    scan_whole(store, hash, window, &mut |view| {
         let header = &view.header;
-        summary.blocks += 1;
         summary.ids += view.count() as u64;
-        summary.bytes += view.encoded().len() as u64;
+        if header.first < sealed {
+            summary.sealed_blocks += 1;
+            summary.sealed_ids += view.count() as u64;
+        } else {
+            summary.blocks += 1;
+            summary.bytes += view.encoded().len() as u64;
+        }
         let first = summary.covered.map_or(header.first, |(first, _)| first);
         summary.covered = Some((first, header.next));
         if header.next > head.confirmed {

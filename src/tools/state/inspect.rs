@@ -9,7 +9,6 @@ use super::spelling::utc;
 use super::standing::{Lengths, Standing, load, standing_of};
 use crate::dedupe::bloom::FilterSlice;
 use crate::dedupe::{Bloom, Identity, Offset, PartitionId, Window, WindowId, WindowLimits};
-use crate::ports::Store;
 use crate::store::{Binding, Copied};
 
 /// Report of a whole state.
@@ -45,13 +44,15 @@ pub struct PartitionReport {
     pub stream_time: String,
     /// Number of stored identities.
     pub ids: u64,
+    /// Number of those that are in sealed slices.
+    pub sealed_ids: u64,
     /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
     /// Number of stored blocks.
     pub blocks: u64,
-    /// First raw offset that a block covers. `None` without blocks.
+    /// First raw offset that slices and blocks cover. `None` without any.
     pub first: Option<Offset>,
-    /// One past the last raw offset that a block covers. `None` without blocks.
+    /// One past the last raw offset that they cover. `None` without any.
     pub next: Option<Offset>,
     /// Encoded bytes of the blocks.
     pub bytes: u64,
@@ -116,8 +117,8 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
     let windows = state.binding.windows();
     bar.set_length(windows.len() as u64);
     for (kind, window) in windows {
-        if let Some(summary) = summarise(&state.store, window)? {
-            let report = report(&state.store, window, &summary, lengths.of(kind))?;
+        if let Some(summary) = summarise(&state.store, state.binding.hash, window)? {
+            let report = report(state, window, &summary, lengths.of(kind))?;
             partitions.push(PartitionReport { kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);
@@ -132,12 +133,13 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
 }
 
 fn report(
-    store: &impl Store,
+    state: &Copied,
     id: WindowId,
     summary: &StoredSummary,
     limits: WindowLimits,
 ) -> Result<PartitionReport, StateError> {
-    let window = limits.bloom.map(|_| load(store, id, summary.head, limits)).transpose()?;
+    let window =
+        limits.bloom.map(|_| load(&state.store, state.binding.hash, id, summary.head, limits)).transpose()?;
     let slices = window.as_ref().and_then(Window::bloom).map(Bloom::slices);
     Ok(PartitionReport {
         partition: id.partition(),
@@ -147,6 +149,7 @@ fn report(
         stream_time_ms: summary.head.stream_time_ms,
         stream_time: utc(summary.head.stream_time_ms),
         ids: summary.ids,
+        sealed_ids: summary.sealed_ids,
         unconfirmed_ids: summary.unconfirmed_ids,
         blocks: summary.blocks,
         first: summary.covered.map(|(first, _)| first),
@@ -188,7 +191,7 @@ impl LookupResult {
         windows.retain(|(_, window)| only.is_none_or(|only| only == window.partition()));
         bar.set_length(windows.len() as u64);
         for (kind, window) in windows {
-            answer.search(identity, &state.store, (kind, window), lengths.of(kind))?;
+            answer.search(identity, state, (kind, window), lengths.of(kind))?;
             bar.inc(1);
         }
         Ok(answer)
@@ -197,10 +200,11 @@ impl LookupResult {
     fn search(
         &mut self,
         identity: Identity,
-        store: &impl Store,
+        state: &Copied,
         (kind, window): (Option<&str>, WindowId),
         limits: WindowLimits,
     ) -> Result<(), StateError> {
+        let store = &state.store;
         let Some(head) = head_of(store, window)? else { return Ok(()) };
         let partition = window.partition();
         let found =
@@ -208,7 +212,7 @@ impl LookupResult {
         let confirmed = find(store, window, identity, 0..head.confirmed)?;
         let unconfirmed = find(store, window, identity, head.confirmed..Offset::MAX)?;
         if confirmed.is_some() || limits.bloom.is_some() {
-            let loaded = load(store, window, head, limits)?;
+            let loaded = load(store, state.binding.hash, window, head, limits)?;
             let standing = standing_of((store, window), (&loaded, limits.bloom), identity, confirmed)?;
             match (confirmed, standing) {
                 (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),

@@ -13,6 +13,7 @@ mod spelling;
 mod standing;
 mod text;
 mod transfer;
+mod whole;
 
 pub use command::command;
 pub(crate) use error::StateError;

@@ -4,9 +4,13 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::find::Owned;
-use crate::dedupe::{Bloom, BloomLimits, Identity, Offset, Verdict, Window, WindowId, WindowLimits};
-use crate::pipeline::{Stored, load_window};
+use super::find::{Owned, bad_block};
+use super::whole::{scan_whole, sealed_end};
+use crate::dedupe::{
+    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, Offset, Owners, Verdict, Window, WindowId,
+    WindowLimits,
+};
+use crate::pipeline::Stored;
 use crate::ports::{Head, Store, StoreError};
 
 /// How the window treats a stored id: the verdict on the next record with it.
@@ -50,19 +54,51 @@ impl Lengths {
 }
 
 /// Loads a window of a stopped instance, like a start would if the group's committed offset were the
-/// confirmed offset.
+/// confirmed offset, but with the sealed owners in the index, too. `hash` made the identities.
 pub fn load(
     store: &impl Store,
+    hash: HashKind,
     id: WindowId,
     head: Head,
     limits: WindowLimits,
 ) -> Result<Window, StoreError> {
     let mut window = Window::new(limits);
-    load_window(store, id, (head.confirmed, head.stream_time_ms), &mut window)?;
+    let sealed: u64 = store.sealed(id).iter().flat_map(|range| &range.marks).map(|mark| mark.count).sum();
+    window.reserve(store.ids(id)?.saturating_add(sealed));
+    scan_whole(store, hash, id, &mut |view| {
+        let restored = window.restore(view, head.confirmed).map(drop);
+        restored.map_err(|cause| bad_block(id, view.header.first, &cause))
+    })?;
+    window.set_stream_time(head.stream_time_ms);
     Ok(window)
 }
 
-/// Returns how `window`, loaded from the store's blocks, treats an id whose confirmed owner is `owned`. `None` for an
+/// The owners of a window, sealed or not.
+struct AllOwners<'a, T> {
+    unsealed: Stored<'a, T>,
+    /// One past the last sealed owner.
+    sealed_end: Offset,
+}
+
+impl<T: Store> Owners for AllOwners<'_, T> {
+    type Error = StoreError;
+
+    /// Of an owner that is not sealed: a slice finds owners by identity only.
+    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        self.unsealed.identity_of(owner)
+    }
+
+    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
+        if owner >= self.sealed_end {
+            return self.unsealed.owns(owner, identity);
+        }
+        let Stored { store, window } = self.unsealed;
+        let place = Coordinates { partition: window.partition(), offset: owner };
+        Ok(store.sealed_owners(window, &IndexKey::at(identity))?.contains(&place))
+    }
+}
+
+/// Returns how `window`, which [`load`] returned, treats an id whose confirmed owner is `owned`. `None` for an
 /// id without an owner, unless it is a false positive of a filter.
 pub fn standing_of(
     (store, id): (&impl Store, WindowId),
@@ -70,7 +106,8 @@ pub fn standing_of(
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
-    let verdict = window.verdict(Offset::MAX, &window.key(identity), &Stored { store, window: id })?;
+    let owners = AllOwners { unsealed: Stored { store, window: id }, sealed_end: sealed_end(store, id) };
+    let verdict = window.verdict(Offset::MAX, &window.key(identity), &owners)?;
     let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
     let has_slice = |start_ms: i64| {
         let slices = window.bloom().map(Bloom::slices).unwrap_or_default();

@@ -55,7 +55,7 @@ fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
     };
     writeln!(
         f,
-        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}{}",
+        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}{}{}",
         report.partition,
         report.confirmed,
         report.stream_time,
@@ -63,8 +63,13 @@ fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
         report.unconfirmed_ids,
         report.blocks,
         ByteSize(report.bytes).display().iec().to_string(),
+        of_sealed(report.sealed_ids),
         of_kind(report.kind.as_deref())
     )
+}
+
+fn of_sealed(ids: u64) -> String {
+    if ids > 0 { format!("  {ids} sealed") } else { String::new() }
 }
 
 fn of_kind(kind: Option<&str>) -> String {
@@ -101,7 +106,7 @@ impl fmt::Display for LookupResult {
         writeln!(f, "identity {}", self.identity)?;
         self.found.iter().try_for_each(|found| writeln!(f, "{found}"))?;
         if self.found.is_empty() {
-            writeln!(f, "not found: no stored block contains it")?;
+            writeln!(f, "not found: the local state does not contain it")?;
         }
         for (partition, standing) in &self.passed_by_chance {
             writeln!(

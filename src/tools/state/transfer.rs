@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use super::error::StateError;
 use super::file::{FileFault, FileHeader, FilePart, FileReader, Piece, Writer};
 use super::find::summarise;
+use super::whole::scan_whole;
 use crate::ports::{Head, Store, StoreError};
 use crate::store::{Adoption, Binding};
 
@@ -66,9 +67,11 @@ fn write(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
+    // The file has blocks only, so it can be imported for either scope.
+    let binding = Binding { shares_slices: None, ..binding.clone() };
     let mut header = FileHeader { binding: binding.clone(), partitions: Vec::new() };
     for (_, window) in binding.windows() {
-        let summary = summarise(store, window)?;
+        let summary = summarise(store, binding.hash, window)?;
         header.partitions.extend(summary.map(|summary| FilePart::of(window, &summary)));
     }
     let sum = |of: fn(&FilePart) -> u64| header.partitions.iter().map(of).sum();
@@ -79,7 +82,7 @@ fn write(
     let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
     for part in &header.partitions {
         let mut failed = Ok(());
-        let scanned = store.scan(part.window, &mut |view| {
+        let scanned = scan_whole(store, binding.hash, part.window, &mut |view| {
             bar.inc(1);
             writer.block(view).map_err(|e| {
                 failed = Err(e);

@@ -1,4 +1,4 @@
-//! The export file: a header, the unchanged encoded blocks, a footer. docs/state-format.md describes every byte.
+//! The export file: a header, encoded blocks, a footer. docs/state-format.md describes every byte.
 
 mod read;
 mod write;
@@ -68,7 +68,7 @@ impl FilePart {
     pub fn of(window: WindowId, summary: &StoredSummary) -> Self {
         let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
             summary.head;
-        let (blocks, ids) = (summary.blocks, summary.ids);
+        let (blocks, ids) = (summary.blocks + summary.sealed_blocks, summary.ids);
         Self {
             window,
             confirmed,

@@ -27,7 +27,7 @@ pub enum FileFault {
 /// The next part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// An unchanged encoded block of a partition.
+    /// An encoded block of a partition.
     Block(WindowId, Vec<u8>),
     /// The footer: everything read before is complete and valid.
     End {

@@ -24,7 +24,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes an unchanged encoded block.
+    /// Writes an encoded block.
     pub fn block(&mut self, view: &BlockView<'_>) -> io::Result<()> {
         self.blocks += 1;
         self.ids += view.count() as u64;

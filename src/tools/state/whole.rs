@@ -1,0 +1,167 @@
+//! All owners of a window as blocks: the sealed ones, put together from slices, then those in stored blocks.
+
+use std::ops::ControlFlow;
+
+use super::find::bad_block;
+use crate::dedupe::{Block, BlockView, HashKind, Identity, Offset, SliceMark, SlicePartition, WindowId};
+use crate::ports::{Store, StoreError};
+
+/// Sealed owners that are in memory at a time, 24 bytes each. A slice is not in the order of offsets, so it is read once for each part.
+const OWNERS_AT_ONCE: u64 = 16 << 20;
+/// Most identities of a block that is put together. With [`Block::MOST_BYTES_OF_ID`] for each it has less than 24 KiB, the limit of the
+/// store.
+const IDS_PER_BLOCK: usize = 900;
+
+/// Visits all owners of a window as blocks, in ascending order of first offset. `hash` made the identities. A block of sealed owners has
+/// the times of their mark.
+pub fn scan_whole(
+    store: &impl Store,
+    hash: HashKind,
+    window: WindowId,
+    visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for part in store.sealed(window).iter().flat_map(|range| parts(range, OWNERS_AT_ONCE)) {
+        let expected: u64 = part.marks.iter().map(|mark| mark.count).sum();
+        let mut owners = Vec::with_capacity(usize::try_from(expected.min(OWNERS_AT_ONCE)).unwrap_or(0));
+        store.scan_sealed(window, part.first..part.next, &mut |offset, identity| {
+            owners.push((offset, identity));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        owners.sort_unstable_by_key(|(offset, _)| *offset);
+        let empty = empty_block(hash, window);
+        blocks(&part, &owners, &empty).try_for_each(|block| visit_encoded(&block, visit))?;
+    }
+    scan_unsealed(store, window, visit)
+}
+
+/// Visits the stored blocks in ascending order of first offset, without owners that are sealed.
+pub fn scan_unsealed(
+    store: &impl Store,
+    window: WindowId,
+    visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let sealed = sealed_end(store, window);
+    store.scan(window, &mut |view| {
+        let first = view.header.first;
+        if first >= sealed {
+            return visit(view);
+        }
+        if view.header.next <= sealed {
+            return Ok(());
+        }
+        let mut block = view.to_block().map_err(|cause| bad_block(window, first, &cause))?;
+        block.first = sealed;
+        block.entries.retain(|(owner, _)| *owner >= sealed);
+        visit_encoded(&block, visit)
+    })
+}
+
+/// One past the last sealed owner. Owners below it in blocks are sealed or do not count.
+pub fn sealed_end(store: &impl Store, window: WindowId) -> Offset {
+    store.sealed(window).last().map_or(0, |range| range.next)
+}
+
+fn visit_encoded(
+    block: &Block,
+    visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let bytes = block.encode();
+    visit(&BlockView::trusted(&bytes).map_err(|cause| bad_block(block.window, block.first, &cause))?)
+}
+
+/// Divides a range between marks into parts of at most `most` owners; a mark with more is a part of its own.
+fn parts(range: &SlicePartition, most: u64) -> Vec<SlicePartition> {
+    let (mut parts, mut first, mut left) = (Vec::<SlicePartition>::new(), range.first, 0);
+    for mark in &range.marks {
+        if let Some(part) = parts.last_mut().filter(|_| mark.count <= left) {
+            part.marks.push(*mark);
+            part.next = mark.next;
+            left -= mark.count;
+        } else {
+            let marks = vec![*mark];
+            parts.push(SlicePartition { partition: range.partition, first, next: mark.next, marks });
+            left = most.saturating_sub(mark.count);
+        }
+        first = mark.next;
+    }
+    parts
+}
+
+/// The owners of a part, in ascending order, as blocks. Each has owners of one mark.
+fn blocks<'a>(
+    part: &'a SlicePartition,
+    mut owners: &'a [(Offset, Identity)],
+    empty: &'a Block,
+) -> impl Iterator<Item = Block> + 'a {
+    let mut first = part.first;
+    let chunks = part.marks.iter().flat_map(move |mark| {
+        let (of_mark, rest) = owners.split_at(owners.partition_point(|(offset, _)| *offset < mark.next));
+        owners = rest;
+        of_mark.chunks(IDS_PER_BLOCK).map(move |chunk| (mark, chunk))
+    });
+    chunks.map(move |(mark, chunk)| {
+        let SliceMark { time_ms: (time_first_ms, time_last_ms), .. } = *mark;
+        let next = chunk.last().map_or(first, |(offset, _)| offset + 1);
+        let block =
+            Block { first, next, time_first_ms, time_last_ms, entries: chunk.to_vec(), ..empty.clone() };
+        first = next;
+        block
+    })
+}
+
+fn empty_block(hash: HashKind, window: WindowId) -> Block {
+    Block { hash, window, first: 0, next: 0, time_first_ms: 0, time_last_ms: 0, entries: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(marks: &[(Offset, u64)]) -> SlicePartition {
+        let next = marks.last().unwrap().0;
+        let mark = |(next, count): &(Offset, u64)| SliceMark {
+            next: *next,
+            count: *count,
+            time_ms: (next.cast_signed(), next.cast_signed() + 1),
+        };
+        SlicePartition { partition: 3, first: 10, next, marks: marks.iter().map(mark).collect() }
+    }
+
+    fn bounds(parts: &[SlicePartition]) -> Vec<(Offset, Offset, usize)> {
+        parts.iter().map(|part| (part.first, part.next, part.marks.len())).collect()
+    }
+
+    #[test]
+    fn the_parts_of_a_range_are_whole_marks_and_cover_it_without_gaps() {
+        let range = range(&[(20, 5), (30, 5), (40, 1), (90, 30), (95, 0), (100, 10)]);
+        assert_eq!(bounds(&parts(&range, 10)), [(10, 30, 2), (30, 40, 1), (40, 95, 2), (95, 100, 1)]);
+        assert_eq!(bounds(&parts(&range, 1_000)), [(10, 100, 6)]);
+        assert_eq!(parts(&range, 0).iter().flat_map(|part| &part.marks).count(), 6);
+    }
+
+    #[test]
+    fn blocks_are_below_the_size_limit_and_have_the_times_of_their_marks() {
+        let range = range(&[(1_000, 0), (2_000, 0), (5_000, 0)]);
+        // The second mark has no owners left.
+        let owners: Vec<_> =
+            (10..5_000).filter(|at| !(1_000..2_000).contains(at)).map(|at| (at, Identity([7; 16]))).collect();
+        let empty = empty_block(HashKind::Xxh3, WindowId::from(3));
+        let made: Vec<_> = blocks(&range, &owners, &empty).collect();
+        let entries: Vec<_> = made.iter().flat_map(|block| block.entries.clone()).collect();
+        assert_eq!(entries, owners);
+        assert!(made.is_sorted_by(|a, b| a.next <= b.first) && made.len() == 6, "{}", made.len());
+        for block in &made {
+            let end = if block.next <= 1_000 { 1_000 } else { 5_000 };
+            assert_eq!((block.time_first_ms, block.time_last_ms), (end, end + 1), "{}", block.first);
+            assert!(block.entries.iter().all(|(owner, _)| (block.first..block.next).contains(owner)));
+        }
+    }
+
+    #[test]
+    fn a_block_of_distant_owners_fits_into_the_store() {
+        let far = u64::MAX / IDS_PER_BLOCK as u64 - 1;
+        let entries = (0..IDS_PER_BLOCK as u64).map(|at| (at * far, Identity([7; 16]))).collect();
+        let block = Block { next: u64::MAX, entries, ..empty_block(HashKind::Xxh3, 3.into()) };
+        assert!(block.encoded_bytes() < 24 << 10, "{}", block.encoded_bytes());
+    }
+}
