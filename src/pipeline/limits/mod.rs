@@ -94,7 +94,8 @@ impl Limits {
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        let of_filter = if self.is_topic_wide { self.memory_of_topic_filter() } else { 0 };
+        let is_reserved = self.is_topic_wide && self.smallest_slice.is_none();
+        let of_filter = if is_reserved { self.memory_of_topic_filter() } else { 0 };
         let bytes = self.max_memory.map_or(u64::MAX, |bytes| (bytes - of_filter) / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
@@ -110,7 +111,14 @@ impl Limits {
         let Some(smallest) = self.smallest_slice else { return IndexBytes::of(ids, ids).peak };
         // In topic scope they are sealed together, otherwise one after the other.
         let together = if self.is_topic_wide { windows.max(1) } else { 1 };
-        SealedBytes::of(ids.saturating_mul(together), together, smallest).peak() / together
+        let all = ids.saturating_mul(together);
+        let sealed = SealedBytes::of(all, together, smallest);
+        let (windows, of_filter) = if sealed.unsealed < all {
+            (sealed.peak() / together, TopicFilter::bytes_for(sealed.unsealed))
+        } else {
+            (IndexBytes::of(ids, ids).peak, self.memory_of_topic_filter())
+        };
+        windows.saturating_add(if self.is_topic_wide { of_filter / together } else { 0 })
     }
 
     /// An empty window of a worker that has `windows` of them.
@@ -182,7 +190,10 @@ impl Enforced {
     pub fn disk(&mut self, bytes: u64, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
         let Some(bound) = options.limits.max_disk else { return };
         let stored = partitions.windows().map(Window::stored_ids).sum();
-        self.disk.measured(bytes, bound, stored, now);
+        // The directory keeps growing until the measurement after next: an eighth is reserved for that. Where slices are merged, the
+        // old ones are deleted after the new one is written.
+        let most = bound / 8 * if options.limits.smallest_slice.is_some() { 5 } else { 7 };
+        self.disk.measured(bytes, most, stored, now);
     }
 
     /// Sets the bounds of every window; its next commit applies them. While all windows together are below the limit
@@ -257,13 +268,12 @@ impl DiskBound {
         due
     }
 
-    fn measured(&mut self, bytes: u64, bound: u64, stored: u64, now: Duration) {
+    fn measured(&mut self, bytes: u64, most: u64, stored: u64, now: Duration) {
         let waited = self.lowered_at.is_none_or(|last| now.saturating_sub(last) >= SETTLE_TIME);
-        // The directory keeps growing until the measurement after next: an eighth is reserved for that.
-        if bytes > bound / 8 * 7 && waited {
-            self.most_ids = Some(scaled(stored, bound / 16 * 13, bytes));
+        if bytes > most && waited {
+            self.most_ids = Some(scaled(stored, most / 14 * 13, bytes));
             self.lowered_at = Some(now);
-        } else if bytes < bound / 4 * 3 {
+        } else if bytes < most / 7 * 6 {
             // There is space again: raise the limit by 1/16 per measurement, until it no longer restricts anything.
             let most = self.most_ids.map(|most| most.saturating_add(most / 16 + 1));
             self.most_ids = most.filter(|most| *most < stored.saturating_mul(2));
@@ -332,22 +342,18 @@ mod tests {
     fn a_too_large_directory_reduces_the_ids_until_it_has_shrunk() {
         let (mut bound, at) = (DiskBound::default(), Duration::from_secs);
         assert!(bound.due(at(0)) && !bound.due(at(9)) && bound.due(at(10)));
-        bound.measured(14_000, 16_000, 500, at(10));
+        bound.measured(14_000, 14_000, 500, at(10));
         assert_eq!(bound.most_ids, None);
-        bound.measured(15_000, 16_000, 600, at(20));
+        bound.measured(15_000, 14_000, 600, at(20));
         assert_eq!(bound.most_ids, Some(520), "for 13,000 bytes");
         // The removed ids have not left the disk yet.
-        bound.measured(15_000, 16_000, 520, at(30));
+        bound.measured(15_000, 14_000, 520, at(30));
         assert_eq!(bound.most_ids, Some(520));
-        bound.measured(20_000, 16_000, 520, at(40));
+        bound.measured(20_000, 14_000, 520, at(40));
         assert_eq!(bound.most_ids, Some(338));
-        bound.measured(12_500, 16_000, 338, at(200));
-        assert_eq!(
-            bound.most_ids,
-            Some(338),
-            "between three quarters and seven eighths of it nothing changes"
-        );
-        (0..40).for_each(|look| bound.measured(8_000, 16_000, 300, at(210 + look)));
+        bound.measured(12_500, 14_000, 338, at(200));
+        assert_eq!(bound.most_ids, Some(338), "between six sevenths of it and all of it nothing changes");
+        (0..40).for_each(|look| bound.measured(8_000, 14_000, 300, at(210 + look)));
         assert_eq!(bound.most_ids, None);
     }
 }

@@ -25,10 +25,17 @@ const BACKLOG: u64 = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 const DOUBLINGS_MAX: u64 = 4;
 
+/// Interval between two looks at all windows, of which a worker can have thousands.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// What is being sealed.
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
     cut: Option<Cut>,
+    /// Monotonic time of the last look at all windows.
+    looked: Option<Duration>,
+    /// Pause in each iteration, because too many owners are unsealed.
+    pause: Duration,
 }
 
 /// A stream time up to which owners are sealed.
@@ -53,9 +60,17 @@ impl Sealer {
                 sealed(ctx, &job);
                 failpoint::pass("after_seal");
             }
-            Sealing::Busy => pause(ctx, smallest),
+            Sealing::Busy => {
+                if self.looks_now(ctx.clock.elapsed()) {
+                    self.pause = pause(ctx, smallest);
+                }
+                if !self.pause.is_zero() {
+                    ctx.clock.rest(self.pause);
+                }
+            }
             Sealing::Idle => {
-                if self.cut.is_none() {
+                self.pause = Duration::ZERO;
+                if self.cut.is_none() && self.looks_now(ctx.clock.elapsed()) {
                     self.cut = next_cut(ctx, smallest);
                 }
                 self.begin_next(ctx)?;
@@ -64,8 +79,18 @@ impl Sealer {
         Ok(())
     }
 
+    fn looks_now(&mut self, now: Duration) -> bool {
+        let is_due = self.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_INTERVAL);
+        self.looked = if is_due { Some(now) } else { self.looked };
+        is_due
+    }
+
     /// Begins to seal the windows of the next kind.
     fn begin_next<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
+        // The windows of a partition that is being loaded are incomplete, and its blocks are being read.
+        if self.cut.is_some() && ctx.partitions.iter().any(|p| matches!(p.phase(), Phase::Loading(_))) {
+            self.cut = None;
+        }
         let Some(cut) = &mut self.cut else { return Ok(()) };
         while let Some(kind) = cut.kinds.pop() {
             let job = SealJob { kind, partitions: to_seal(ctx, cut.partition, (kind, cut.time_ms))? };
@@ -97,10 +122,6 @@ fn sizes(windows: &[&Window], smallest: u64) -> (u64, u64) {
 }
 
 fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) -> Option<Cut> {
-    // The windows of a partition that is being loaded are incomplete, and its blocks are being read.
-    if ctx.partitions.iter().any(|p| matches!(p.phase(), Phase::Loading(_))) {
-        return None;
-    }
     let groups = groups(ctx);
     let fullest = groups.into_iter().map(|(partition, windows)| {
         let (slice, unsealed) = sizes(&windows, smallest);
@@ -187,14 +208,12 @@ pub(crate) fn sealed_bytes(is_topic_wide: bool, partitions: &Partitions, store: 
     windows.into_iter().map(|window| store.sealed_memory(window)).sum()
 }
 
-/// Pauses while far more owners are unsealed than a slice has.
-fn pause<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) {
+/// The pause in an iteration while far more owners are unsealed than a slice has.
+fn pause<W: WorkerPorts>(ctx: &Context<W>, smallest: u64) -> Duration {
     let slices = groups(ctx).into_values().map(|windows| {
         let (slice, unsealed) = sizes(&windows, smallest);
         unsealed / slice
     });
     let beyond = slices.max().unwrap_or(0).checked_sub(BACKLOG);
-    if let Some(beyond) = beyond {
-        ctx.clock.rest(PAUSE * (1 << beyond.min(DOUBLINGS_MAX)));
-    }
+    beyond.map_or(Duration::ZERO, |beyond| PAUSE * (1 << beyond.min(DOUBLINGS_MAX)))
 }

@@ -4,7 +4,6 @@
 //! nothing refers to is deleted at the next start.
 
 use std::fs::File;
-use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -31,13 +30,13 @@ impl StoredSlice {
     pub fn write(
         mut builder: SliceBuilder,
         mut scan: impl FnMut(RangeInclusive<u64>, OfferOwner<'_>) -> Result<(), StoreError>,
-        mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut at = 0;
         let mut append = |bytes: &[u8]| {
             let written = write(at, bytes);
             at += bytes.len() as u64;
-            written.map_err(|e| StoreError::Io(format!("write a slice file: {e}")))
+            written
         };
         let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
         while builder.needs_pass() {

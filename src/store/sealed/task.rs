@@ -175,7 +175,10 @@ fn write(
             .iter()
             .try_for_each(|slice| offer_slice(engine, positions.clone(), (slice, live), offer, is_cancelled)),
     };
-    StoredSlice::write(builder, scan, |at, bytes| engine.segments.write(number, at, bytes))?;
+    StoredSlice::write(builder, scan, |at, bytes| {
+        let written = engine.segments.write(number, at, bytes);
+        written.map_err(|cause| engine.file_error("write", number, &cause))
+    })?;
     engine.durable(engine.segments.sync_file(number))?;
     engine.read_slice(number).map_err(|error| read_error(engine, number, &error))
 }
