@@ -19,11 +19,14 @@ use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{SealJob, Sealing, Store, StoreError};
 
-/// Pause in an iteration when this many slices are unsealed; twice as long for each further one, so that records do not arrive faster
-/// than their owners are sealed.
-const BACKLOG: u64 = 4;
+/// Pause in an iteration when this many slices are unsealed, and this many owners, which take some 60 MiB; twice as long for each
+/// further slice, so that records do not arrive faster than their owners are sealed.
+const BACKLOG: u64 = 6;
+const BACKLOG_IDS: u64 = 4_000_000;
 const PAUSE: Duration = Duration::from_millis(20);
 const DOUBLINGS_MAX: u64 = 4;
+/// Owners that are sealed at once, if a slice has fewer: each slice costs a few writes that are synced.
+const MOST_AT_ONCE: u64 = 1_000_000;
 
 /// Interval between two looks at all windows, of which a worker can have thousands.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -128,7 +131,8 @@ fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) -> Option<Cut> 
         (unsealed / slice, slice, unsealed, partition, windows)
     });
     let (full, slice, unsealed, partition, windows) = fullest.max_by_key(|(full, ..)| *full)?;
-    let time_ms = (full >= 2).then(|| cut_time(&windows, (unsealed - slice).min(2 * slice)))?;
+    let time_ms =
+        (full >= 2).then(|| cut_time(&windows, (unsealed - slice).min((2 * slice).max(MOST_AT_ONCE))))?;
     if let Some(topic) = &mut ctx.topic {
         topic.filter.seal_by(slice);
     }
@@ -212,7 +216,7 @@ pub(crate) fn sealed_bytes(is_topic_wide: bool, partitions: &Partitions, store: 
 fn pause<W: WorkerPorts>(ctx: &Context<W>, smallest: u64) -> Duration {
     let slices = groups(ctx).into_values().map(|windows| {
         let (slice, unsealed) = sizes(&windows, smallest);
-        unsealed / slice
+        if unsealed < BACKLOG_IDS { 0 } else { unsealed / slice }
     });
     let beyond = slices.max().unwrap_or(0).checked_sub(BACKLOG);
     beyond.map_or(Duration::ZERO, |beyond| PAUSE * (1 << beyond.min(DOUBLINGS_MAX)))

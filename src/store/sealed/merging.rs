@@ -1,15 +1,14 @@
 //! Which slices are merged into one.
 //!
-//! An identity that is new is looked up in each slice, which takes some eight nanoseconds, so there should be few. A full window has 24 or 25.
-//! While a window fills, each slice is as large as a part of what the window then has, so their number grows with the logarithm of that;
-//! and traffic that falls leaves large ones among many small ones. Merging writes each identity again, so it is left to these cases.
+//! An identity that is new is looked up in each slice, so there should be few: with 25 slices the look-ups took 42 % of a worker's time. Merging
+//! writes identities again, but in another thread: each about twice, while a window fills and later.
 
 use std::ops::Range;
 
 /// Most slices of a group before some are merged.
-const MOST: usize = 28;
+const MOST: usize = 12;
 /// Slices that are merged at a time.
-const RUN: usize = 8;
+const RUN: usize = 6;
 
 /// The slices to merge, by their number of identities, and by how many of those still count. A slice in which most do not count is
 /// written again.
@@ -51,7 +50,7 @@ mod tests {
 
     /// Each seal adds a part of what a window has, as `slice_ids` determines.
     #[test]
-    fn a_filling_window_writes_each_identity_less_than_twice() {
+    fn a_filling_window_writes_each_identity_about_twice() {
         let (mut slices, mut written, mut total) = (Vec::<(u64, u64)>::new(), 0, 100_000u64);
         while total < 1_000_000_000 {
             let new = total / 24;
@@ -64,6 +63,6 @@ mod tests {
             }
             assert!(slices.len() <= MOST);
         }
-        assert!(written < 2 * total, "{written} of {total}");
+        assert!(written < 5 * total / 2, "{written} of {total}");
     }
 }
