@@ -139,7 +139,7 @@ impl SledStore {
     /// Flushes and syncs, and closes the database if this is its last handle. After an earlier failure nothing is
     /// flushed, and that failure is returned again.
     pub fn close(mut self) -> Result<(), StoreError> {
-        self.sealing.end();
+        self.sealing.end(&self.engine);
         let synced = match self.engine.failed.get() {
             None => self.engine.sync(),
             Some(failure) => Err(failure.clone()),
@@ -258,7 +258,7 @@ impl Store for SledStore {
     }
 
     fn end_seal(&mut self) {
-        self.sealing.end();
+        self.sealing.end(&self.engine);
     }
 
     fn has_sealed(&self) -> bool {

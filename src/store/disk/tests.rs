@@ -372,6 +372,22 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
 }
 
 #[test]
+fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dropped() {
+    let (disk, mut store) = filled(8, 250);
+    seal(&mut store, 0..1_000);
+    store.expire(0.into(), 900).unwrap();
+    store.truncate(0.into(), 100).unwrap();
+    append(&mut store, 100..600);
+    seal(&mut store, 100..400);
+    seal(&mut store, 400..600);
+    store.truncate(0.into(), 590).unwrap();
+    let ranges = store.sealed(0.into());
+    let ends: Vec<_> = ranges.iter().map(|of| (of.first, of.next)).collect();
+    assert_eq!(ends, [(100, 400), (400, 590)]);
+    close(&disk, store);
+}
+
+#[test]
 fn what_a_killed_process_has_sealed_is_complete() {
     let (disk, mut store) = filled(16, 250);
     disk.begin(&mut store);

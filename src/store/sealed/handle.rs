@@ -28,8 +28,10 @@ pub(in crate::store) struct HandleSealing {
 
 impl HandleSealing {
     /// Ends the task and discards its result.
-    pub fn end(&mut self) {
-        self.task = None;
+    pub fn end(&mut self, engine: &Engine) {
+        if let Some(task) = self.task.take() {
+            task.discard(engine);
+        }
         self.unneeded.clear();
     }
 

@@ -106,6 +106,10 @@ impl Engine {
     /// Removes the owners of a window at or beyond `from` from its slices.
     pub(in crate::store) fn cut_slices(&self, window: WindowId, from: Offset) -> Result<bool, StoreError> {
         let (group, partition) = (self.group_of(window), window.partition());
+        if let Some(dropped) = self.sealed.lock().dropped.get_mut(&window) {
+            // Owners from here on are written again, and count although those at the same offsets were dropped.
+            *dropped = (*dropped).min(from);
+        }
         self.change_slices(group, |slices, dropped| {
             let is_cut = |slice: &Arc<SealedSlice>| slice.range(partition).is_some_and(|of| of.next > from);
             slices.iter().any(is_cut).then_some(())?;

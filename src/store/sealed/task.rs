@@ -79,6 +79,14 @@ impl SealTask {
         }
     }
 
+    /// Ends the thread, and deletes what it has written.
+    pub fn discard(mut self, engine: &Engine) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+        // Otherwise the next start deletes it.
+        drop(engine.segments.delete(self.number));
+    }
+
     /// Whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
