@@ -4,6 +4,8 @@
 //! a power loss would leave at that moment, opens them, and looks for every owner that was durable when the test began
 //! to watch. sled's file is in one image as if the kernel had written all of it back, in the other as of its last fsync.
 
+mod sealing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::{ControlFlow, Range};
@@ -12,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, KindId, Offset, SliceMark, SlicePartition};
-use crate::ports::{Head, SealJob, Sealing, Store};
+use crate::dedupe::{Block, HashKind, Identity, Offset};
+use crate::ports::{Head, Store};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::{Binding, Opened, SledStore};
 
@@ -243,22 +245,6 @@ fn owners(store: &SledStore) -> BTreeSet<Offset> {
     owners.into_keys().collect()
 }
 
-/// Seals these owners, and waits until their blocks are removed and slices are merged.
-fn seal(store: &mut SledStore, covered: Range<Offset>) {
-    let marks = vec![SliceMark { next: covered.end, count: covered.end - covered.start, time_ms: (0, 0) }];
-    let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range] }).unwrap();
-    let mut sealed = 0;
-    loop {
-        match store.poll_seal().unwrap() {
-            Sealing::Idle => break,
-            Sealing::Done(_) => sealed += 1,
-            Sealing::Busy => std::thread::yield_now(),
-        }
-    }
-    assert_eq!(sealed, 1);
-}
-
 /// A store with these numbers of identities in filed blocks, four of which share a file.
 fn filled(blocks: u64, ids: u64) -> (Arc<Lossy>, SledStore) {
     let disk = Lossy::new(tempfile::tempdir().unwrap(), Durable::default());
@@ -320,82 +306,5 @@ fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_block() {
     close(&disk, store);
     let reopened = next.open();
     next.end(4, 2);
-    close(&next, reopened);
-}
-
-#[test]
-fn a_power_loss_while_owners_are_sealed_and_slices_merged_loses_no_durable_owner() {
-    let (disk, mut store) = filled(24, 250);
-    disk.begin(&mut store);
-    for first in (0..6_000).step_by(200) {
-        seal(&mut store, first..first + 200);
-        if first % 600 == 0 {
-            forget(&disk, &mut store, first + 7);
-        }
-        store.sync().unwrap();
-    }
-    assert!(store.sealed(0.into()).len() <= 12, "nothing was merged");
-    disk.end(100, 8);
-    close(&disk, store);
-}
-
-#[test]
-fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
-    let (disk, mut store) = filled(24, 250);
-    (0..5_000).step_by(500).for_each(|first| seal(&mut store, first..first + 500));
-    disk.begin(&mut store);
-    for from in [4_700, 4_400, 3_000, 2_999] {
-        disk.watch().expected.split_off(&from);
-        store.truncate(0.into(), from).unwrap();
-        // Other identities at the same offsets.
-        let block = Block {
-            hash: HashKind::Xxh3,
-            window: 0.into(),
-            first: from,
-            next: from + 50,
-            time_first_ms: 0,
-            time_last_ms: 0,
-            entries: (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect(),
-        };
-        store.append(&block, Head { confirmed: from + 50, ..Head::default() }).unwrap();
-        store.sync().unwrap();
-    }
-    for first in [700, 1_000, 2_100] {
-        let kept = disk.watch().expected.split_off(&first);
-        disk.watch().expected = kept;
-        store.expire(0.into(), first).unwrap();
-        store.sync().unwrap();
-    }
-    assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(2_000));
-    disk.end(30, 6);
-    close(&disk, store);
-}
-
-#[test]
-fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dropped() {
-    let (disk, mut store) = filled(8, 250);
-    seal(&mut store, 0..1_000);
-    store.expire(0.into(), 900).unwrap();
-    store.truncate(0.into(), 100).unwrap();
-    append(&mut store, 100..600);
-    seal(&mut store, 100..400);
-    seal(&mut store, 400..600);
-    store.truncate(0.into(), 590).unwrap();
-    let ranges = store.sealed(0.into());
-    let ends: Vec<_> = ranges.iter().map(|of| (of.first, of.next)).collect();
-    assert_eq!(ends, [(100, 400), (400, 590)]);
-    close(&disk, store);
-}
-
-#[test]
-fn what_a_killed_process_has_sealed_is_complete() {
-    let (disk, mut store) = filled(16, 250);
-    disk.begin(&mut store);
-    (0..3_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
-    let next = disk.killed();
-    close(&disk, store);
-    let mut reopened = next.open();
-    seal(&mut reopened, 3_000..3_700);
-    next.end(8, 1);
     close(&next, reopened);
 }

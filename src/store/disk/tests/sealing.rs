@@ -1,0 +1,98 @@
+//! Owners are in a block or in a slice, whenever the power fails.
+
+use super::*;
+use crate::dedupe::{KindId, SliceMark, SlicePartition};
+use crate::ports::{SealJob, Sealing};
+
+/// Seals these owners, and waits until their blocks are removed and slices are merged.
+fn seal(store: &mut SledStore, covered: Range<Offset>) {
+    let marks = vec![SliceMark { next: covered.end, count: covered.end - covered.start, time_ms: (0, 0) }];
+    let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
+    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range] }).unwrap();
+    let mut sealed = 0;
+    loop {
+        match store.poll_seal().unwrap() {
+            Sealing::Idle => break,
+            Sealing::Done(_) => sealed += 1,
+            Sealing::Busy => std::thread::yield_now(),
+        }
+    }
+    assert_eq!(sealed, 1);
+}
+
+#[test]
+fn a_power_loss_while_owners_are_sealed_and_slices_merged_loses_no_durable_owner() {
+    let (disk, mut store) = filled(24, 250);
+    disk.begin(&mut store);
+    for first in (0..6_000).step_by(200) {
+        seal(&mut store, first..first + 200);
+        if first % 600 == 0 {
+            forget(&disk, &mut store, first + 7);
+        }
+        store.sync().unwrap();
+    }
+    assert!(store.sealed(0.into()).len() <= 12, "nothing was merged");
+    disk.end(100, 8);
+    close(&disk, store);
+}
+
+#[test]
+fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
+    let (disk, mut store) = filled(24, 250);
+    (0..5_000).step_by(500).for_each(|first| seal(&mut store, first..first + 500));
+    disk.begin(&mut store);
+    for from in [4_700, 4_400, 3_000, 2_999] {
+        disk.watch().expected.split_off(&from);
+        store.truncate(0.into(), from).unwrap();
+        // Other identities at the same offsets.
+        let block = Block {
+            hash: HashKind::Xxh3,
+            window: 0.into(),
+            first: from,
+            next: from + 50,
+            time_first_ms: 0,
+            time_last_ms: 0,
+            entries: (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect(),
+        };
+        store.append(&block, Head { confirmed: from + 50, ..Head::default() }).unwrap();
+        store.sync().unwrap();
+    }
+    for first in [700, 1_000, 2_100] {
+        let kept = disk.watch().expected.split_off(&first);
+        disk.watch().expected = kept;
+        store.expire(0.into(), first).unwrap();
+        store.sync().unwrap();
+    }
+    assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(2_000));
+    disk.end(30, 6);
+    close(&disk, store);
+}
+
+#[test]
+fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dropped() {
+    let (disk, mut store) = filled(8, 250);
+    seal(&mut store, 0..1_000);
+    store.expire(0.into(), 900).unwrap();
+    store.truncate(0.into(), 100).unwrap();
+    append(&mut store, 100..600);
+    seal(&mut store, 100..400);
+    seal(&mut store, 400..600);
+    store.truncate(0.into(), 590).unwrap();
+    let ranges = store.sealed(0.into());
+    let ends: Vec<_> = ranges.iter().map(|of| (of.first, of.next)).collect();
+    assert_eq!(ends, [(100, 400), (400, 590)]);
+    close(&disk, store);
+}
+
+#[test]
+fn what_a_killed_process_has_sealed_is_complete() {
+    let (disk, mut store) = filled(16, 250);
+    disk.begin(&mut store);
+    (0..3_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
+    let next = disk.killed();
+    close(&disk, store);
+    let mut reopened = next.open();
+    seal(&mut reopened, 3_000..3_700);
+    next.end(8, 1);
+    close(&next, reopened);
+}
