@@ -40,4 +40,3 @@ pub use joining::Joining;
 pub use leased::LeasedStore;
 pub use lock::Lock;
 pub use open::{Opened, open};
-pub use sealed::{OfferOwner, StoredSlice};

@@ -8,7 +8,6 @@
 //! Otherwise each window has its own.
 
 mod entry;
-mod file;
 mod group;
 mod handle;
 mod merging;
@@ -16,6 +15,5 @@ mod registry;
 mod task;
 
 use entry::SliceEntry;
-pub use file::{OfferOwner, StoredSlice};
 pub(super) use handle::HandleSealing;
 pub(super) use registry::{SealedSlices, read_all};

@@ -12,14 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::SliceEntry;
-use super::file::{OfferOwner, StoredSlice};
 use super::group::{SealedSlice, SliceGroup, SliceReadError, count};
 use super::merging::to_merge;
 use super::registry::read_error;
-use crate::dedupe::{Coordinates, Offset, Slice, SliceBuilder, SliceCoverage, SlicePartition, WindowId};
+use crate::dedupe::{
+    Coordinates, Identity, Offset, Slice, SliceBuilder, SliceCoverage, SliceError, SlicePartition, WindowId,
+};
 use crate::ports::{SealJob, Store, StoreError};
 use crate::store::blocks::SledStore;
 use crate::store::engine::Engine;
+
+/// Receives the owners of a slice.
+type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Coordinates);
 
 /// A slice that is being written.
 pub(in crate::store) struct SealTask {
@@ -175,18 +179,25 @@ fn write(
     };
     let coverage =
         SliceCoverage { hash: engine.binding.hash, kind: group.kind, partitions: partitions.clone() };
-    let builder = SliceBuilder::new(coverage, count(partitions))
-        .map_err(|e| StoreError::Corrupt(format!("cannot build a slice file: {e}")))?;
+    let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
+    let mut builder = SliceBuilder::new(coverage, count(partitions)).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
         SliceSource::Slices(slices, live) => slices
             .iter()
             .try_for_each(|slice| offer_slice(engine, positions.clone(), (slice, live), offer, is_cancelled)),
     };
-    StoredSlice::write(builder, scan, |at, bytes| {
+    let mut at = 0;
+    let mut append = |bytes: &[u8]| {
         let written = engine.segments.write(number, at, bytes);
+        at += bytes.len() as u64;
         written.map_err(|cause| engine.file_error("write", number, &cause))
-    })?;
+    };
+    while builder.needs_pass() {
+        scan(builder.positions(), &mut |identity, owner| builder.offer(identity, owner))?;
+        builder.end_pass(&mut append, refused)?;
+    }
+    builder.finish(append)?;
     engine.durable(engine.segments.sync_file(number))?;
     engine.read_slice(number).map_err(|error| read_error(engine, number, &error))
 }
