@@ -72,8 +72,8 @@ pub enum Sealing {
     Done(SealJob),
 }
 
-/// Called with each owner in turn, until it returns `Break`.
-pub type VisitOwner<'a> = &'a mut dyn FnMut(Offset, Identity) -> Result<ControlFlow<()>, StoreError>;
+/// Called with each owner in turn.
+pub type VisitOwner<'a> = &'a mut dyn FnMut(Offset, Identity) -> Result<(), StoreError>;
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {

@@ -390,6 +390,6 @@ fn is_damage(cause: &io::Error) -> bool {
     !needs_operator(cause) && matches!(cause.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
 }
 
-fn is_missing_data(cause: &io::Error) -> bool {
+pub(super) fn is_missing_data(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

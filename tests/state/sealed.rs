@@ -1,7 +1,7 @@
 //! The commands see sealed owners like those in blocks: a real store with slices, compared with a plain map.
 
 use std::fs;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::Path;
 
 use dedupd::dedupe::{KindId, SliceMark, SlicePartition};
@@ -200,7 +200,7 @@ fn the_state_of_the_other_tests_is_sealed_as_they_require() {
                 let mut found = Model::new();
                 let mut insert = |offset, identity| {
                     assert_eq!(found.insert((partition, offset), identity), None);
-                    Ok(ControlFlow::Continue(()))
+                    Ok(())
                 };
                 store.scan_sealed(partition.into(), range.clone(), &mut insert).unwrap();
                 let is_in =
@@ -239,7 +239,7 @@ fn a_slice_without_offsets_in_the_range_is_not_read() {
         let mut count = 0;
         let mut add = |_, _| {
             count += 1;
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
         store.scan_sealed(0.into(), range, &mut add).map(|()| count)
     };

@@ -61,8 +61,7 @@ impl Window {
     }
 
     /// Removes every owner at or beyond `from`, including pending and sealed ones, and returns the number of committed ones that were
-    /// in the index. The store removes the sealed ones ([`Window::seal`]). Scans
-    /// the whole index: for recovery, not for every batch.
+    /// in the index. The store removes the sealed ones ([`Window::seal`]). Scans the whole index: for recovery, not for every batch.
     pub fn truncate(&mut self, from: Offset) -> u64 {
         self.abort();
         let removed = self.index.remove_from(from);

@@ -1,6 +1,6 @@
 //! Look-ups of sealed owners: the store finds them, their windows decide whether they count.
 
-use crate::dedupe::{Coordinates, IndexKey, KindId, Offset, PartitionId, Window, WindowId};
+use crate::dedupe::{Coordinates, IndexKey, KindId, Offset, PartitionId, SlicePartition, Window, WindowId};
 use crate::ports::{Store, StoreError};
 
 /// A sealed owner of the identity that counts for a record of partition `own` at the current stream time of its window, with the latest
@@ -43,5 +43,5 @@ pub fn load_sealed<T: Store>(store: &T, id: WindowId, window: &mut Window) {
 
 /// Number of sealed owners of a window in the store.
 pub fn count_sealed<T: Store>(store: &T, id: WindowId) -> u64 {
-    store.sealed(id).iter().flat_map(|range| &range.marks).map(|mark| mark.count).sum()
+    store.sealed(id).iter().map(SlicePartition::owners).sum()
 }

@@ -187,7 +187,7 @@ fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
             window.seal(of.next);
         }
     }
-    let ids: u64 = job.partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum();
+    let ids = job.partitions.iter().map(SlicePartition::owners).sum();
     ctx.report.metrics.sealed_ids().inc_by(ids);
     tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
 }

@@ -239,7 +239,7 @@ fn owners(store: &SledStore) -> BTreeSet<Offset> {
     let mut visit = |owner: Offset, identity: Identity| {
         let other = owners.insert(owner, identity).filter(|other| *other != identity && owner < confirmed);
         assert_eq!(other, None, "{owner} is in a block and in a slice");
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     };
     store.scan_sealed(0.into(), 0..Offset::MAX, &mut visit).unwrap();
     owners.into_keys().collect()

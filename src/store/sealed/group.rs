@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::SliceEntry;
@@ -79,10 +80,22 @@ impl SealedSlice {
         !is_removed && !self.entry.forgotten.contains(&owner)
     }
 
-    /// The owners of a partition that were not removed; `None` when there are none.
-    pub fn range(&self, partition: PartitionId) -> Option<SlicePartition> {
+    /// What the file covers of a partition.
+    fn covered(&self, partition: PartitionId) -> Option<&SlicePartition> {
         let at = self.partitions().binary_search_by_key(&partition, |of| of.partition).ok()?;
-        let of = self.partitions().get(at)?;
+        self.partitions().get(at)
+    }
+
+    /// The offsets of a partition's owners that were not removed; `None` when there are none.
+    pub fn offsets(&self, partition: PartitionId) -> Option<Range<Offset>> {
+        let of = self.covered(partition)?;
+        let offsets = of.first..self.end(of);
+        (!offsets.is_empty() && !of.marks.is_empty()).then_some(offsets)
+    }
+
+    /// The owners of a partition that were not removed, with their marks; `None` when there are none.
+    pub fn range(&self, partition: PartitionId) -> Option<SlicePartition> {
+        let of = self.covered(partition)?;
         self.kept(of, of.first)
     }
 
@@ -117,9 +130,4 @@ impl SealedSlice {
         owners.retain(|owner| self.has(*owner));
         Ok(owners)
     }
-}
-
-/// Number of owners, dropped ones of a mark that is not dropped as a whole included.
-pub(in crate::store) fn count(partitions: &[SlicePartition]) -> u64 {
-    partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum()
 }

@@ -76,8 +76,7 @@ impl SledStore {
     ) -> Result<(), StoreError> {
         self.sealing.removed(window, from);
         let slices = self.slices_of(window);
-        let is_replaced = |range: SlicePartition| range.next > from;
-        if slices.iter().filter_map(|slice| slice.range(window.partition())).any(is_replaced) {
+        if slices.iter().filter_map(|slice| slice.offsets(window.partition())).any(|of| of.end > from) {
             self.truncate(window, from)?;
         }
         Ok(())
@@ -178,13 +177,13 @@ impl SledStore {
     ) -> Result<(), StoreError> {
         let partition = window.partition();
         for slice in self.slices_of(window).iter() {
-            let Some(of) = slice.range(partition) else { continue };
-            let wanted = of.first.max(range.start)..of.next.min(range.end);
+            let Some(of) = slice.offsets(partition) else { continue };
+            let wanted = of.start.max(range.start)..of.end.min(range.end);
             if wanted.is_empty() {
                 continue;
             }
             // The visitor may use the store.
-            let (mut readers, mut is_over) = (Readers::default(), false);
+            let mut readers = Readers::default();
             let read = |at, bytes: &mut [u8]| {
                 let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
                 read.map_err(|cause| self.slice_error(window, slice, &SliceReadError::Io(cause)))
@@ -192,14 +191,8 @@ impl SledStore {
             let damaged = |cause| self.slice_error(window, slice, &SliceReadError::Damaged(cause));
             slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
                 let is_wanted = owner.partition == partition && wanted.contains(&owner.offset);
-                if is_wanted && slice.has(owner) && !is_over {
-                    is_over = visit(owner.offset, identity)?.is_break();
-                }
-                Ok(())
+                if is_wanted && slice.has(owner) { visit(owner.offset, identity) } else { Ok(()) }
             })?;
-            if is_over {
-                break;
-            }
         }
         Ok(())
     }

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
-use std::io;
-use std::mem;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +13,7 @@ use super::SliceEntry;
 use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
 use crate::dedupe::{Coordinates, Offset, Slice, WindowId};
 use crate::ports::StoreError;
-use crate::store::engine::{Engine, OPERATION_BYTES};
+use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
 use crate::store::error::needs_operator;
 use crate::store::keys;
 use crate::store::open::OpenFailure;
@@ -111,7 +109,7 @@ impl Engine {
             *dropped = (*dropped).min(from);
         }
         self.change_slices(group, |slices, dropped| {
-            let is_cut = |slice: &Arc<SealedSlice>| slice.range(partition).is_some_and(|of| of.next > from);
+            let is_cut = |slice: &Arc<SealedSlice>| slice.offsets(partition).is_some_and(|of| of.end > from);
             slices.iter().any(is_cut).then_some(())?;
             let cut = |slice: &Arc<SealedSlice>| {
                 if !is_cut(slice) {
@@ -135,9 +133,8 @@ impl Engine {
         let change = self.change_slices(self.group_of(window), |slices, _| {
             let mut is_changed = false;
             let forgotten = slices.iter().map(|slice| {
-                let range = slice.range(partition);
-                let is_here =
-                    |offset: &Offset| range.as_ref().is_some_and(|of| (of.first..of.next).contains(offset));
+                let offsets = slice.offsets(partition).unwrap_or_default();
+                let is_here = |offset: &Offset| offsets.contains(offset);
                 let mut entry = slice.entry.clone();
                 let owners = owners.iter().copied().filter(is_here);
                 entry.forgotten.extend(owners.map(|offset| Coordinates { partition, offset }));
@@ -166,8 +163,8 @@ impl Engine {
                 return Ok(false);
             };
             let before = lists.dropped.insert(window, first).unwrap_or(0);
-            let ends = slices.iter().filter_map(|slice| slice.range(window.partition()));
-            let mut ended = ends.filter(|of| before < of.next && of.next <= first);
+            let offsets = slices.iter().filter_map(|slice| slice.offsets(window.partition()));
+            let mut ended = offsets.filter(|of| before < of.end && of.end <= first);
             if ended.next().is_none() {
                 return Ok(false);
             }
@@ -236,7 +233,7 @@ pub(in crate::store) fn read_all(
         // The numbers are not in the order of time, because a merged slice has a new one.
         slices.sort_by_key(|slice| (slice.begin_ms(), slice.number));
     }
-    let groups = groups.into_iter().map(|(group, mut slices)| (group, mem::take(&mut slices).into()));
+    let groups = groups.into_iter().map(|(group, slices)| (group, slices.into()));
     let groups: HashMap<SliceGroup, SliceList> = groups.collect();
     Ok(SealedSlices {
         count: AtomicUsize::new(groups.values().map(|slices| slices.len()).sum()),
@@ -248,11 +245,7 @@ pub(in crate::store) fn read_all(
 /// An error of a slice file as one of the store.
 pub(in crate::store) fn read_error(engine: &Engine, number: u32, error: &SliceReadError) -> StoreError {
     match error {
-        SliceReadError::Io(cause)
-            if cause.kind() != io::ErrorKind::NotFound && cause.kind() != io::ErrorKind::UnexpectedEof =>
-        {
-            engine.file_error("read", number, cause)
-        }
+        SliceReadError::Io(cause) if !is_missing_data(cause) => engine.file_error("read", number, cause),
         SliceReadError::Io(cause) => engine.damaged("read", &format!("slice file {number}: {cause}")),
         SliceReadError::Damaged(cause) => engine.damaged("read", &format!("slice file {number}: {cause}")),
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::SliceEntry;
-use super::group::{SealedSlice, SliceGroup, SliceReadError, count};
+use super::group::{SealedSlice, SliceGroup, SliceReadError};
 use super::merging::to_merge;
 use super::registry::read_error;
 use crate::dedupe::{
@@ -57,8 +57,10 @@ impl SealTask {
     pub fn merge(store: &SledStore, group: SliceGroup) -> Result<Option<Self>, StoreError> {
         let (slices, dropped) = (store.engine.sealed.list(group), store.engine.sealed.dropped());
         let live: Vec<_> = slices.iter().map(|slice| slice.live(group.kind, &dropped)).collect();
-        let counts: Vec<_> =
-            slices.iter().zip(&live).map(|(slice, live)| (slice.slice.footer().ids, count(live))).collect();
+        let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
+            (slice.slice.footer().ids, live.iter().map(SlicePartition::owners).sum())
+        };
+        let counts: Vec<_> = slices.iter().zip(&live).map(count).collect();
         let Some(run) = to_merge(&counts) else { return Ok(None) };
         let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
         let partitions = joined(live.get(run).unwrap_or_default());
@@ -180,7 +182,8 @@ fn write(
     let coverage =
         SliceCoverage { hash: engine.binding.hash, kind: group.kind, partitions: partitions.clone() };
     let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
-    let mut builder = SliceBuilder::new(coverage, count(partitions)).map_err(refused)?;
+    let mut builder =
+        SliceBuilder::new(coverage, partitions.iter().map(SlicePartition::owners).sum()).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
         SliceSource::Slices(slices, live) => slices
@@ -199,6 +202,7 @@ fn write(
     }
     builder.finish(append)?;
     engine.durable(engine.segments.sync_file(number))?;
+    // Read back, so that what is looked up in is what a start will find.
     engine.read_slice(number).map_err(|error| read_error(engine, number, &error))
 }
 

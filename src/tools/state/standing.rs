@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::find::{Owned, bad_block};
 use super::whole::{scan_whole, sealed_end};
 use crate::dedupe::{
-    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, Offset, Owners, Verdict, Window, WindowId,
-    WindowLimits,
+    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, Offset, Owners, SlicePartition, Verdict,
+    Window, WindowId, WindowLimits,
 };
 use crate::pipeline::Stored;
 use crate::ports::{Head, Store, StoreError};
@@ -63,7 +63,7 @@ pub fn load(
     limits: WindowLimits,
 ) -> Result<Window, StoreError> {
     let mut window = Window::new(limits);
-    let sealed: u64 = store.sealed(id).iter().flat_map(|range| &range.marks).map(|mark| mark.count).sum();
+    let sealed: u64 = store.sealed(id).iter().map(SlicePartition::owners).sum();
     window.reserve(store.ids(id)?.saturating_add(sealed));
     scan_whole(store, hash, id, &mut |view| {
         let restored = window.restore(view, head.confirmed).map(drop);

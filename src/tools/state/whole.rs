@@ -1,7 +1,5 @@
 //! All owners of a window as blocks: the sealed ones, put together from slices, then those in stored blocks.
 
-use std::ops::ControlFlow;
-
 use super::find::bad_block;
 use crate::dedupe::{Block, BlockView, HashKind, Identity, Offset, SliceMark, SlicePartition, WindowId};
 use crate::ports::{Store, StoreError};
@@ -21,11 +19,10 @@ pub fn scan_whole(
     visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     for part in store.sealed(window).iter().flat_map(|range| parts(range, OWNERS_AT_ONCE)) {
-        let expected: u64 = part.marks.iter().map(|mark| mark.count).sum();
-        let mut owners = Vec::with_capacity(usize::try_from(expected.min(OWNERS_AT_ONCE)).unwrap_or(0));
+        let mut owners = Vec::with_capacity(usize::try_from(part.owners().min(OWNERS_AT_ONCE)).unwrap_or(0));
         store.scan_sealed(window, part.first..part.next, &mut |offset, identity| {
             owners.push((offset, identity));
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
         owners.sort_unstable_by_key(|(offset, _)| *offset);
         let empty = empty_block(hash, window);

@@ -44,6 +44,14 @@ pub struct SlicePartition {
     pub marks: Vec<SliceMark>,
 }
 
+impl SlicePartition {
+    /// Number of owners, as counted by its marks: those of a mark that was cut are all included.
+    #[must_use]
+    pub fn owners(&self) -> u64 {
+        self.marks.iter().map(|mark| mark.count).sum()
+    }
+}
+
 /// Why bytes are not a slice file, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SliceError {

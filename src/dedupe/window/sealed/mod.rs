@@ -93,7 +93,7 @@ impl Slice {
         self.filter.contains(key.position.first)
     }
 
-    /// The owners of an identity. Reads the page in which it can be, if the filter contains it. `read` and `damaged` as in
+    /// The owners of an identity that [`Slice::may_contain`] returns true for. Reads the page in which it can be. `read` and `damaged` as in
     /// [`Slice::read`].
     pub fn owners_of<E>(
         &self,
@@ -102,9 +102,6 @@ impl Slice {
         damaged: impl Fn(SliceError) -> E,
     ) -> Result<Vec<Coordinates>, E> {
         let mut owners = Vec::new();
-        if !self.may_contain(key) {
-            return Ok(owners);
-        }
         for page in self.pages_of(key) {
             let mut bytes = [0; PAGE_BYTES];
             read((page * PAGE_BYTES) as u64, &mut bytes)?;
