@@ -87,6 +87,8 @@ pub struct Cluster {
     pub clean: Vec<TxLog<Rc<Raw>>>,
     /// The state topic.
     pub state: Vec<TxLog<StateRecord>>,
+    /// Where sabotaged reads of a range end.
+    pub early_ends: BTreeMap<(Offset, Offset), Offset>,
     /// The side topics.
     pub sides: Sides,
     /// The group's offsets.
@@ -154,6 +156,7 @@ impl Cluster {
             begun: BTreeMap::new(),
             open_time: Duration::ZERO,
             violations: Vec::new(),
+            early_ends: BTreeMap::new(),
             tears_next: None,
             calls: 0,
             writers: BTreeMap::new(),

@@ -176,12 +176,15 @@ impl Cluster {
 }
 
 /// The end of a read. With a fault, the leader reports the end of the partition before the end of the range: the read fails, or
-/// returns less when the port is sabotaged.
+/// returns less when the port is sabotaged, and so do other reads of the same range.
 pub fn reported_end(
     cluster: &mut Cluster,
     sabotage: Sabotage,
     Range { start, end }: Range<Offset>,
 ) -> Result<Offset, Failure> {
+    if let Some(early) = cluster.early_ends.get(&(start, end)) {
+        return Ok(*early);
+    }
     if start >= end || !cluster.chance.hit(Fault::EarlyEnd) {
         return Ok(end);
     }
@@ -191,7 +194,9 @@ pub fn reported_end(
             "the end of the partition was reported before the end of the range",
         ));
     }
-    Ok(cluster.chance.rng.u64(start..end))
+    let early = cluster.chance.rng.u64(start..end);
+    cluster.early_ends.insert((start, end), early);
+    Ok(early)
 }
 
 fn bounds(cluster: &Cluster, log: LogId) -> LogBounds {

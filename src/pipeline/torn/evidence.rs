@@ -64,6 +64,22 @@ impl<'a> PartitionEvidence<'a> {
         })
     }
 
+    /// The state offsets that were read, and the blocks that were found, for messages.
+    pub fn summary(&self) -> String {
+        let ends = |groups: &[TransactionBlocks]| {
+            let ends = groups.iter().map(|group| format!("{} (raw offset {})", group.at, group.tail.next));
+            let ends: Vec<String> = ends.collect();
+            if ends.is_empty() { "none".to_owned() } else { ends.join(", ") }
+        };
+        format!(
+            "in state offsets {} to {}, committed blocks at {}; aborted blocks at {}",
+            self.from,
+            self.state.high,
+            ends(&self.tails.shown),
+            ends(&self.tails.hidden)
+        )
+    }
+
     fn clean_holds(&self, end: Offset) -> bool {
         end > 0 && self.clean.holds(end - 1)
     }

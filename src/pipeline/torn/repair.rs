@@ -19,7 +19,7 @@ use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
 use crate::pipeline::torn::tails::TransactionBlocks;
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
-use crate::ports::{CommitPosition, Committed, GroupMember, LogId, LogTails, Sink, Store, WrittenEnds};
+use crate::ports::{CommitPosition, Committed, GroupMember, LogId, Sink, Store, WrittenEnds};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
@@ -93,7 +93,7 @@ fn repair<W: WorkerPorts>(
     decision: TornDecision,
 ) -> Result<(), WorkerError> {
     let id = evidence.answer.partition;
-    if !is_unchanged(access.ctx, access.source, evidence)? {
+    if !is_confirmed(access.ctx, access.source, evidence, &decision)? {
         return Ok(());
     }
     tracing::warn!(
@@ -274,30 +274,50 @@ pub(crate) fn resume_points<W: WorkerPorts>(
     Ok(resume_points)
 }
 
-/// Whether the log bounds and the committed offset are still those of the evidence. Evidence that was read at different
-/// times can contradict itself.
-fn is_unchanged<W: WorkerPorts>(
+/// Whether the partition, read again, has the same committed offset and log bounds, and the same decision follows.
+///
+/// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
+/// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
+fn is_confirmed<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
-    evidence: &PartitionEvidence<'_>,
+    first: &PartitionEvidence<'_>,
+    decision: &TornDecision,
 ) -> Result<bool, WorkerError> {
-    let id = evidence.answer.partition;
-    let bounds = ctx.log.bounds(&LogId::pairs([&id]), REQUEST_TIMEOUT)?;
-    let committed = source.committed(&[id], REQUEST_TIMEOUT)?;
-    Ok(bounds == [evidence.clean, evidence.state] && committed.first() == Some(evidence.answer))
+    let answers = source.committed(&[first.answer.partition], REQUEST_TIMEOUT)?;
+    let unread = last_transactions(ctx, answers.iter())?;
+    let again = read_evidence(ctx, unread)?;
+    let visibility = visibility(ctx, &again)?;
+    let is_same = again.iter().zip(&visibility).any(|(again, visibility)| {
+        let is_unchanged =
+            (again.answer, again.clean, again.state) == (first.answer, first.clean, first.state);
+        is_unchanged && again.decide(visibility) == *decision
+    });
+    if !is_same {
+        tracing::info!(
+            partition = first.answer.partition,
+            offset = first.answer.offset,
+            decision = decision.name(),
+            read = %first.summary(),
+            read_again = %again.iter().map(PartitionEvidence::summary).collect::<String>(),
+            "the logs of a partition do not agree, and a second read shows something else; checking them again"
+        );
+    }
+    Ok(is_same)
 }
 
 fn missing_block(options: &WorkerOptions, evidence: &PartitionEvidence<'_>) -> Fatal {
     Fatal::Operator(format!(
         "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
          although records written before and after that block are there: the state topic has lost committed records (an \
-         unclean leader election, or a restore from a copy). To continue at this offset with an empty window, stop all \
+         unclean leader election, or a restore from a copy). Two reads of it found {}. To continue at this offset with an empty window, stop all \
          instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
          --to-current",
         evidence.answer.offset.unwrap_or(0),
         evidence.answer.partition,
         options.raw,
-        options.state
+        options.state,
+        evidence.summary()
     ))
 }
 
