@@ -21,7 +21,9 @@ pub use identity::{
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
 pub use window::bloom::{self, Bloom, BloomLimits};
-pub use window::sealed::{SMALLEST_SLICE, SealedBytes, Slice, SliceBuilder, SliceCoverage, slice_ids};
+pub use window::sealed::{
+    FirstLevels, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice, SliceBuilder, SliceCoverage, slice_ids,
+};
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
     CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners, PartitionGroups,

@@ -270,7 +270,7 @@ impl Store for SledStore {
     }
 
     fn prefetch_sealed(&self, window: WindowId, key: &IndexKey) {
-        self.slices_of(window).iter().for_each(|slice| slice.slice.prefetch(key));
+        self.prefetch_slices(window, key);
     }
 
     fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, KindId, SMALLEST_SLICE, Slice,
+    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, KindId, OwnerScan, SMALLEST_SLICE, Slice,
     SliceBuilder, SliceCoverage, SliceError, SlicePartition, TimeSource, Window, WindowBounds, WindowLimits,
     slice_ids,
 };
@@ -67,7 +67,8 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
 fn slice(owners: SlicePartition) -> Slice {
     let covered = owners.first..owners.next;
     let coverage = SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions: vec![owners] };
-    let mut builder = SliceBuilder::new(coverage, covered.end - covered.start).unwrap();
+    let mut builder =
+        SliceBuilder::new(coverage, covered.end - covered.start, OwnerScan::Everything).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for offset in covered.clone() {

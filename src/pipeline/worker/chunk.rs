@@ -20,6 +20,10 @@ use crate::ports::{Failure, Record, Source, Store};
 /// requests and partitions that wait are served between iterations. Only slow commits, or many small ones, last as long.
 pub const ITERATION_TIME: Duration = Duration::from_secs(2);
 
+/// Records whose places in memory are prefetched before the first of them is decided: with twelve slices some 1,000 cache lines,
+/// which fit into the second-level cache.
+const LOOKED_UP_TOGETHER: usize = 64;
+
 /// Polls the records that are available, at most `most`; waits only for the first. The records polled before a
 /// failure are returned with it: the client does not return them again.
 pub(crate) fn gather<S: Source>(
@@ -45,31 +49,35 @@ impl<W: WorkerPorts> Parts<W> {
         damaged: Option<Coordinates>,
         until: Duration,
     ) -> Result<bool, WorkerError> {
-        let lookups: Vec<Result<Lookup, MissingSchema>> =
-            chunk.iter().map(|record| key(&self.ctx, record)).collect();
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
-        'chunk: for (record, lookup) in chunk.iter_mut().zip(&lookups) {
-            let lookup = match lookup {
-                Ok(lookup) => lookup,
-                Err(MissingSchema(id)) => {
-                    self.schemas.wait(&mut self.ctx, source, record.coordinates(), *id)?;
-                    processed += 1;
-                    continue;
+        'chunk: for part in chunk.chunks_mut(LOOKED_UP_TOGETHER) {
+            let lookups: Vec<Result<Lookup, MissingSchema>> =
+                part.iter().map(|record| key(&self.ctx, record)).collect();
+            for (record, lookup) in part.iter_mut().zip(&lookups) {
+                let lookup = match lookup {
+                    Ok(lookup) => lookup,
+                    Err(MissingSchema(id)) => {
+                        self.schemas.wait(&mut self.ctx, source, record.coordinates(), *id)?;
+                        processed += 1;
+                        continue;
+                    }
+                };
+                loop {
+                    if is_over {
+                        break 'chunk;
+                    }
+                    match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
+                        AfterRecord::Record => break,
+                        AfterRecord::SeekAgain => break is_doubted = true,
+                        AfterRecord::CommitBefore => is_over = self.commit_and_compare(source, until)?,
+                        AfterRecord::CommitAfter => {
+                            break is_over = self.commit_and_compare(source, until)?;
+                        }
+                    }
                 }
-            };
-            loop {
-                if is_over {
-                    break 'chunk;
-                }
-                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
-                    AfterRecord::Record => break,
-                    AfterRecord::SeekAgain => break is_doubted = true,
-                    AfterRecord::CommitBefore => is_over = self.commit_and_compare(source, until)?,
-                    AfterRecord::CommitAfter => break is_over = self.commit_and_compare(source, until)?,
-                }
+                processed += 1;
             }
-            processed += 1;
         }
         let rest: Vec<Coordinates> = chunk.iter().skip(processed).map(Record::coordinates).collect();
         let is_complete = rest.is_empty();

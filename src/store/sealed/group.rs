@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use super::SliceEntry;
 use crate::dedupe::{
-    Coordinates, IndexKey, KindId, Offset, PartitionId, Slice, SliceError, SlicePartition, WindowId,
+    Coordinates, FirstLevels, IndexKey, KindId, Offset, PartitionId, Slice, SliceError, SlicePartition,
+    WindowId,
 };
 use crate::store::keys;
 
@@ -32,7 +33,41 @@ impl SliceGroup {
 }
 
 /// The slices of a group, the oldest first. Replaced as a whole.
-pub(in crate::store) type SliceList = Arc<[Arc<SealedSlice>]>;
+#[derive(Debug, Default)]
+pub(in crate::store) struct SliceList {
+    slices: Vec<Arc<SealedSlice>>,
+    first_levels: FirstLevels,
+}
+
+impl From<Vec<Arc<SealedSlice>>> for SliceList {
+    fn from(slices: Vec<Arc<SealedSlice>>) -> Self {
+        let first_levels = FirstLevels::of(slices.iter().map(|slice| &*slice.slice));
+        Self { slices, first_levels }
+    }
+}
+
+impl Deref for SliceList {
+    type Target = [Arc<SealedSlice>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.slices
+    }
+}
+
+impl SliceList {
+    /// Prefetches what [`SliceList::candidates`] reads for most identities.
+    #[inline]
+    pub fn prefetch(&self, key: &IndexKey) {
+        self.first_levels.prefetch(key);
+    }
+
+    /// The slices that may contain an identity, the newest first: of those that do not, 1 in 20,000.
+    #[inline]
+    pub fn candidates(&self, key: &IndexKey) -> impl Iterator<Item = &SealedSlice> {
+        let passing = self.first_levels.passing(key).filter_map(|at| self.slices.get(at));
+        passing.map(|slice| &**slice).filter(|slice| slice.slice.may_contain(key))
+    }
+}
 
 /// One past the last owner that each window has dropped.
 pub(in crate::store) type DroppedEnds = HashMap<WindowId, Offset>;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::read_error;
@@ -22,8 +23,31 @@ pub(in crate::store) struct HandleSealing {
     task: Option<SealTask>,
     /// Windows whose blocks below an offset are removed, because a slice has their owners.
     unneeded: Vec<(WindowId, Offset)>,
-    /// The lists of slices, valid for a version of them.
-    lists: RefCell<(u64, HashMap<SliceGroup, SliceList>)>,
+    lists: RefCell<CachedLists>,
+}
+
+/// Lists of slices, valid for a version of them.
+#[derive(Default)]
+struct CachedLists {
+    version: u64,
+    /// The group that was looked up last, which most look-ups use again.
+    last: Option<(SliceGroup, Arc<SliceList>)>,
+    all: HashMap<SliceGroup, Arc<SliceList>>,
+}
+
+impl CachedLists {
+    fn list(&mut self, group: SliceGroup, engine: &Engine) -> &Arc<SliceList> {
+        let version = engine.sealed.version();
+        if self.version != version {
+            *self = Self { version, ..Self::default() };
+        }
+        let known = self.last.take().filter(|(known, _)| *known == group);
+        let entry = known.unwrap_or_else(|| {
+            let slices = self.all.entry(group).or_insert_with(|| engine.sealed.list(group));
+            (group, Arc::clone(slices))
+        });
+        &self.last.insert(entry).1
+    }
 }
 
 impl HandleSealing {
@@ -44,14 +68,19 @@ impl HandleSealing {
 
 impl SledStore {
     /// The slices that a window shares.
-    pub(in crate::store) fn slices_of(&self, window: WindowId) -> SliceList {
-        let (group, version) = (self.engine.group_of(window), self.engine.sealed.version());
-        let mut cached = self.sealing.lists.borrow_mut();
-        if cached.0 != version {
-            *cached = (version, HashMap::new());
-        }
-        let list = cached.1.entry(group).or_insert_with(|| self.engine.sealed.list(group));
-        SliceList::clone(list)
+    pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
+        self.with_slices(window, Arc::clone)
+    }
+
+    #[inline]
+    fn with_slices<R>(&self, window: WindowId, read: impl FnOnce(&Arc<SliceList>) -> R) -> R {
+        read(self.sealing.lists.borrow_mut().list(self.engine.group_of(window), &self.engine))
+    }
+
+    /// Prefetches what [`SledStore::owners_in_slices`] reads for most identities.
+    #[inline]
+    pub(in crate::store) fn prefetch_slices(&self, window: WindowId, key: &IndexKey) {
+        self.with_slices(window, |slices| slices.prefetch(key));
     }
 
     /// Removes the owners of a window at or beyond `from` from slices, after they were removed from blocks: the head is lowered first,
@@ -151,15 +180,18 @@ impl SledStore {
         window: WindowId,
         key: &IndexKey,
     ) -> Result<Vec<Coordinates>, StoreError> {
-        let mut owners = Vec::new();
-        for slice in self.slices_of(window).iter().rev().filter(|slice| slice.slice.may_contain(key)) {
-            let mut readers = self.readers.borrow_mut();
-            self.limit_readers(&mut readers);
-            let read = |at, bytes: &mut [u8]| readers.fill(&self.engine.segments, (slice.number, at), bytes);
-            let found = slice.owners_of(key, read);
-            owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
-        }
-        Ok(owners)
+        self.with_slices(window, |slices| {
+            let mut owners = Vec::new();
+            for slice in slices.candidates(key) {
+                let mut readers = self.readers.borrow_mut();
+                self.limit_readers(&mut readers);
+                let read =
+                    |at, bytes: &mut [u8]| readers.fill(&self.engine.segments, (slice.number, at), bytes);
+                let found = slice.owners_of(key, read);
+                owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
+            }
+            Ok(owners)
+        })
     }
 
     /// A slice that cannot be read is damaged, unless another worker has taken the window and deleted the file.

@@ -30,7 +30,7 @@ pub(in crate::store) struct SealedSlices {
 
 #[derive(Debug, Default)]
 struct SliceLists {
-    groups: HashMap<SliceGroup, SliceList>,
+    groups: HashMap<SliceGroup, Arc<SliceList>>,
     dropped: DroppedEnds,
 }
 
@@ -50,7 +50,7 @@ impl SealedSlices {
     }
 
     /// The slices of a group.
-    pub fn list(&self, group: SliceGroup) -> SliceList {
+    pub fn list(&self, group: SliceGroup) -> Arc<SliceList> {
         self.lock().groups.get(&group).cloned().unwrap_or_default()
     }
 
@@ -90,7 +90,7 @@ impl Engine {
             }
         }
         self.write("write", || self.slices.apply_batch(batch))?;
-        *list = changed.into();
+        *list = Arc::new(changed.into());
         let count = groups.values().map(|slices| slices.len()).sum();
         self.sealed.count.store(count, Ordering::Release);
         self.sealed.version.fetch_add(1, Ordering::Release);
@@ -233,8 +233,8 @@ pub(in crate::store) fn read_all(
         // The numbers are not in the order of time, because a merged slice has a new one.
         slices.sort_by_key(|slice| (slice.begin_ms(), slice.number));
     }
-    let groups = groups.into_iter().map(|(group, slices)| (group, slices.into()));
-    let groups: HashMap<SliceGroup, SliceList> = groups.collect();
+    let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into())));
+    let groups: HashMap<SliceGroup, Arc<SliceList>> = groups.collect();
     Ok(SealedSlices {
         count: AtomicUsize::new(groups.values().map(|slices| slices.len()).sum()),
         lists: Mutex::new(SliceLists { groups, ..SliceLists::default() }),

@@ -16,7 +16,8 @@ use super::group::{SealedSlice, SliceGroup, SliceReadError};
 use super::merging::to_merge;
 use super::registry::read_error;
 use crate::dedupe::{
-    Coordinates, Identity, Offset, Slice, SliceBuilder, SliceCoverage, SliceError, SlicePartition, WindowId,
+    Coordinates, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError, SlicePartition,
+    WindowId,
 };
 use crate::ports::{SealJob, Store, StoreError};
 use crate::store::blocks::SledStore;
@@ -175,15 +176,15 @@ fn write(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Slice, StoreError> {
     let engine = &*store.engine;
-    let partitions = match source {
-        SliceSource::Blocks(job) => &job.partitions,
-        SliceSource::Slices(_, partitions) => partitions,
+    let (partitions, read) = match source {
+        SliceSource::Blocks(job) => (&job.partitions, OwnerScan::Everything),
+        SliceSource::Slices(_, partitions) => (partitions, OwnerScan::ByPosition),
     };
     let coverage =
         SliceCoverage { hash: engine.binding.hash, kind: group.kind, partitions: partitions.clone() };
     let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
-    let mut builder =
-        SliceBuilder::new(coverage, partitions.iter().map(SlicePartition::owners).sum()).map_err(refused)?;
+    let ids = partitions.iter().map(SlicePartition::owners).sum();
+    let mut builder = SliceBuilder::new(coverage, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
         SliceSource::Slices(slices, live) => slices

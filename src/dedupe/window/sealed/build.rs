@@ -2,7 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use super::filter::SliceFilter;
+use super::filter::{FilterBuilder, pass_ids, shard_of};
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
@@ -21,11 +21,20 @@ pub struct SliceCoverage {
 
 /// Bytes of pages that are written together.
 const PART_BYTES: usize = 1 << 20;
-/// Most passes over the owners of a slice.
+/// Passes in which all owners are read.
 pub(super) const PASSES: u32 = 4;
 
-/// Builds a slice file in passes. In each pass every owner of the slice is offered, and the builder holds only those of some shards: a
-/// quarter of the slice, at least about 260,000, in 40 bytes each.
+/// How the owners of a slice are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerScan {
+    /// Each pass reads all of them, so there are at most four, and the builder holds a quarter of the slice.
+    Everything,
+    /// A pass reads only those in [`SliceBuilder::positions`], so there is a pass for each shard.
+    ByPosition,
+}
+
+/// Builds a slice file in passes. In each pass the owners of the slice are offered, and the builder holds only those of some shards: at
+/// least about 260,000, in 40 bytes each.
 ///
 /// `offer` all owners, then `end_pass`, until [`SliceBuilder::needs_pass`] is false; then `finish`. An owner whose position is not in
 /// [`SliceBuilder::positions`] need not be offered in this pass.
@@ -33,7 +42,6 @@ pub(super) const PASSES: u32 = 4;
 pub struct SliceBuilder {
     coverage: SliceCoverage,
     owners: OwnerLayout,
-    shards: u32,
     /// First shard of the pass.
     shard: u32,
     /// Shards of a pass.
@@ -41,27 +49,37 @@ pub struct SliceBuilder {
     /// Positions of the pass.
     positions: RangeInclusive<u64>,
     held: Vec<(u64, Identity, Coordinates)>,
-    filter: SliceFilter,
+    filter: FilterBuilder,
     fences: Vec<u64>,
     ids: u64,
 }
 
 impl SliceBuilder {
     /// A builder for about `ids` identities.
-    pub fn new(coverage: SliceCoverage, ids: u64) -> Result<Self, SliceError> {
+    pub fn new(coverage: SliceCoverage, ids: u64, scan: OwnerScan) -> Result<Self, SliceError> {
+        Self::with_filter(coverage, (ids, scan), FilterBuilder::new(ids))
+    }
+
+    pub(super) fn with_filter(
+        coverage: SliceCoverage,
+        (ids, scan): (u64, OwnerScan),
+        filter: FilterBuilder,
+    ) -> Result<Self, SliceError> {
         let owners = OwnerLayout::new(coverage.partitions.clone())
             .ok_or(SliceError::Inconsistent("impossible partitions"))?;
-        let shards = SliceFilter::shards_for(ids);
+        let (shards_per_pass, held) = match scan {
+            OwnerScan::Everything => (filter.shards().div_ceil(PASSES), pass_ids(ids)),
+            OwnerScan::ByPosition => (1, ids / u64::from(filter.shards())),
+        };
         let mut builder = Self {
             coverage,
             owners,
-            shards,
             shard: 0,
-            shards_per_pass: shards.div_ceil(PASSES),
+            shards_per_pass,
             positions: 0..=0,
             // A shard has a few more than the average.
-            held: Vec::with_capacity(usize::try_from(SliceFilter::pass_ids(ids) / 64 * 65).unwrap_or(0)),
-            filter: SliceFilter::default(),
+            held: Vec::with_capacity(usize::try_from(held / 64 * 65).unwrap_or(0)),
+            filter,
             fences: Vec::new(),
             ids: 0,
         };
@@ -72,7 +90,7 @@ impl SliceBuilder {
     /// Whether the owners have to be offered once more.
     #[must_use]
     pub fn needs_pass(&self) -> bool {
-        self.shard < self.shards
+        self.shard < self.filter.shards()
     }
 
     /// Offers an owner in the current pass.
@@ -85,7 +103,7 @@ impl SliceBuilder {
     }
 
     fn shards_of_pass(&self) -> Range<u32> {
-        self.shard..self.shards.min(self.shard + self.shards_per_pass)
+        self.shard..self.filter.shards().min(self.shard + self.shards_per_pass)
     }
 
     /// The positions of this pass.
@@ -96,8 +114,9 @@ impl SliceBuilder {
 
     fn begin_pass(&mut self, shard: u32) {
         self.shard = shard;
-        // The inverse of `SliceFilter::shard_of`: the smallest position of a shard.
-        let first_of = |shard: u32| (u128::from(shard) << 64).div_ceil(u128::from(self.shards.max(1)));
+        // The inverse of `shard_of`: the smallest position of a shard.
+        let first_of =
+            |shard: u32| (u128::from(shard) << 64).div_ceil(u128::from(self.filter.shards().max(1)));
         let Range { start, end } = self.shards_of_pass();
         let clamped = |position: u128| u64::try_from(position).unwrap_or(u64::MAX);
         self.positions = clamped(first_of(start))..=clamped(first_of(end).saturating_sub(1));
@@ -133,7 +152,7 @@ impl SliceBuilder {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
             let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
-                SliceFilter::shard_of(*position, self.shards) <= shard
+                shard_of(*position, self.filter.shards()) <= shard
             };
             let (here, after) = rest.split_at(rest.partition_point(is_here));
             let mut positions: Vec<u64> = here.iter().map(|(position, ..)| *position).collect();
@@ -146,7 +165,7 @@ impl SliceBuilder {
 
     /// Writes the filter and the footer, in parts.
     pub fn finish<E>(self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let shards = self.filter.encode(&mut write)?;
+        let shards = self.filter.finish(&mut write)?;
         let SliceCoverage { hash, kind, .. } = self.coverage;
         let footer =
             SliceFooter { hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };

@@ -15,8 +15,9 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
-pub use build::{SliceBuilder, SliceCoverage};
-use filter::SliceFilter;
+pub use build::{OwnerScan, SliceBuilder, SliceCoverage};
+pub use filter::FirstLevels;
+use filter::{FilterReader, SliceFilter};
 pub use sizes::{SMALLEST_SLICE, SealedBytes, slice_ids};
 
 use super::index::IndexKey;
@@ -53,7 +54,7 @@ impl Slice {
         let mut bytes = vec![0; footer];
         read(footer_at, &mut bytes)?;
         let footer = SliceFooter::decode(&bytes).map_err(&damaged)?;
-        let mut filter = SliceFilter::default();
+        let mut filter = FilterReader::new(footer.shards.len());
         let mut at = (footer.fences.len() * PAGE_BYTES) as u64;
         for entry in &footer.shards {
             let next = at + u64::from(entry.bytes);
@@ -62,10 +63,10 @@ impl Slice {
             }
             bytes.resize(entry.bytes as usize, 0);
             read(at, &mut bytes)?;
-            filter.push_encoded(&bytes, *entry).map_err(&damaged)?;
+            filter.push(&bytes, *entry).map_err(&damaged)?;
             at = next;
         }
-        if at == footer_at { Ok(Self { footer, checksum, filter }) } else { Err(short()) }
+        if at == footer_at { Ok(Self { footer, checksum, filter: filter.finish() }) } else { Err(short()) }
     }
 
     /// What the slice contains.
@@ -78,12 +79,6 @@ impl Slice {
     #[must_use]
     pub fn footer_checksum(&self) -> u32 {
         self.checksum
-    }
-
-    /// Prefetches what [`Slice::may_contain`] reads for most identities that are not in the slice.
-    #[inline]
-    pub fn prefetch(&self, key: &IndexKey) {
-        self.filter.prefetch(key.position.first);
     }
 
     /// Whether the slice may contain the identity: always for one that it contains, for 1 of 20,000 others.

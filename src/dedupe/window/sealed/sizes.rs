@@ -1,6 +1,6 @@
 //! How large slices are, and what sealed windows need in memory.
 
-use super::filter::SliceFilter;
+use super::filter::{bytes_for, pass_ids};
 use crate::dedupe::window::growth::IndexBytes;
 use crate::dedupe::window::table::SlotTable;
 
@@ -51,12 +51,11 @@ impl SealedBytes {
         };
         let all = |bytes: u64| bytes.saturating_mul(windows);
         let sealed = ids - unsealed;
-        let building =
-            if sealed == 0 { 0 } else { SliceFilter::pass_ids(slice).saturating_mul(BUILDING_BYTES) };
+        let building = if sealed == 0 { 0 } else { pass_ids(slice).saturating_mul(BUILDING_BYTES) };
         // On average the index is not full, and half a slice has expired.
         let held = if sealed == 0 { 0 } else { ids.saturating_sub(slice) };
         Self {
-            slices: SliceFilter::bytes_for(held).saturating_add(held / PAGE_IDS * 8),
+            slices: bytes_for(held).saturating_add(held / PAGE_IDS * 8),
             index: IndexBytes { steady: all(one.steady), peak: all(one.peak) },
             building,
             unsealed,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::filter::FilterBuilder;
 use super::*;
 use crate::dedupe::coordinates::PartitionId;
 use crate::dedupe::format::SlicePartition;
@@ -44,9 +45,19 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
     Ok(())
 }
 
-/// Builds a file as if it had `expected` identities, which gives the number of shards.
-fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
-    let mut builder = SliceBuilder::new(coverage(covering(owners)), expected).unwrap();
+/// Builds a file whose filter has this number of shards.
+fn file_of(owners: &[Owned], shards: u32) -> (Vec<u8>, Slice) {
+    let [file, other] =
+        [OwnerScan::Everything, OwnerScan::ByPosition].map(|scan| bytes_of(owners, shards, scan));
+    assert!(file == other, "the bytes do not depend on the passes");
+    let slice = opened(&file).unwrap();
+    (file, slice)
+}
+
+fn bytes_of(owners: &[Owned], shards: u32, scan: OwnerScan) -> Vec<u8> {
+    let ids = owners.len() as u64;
+    let filter = FilterBuilder::with_shards(ids, shards);
+    let mut builder = SliceBuilder::with_filter(coverage(covering(owners)), (ids, scan), filter).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for (identity, owner) in owners {
@@ -55,8 +66,7 @@ fn file_of(owners: &[Owned], expected: u64) -> (Vec<u8>, Slice) {
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }
     builder.finish(|part| extend(&mut file, part)).unwrap();
-    let slice = opened(&file).unwrap();
-    (file, slice)
+    file
 }
 
 /// Reads parts of a file in memory.
@@ -86,11 +96,11 @@ proptest! {
         owners in proptest::collection::btree_set((0..4u32, 0..2_000u64), 0..1_500),
         different in 1..3_000u64,
         base in prop_oneof![Just(0), Just(1 << 40)],
-        shards in 1..5u64,
+        shards in 1..5u32,
     ) {
         let owners: Vec<_> =
             owners.iter().map(|(partition, offset)| owned(offset % different, partition * 1_000, base + offset)).collect();
-        let (file, read) = file_of(&owners, shards << 20);
+        let (file, read) = file_of(&owners, shards);
         prop_assert_eq!(read.footer().ids, owners.len() as u64);
         let mut expected: BTreeMap<Identity, Vec<Coordinates>> = BTreeMap::new();
         for (identity, owner) in &owners {
@@ -116,8 +126,7 @@ fn equal_identities_on_several_pages_are_all_found() {
 fn a_slice_has_2_4_bytes_per_identity_in_memory_and_few_false_positives() {
     const IDS: u64 = 1_200_000;
     let owners: Vec<_> = (0..IDS).map(|offset| owned(offset, 0, offset)).collect();
-    let (file, slice) = file_of(&owners, IDS);
-    assert_eq!(slice.footer().shards.len(), 5);
+    let (file, slice) = file_of(&owners, 5);
     let memory = slice.memory_bytes() as f64 / IDS as f64;
     assert!(memory < 2.45, "{memory} bytes per identity");
     let disk = file.len() as f64 / IDS as f64;
@@ -130,7 +139,7 @@ fn a_slice_has_2_4_bytes_per_identity_in_memory_and_few_false_positives() {
 #[test]
 fn a_flipped_bit_or_a_missing_end_is_detected() {
     let owners: Vec<_> = (0..700).map(|offset| owned(offset * 3, 5, offset)).collect();
-    let (file, _) = file_of(&owners, 2 << 20);
+    let (file, _) = file_of(&owners, 8);
     for at in 0..file.len() {
         let mut damaged = file.clone();
         damaged[at] ^= 1 << (at % 8);
@@ -154,10 +163,10 @@ fn a_flipped_bit_or_a_missing_end_is_detected() {
 fn an_owner_that_is_not_covered_is_refused() {
     let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20, marks: Vec::new() }];
     for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
-        let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1).unwrap();
+        let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1, OwnerScan::Everything).unwrap();
         builder.offer(identity(1), Coordinates { partition, offset });
         assert!(builder.end_pass(|_| Ok(()), |error: SliceError| error).is_err(), "{partition}@{offset}");
     }
     let twice = [partitions.clone(), partitions].concat();
-    assert!(SliceBuilder::new(coverage(twice), 1).is_err());
+    assert!(SliceBuilder::new(coverage(twice), 1, OwnerScan::Everything).is_err());
 }

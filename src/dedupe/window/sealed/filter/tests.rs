@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::blocked::BlockedFilter;
 use super::*;
 
 /// Uniform positions, different for each number.
@@ -16,42 +15,35 @@ fn positions(numbers: std::ops::Range<u64>) -> Vec<u64> {
     numbers.map(position).collect()
 }
 
-fn filter_of(positions: &[u64], shards: u32) -> SliceFilter {
-    let mut by_shard = vec![Vec::new(); shards as usize];
-    for position in positions {
-        by_shard[SliceFilter::shard_of(*position, shards) as usize].push(*position);
-    }
-    let mut filter = SliceFilter::default();
-    for positions in &mut by_shard {
-        positions.sort_unstable();
-        filter.push(positions).unwrap();
-    }
-    filter
-}
-
 fn entry_of(bytes: &[u8]) -> ShardEntry {
     ShardEntry { bytes: u32::try_from(bytes.len()).unwrap(), crc: crc32c::crc32c(bytes) }
 }
 
-/// A filter read back from its bytes.
-fn copy_of(filter: &SliceFilter) -> SliceFilter {
-    let mut bytes = Vec::new();
-    let (mut copy, mut at) = (SliceFilter::default(), 0);
-    for entry in encode(filter, &mut bytes) {
-        let next = at + entry.bytes as usize;
-        copy.push_encoded(&bytes[at..next], entry).unwrap();
-        at = next;
+/// The encoded shards of a filter.
+fn built(positions: &[u64], shards: u32) -> Vec<Vec<u8>> {
+    let mut by_shard = vec![Vec::new(); shards as usize];
+    for position in positions {
+        by_shard[shard_of(*position, shards) as usize].push(*position);
     }
-    assert_eq!(at, bytes.len());
-    copy
-}
-
-fn encode(filter: &SliceFilter, bytes: &mut Vec<u8>) -> Vec<ShardEntry> {
-    let mut extend = |shard: &[u8]| -> Result<(), SliceError> {
-        bytes.extend_from_slice(shard);
+    let mut builder = FilterBuilder::with_shards(positions.len() as u64, shards);
+    for positions in &mut by_shard {
+        positions.sort_unstable();
+        builder.push(positions).unwrap();
+    }
+    let mut encoded = Vec::new();
+    let mut write = |shard: &[u8]| -> Result<(), SliceError> {
+        encoded.push(shard.to_vec());
         Ok(())
     };
-    filter.encode(&mut extend).unwrap()
+    let entries = builder.finish(&mut write).unwrap();
+    assert_eq!(entries, encoded.iter().map(|shard| entry_of(shard)).collect::<Vec<_>>());
+    encoded
+}
+
+fn read(shards: &[Vec<u8>]) -> Result<SliceFilter, SliceError> {
+    let mut reader = FilterReader::new(shards.len());
+    shards.iter().try_for_each(|bytes| reader.push(bytes, entry_of(bytes)))?;
+    Ok(reader.finish())
 }
 
 /// With any number of shards, although the positions of a shard have equal high bits.
@@ -61,7 +53,7 @@ fn a_filter_has_no_false_negatives_and_few_false_positives() {
     const OTHERS: u64 = 2_000_000;
     for shards in [1, 2, 1_024] {
         let inserted = positions(0..IDS);
-        let filter = copy_of(&filter_of(&inserted, shards));
+        let filter = read(&built(&inserted, shards)).unwrap();
         assert!(inserted.iter().all(|position| filter.contains(*position)), "{shards} shards");
         let wrong = (IDS..IDS + OTHERS).filter(|number| filter.contains(position(*number))).count();
         // 98 expected: 1 in 2,000 in 10 slices.
@@ -73,20 +65,23 @@ fn a_filter_has_no_false_negatives_and_few_false_positives() {
 fn the_first_level_passes_1_2_percent_of_other_positions() {
     const IDS: u64 = 300_000;
     let inserted = positions(0..IDS);
-    let level = BlockedFilter::build(&inserted);
-    assert!(inserted.iter().all(|position| level.contains(*position)));
-    let bits = level.memory_bytes() as f64 * 8.0 / IDS as f64;
-    assert!((9.65..9.67).contains(&bits), "{bits} bits per position");
-    let wrong = (IDS..2 * IDS).filter(|number| level.contains(position(*number))).count();
-    let share = wrong as f64 / IDS as f64;
-    assert!((0.0115..0.013).contains(&share), "{share}");
+    for shards in [1, 3] {
+        let filter = read(&built(&inserted, shards)).unwrap();
+        let level = &filter.blocks;
+        let passes = |position| blocked::contain(level, position, BlockBits::of(position));
+        assert!(inserted.iter().all(|position| passes(*position)));
+        let bits = size_of_val(&**level) as f64 * 8.0 / IDS as f64;
+        assert!((9.65..9.67).contains(&bits), "{bits} bits per position");
+        let wrong = (IDS..2 * IDS).filter(|number| passes(position(*number))).count();
+        let share = wrong as f64 / IDS as f64;
+        assert!((0.0115..0.013).contains(&share), "{share}");
+    }
 }
 
 #[test]
 fn a_shard_with_impossible_lengths_is_refused() {
-    let mut bytes = Vec::new();
-    encode(&filter_of(&positions(0..1_000), 1), &mut bytes);
-    let accepted = |bytes: &[u8]| SliceFilter::default().push_encoded(bytes, entry_of(bytes)).is_ok();
+    let bytes = built(&positions(0..1_000), 1).remove(0);
+    let accepted = |bytes: &[u8]| read(&[bytes.to_vec()]).is_ok();
     assert!(accepted(&bytes));
     let cases: [(&str, usize, u32); 5] = [
         ("a segment length of no power of two", 8, 3),
@@ -100,9 +95,17 @@ fn a_shard_with_impossible_lengths_is_refused() {
         damaged[at..at + 4].copy_from_slice(&value.to_le_bytes());
         assert!(!accepted(&damaged), "{damage}");
     }
-    for length in (0..bytes.len()).filter(|length| (bytes.len() - length) % 64 != 0) {
+    for length in (0..bytes.len()).filter(|length| !(bytes.len() - length).is_multiple_of(64)) {
         assert!(!accepted(&bytes[..length]), "the first {length} bytes");
     }
+}
+
+#[test]
+fn shards_with_different_numbers_of_blocks_are_refused() {
+    let (few, many) = (built(&positions(0..1_000), 2), built(&positions(0..2_000), 2));
+    assert!(read(&many).is_ok());
+    assert!(read(&[few[0].clone(), many[1].clone()]).is_err());
+    assert!(read(&[many[0].clone(), few[1].clone()]).is_err());
 }
 
 proptest! {
@@ -120,12 +123,12 @@ proptest! {
         bytes.extend((segment * segments).to_le_bytes());
         let whole = ((segments + 2) * segment) as usize;
         bytes.extend(rest.iter().cycle().take(if rest.is_empty() { 0 } else { whole + rest.len() / 64 * 64 }));
-        let mut filter = SliceFilter::default();
-        let accepted = filter.push_encoded(&bytes, entry_of(&bytes)).is_ok();
-        prop_assert_eq!(accepted, segments > 0 && rest.len() >= 64);
-        for position in looked_up {
-            filter.prefetch(position);
-            filter.contains(position);
+        let filter = read(&[bytes.clone(), bytes]);
+        prop_assert_eq!(filter.is_ok(), segments > 0 && rest.len() >= 64);
+        if let Ok(filter) = filter {
+            for position in looked_up {
+                filter.contains(position);
+            }
         }
     }
 }
