@@ -64,15 +64,16 @@ impl<'a> PartitionEvidence<'a> {
         })
     }
 
-    /// The state offsets that were read, and the blocks that were found, for messages.
+    /// The offsets of the state topic that were read, and the last blocks of the transactions that were found, for messages.
     pub fn summary(&self) -> String {
         let ends = |groups: &[TransactionBlocks]| {
-            let ends = groups.iter().map(|group| format!("{} (raw offset {})", group.at, group.tail.next));
+            let ends =
+                groups.iter().map(|group| format!("{} (up to raw offset {})", group.at, group.tail.next));
             let ends: Vec<String> = ends.collect();
             if ends.is_empty() { "none".to_owned() } else { ends.join(", ") }
         };
         format!(
-            "in state offsets {} to {}, committed blocks at {}; aborted blocks at {}",
+            "offsets {} to {} hold committed blocks at {}, and aborted blocks at {}",
             self.from,
             self.state.high,
             ends(&self.tails.shown),

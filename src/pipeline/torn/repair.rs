@@ -310,9 +310,9 @@ fn missing_block(options: &WorkerOptions, evidence: &PartitionEvidence<'_>) -> F
     Fatal::Operator(format!(
         "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
          although records written before and after that block are there: the state topic has lost committed records (an \
-         unclean leader election, or a restore from a copy). Two reads of it found {}. To continue at this offset with an empty window, stop all \
-         instances and reset the group's offset to its current value with kafka-consumer-groups.sh --reset-offsets \
-         --to-current",
+         unclean leader election, or a restore from a copy). Two reads agree: {}. To continue at this offset with an empty \
+         window, stop all instances and reset the group's offset to its current value with kafka-consumer-groups.sh \
+         --reset-offsets --to-current",
         evidence.answer.offset.unwrap_or(0),
         evidence.answer.partition,
         options.raw,

@@ -4,8 +4,6 @@ use crate::dedupe::window::prefetch::prefetch;
 
 /// Words of a block.
 const WORDS: usize = 8;
-/// Bytes of an encoded block.
-pub(super) const BLOCK_BYTES: usize = WORDS * size_of::<u64>();
 /// Positions per block, on average: 9.7 bits for each. Then 10 slices have one false positive in 2,000 new records.
 const BLOCK_POSITIONS: u64 = 53;
 /// An odd number without a pattern: the low bits of the product depend on all low bits of a position.
@@ -68,7 +66,7 @@ pub(super) fn build(positions: &[u64], (shard, shards): (u32, u32), of_shard: us
 }
 
 /// All blocks in `bytes`; `None` if there is none or a part of one.
-pub(super) fn decode(bytes: &[u8]) -> Option<impl Iterator<Item = FilterBlock>> {
+pub(super) fn decode(bytes: &[u8]) -> Option<impl ExactSizeIterator<Item = FilterBlock>> {
     let (words, rest) = bytes.as_chunks();
     let (blocks, no_words) = words.as_chunks::<WORDS>();
     let is_whole = rest.is_empty() && no_words.is_empty() && !blocks.is_empty();

@@ -91,8 +91,10 @@ impl FilterBuilder {
 }
 
 /// A filter that is being read, shard by shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FilterReader {
+    /// Number of shards.
+    expected: usize,
     blocks: Vec<FilterBlock>,
     shards: Vec<FuseFilter>,
 }
@@ -100,7 +102,7 @@ pub(super) struct FilterReader {
 impl FilterReader {
     /// For a filter of this many shards.
     pub fn new(shards: usize) -> Self {
-        Self { blocks: Vec::new(), shards: Vec::with_capacity(shards) }
+        Self { expected: shards, blocks: Vec::new(), shards: Vec::new() }
     }
 
     /// Verifies and appends the next encoded shard.
@@ -112,14 +114,13 @@ impl FilterReader {
         let impossible = SliceError::Inconsistent("impossible shard of the filter");
         let Some((fuse, rest)) = FuseFilter::decode(bytes) else { return Err(impossible) };
         let Some(blocks) = blocked::decode(rest) else { return Err(impossible) };
-        let before = self.blocks.len();
+        let of_shard = blocks.len();
         if self.shards.is_empty() {
-            self.blocks.reserve_exact(self.shards.capacity() * rest.len() / blocked::BLOCK_BYTES);
+            self.blocks.reserve_exact(self.expected * of_shard);
         }
         self.blocks.extend(blocks);
         self.shards.push(fuse);
         // Each shard has the same number of blocks: they are found by one product for all.
-        let of_shard = self.blocks.len() - before;
         if self.blocks.len() == of_shard * self.shards.len() { Ok(()) } else { Err(impossible) }
     }
 
