@@ -36,6 +36,17 @@ pub(crate) fn gather<S: Source>(
     (chunk, polled)
 }
 
+/// How far a chunk is processed.
+#[derive(Default)]
+struct ChunkProgress {
+    /// Number of records.
+    processed: usize,
+    /// A partition has to be sought again.
+    is_doubted: bool,
+    /// A commit ended after the end of the iteration.
+    is_over: bool,
+}
+
 impl<W: WorkerPorts> Parts<W> {
     /// Decides about each record of a chunk and writes the new ones. Commits whenever the transaction is full. When a commit
     /// ends after `until`, the rest of the chunk is read again in later iterations.
@@ -50,35 +61,14 @@ impl<W: WorkerPorts> Parts<W> {
         until: Duration,
     ) -> Result<bool, WorkerError> {
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
-        let (mut is_doubted, mut is_over, mut processed) = (false, false, 0);
-        'chunk: for part in chunk.chunks_mut(LOOKED_UP_TOGETHER) {
-            let lookups: Vec<Result<Lookup, MissingSchema>> =
-                part.iter().map(|record| key(&self.ctx, record)).collect();
-            for (record, lookup) in part.iter_mut().zip(&lookups) {
-                let lookup = match lookup {
-                    Ok(lookup) => lookup,
-                    Err(MissingSchema(id)) => {
-                        self.schemas.wait(&mut self.ctx, source, record.coordinates(), *id)?;
-                        processed += 1;
-                        continue;
-                    }
-                };
-                loop {
-                    if is_over {
-                        break 'chunk;
-                    }
-                    match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
-                        AfterRecord::Record => break,
-                        AfterRecord::SeekAgain => break is_doubted = true,
-                        AfterRecord::CommitBefore => is_over = self.commit_and_compare(source, until)?,
-                        AfterRecord::CommitAfter => {
-                            break is_over = self.commit_and_compare(source, until)?;
-                        }
-                    }
-                }
-                processed += 1;
+        let mut progress = ChunkProgress::default();
+        for part in chunk.chunks_mut(LOOKED_UP_TOGETHER) {
+            self.process_part(source, part, (now_ms, until), &mut progress)?;
+            if progress.is_over {
+                break;
             }
         }
+        let ChunkProgress { processed, is_doubted, .. } = progress;
         let rest: Vec<Coordinates> = chunk.iter().skip(processed).map(Record::coordinates).collect();
         let is_complete = rest.is_empty();
         if !is_complete && self.ctx.options.keeps(Safeguard::Postponed) {
@@ -89,6 +79,43 @@ impl<W: WorkerPorts> Parts<W> {
             seek_again(&mut self.ctx, source).map_err(WorkerError::rewinding)?;
         }
         Ok(is_complete && matches!(arrival, None | Some(Arrival::Next)))
+    }
+
+    /// Processes records whose places are prefetched together, up to the first commit that ends after `until`.
+    fn process_part(
+        &mut self,
+        source: &W::Source,
+        part: &mut [RawOf<'_, W>],
+        (now_ms, until): (i64, Duration),
+        progress: &mut ChunkProgress,
+    ) -> Result<(), WorkerError> {
+        let lookups: Vec<Result<Lookup, MissingSchema>> =
+            part.iter().map(|record| key(&self.ctx, record)).collect();
+        for (record, lookup) in part.iter_mut().zip(&lookups) {
+            let lookup = match lookup {
+                Ok(lookup) => lookup,
+                Err(MissingSchema(id)) => {
+                    self.schemas.wait(&mut self.ctx, source, record.coordinates(), *id)?;
+                    progress.processed += 1;
+                    continue;
+                }
+            };
+            loop {
+                if progress.is_over {
+                    return Ok(());
+                }
+                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
+                    AfterRecord::Record => break,
+                    AfterRecord::SeekAgain => break progress.is_doubted = true,
+                    AfterRecord::CommitBefore => progress.is_over = self.commit_and_compare(source, until)?,
+                    AfterRecord::CommitAfter => {
+                        break progress.is_over = self.commit_and_compare(source, until)?;
+                    }
+                }
+            }
+            progress.processed += 1;
+        }
+        Ok(())
     }
 
     /// Commits. Returns whether that ended after `until`.

@@ -2,7 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use super::filter::{FilterBuilder, pass_ids, shard_of};
+use super::filter::{FilterBuilder, part_of, pass_ids};
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
@@ -114,7 +114,7 @@ impl SliceBuilder {
 
     fn begin_pass(&mut self, shard: u32) {
         self.shard = shard;
-        // The inverse of `shard_of`: the smallest position of a shard.
+        // The inverse of `part_of`: the smallest position of a shard.
         let first_of =
             |shard: u32| (u128::from(shard) << 64).div_ceil(u128::from(self.filter.shards().max(1)));
         let Range { start, end } = self.shards_of_pass();
@@ -152,7 +152,7 @@ impl SliceBuilder {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
             let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
-                shard_of(*position, self.filter.shards()) <= shard
+                part_of(*position, self.filter.shards() as usize) <= shard as usize
             };
             let (here, after) = rest.split_at(rest.partition_point(is_here));
             let mut positions: Vec<u64> = here.iter().map(|(position, ..)| *position).collect();

@@ -1,5 +1,6 @@
 //! The first level of the filter: a blocked Bloom filter (Putze, Sanders and Singler, 2007). All bits of a position are in one block.
 
+use super::part_of;
 use crate::dedupe::window::prefetch::prefetch;
 
 /// Words of a block.
@@ -40,19 +41,11 @@ pub(super) fn blocks_of_shard(positions: u64, shards: u32) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX)
 }
 
-/// The block of a position, from the high half of a product, which works for any number of blocks. Blocks are ranges of positions in
-/// ascending order, so the blocks of a shard, which is a range of positions too, are consecutive.
-#[inline]
-fn block_of(position: u64, blocks: usize) -> usize {
-    let (_, high) = position.carrying_mul(blocks as u64, 0);
-    usize::try_from(high).unwrap_or(usize::MAX)
-}
-
 /// The encoded blocks of one shard, from its positions: each word little endian.
 pub(super) fn build(positions: &[u64], (shard, shards): (u32, u32), of_shard: usize) -> Vec<u8> {
     let mut blocks = vec![FilterBlock([0; WORDS]); of_shard];
     for position in positions {
-        let at = block_of(*position, of_shard * shards as usize);
+        let at = part_of(*position, of_shard * shards as usize);
         let Some(block) = at.checked_sub(of_shard * shard as usize).and_then(|at| blocks.get_mut(at)) else {
             continue;
         };
@@ -77,7 +70,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<impl ExactSizeIterator<Item = Filte
 /// Whether blocks contain a position with these bits: always if they were built from it, for 1.2 % of others.
 #[inline]
 pub(super) fn contain(blocks: &[FilterBlock], position: u64, BlockBits(words): BlockBits) -> bool {
-    let Some(FilterBlock(block)) = blocks.get(block_of(position, blocks.len())) else { return false };
+    let Some(FilterBlock(block)) = blocks.get(part_of(position, blocks.len())) else { return false };
     // Without a branch between the words: the first one alone passes one position in nine.
     let missing = words.map(|(word, bits)| bits & !block.get(word).copied().unwrap_or_default());
     missing[0] | missing[1] == 0
@@ -86,7 +79,7 @@ pub(super) fn contain(blocks: &[FilterBlock], position: u64, BlockBits(words): B
 /// Prefetches the block that [`contain`] reads.
 #[inline]
 pub(super) fn prefetch_block(blocks: &[FilterBlock], position: u64) {
-    if let Some(block) = blocks.get(block_of(position, blocks.len())) {
+    if let Some(block) = blocks.get(part_of(position, blocks.len())) {
         prefetch(block);
     }
 }

@@ -26,11 +26,12 @@ use crate::dedupe::window::index::IndexKey;
 /// Identities of a shard, on average: building one needs about 9 MB beside the identities.
 const SHARD_IDS: u64 = 1 << 18;
 
-/// The shard of a position, from the high half of a product: shards are ranges of positions in ascending order.
+/// The part of a position, from the high half of a product, which works for any number of parts. Parts are ranges of positions in
+/// ascending order. Shards and blocks are such parts, so the blocks of a shard are consecutive.
 #[inline]
-pub(super) fn shard_of(position: u64, shards: u32) -> u32 {
-    let (_, high) = position.carrying_mul(u64::from(shards), 0);
-    u32::try_from(high).unwrap_or(u32::MAX)
+pub(super) fn part_of(position: u64, parts: usize) -> usize {
+    let (_, high) = position.carrying_mul(parts as u64, 0);
+    usize::try_from(high).unwrap_or(usize::MAX)
 }
 
 /// Identities that a builder holds at a time, of this many.
@@ -141,9 +142,9 @@ pub(super) struct SliceFilter {
 impl SliceFilter {
     #[inline]
     pub fn contains(&self, position: u64) -> bool {
-        let at = shard_of(position, u32::try_from(self.shards.len()).unwrap_or(u32::MAX));
+        let shard = self.shards.get(part_of(position, self.shards.len()));
         blocked::contain(&self.blocks, position, BlockBits::of(position))
-            && self.shards.get(at as usize).is_some_and(|shard| shard.contains(position))
+            && shard.is_some_and(|shard| shard.contains(position))
     }
 
     pub fn memory_bytes(&self) -> u64 {

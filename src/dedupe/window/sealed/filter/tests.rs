@@ -23,7 +23,7 @@ fn entry_of(bytes: &[u8]) -> ShardEntry {
 fn built(positions: &[u64], shards: u32) -> Vec<Vec<u8>> {
     let mut by_shard = vec![Vec::new(); shards as usize];
     for position in positions {
-        by_shard[shard_of(*position, shards) as usize].push(*position);
+        by_shard[part_of(*position, shards as usize)].push(*position);
     }
     let mut builder = FilterBuilder::with_shards(positions.len() as u64, shards);
     for positions in &mut by_shard {
