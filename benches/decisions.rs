@@ -93,7 +93,7 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
                 window.observe(Some(1_700_000_000_000 + at.cast_signed() / 1_000), i64::MAX);
                 match window.verdict(at, key, &ledger).unwrap() {
                     Verdict::New | Verdict::Retry => window.admit(at, key),
-                    Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
+                    Verdict::Duplicate { .. } => dropped += 1,
                 }
                 at += 1;
             }

@@ -116,7 +116,7 @@ fn long_run(kafka: &Kafka) -> Vec<(f64, Run)> {
             let bytes = running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}"));
             format!("{part} {:.0}", bytes.unwrap_or(0.0) / f64::from(1 << 20))
         };
-        println!("  of these: {} MiB", ["index", "slices", "bloom", "batch"].map(part).join(", "));
+        println!("  of these: {} MiB", ["index", "slices", "filter", "batch"].map(part).join(", "));
         measured.push((millions as f64, run));
     }
     let ids = wait_until("the metrics, which follow the commits", LIMIT, || {

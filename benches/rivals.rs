@@ -121,10 +121,6 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
             Across::new(name, ids, records)
         }),
         filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
-        // The size of filters depends on the counts of the last slices, so two windows are filled.
-        filled("dedupd, 1/8 exact, 7 Bloom slices; its store", ROUND, 2, move |name| {
-            Ours::with_filters(name, ids, records, RATE, stored())
-        }),
         filled(
             "dedupd, 1/10 exact, 10 sealed slices; its store",
             whole_slices(records, 10),
@@ -201,14 +197,13 @@ fn counted(name: &str, millions: f64) {
         match name {
             "exact" => Box::new(exact("exact", ids)),
             "topic" => Box::new(Across::new("topic", ids, records)),
-            "filters" => Box::new(Ours::with_filters("filters", ids, records, RATE, Array::default())),
             "xxh3" => Box::new(xxh3("xxh3", ids)),
             "hashbrown" => Box::new(foldhash("hashbrown", ids)),
             "fastbloom" => Box::new(RotatingFilters::new("fastbloom", ids, RATE)),
-            _ => panic!("exact, topic, filters, xxh3, hashbrown or fastbloom, not {name}"),
+            _ => panic!("exact, topic, xxh3, hashbrown or fastbloom, not {name}"),
         }
     };
-    let mut entry = Entry::filled(make, ROUND, if name == "filters" || name == "topic" { 2 } else { 1 });
+    let mut entry = Entry::filled(make, ROUND, if name == "topic" { 2 } else { 1 });
     let batches: Vec<_> = (0..20)
         .map(|_| {
             let mut records = Vec::new();

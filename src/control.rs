@@ -52,9 +52,9 @@ impl fmt::Debug for LogFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WindowPart {
-    /// The exact index, with an owner for each id.
+    /// The exact part, with an owner for each id.
     Exact,
-    /// The Bloom filters of the older slices.
+    /// The filters of older slices, without owners.
     Bloom,
 }
 
@@ -66,14 +66,12 @@ pub struct OwnerPlace {
     /// The kind of the record, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Offset of the record; `None` for a false positive of a filter, where no record has the identity.
+    /// Offset of the record; `None` in a filter, which does not have it, and can contain an identity that no record has.
     pub offset: Option<Offset>,
-    /// Stream time of its arrival in epoch milliseconds, in the precision in which it is stored.
+    /// Stream time of its arrival in epoch milliseconds, in the precision in which it is stored; in a filter, that of its first record.
     pub time_ms: i64,
     /// The part of the window that contains it.
     pub part: WindowPart,
-    /// Start of the slice that contains it, stream time in epoch milliseconds; `None` without filters.
-    pub slice_ms: Option<i64>,
 }
 
 /// The places of an identity, and the partitions that were searched.

@@ -27,5 +27,8 @@ pub use producer::ProducerLife;
 pub use sink::{CommitPosition, Reason, Side, Sink, WrittenEnds};
 pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
-pub use store::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
+pub use store::{
+    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    VisitOwner,
+};
 pub use truncation::Truncation;

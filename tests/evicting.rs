@@ -73,7 +73,7 @@ impl History {
                     self.window.admit(at, &key);
                     model.insert(*number, (at, ms));
                 }
-                other => panic!("{other:?}"),
+                Verdict::Retry => panic!("{at} is a retry"),
             }
             at += 1;
         }

@@ -4,9 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dedupd::dedupe::{
-    Block, BlockView, Checkpoint, Coordinates, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    HashKind, Identity, KindId, OwnerLayout, ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition,
-    StateKey, Tail, WindowCheckpoint,
+    Block, BlockView, Checkpoint, Coordinates, Epoch, ForgetRecord, HashKind, Identity, KindId, OwnerLayout,
+    ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
 use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, Piece, Writer};
@@ -91,44 +90,13 @@ fn a_forget_record_is_read_and_written_byte_for_byte() {
     assert_eq!(record.encode(), FORGET_RECORD);
 }
 
-/// What the three windows of the golden checkpoint contain: all details, no loss, no filters.
+/// What the three windows of the golden checkpoint contain: all details, and one of them each.
 fn windows() -> Vec<WindowCheckpoint> {
-    let grid =
-        |rows, bits, columns: &[Option<(u64, u32)>]| GridLayout { rows, bits, columns: columns.to_vec() };
+    let window = |kind, dropped_ms, incomplete_ms| WindowCheckpoint { kind, dropped_ms, incomplete_ms };
     vec![
-        WindowCheckpoint {
-            kind: KindId::UNNAMED,
-            dropped: Dropped { exact_ms: Some(1_699_999_000_000), filters_ms: Some(1_690_000_000_000) },
-            layout: Some(FilterLayout {
-                bloom_ms: 604_800_000,
-                slice_ms: 86_400_000,
-                open: 19_675,
-                held: vec![1_000, 2_000],
-                grids: vec![
-                    grid(640, 14, &[Some((0, 0)), Some((1, 0)), None]),
-                    grid(320, 12, &[Some((0, 1)), None]),
-                ],
-            }),
-            incomplete_ms: Some(1_699_990_000_000),
-        },
-        WindowCheckpoint {
-            kind: payments(),
-            dropped: Dropped { exact_ms: None, filters_ms: Some(1_699_990_000_001) },
-            layout: Some(FilterLayout {
-                bloom_ms: 700,
-                slice_ms: 100,
-                open: 7,
-                held: Vec::new(),
-                grids: vec![grid(640, 14, &[Some((0, 0))])],
-            }),
-            incomplete_ms: None,
-        },
-        WindowCheckpoint {
-            kind: KindId::numbered(12),
-            dropped: Dropped::default(),
-            layout: None,
-            incomplete_ms: Some(1_699_990_000_002),
-        },
+        window(KindId::UNNAMED, Some(1_699_999_000_000), Some(1_699_990_000_000)),
+        window(payments(), Some(1_699_990_000_001), None),
+        window(KindId::numbered(12), None, Some(1_699_990_000_002)),
     ]
 }
 

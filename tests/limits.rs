@@ -1,4 +1,4 @@
-//! Limits on memory and on stored ids: the oldest expire first, filters before exact ids, and the window reports it.
+//! Limits on ids: the oldest are dropped, and the window reports it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures are small")]
 
@@ -6,9 +6,7 @@ mod ledger;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{
-    BlockView, BloomLimits, Dropped, IndexBytes, Offset, Verdict, Window, WindowBounds, WindowLimits,
-};
+use dedupd::dedupe::{BlockView, IndexBytes, Offset, Verdict, Window, WindowBounds, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -24,18 +22,12 @@ struct World {
     next: Offset,
     needed: Offset,
     /// What the checkpoint of the last commit names as dropped.
-    dropped: Dropped,
+    dropped_ms: Option<i64>,
 }
 
 impl World {
     fn new(limits: WindowLimits) -> Self {
-        Self {
-            window: Window::new(limits),
-            ledger: Ledger::default(),
-            next: 0,
-            needed: 0,
-            dropped: Dropped::default(),
-        }
+        Self { window: Window::new(limits), ledger: Ledger::default(), next: 0, needed: 0, dropped_ms: None }
     }
 
     /// Inserts this number of new ids, ten per second, in transactions of a minute.
@@ -55,7 +47,7 @@ impl World {
     }
 
     fn commit(&mut self) {
-        self.dropped = self.window.dropped();
+        self.dropped_ms = self.window.dropped_ms();
         let needed = self.ledger.commit(&mut self.window, self.next);
         assert!(needed >= self.needed, "a block is needed restored");
         self.needed = needed;
@@ -71,16 +63,12 @@ impl World {
                 self.window.restore(&view, Offset::MAX).unwrap();
             }
         }
-        self.window.inherit(self.dropped);
+        self.window.inherit(self.dropped_ms);
     }
 
     fn known(&self, seconds_ago: f64) -> Verdict {
         let number = self.next - 1 - (seconds_ago * 10.0) as u64;
         self.window.verdict(1 << 40, &self.window.key(id(number)), &self.ledger).unwrap()
-    }
-
-    fn filters(&self) -> u64 {
-        self.window.bloom().unwrap().memory_bytes()
     }
 
     /// Asserts that all ids within the reported window are known.
@@ -94,57 +82,25 @@ impl World {
 }
 
 #[test]
-fn a_filter_limit_drops_whole_slices_and_their_blocks() {
+fn a_limit_on_stored_ids_shortens_the_window_and_its_exact_part_last() {
     let mut world = World::new(limits());
     world.run(400_000);
-    assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
-    let (full, needed) = (world.filters(), world.needed);
-    let mut last = world.window.effective_seconds();
-    for tenths in [8, 6, 4, 3] {
-        let filter_bytes = full * tenths / 10;
-        world.window.set_bounds(WindowBounds { filter_bytes, ..WindowBounds::NONE });
-        world.run(600);
-        assert!(world.filters() <= filter_bytes, "{} of {filter_bytes}", world.filters());
-        let seconds = world.window.effective_seconds();
-        assert!(seconds <= last && seconds >= HOUR, "{seconds} after {last}");
-        assert!(seconds > 7.0 * HOUR * (tenths as f64 / 10.0 - 0.35), "{seconds} s in {tenths} tenths");
-        world.assert_reported_window();
-        last = seconds;
-    }
-    assert!(world.needed > needed + 100_000, "blocks of dropped slices are still needed: {}", world.needed);
-    assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
-    // With a limit that is too small for any filter, only the exact part is left.
-    world.window.set_bounds(WindowBounds { filter_bytes: 100, ..WindowBounds::NONE });
-    world.run(40_000);
-    assert_eq!(world.filters(), 0);
-    assert!((world.window.effective_seconds() - HOUR).abs() < 1.0, "{}", world.window.effective_seconds());
-    world.assert_reported_window();
-    // Without the limit, the filters grow restored.
-    world.window.set_bounds(WindowBounds::NONE);
-    world.run(400_000);
-    assert!((world.window.effective_seconds() - 7.0 * HOUR - HOUR / 32.0).abs() < 1e-6);
-    world.assert_reported_window();
-}
-
-#[test]
-fn a_limit_on_stored_ids_drops_the_oldest_slices_then_exact_ids() {
-    let mut world = World::new(limits());
-    world.run(400_000);
-    for most in [200_000, 100_000] {
+    assert!((world.window.effective_seconds() - 7.0 * HOUR).abs() < 1e-6);
+    for most in [200_000, 100_000, 10_000] {
         world.window.set_bounds(WindowBounds { max_stored: most, ..WindowBounds::NONE });
         world.run(600);
         assert!(world.window.stored_ids() <= most);
         // The checkpoint of the next commit names what was dropped.
         world.run(600);
-        assert!(world.next - world.needed <= most, "{} to {}", world.needed, world.next);
-        assert!((world.window.exact_seconds() - HOUR).abs() < 1e-9, "the exact part is shorter");
+        assert!(world.next - world.needed <= most + 2 * 600, "{} to {}", world.needed, world.next);
+        let (exact, all) = (world.window.exact_seconds(), world.window.effective_seconds());
+        assert!((exact - all.min(HOUR)).abs() < 1e-9 && all < most as f64 / 9.0, "{exact} of {all}");
         world.assert_reported_window();
     }
-    world.window.set_bounds(WindowBounds { max_stored: 10_000, ..WindowBounds::NONE });
-    world.run(40_000);
-    let held = world.window.ids() - world.window.pending().len() as u64;
-    assert!(held <= 10_000 && world.window.exact_seconds() < 1_060.0, "{held}");
-    assert!(world.next - world.needed <= 10_000 + 2 * 600, "{} to {}", world.needed, world.next);
+    // Without the limit, the window grows again.
+    world.window.set_bounds(WindowBounds::NONE);
+    world.run(400_000);
+    assert!((world.window.effective_seconds() - 7.0 * HOUR).abs() < 1e-6);
     world.assert_reported_window();
 }
 
@@ -168,24 +124,22 @@ fn an_index_takes_at_most_the_memory_computed_for_its_maximum_of_ids() {
 fn a_restored_window_stays_within_its_limits() {
     let mut world = World::new(limits());
     world.run(399_600);
-    let bound = world.filters() / 2;
-    let bloom = limits().bloom.map(|bloom| BloomLimits { max_bytes: bound, ..bloom });
-    let mut restored = Window::new(WindowLimits { bloom, ..limits() });
+    let mut restored = Window::new(WindowLimits { max_ids: 100_000, ..limits() });
     for block in &world.ledger.blocks {
         restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
-        assert!(restored.bloom().unwrap().memory_bytes() <= bound);
+        assert!(restored.ids() <= 100_000);
     }
-    assert!(restored.effective_seconds() < 7.0 * HOUR, "{}", restored.effective_seconds());
+    assert!(restored.effective_seconds() < 3.0 * HOUR, "{}", restored.effective_seconds());
     // The blocks do not contain what was dropped before a restart, so it is passed separately.
-    let dropped = restored.dropped();
-    assert!(dropped.filters_ms.is_some() && dropped.exact_ms.is_none(), "{dropped:?}");
+    let dropped_ms = restored.dropped_ms();
+    assert!(dropped_ms.is_some());
     let mut later = Window::new(limits());
     for block in world.ledger.blocks.iter().rev().take(3).rev() {
         later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
     }
-    assert!(later.effective_seconds() > 7.0 * HOUR, "{}", later.effective_seconds());
-    later.inherit(dropped);
-    assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{dropped:?}");
+    assert!((later.effective_seconds() - 7.0 * HOUR).abs() < 1e-6, "{}", later.effective_seconds());
+    later.inherit(dropped_ms);
+    assert!((later.effective_seconds() - restored.effective_seconds()).abs() < 1.0, "{dropped_ms:?}");
     world.window = restored;
     world.assert_reported_window();
 }
@@ -193,17 +147,10 @@ fn a_restored_window_stays_within_its_limits() {
 #[test]
 fn ids_that_a_limit_drops_are_stored_until_a_checkpoint_names_them() {
     let exact = WindowLimits { exact: Duration::from_hours(7), bloom: None, ..limits() };
-    let half = |bytes: u64| WindowBounds { filter_bytes: bytes / 2, ..WindowBounds::NONE };
-    let filter_bytes = {
-        let mut world = World::new(limits());
-        world.run(266_400);
-        world.filters()
-    };
     for (limits, bounds) in [
         (exact, WindowBounds { max_ids: 100_000, ..WindowBounds::NONE }),
         (exact, WindowBounds { max_stored: 100_000, ..WindowBounds::NONE }),
         (limits(), WindowBounds { max_stored: 100_000, ..WindowBounds::NONE }),
-        (limits(), half(filter_bytes)),
     ] {
         for commits in 1..=3 {
             let mut world = World::new(limits);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    BloomLimits, HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+    HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::ports::{Head, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
@@ -27,7 +27,7 @@ pub struct Ours<L> {
     ledger: L,
     at: Offset,
     keys: Vec<IndexKey>,
-    /// Number of identities in the full window, exact part and filters together.
+    /// Number of identities in the full window.
     ids: u64,
 }
 
@@ -42,18 +42,6 @@ impl<L: Ledger> Ours<L> {
         };
         let mut window = Window::new(limits);
         window.reserve(ids + ids / 64);
-        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
-    }
-
-    /// A window with the newest eighth in the exact part, and all of it in seven slices of Bloom filters. `records` is
-    /// the number of records, including duplicates, in a window of `ids`.
-    pub fn with_filters(name: &'static str, ids: u64, records: u64, rate: f64, ledger: L) -> Self {
-        let (exact, bloom) = (Duration::from_millis(records / 8), Duration::from_millis(records));
-        let filters = BloomLimits { exact, bloom, slices: 7, false_positive_rate: rate, max_bytes: u64::MAX };
-        let limits =
-            WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: Some(filters) };
-        let mut window = Window::new(limits);
-        window.reserve(ids / 8 + ids / 64);
         Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
     }
 
@@ -103,7 +91,7 @@ impl<L: Ledger> Contestant for Ours<L> {
                 match self.window.verdict(self.at, key, &self.ledger).unwrap() {
                     Verdict::New if self.ledger.is_sealed(key) => dropped += 1,
                     Verdict::New | Verdict::Retry => self.window.admit(self.at, key),
-                    Verdict::Duplicate { .. } | Verdict::Probable { .. } => dropped += 1,
+                    Verdict::Duplicate { .. } => dropped += 1,
                 }
                 self.at += 1;
             }

@@ -79,7 +79,8 @@ impl Ledger for Sealed {
     }
 
     fn is_sealed(&self, key: &IndexKey) -> bool {
-        !self.stored.store.sealed_owners(0.into(), key).unwrap().is_empty()
+        let places = self.stored.store.sealed_places(0.into(), key).unwrap();
+        !places.owners.is_empty() || !places.filters.is_empty()
     }
 
     fn disk_bytes(&self) -> Option<u64> {

@@ -6,7 +6,8 @@ use super::ExitError;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice, OnMissing, Scope};
 use crate::dedupe::{
-    BloomLimits, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE, TimeSource, WindowLimits,
+    BloomPart, FilterBits, FilterPart, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE, TimeSource,
+    WindowLimits,
 };
 use crate::http::Token;
 use crate::kafka::{Settings, Topology};
@@ -42,9 +43,7 @@ fn kinds(config: &Config) -> Kinds {
 
 /// How the store may merge small blocks.
 pub(super) fn joining(config: &Config) -> Joining {
-    let of = |window: &config::WindowConfig| {
-        (window.exact / 100, filters(window).map(|filters| filters.slice_ms()))
-    };
+    let of = |window: &config::WindowConfig| window.exact.max(window.bloom) / 100;
     let named =
         config.kinds.iter().filter_map(|kind| Some((KindId::named(&kind.name), of(kind.window.as_ref()?))));
     Joining::new(of(&config.window), named)
@@ -156,11 +155,16 @@ fn smallest_slice() -> u64 {
     SMALLEST_SLICE
 }
 
-/// Whether old ids are sealed. A table of fixed size and Bloom filters need the blocks of all ids.
-fn is_sealed(config: &Config) -> bool {
-    let named = config.kinds.iter().filter_map(|kind| kind.window.as_ref());
-    let mut windows = named.chain([&config.window]);
-    config.window.overflow == config::Overflow::Shrink && windows.all(|window| filters(window).is_none())
+/// The part of the windows that is in filters only: the largest of all kinds.
+fn filter_part(config: &Config) -> FilterPart {
+    let parts = windows(config).filter_map(|window| {
+        let bloom = filters(window)?;
+        Some(FilterPart::new(bloom.bits, window.exact.as_secs_f64() / bloom.length.as_secs_f64()))
+    });
+    parts.fold(FilterPart::NONE, |largest, part| FilterPart {
+        bits: largest.bits.max(part.bits),
+        percent: largest.percent.max(part.percent),
+    })
 }
 
 /// The limits that all workers share.
@@ -172,21 +176,16 @@ fn limits(config: &Config) -> Limits {
         max_memory: config.window.max_memory,
         is_topic_wide: config.dedupe.scope == Scope::Topic,
         max_disk: config.state.max_disk,
-        smallest_slice: is_sealed(config).then(smallest_slice),
+        // A table of fixed size needs the blocks of all ids.
+        smallest_slice: (config.window.overflow == config::Overflow::Shrink).then(smallest_slice),
+        filtered: filter_part(config),
     }
 }
 
 /// The filters beyond the exact window; `None` when `window.bloom` is not longer than `window.exact`.
-pub(super) fn filters(window: &config::WindowConfig) -> Option<BloomLimits> {
-    let (exact, bloom) = (window.exact, window.bloom);
-    (bloom > exact).then(|| BloomLimits {
-        exact,
-        // Owners are stored under the first timestamp of their block, and a block spans up to 1/32 of `exact`.
-        bloom: bloom + exact / 32,
-        slices: window.slices,
-        false_positive_rate: window.false_positive_rate,
-        max_bytes: u64::MAX,
-    })
+pub(super) fn filters(window: &config::WindowConfig) -> Option<BloomPart> {
+    let bits = FilterBits::at_rate(window.false_positive_rate);
+    (window.bloom > window.exact).then_some(BloomPart { length: window.bloom, bits })
 }
 
 /// The safeguard that a test on a real broker disables, to prove that it is needed.

@@ -28,7 +28,7 @@ pub use rekey::RekeyArgs;
 pub use service::{LogFormat, ServiceArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
-pub(crate) use state::{ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
+pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 
 use crate::config::Property;
 

@@ -40,13 +40,10 @@ pub struct PlanArgs {
     /// How long an id is stored exactly, as in 90m, 24h or 7days
     #[arg(long, default_value = "24h", value_parser = duration, value_name = "DURATION")]
     pub exact: Duration,
-    /// How long an id is stored in Bloom filters, longer than --exact [default: no filters]
+    /// How long an id is stored in all, after --exact in filters only [default: as --exact]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub bloom: Option<Duration>,
-    /// Number of time slices of the Bloom filters; one slice expires as a whole
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "COUNT")]
-    pub slices: u32,
-    /// False-positive rate of one look-up in the Bloom filters
+    /// False-positive rate of a look-up in these filters
     #[arg(long, default_value_t = 1e-9, value_parser = rate, value_name = "RATE")]
     pub false_positive_rate: f64,
     /// Partitions of the raw topic [default: 1, or those of --raw]
@@ -100,8 +97,8 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);
-    rate.ok_or_else(|| "expected a rate above 0 and at most 0.5, as in 1e-9".to_owned())
+    let rate = text.parse().ok().filter(|rate| (1e-10..=0.5).contains(rate));
+    rate.ok_or_else(|| "expected a rate from 1e-10 to 0.5, as in 1e-9".to_owned())
 }
 
 pub(super) const HELP: &str = "\

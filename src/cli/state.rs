@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{Args, Subcommand};
 
 use crate::config::AsTyped;
 
@@ -20,7 +20,7 @@ pub enum StateCommand {
     /// Show the contents of each partition, or look up an id
     #[command(after_help = INSPECT_HELP)]
     Inspect(InspectArgs),
-    /// Write the whole state to a file, or one Bloom filter to stdout
+    /// Write the whole state to a file
     #[command(after_help = EXPORT_HELP)]
     Export(ExportArgs),
     /// Fill an empty state directory from an exported file
@@ -76,14 +76,10 @@ pub struct InspectArgs {
 
 /// Flags of `state export`.
 #[derive(Debug, Clone, Args)]
-#[command(group(ArgGroup::new("what").required(true).args(["to", "filter"])))]
 pub struct ExportArgs {
-    /// Write the whole state to this file, which must not exist
+    /// The file, which must not exist
     #[arg(long, value_name = "FILE")]
-    pub to: Option<PathBuf>,
-    /// Print one Bloom filter as JSON: a partition and the start of a slice, as printed by `inspect`
-    #[arg(long, value_name = "PARTITION/SLICE", value_parser = filter)]
-    pub filter: Option<FilterName>,
+    pub to: PathBuf,
     /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
@@ -111,23 +107,6 @@ pub struct ResetArgs {
     pub local: LocalArgs,
 }
 
-/// Names the filters of one slice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterName {
-    /// Partition of the raw topic.
-    pub partition: u32,
-    /// Start of the slice, as typed: UTC, or epoch milliseconds.
-    pub start: String,
-}
-
-fn filter(text: &str) -> Result<FilterName, String> {
-    let parts = text.split_once('/').and_then(|(partition, start)| Some((partition.parse().ok()?, start)));
-    let (partition, start) = parts.filter(|(_, start)| !start.is_empty()).ok_or_else(|| {
-        "expected a partition and the start of a slice, as in 3/2026-11-20T08:00:00.000Z".to_owned()
-    })?;
-    Ok(FilterName { partition, start: start.to_owned() })
-}
-
 pub(super) const HELP: &str = "\
 The instance must be stopped; for a running instance, use GET /state over HTTP. Of the configuration,
 only the keys of [state], [window], [[kinds]], [identity] and [http] are used, from file, environment
@@ -153,15 +132,15 @@ Exit codes: 0 done, 1 the id was not found, 2 the command line or the configurat
 directory is in use, has no state, or is damaged. Environment: see `dedupd run --help`.";
 
 const EXPORT_HELP: &str = "\
-The state directory is not changed: the command reads a copy in the directory TMPDIR. The formats are
-described in docs/state-format.md.
+The state directory is not changed: the command reads a copy in the directory TMPDIR. The format is
+described in docs/state-format.md. Ids beyond window.exact are not in the file, because the state has
+only filters of them.
 
 Examples:
   dedupd state export --config /etc/dedupd.toml --to events.state
-  dedupd state export --config /etc/dedupd.toml --filter 3/2026-11-20T08:00:00.000Z
 
-Exit codes: 0 done, 1 the file cannot be written or the filter does not exist, 2 the command line or
-the configuration is invalid, 4 the directory is in use, has no state, or is damaged.";
+Exit codes: 0 done, 1 the file cannot be written, 2 the command line or the configuration is invalid, 4
+the directory is in use, has no state, or is damaged.";
 
 const IMPORT_HELP: &str = "\
 The whole file is verified before the directory is changed. The instance with this state.dir then uses

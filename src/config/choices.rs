@@ -89,7 +89,7 @@ choice! {
     }
 }
 choice! {
-    /// The policy for a record whose id only the Bloom filters report as seen.
+    /// The policy for a record whose id only filters report as seen.
     OnProbable {
         /// Treat it as a duplicate.
         Drop = "drop",

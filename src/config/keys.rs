@@ -58,6 +58,7 @@ section! {
             rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
+            rules::evicts_without_filters(probable, reading);
             rules::schemas_for("identity.from", identity.as_ref().map(|it| it.from.as_slice()), schemas.as_ref(), reading);
             rules::schemas_for_kinds(kinds.as_deref(), schemas.as_ref(), reading);
         },
@@ -189,16 +190,13 @@ section! {
 section! {
     /// How long an id is stored.
     WindowConfig |at, reading| {
-        /// How long it is stored exactly, at least one second.
+        /// How long it is stored with the offset of its record, at least one second.
         exact: Duration = "24h" => Span(SECOND),
-        /// How long it is stored in Bloom filters, at least `exact`.
+        /// How long it is stored in all, at least `exact`; older ids than that in filters only.
         bloom: Duration = or(exact) => Span(SECOND); rules::bloom_length(at, (exact, bloom), reading),
-        /// The number of slices of the Bloom filters, 1 to 64. A slice expires as a whole. A look-up checks every slice,
-        /// and each slice takes a share of the false-positive rate.
-        slices: u32 = "7" => Whole(1..=64),
-        /// The false-positive rate of the Bloom filters: above 0, at most 0.5.
+        /// The false-positive rate of these filters: 1e-10 to 0.5.
         false_positive_rate: f64 = "1e-9" => RATE,
-        /// The policy for a record whose id only the Bloom filters report as seen.
+        /// The policy for a record whose id only these filters report as seen.
         on_probable: OnProbable = "drop" => Word,
         /// Maximum number of ids in this process, at least 1. The index stores 38 bits of offset distance for each id.
         max_ids: u64 = "100000000" => Whole(1..=1 << 38),

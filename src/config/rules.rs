@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Scope};
+use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
 use super::forms::topic;
 use super::keys::{
     BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, SchemasConfig, StateConfig, WindowConfig,
@@ -148,6 +148,20 @@ pub(super) fn bloom_length(
         let what = format!("is shorter than {at}.exact = \"{exact}\"");
         let remedy = format!("set {key} = \"{exact}\" or longer, or leave it out");
         reading.reject(&key, Some(&duration_text(bloom)), ValueFault::new(what, remedy));
+    }
+}
+
+/// Rejects filters of windows that evict: filters are made of sealed ids, and such a window has none.
+pub(super) fn evicts_without_filters(
+    (window, kinds): (Option<&WindowConfig>, Option<&[KindConfig]>),
+    reading: &mut ConfigReading<'_>,
+) {
+    let Some(window) = window.filter(|window| window.overflow == Overflow::Evict) else { return };
+    let named = kinds.unwrap_or_default().iter().filter_map(|kind| kind.window.as_ref());
+    if named.chain([window]).any(|window| window.bloom > window.exact) {
+        let what = "cannot be combined with a longer window.bloom, or bloom in [[kinds]]";
+        let remedy = "remove bloom, or set window.overflow = \"shrink\"";
+        reading.reject("window.overflow", Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
     }
 }
 

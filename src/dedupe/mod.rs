@@ -10,9 +10,9 @@ pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId};
 pub use format::{
-    Block, BlockError, BlockView, Checkpoint, Dropped, Epoch, FilterLayout, ForgetRecord, GridLayout,
-    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
-    StateKey, Tail, WindowCheckpoint, later_version,
+    Block, BlockError, BlockView, Checkpoint, Epoch, ForgetRecord, OwnerLayout, PAGE_BYTES, ShardEntry,
+    SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
+    later_version,
 };
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,
@@ -20,12 +20,12 @@ pub use identity::{
     SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId,
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
-pub use window::bloom::{self, Bloom, BloomLimits};
 pub use window::sealed::{
-    FirstLevels, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice, SliceBuilder, SliceCoverage, slice_ids,
+    FILTERS, FilterBits, FilterPart, FirstLevels, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice,
+    SliceBuilder, SliceCoverage, slice_ids,
 };
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners, PartitionGroups,
-    TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
+    BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners,
+    PartitionGroups, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
 };

@@ -70,10 +70,8 @@ fn readiness_section(readiness: &Readiness) -> String {
 /// Memory, disk, window and last commit.
 fn facts(metrics: &Metrics, workers: &[WorkerStatus], now_ms: i64) -> String {
     let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
-    let index = sum(|worker| worker.index_bytes + worker.slices_bytes);
-    let bloom = sum(|worker| worker.bloom_bytes);
-    let filters = if bloom > 0.0 { format!(", filters {}", bytes(bloom)) } else { String::new() };
-    let memory = format!("{}; windows {}{filters}", bytes(metrics.resident_bytes()), bytes(index));
+    let windows = sum(|worker| worker.index_bytes + worker.slices_bytes + worker.filter_bytes);
+    let memory = format!("{}; windows {}", bytes(metrics.resident_bytes()), bytes(windows));
     let commit = match metrics.last_commit().get() {
         0.0 => "none since the start".to_owned(),
         at => format!("{} ago", span((now_ms as f64 / 1e3 - at).max(0.0))),

@@ -114,7 +114,6 @@ mod tests {
             window_ids: 10,
             window_seconds: 60.0,
             window: WindowStatus { asked_seconds: 60.0, ..WindowStatus::default() },
-            false_positive_rate: 0.0,
         };
         vec![WorkerStatus { partitions: (0..count).map(one).collect(), ..WorkerStatus::starting() }]
     }

@@ -96,10 +96,10 @@ label! {
     MemoryPart {
         /// The exact index of the windows.
         Index = "index",
-        /// The filters of sealed slices.
+        /// The filters of sealed slices, with and without owners.
         Slices = "slices",
-        /// The filters beyond the exact windows, and the filter over all windows in topic scope.
-        Bloom = "bloom",
+        /// The filter over all windows in topic scope.
+        Filter = "filter",
         /// Keys and values in open transactions: the largest recent transaction of each worker.
         Batch = "batch",
     }

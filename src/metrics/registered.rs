@@ -200,9 +200,9 @@ impl Registered {
         let memory = |part: MemoryPart| self.state.memory.with_label_values(&[part.as_str()]);
         memory(MemoryPart::Index).set(sum(|worker| worker.index_bytes));
         memory(MemoryPart::Slices).set(sum(|worker| worker.slices_bytes));
-        memory(MemoryPart::Bloom).set(sum(|worker| worker.bloom_bytes));
+        memory(MemoryPart::Filter).set(sum(|worker| worker.filter_bytes));
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
-        let worst = partitions().map(|status| status.false_positive_rate).fold(0.0, f64::max);
+        let worst = workers.iter().map(|worker| worker.false_positive_rate).fold(0.0, f64::max);
         self.state.false_positive_rate.set(worst);
         for kind in KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds)) {
             self.state.kind_seconds.with_label_values(&[&kind.kind]).set(kind.window_seconds);

@@ -59,8 +59,6 @@ pub struct PartitionStatus {
     pub window_seconds: f64,
     /// Comparison with the configured window.
     pub window: WindowStatus,
-    /// The current probability that a new record is reported as probably seen.
-    pub false_positive_rate: f64,
 }
 
 /// The windows of one named kind, in all partitions.
@@ -106,8 +104,10 @@ pub struct WorkerStatus {
     pub index_bytes: u64,
     /// Memory of its sealed slices, in bytes.
     pub slices_bytes: u64,
-    /// Memory of its filters beyond the exact window, in bytes.
-    pub bloom_bytes: u64,
+    /// Memory of its filter over all windows, in bytes.
+    pub filter_bytes: u64,
+    /// The current probability that a new record is reported as probably seen.
+    pub false_positive_rate: f64,
     /// Keys and values in its largest transaction since the last publication, in bytes.
     pub batch_bytes: u64,
     /// The partitions that the group has assigned to this worker.
@@ -125,7 +125,8 @@ impl WorkerStatus {
             reduced_records: None,
             index_bytes: 0,
             slices_bytes: 0,
-            bloom_bytes: 0,
+            filter_bytes: 0,
+            false_positive_rate: 0.0,
             batch_bytes: 0,
             partitions: Vec::new(),
             kinds: Vec::new(),

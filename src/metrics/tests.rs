@@ -28,7 +28,6 @@ fn partition(partition: u32, state: PartitionState) -> PartitionStatus {
         window_ids: 11,
         window_seconds: 1.5,
         window: WindowStatus { asked_seconds: 2.0, certain_seconds: 1.25, ..WindowStatus::default() },
-        false_positive_rate: 1e-9,
     }
 }
 

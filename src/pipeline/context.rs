@@ -45,7 +45,7 @@ pub(crate) struct Context<W: WorkerPorts> {
 }
 
 fn topic_filter(options: &WorkerOptions) -> TopicFilter {
-    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter(&options.kinds).0)
+    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter().0)
 }
 
 impl<W: WorkerPorts> Context<W> {

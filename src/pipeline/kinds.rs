@@ -104,9 +104,7 @@ impl Kinds {
     /// The length of the longest window.
     #[must_use]
     pub fn longest(&self) -> Duration {
-        let length =
-            |window: WindowLimits| window.bloom.map_or(window.exact, |bloom| bloom.bloom.max(window.exact));
-        self.0.iter().filter_map(|kind| kind.window).map(length).max().unwrap_or_default()
+        self.0.iter().filter_map(|kind| kind.window).map(|window| window.length()).max().unwrap_or_default()
     }
 
     /// The name of a kind; `None` for the unnamed one.

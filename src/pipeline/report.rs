@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Bloom, CopyEstimate, Offset, PartitionId, Window};
+use crate::dedupe::{CopyEstimate, Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
@@ -20,7 +20,8 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::copies::CopyWarning;
-use crate::pipeline::report::published::{highest_rate, kinds, status};
+pub(crate) use crate::pipeline::report::published::SealedFigures;
+use crate::pipeline::report::published::{kinds, status};
 use crate::pipeline::report::reachability::Reachability;
 use crate::ports::{Failure, GroupEvent};
 
@@ -299,7 +300,7 @@ impl WorkerReport {
     pub(crate) fn publish(
         &mut self,
         (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
-        (now, topic_bytes, slices_bytes): (Duration, u64, impl Fn() -> u64),
+        (now, topic_bytes, sealed): (Duration, u64, impl Fn() -> SealedFigures),
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
@@ -325,8 +326,9 @@ impl WorkerReport {
             .chain(limits)
             .chain(copies.map(|(note, _)| note))
             .collect();
-        for (number, kind) in self.kinds.iter_mut().enumerate() {
-            kind.false_positive_rate = highest_rate(partitions, number);
+        let sealed = sealed();
+        for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {
+            kind.false_positive_rate = *rate;
         }
         self.published.status.publish(
             self.published.worker,
@@ -335,9 +337,9 @@ impl WorkerReport {
                 notes,
                 reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
-                slices_bytes: slices_bytes(),
-                bloom_bytes: topic_bytes
-                    + partitions.windows().filter_map(Window::bloom).map(Bloom::memory_bytes).sum::<u64>(),
+                slices_bytes: sealed.bytes,
+                filter_bytes: topic_bytes,
+                false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size().bytes as u64),
                 kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),
                 partitions: partitions

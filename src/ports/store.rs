@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use crate::dedupe::{
-    Block, BlockView, Coordinates, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId,
+    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId,
 };
 
 /// How much of a window's local state is confirmed as committed.
@@ -61,7 +61,54 @@ impl SealJob {
     }
 }
 
-/// The state of [`Store::begin_seal`].
+/// The oldest sealed owners of windows that share their slices, which may be in filters only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterJob {
+    /// The windows; not empty.
+    pub windows: Vec<WindowId>,
+    /// Owners that arrived before this stream time, epoch milliseconds.
+    pub before_ms: i64,
+    /// The time over which the owners of a filter have arrived at least, ms.
+    pub span_ms: i64,
+    /// Bits of the filter.
+    pub bits: FilterBits,
+}
+
+/// What slices have of an identity.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SealedPlaces {
+    /// Its owners.
+    pub owners: Vec<Coordinates>,
+    /// For each slice without owners whose filter contains it, the stream times between which the owners of the slice arrived, epoch
+    /// milliseconds; the newest first.
+    pub filters: Vec<(i64, i64)>,
+}
+
+/// A slice that is a filter only.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilterSummary {
+    /// The stream times between which its owners arrived, epoch milliseconds.
+    pub time_ms: (i64, i64),
+    /// Number of identities, of all windows that share it.
+    pub ids: u64,
+    /// Bytes in memory.
+    pub bytes: u64,
+    /// Share of the identities that it does not contain for which it has a false positive.
+    pub false_positive_rate: f64,
+}
+
+/// The identities to forget in a window.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ToForget<'a> {
+    /// Their owners, as far as they are known.
+    pub owners: &'a [Offset],
+    /// All of them.
+    pub identities: &'a [Identity],
+    /// Owners from this offset on stay.
+    pub before: Offset,
+}
+
+/// The state of [`Store::begin_seal`] or [`Store::begin_filter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sealing {
     /// Nothing is being sealed.
@@ -93,7 +140,7 @@ pub trait Store {
     fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
     fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.forget(window, &[], head)
+        self.forget(window, ToForget::default(), head)
     }
     /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
     /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
@@ -115,8 +162,9 @@ pub trait Store {
     fn ids(&self, window: WindowId) -> Result<u64, StoreError>;
     /// Removes every owner at or beyond `from` and returns them.
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError>;
-    /// Removes these owners from their blocks and sets the head; ignores owners that are not stored.
-    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError>;
+    /// Removes these owners from their blocks and slices, and these identities from filters, and sets the head; ignores what is not
+    /// stored.
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError>;
     /// Removes blocks and slices whose owners are all below `first`.
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError>;
     /// The identity owned by the record at `owner`, if any.
@@ -134,7 +182,12 @@ pub trait Store {
     fn begin_seal(&mut self, _job: SealJob) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Whether a job is running. When it is done, its slice is registered: from then on [`Store::sealed_owners`] finds its owners.
+    /// Begins to replace the oldest slices by filters, in the background, if there are slices that this job allows. Returns whether there
+    /// are.
+    fn begin_filter(&mut self, _job: &FilterJob) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+    /// Whether a job is running. When it is done, its slice is registered: from then on [`Store::sealed_places`] finds its owners.
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
         Ok(Sealing::Idle)
     }
@@ -148,14 +201,19 @@ pub trait Store {
     fn sealed(&self, _window: WindowId) -> Vec<SlicePartition> {
         Vec::new()
     }
-    /// Prefetches what [`Store::sealed_owners`] reads from memory.
+    /// Prefetches what [`Store::sealed_places`] reads from memory.
     fn prefetch_sealed(&self, _window: WindowId, _key: &IndexKey) {}
     /// The sealed owners of an identity, in the slices that the window shares: those of all partitions, if slices are written for all
     /// partitions together. Some may be older than their window.
-    fn sealed_owners(&self, _window: WindowId, _key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        Ok(Vec::new())
+    fn sealed_places(&self, _window: WindowId, _key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+        Ok(SealedPlaces::default())
     }
-    /// Visits the sealed owners of the window with offsets in a range, in no order. Reads only slices with offsets in it.
+    /// The filters without owners of the slices that the window shares, the oldest first.
+    fn filters(&self, _window: WindowId) -> Vec<FilterSummary> {
+        Vec::new()
+    }
+    /// Visits the sealed owners of the window with offsets in a range, in no order, without those in filters only. Reads only slices
+    /// with offsets in it.
     fn scan_sealed(
         &self,
         _window: WindowId,

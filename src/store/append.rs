@@ -7,7 +7,7 @@ use super::cut::truncate;
 use super::engine::{BATCH, Engine, WindowChange};
 use super::entry::FoundBlock;
 use super::index::{BlockIndex, merge_count, starts_span};
-use super::joining::MergeBounds;
+use super::joining::MergeSpan;
 use super::parts::{EncodedBlock, encode_in_parts, fits_with, merge, merge_into};
 use super::segments::Readers;
 use crate::dedupe::{Block, Offset};
@@ -20,7 +20,7 @@ pub(super) fn append(
     index: &mut BlockIndex,
     blocks: &[Block],
     head: Head,
-    bounds: MergeBounds,
+    bounds: MergeSpan,
 ) -> Result<bool, StoreError> {
     if let Some(block) = blocks.first().filter(|block| block.first < index.end()) {
         truncate(engine, index, block.first, &mut |_, _| ())?;
@@ -35,7 +35,7 @@ pub(super) fn append(
 
 /// Joins neighbouring blocks until they fill a stored block, within the spans in which waiting blocks are merged: the result
 /// is the same as if each block had been appended alone, but an identity is written once.
-fn join(blocks: &[Block], bounds: MergeBounds) -> Vec<Cow<'_, Block>> {
+fn join(blocks: &[Block], bounds: MergeSpan) -> Vec<Cow<'_, Block>> {
     let mut joined: Vec<Cow<'_, Block>> = Vec::new();
     for block in blocks {
         let is_joined = |last: &Block| {
@@ -56,7 +56,7 @@ fn append_one(
     index: &mut BlockIndex,
     block: &Block,
     head: Option<Head>,
-    bounds: MergeBounds,
+    bounds: MergeSpan,
 ) -> Result<(), StoreError> {
     if block.first == block.next {
         return engine.commit(index, WindowChange { head, ..WindowChange::default() });

@@ -23,8 +23,11 @@ use super::joining::Joining;
 use super::parts::consistent;
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
-use crate::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
+use crate::dedupe::{Block, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{
+    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    VisitOwner,
+};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -217,10 +220,10 @@ impl Store for SledStore {
         Ok(removed)
     }
 
-    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
         // First, as for blocks: the head is written last.
-        self.forget_sealed(window, owners)?;
-        self.with(window, |engine, index| forget(engine, index, owners, head))
+        self.forget_sealed(window, forgotten)?;
+        self.with(window, |engine, index| forget(engine, index, forgotten.owners, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
@@ -253,6 +256,10 @@ impl Store for SledStore {
         self.begin_task(job)
     }
 
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        self.begin_filter_task(job)
+    }
+
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
         self.poll_task()
     }
@@ -273,8 +280,12 @@ impl Store for SledStore {
         self.prefetch_slices(window, key);
     }
 
-    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        self.owners_in_slices(window, key)
+    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+        self.places_in_slices(window, key)
+    }
+
+    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
+        self.filters_of(window)
     }
 
     fn scan_sealed(

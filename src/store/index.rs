@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::entry::{BlockEntry, BlockPlace, FoundBlock, Location};
 use super::files::Files;
-use super::joining::MergeBounds;
+use super::joining::MergeSpan;
 use super::parts::{EncodedBlock, FULL_BYTES, MERGE_BYTES};
 use super::ranks::Ranks;
 use super::record::WindowRecord;
@@ -172,7 +172,7 @@ impl BlockIndex {
 }
 
 /// Whether a block of stream time `time_ms` starts a new span: it is not merged with these waiting blocks.
-pub(super) fn starts_span(waiting: &[FoundBlock], time_ms: i64, bounds: MergeBounds) -> bool {
+pub(super) fn starts_span(waiting: &[FoundBlock], time_ms: i64, bounds: MergeSpan) -> bool {
     waiting.last().is_some_and(|last| match last.entry.place {
         BlockPlace::Waiting { time_ms: last_ms } => bounds.separates(last_ms, time_ms),
         BlockPlace::File(_) => false,

@@ -11,55 +11,41 @@ const SPAN: Duration = Duration::from_mins(5);
 /// The spans of stream time within which small blocks are merged, for each kind. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    unnamed: MergeBounds,
-    named: Arc<[(KindId, MergeBounds)]>,
+    unnamed: MergeSpan,
+    named: Arc<[(KindId, MergeSpan)]>,
 }
 
-/// In ms of stream time.
+/// The span of one merged block, ms of stream time: the arrival times of its identities are known only this precisely.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MergeBounds {
-    /// Span of one merged block: the arrival times of its identities are known only this precisely.
-    pub span_ms: i64,
-    /// Length of the Bloom filter slices. A block belongs to the slice of its first identity, so all of its parts
-    /// must belong to that slice.
-    pub slice_ms: i64,
-}
+pub(super) struct MergeSpan(i64);
 
-impl MergeBounds {
-    fn new((span, slice_ms): (Duration, Option<i64>)) -> Self {
-        let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1);
-        Self { span_ms, slice_ms: slice_ms.unwrap_or(i64::MAX).max(1) }
+impl MergeSpan {
+    fn new(span: Duration) -> Self {
+        Self(i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1))
     }
 
-    /// Whether a border of a span or of a slice lies between the first stream times of two blocks. Such blocks are not
-    /// merged.
+    /// Whether a border of a span lies between the first stream times of two blocks. Such blocks are not merged.
     pub(super) fn separates(self, one_ms: i64, other_ms: i64) -> bool {
-        [self.span_ms, self.slice_ms]
-            .iter()
-            .any(|span| one_ms.div_euclid(*span) != other_ms.div_euclid(*span))
+        one_ms.div_euclid(self.0) != other_ms.div_euclid(self.0)
     }
 }
 
 impl Joining {
-    /// For each kind: the span (a small part of the window, for example a hundredth), and the length of its filter
-    /// slices in ms. Slices are aligned to the epoch, and no merged block crosses the border of a slice.
+    /// For each kind the span: a small part of the window, for example a hundredth.
     #[must_use]
-    pub fn new(
-        unnamed: (Duration, Option<i64>),
-        named: impl IntoIterator<Item = (KindId, (Duration, Option<i64>))>,
-    ) -> Self {
-        let named = named.into_iter().map(|(kind, of)| (kind, MergeBounds::new(of))).collect();
-        Self { unnamed: MergeBounds::new(unnamed), named }
+    pub fn new(unnamed: Duration, named: impl IntoIterator<Item = (KindId, Duration)>) -> Self {
+        let named = named.into_iter().map(|(kind, span)| (kind, MergeSpan::new(span))).collect();
+        Self { unnamed: MergeSpan::new(unnamed), named }
     }
 
-    pub(super) fn of(&self, window: WindowId) -> MergeBounds {
+    pub(super) fn of(&self, window: WindowId) -> MergeSpan {
         let kind = window.kind();
-        self.named.iter().find(|(own, _)| *own == kind).map_or(self.unnamed, |(_, bounds)| *bounds)
+        self.named.iter().find(|(own, _)| *own == kind).map_or(self.unnamed, |(_, span)| *span)
     }
 }
 
 impl Default for Joining {
     fn default() -> Self {
-        Self::new((SPAN, None), [])
+        Self::new(SPAN, [])
     }
 }

@@ -9,8 +9,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
-use crate::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock, VisitOwner};
+use crate::dedupe::{Block, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{
+    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    VisitOwner,
+};
 
 /// Id of the handle that holds a window; 0 if none does. Locked while the holder writes, so that another handle
 /// takes the window only between two writes.
@@ -30,7 +33,7 @@ pub struct LeasedStore<S> {
     holders: Arc<Holders>,
     /// The holders that this handle has looked up before.
     cached: HashMap<WindowId, Holder>,
-    /// The windows whose owners are being sealed.
+    /// The windows whose owners are being sealed or filtered.
     sealing: Vec<WindowId>,
 }
 
@@ -138,8 +141,8 @@ impl<S: Store> Store for LeasedStore<S> {
         self.write(window, |store| store.truncate(window, from))
     }
 
-    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        self.write(window, |store| store.forget(window, owners, head))
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        self.write(window, |store| store.forget(window, forgotten, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
@@ -165,6 +168,12 @@ impl<S: Store> Store for LeasedStore<S> {
     fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
         self.sealing = job.windows().collect();
         self.store.begin_seal(job)
+    }
+
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        let begins = self.store.begin_filter(job)?;
+        self.sealing = if begins { job.windows.clone() } else { Vec::new() };
+        Ok(begins)
     }
 
     /// No other handle can take one of the windows while the slice is registered.
@@ -200,8 +209,12 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.prefetch_sealed(window, key);
     }
 
-    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        self.store.sealed_owners(window, key)
+    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+        self.store.sealed_places(window, key)
+    }
+
+    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
+        self.store.filters(window)
     }
 
     fn scan_sealed(

@@ -104,13 +104,9 @@ fn shortest_window(config: &Config) -> Duration {
 
 /// The longest time that an id of any kind is kept, without the tolerances that the audit adds itself.
 fn longest_window(config: &Config) -> Duration {
-    let kept = |window: &WindowConfig| match window.on_probable {
-        OnProbable::Drop | OnProbable::DeadLetter if window.bloom > window.exact => {
-            // A slice of the filters expires as a whole, and the filters contain the span of a block.
-            let bloom = window.bloom + window.exact / 32;
-            bloom + bloom / window.slices.max(1)
-        }
-        _ => window.exact,
+    // A filter without owners expires as a whole. It can have the ids of up to six slices, of which a window has 24.
+    let kept = |window: &WindowConfig| {
+        if window.bloom > window.exact { window.bloom + window.bloom / 2 } else { window.exact }
     };
     let kinds = config.kinds.iter().filter_map(|kind| kind.window.as_ref().map(kept));
     kinds.fold(kept(&config.window), Duration::max)

@@ -21,7 +21,7 @@ pub fn command(config: Config) -> Result<(), ExitError> {
     match start_forecast(config, topology.partitions) {
         Ok(forecast) => {
             println!("# assignment: {}", assignment(config, topology.partitions, &forecast));
-            println!("# restore: {}", restore(config, &forecast));
+            println!("# restore: {}", restore(&forecast));
         }
         Err(failed) => println!("# warning: it is not known what a start would restore: {failed}"),
     }
@@ -81,13 +81,12 @@ fn described(member: &Member) -> String {
 }
 
 /// What a restore of all partitions would read, and how long it would take, in one line.
-fn restore(config: &Config, forecast: &Forecast) -> String {
+fn restore(forecast: &Forecast) -> String {
     let Forecast { ids, records, .. } = forecast;
     if *records == 0 {
         return "the state topic has nothing to restore".to_owned();
     }
-    let bloom = config.window.bloom > config.window.exact;
-    let times = plan::restore(*ids, bloom);
+    let times = plan::restore(*ids);
     format!(
         "all partitions have about {ids} ids, in {records} offsets of the state topic: about {:.1} s from local state, {:.1} s \
          from the state topic, and the start of the group",

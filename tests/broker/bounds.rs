@@ -96,7 +96,7 @@ fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
     let running = sidecar.start();
     for _ in 0..6 {
         stream.send(250_000);
-        let held = ["index", "slices", "bloom"]
+        let held = ["index", "slices", "filter"]
             .map(|part| running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")).unwrap());
         let held = held.iter().sum::<f64>();
         println!("{} ids, {held} bytes", stream.sent);

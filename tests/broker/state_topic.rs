@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Draft, Pipe, Running, shared_kafka, wait_until};
-use dedupd::dedupe::{Checkpoint, Dropped, FilterLayout, KindId, WindowCheckpoint};
+use dedupd::dedupe::{Checkpoint, KindId, WindowCheckpoint};
 use dedupd::pipeline::metadata_bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, Producer};
@@ -118,11 +118,10 @@ fn a_limit_lowered_below_the_block_size_ends_the_process_with_its_name() {
 
 /// The largest offset metadata within this number of bytes.
 fn largest_metadata(most: usize) -> String {
-    let windows = (0..9).map(|kind| WindowCheckpoint {
-        kind: KindId::numbered(kind * 3_000),
-        dropped: Dropped { exact_ms: Some(1_700_000_000_000), filters_ms: Some(1_700_000_000_000) },
+    let windows = (0..90).map(|kind| WindowCheckpoint {
+        kind: KindId::numbered(kind * 300),
+        dropped_ms: Some(1_700_000_000_000),
         incomplete_ms: Some(1_700_000_000_000),
-        layout: FilterLayout::parse(&format!("2,1,9|{}7|640.14.6", "18446744073709551615,".repeat(15))),
     });
     Checkpoint { windows: windows.collect(), writer: "w".repeat(20), ..Checkpoint::default() }
         .render_within(most)

@@ -61,16 +61,17 @@ fn what_is_shown_reads_back_as_the_same() {
                 window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
                 window.overflow = \"evict\"\nwindow.max_memory = \"2GiB\"\nstate.max_disk = \"20GB\"\n\
                 kafka.properties.\"client.id\" = \"a\\tb\"\n\
-                [[kinds]]\nname = \"pay\"\nfrom = \"json:/type\"\nvalues = [\"a\", 7]\nexact = \"7d\"\nbloom = \"30d\"\n\
+                [[kinds]]\nname = \"pay\"\nfrom = \"json:/type\"\nvalues = [\"a\", 7]\nexact = \"7d\"\n\
                 [[kinds]]\nname = \"noise\"\nfrom = \"header:k\"\nvalues = [\"x\"]\ndedupe = false";
     let config = good(more);
     let key_file = PathBuf::from(r#"C:\key "1""#);
     let lengths: Vec<_> =
         config.kinds.iter().map(|kind| kind.window.as_ref().map(|it| (it.exact, it.bloom))).collect();
-    assert_eq!(lengths, [Some((Duration::from_hours(168), Duration::from_hours(720))), None]);
+    assert_eq!(lengths, [Some((Duration::from_hours(168), Duration::from_hours(168))), None]);
     assert_eq!(config.kinds[0].values, ["a", "7"]);
     assert_eq!(config.identity.hash, HashChoice::SipHash { key_file });
-    for config in [config, good("")] {
+    let filters = "window.bloom = \"7d\"\n[[kinds]]\nname = \"pay\"\nfrom = \"header:k\"\nvalues = [\"a\"]\nbloom = \"30d\"";
+    for config in [config, good(filters), good("")] {
         let mut again = sources(&config.show(), &[]);
         again.host = "another".to_owned();
         assert_eq!(Config::from_sources(&again).unwrap(), config, "{}", config.show());

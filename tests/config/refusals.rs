@@ -27,6 +27,14 @@ const CASES: &[(&str, &str)] = &[
         r#"window.bloom = "1h" (d.toml): is shorter than window.exact = "24h"; set window.bloom = "24h" or longer, or leave it out"#,
     ),
     (
+        "window.overflow = \"evict\"\nwindow.bloom = \"7d\"",
+        r#"window.overflow = "evict" (d.toml): cannot be combined with a longer window.bloom, or bloom in [[kinds]]; remove bloom, or set window.overflow = "shrink""#,
+    ),
+    (
+        "window.overflow = \"evict\"\n[[kinds]]\nname = \"a\"\nfrom = \"header:k\"\nvalues = [\"1\"]\nbloom = \"7d\"",
+        r#"window.overflow = "evict" (d.toml): cannot be combined with a longer window.bloom, or bloom in [[kinds]]; remove bloom, or set window.overflow = "shrink""#,
+    ),
+    (
         r#"window.exact = "24x""#,
         r#"window.exact = "24x" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
     ),
@@ -37,11 +45,11 @@ const CASES: &[(&str, &str)] = &[
     (r#"window.exact = "5ms""#, r#"window.exact = "5ms" (d.toml): is too short; give at least "1s""#),
     (
         "window.false_positive_rate = 0.6",
-        r#"window.false_positive_rate = "0.6" (d.toml): is out of range; give a number above 0 and at most 0.5, as in 1e-9"#,
+        r#"window.false_positive_rate = "0.6" (d.toml): is out of range; give a number from 1e-10 to 0.5, as in 1e-9"#,
     ),
     (
         "window.false_positive_rate = 0",
-        r#"window.false_positive_rate = "0" (d.toml): is out of range; give a number above 0 and at most 0.5, as in 1e-9"#,
+        r#"window.false_positive_rate = "0" (d.toml): is out of range; give a number from 1e-10 to 0.5, as in 1e-9"#,
     ),
     (
         "window.max_ids = 0",

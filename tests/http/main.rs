@@ -139,7 +139,6 @@ fn running() -> WorkerStatus {
         window_ids: 10,
         window_seconds: 60.0,
         window: WindowStatus { asked_seconds: 60.0, ..WindowStatus::default() },
-        false_positive_rate: 0.0,
     };
     WorkerStatus { not_ready: None, partitions: vec![partition], ..WorkerStatus::starting() }
 }

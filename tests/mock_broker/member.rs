@@ -11,7 +11,7 @@ use std::time::Duration;
 use dedupd::app::{self, Service};
 use dedupd::clock::{SystemClock, monotonic};
 use dedupd::config::{AsTyped, Config, ConfigSources, FileText};
-use dedupd::dedupe::{HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use dedupd::dedupe::{FilterPart, HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
@@ -241,6 +241,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
             is_topic_wide: false,
             max_disk: None,
             smallest_slice: Some(dedupd::dedupe::SMALLEST_SLICE),
+            filtered: FilterPart::NONE,
         },
         mode: Mode::Drop,
         scope: Scope::Partition,

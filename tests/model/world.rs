@@ -281,7 +281,6 @@ impl World {
             }
             Verdict::Retry => self.seen.retries += 1,
             Verdict::New => {}
-            Verdict::Probable { .. } => unreachable!("the model has no filters"),
         }
         process.window.admit(at, key);
         true

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, KindId, OwnerScan, SMALLEST_SLICE, Slice,
-    SliceBuilder, SliceCoverage, SliceError, SlicePartition, TimeSource, Window, WindowBounds, WindowLimits,
-    slice_ids,
+    Coordinates, FILTERS, FilterBits, HashKind, Identity, KindId, OwnerScan, SMALLEST_SLICE, Slice,
+    SliceBuilder, SliceCoverage, SliceError, SliceMark, SlicePartition, TimeSource, Window, WindowBounds,
+    WindowLimits, slice_ids,
 };
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
@@ -64,9 +64,10 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
 }
 
 /// The slice of these owners, as it is in memory.
-fn slice(owners: SlicePartition) -> Slice {
+fn slice(owners: SlicePartition, only_filter: Option<FilterBits>) -> Slice {
     let covered = owners.first..owners.next;
-    let coverage = SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions: vec![owners] };
+    let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
+    let coverage = SliceCoverage { hash, kind, partitions: vec![owners], only_filter };
     let mut builder =
         SliceBuilder::new(coverage, covered.end - covered.start, OwnerScan::Everything).unwrap();
     let mut file = Vec::new();
@@ -108,7 +109,7 @@ fn sealed_windows_take_the_planned_memory() {
                 let until = arrival(number - size, ids);
                 let range = window.to_seal(0, (until, u64::MAX)).unwrap();
                 let next = range.next;
-                slices.push_back((next, slice(range)));
+                slices.push_back((next, slice(range, None)));
                 window.seal(next);
             }
             while slices.pop_front_if(|(next, _)| *next <= window.first_live()).is_some() {}
@@ -124,28 +125,20 @@ fn sealed_windows_take_the_planned_memory() {
 }
 
 #[test]
-fn bloom_filters_take_the_planned_memory() {
-    for (ids, slices, rate) in
-        [(200_000u64, 7, 1e-9), (50_000, 7, 1e-4), (100_000, 4, 1e-6), (100_000, 11, 1e-6)]
-    {
+fn filters_without_owners_take_the_planned_memory() {
+    for (ids, rate) in [(2_500_000u64, 1e-9), (4_000_000, 1e-4)] {
         let (exact, bloom) = (Duration::from_mins(10), Duration::from_hours(1));
-        let workload = Workload {
-            exact,
-            bloom,
-            slices,
-            false_positive_rate: rate,
-            ..super::workload(ids as f64 / 3_600.0)
-        };
-        let plan = CapacityPlan::of(workload);
-        let mut filters =
-            Bloom::new(BloomLimits { exact, bloom, slices, false_positive_rate: rate, max_bytes: u64::MAX });
-        for number in 0..ids * 3 {
-            filters.insert(&IndexKey::at(numbered(number)), arrival(number, ids));
-        }
-        within_a_tenth(plan.memory.bloom_bytes, filters.memory_bytes(), &format!("{ids} ids at {rate}"));
+        let asked = super::workload(ids as f64 / 3_600.0);
+        let plan = CapacityPlan::of(Workload { exact, bloom, false_positive_rate: rate, ..asked });
         let planned = plan.filters.unwrap();
-        let full = &filters.slices()[1];
-        within_a_tenth(planned.bytes, full.bytes, "a filter");
-        assert!(full.ids <= planned.ids && full.filters == 1, "{full:?} {planned:?}");
+        let bits = FilterBits::at_rate(rate);
+        let of_hour = ids / FILTERS;
+        let marks = vec![SliceMark { next: of_hour, count: of_hour, time_ms: (0, 0) }];
+        let owners = SlicePartition { partition: 0, first: 0, next: of_hour, marks };
+        let filter = slice(owners, Some(bits));
+        let found = filter.memory_bytes() as f64 * 8.0 / of_hour as f64;
+        assert!((found / planned.bits_an_id - 1.0).abs() < 0.03, "{found} bits for an id, {planned:?}");
+        assert_eq!(planned.ids, ids * 83 / 100 - ids / FILTERS / 2);
+        assert!(planned.expected_rate <= rate && planned.expected_rate > rate / 2.0, "{planned:?}");
     }
 }

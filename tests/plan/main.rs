@@ -16,7 +16,6 @@ fn workload(events_per_second: f64) -> Workload {
         ids: IdKind::Uuid,
         exact: Duration::from_hours(24),
         bloom: Duration::from_hours(24),
-        slices: 7,
         false_positive_rate: 1e-9,
         partitions: 1,
         slots: None,

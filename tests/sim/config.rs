@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use dedupd::dedupe::{BloomLimits, IdSource, KindId, KindRule, TimeSource, WindowLimits};
+use dedupd::dedupe::{
+    BloomPart, FilterBits, FilterPart, IdSource, KindId, KindRule, TimeSource, WindowLimits,
+};
 use dedupd::pipeline::{
     Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
     PartitionLimit, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
@@ -17,7 +19,7 @@ use crate::sim::universe::MOST_RECORDS;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Shorter than most histories, in simulated time.
 const SHORT: Duration = Duration::from_secs(2);
-/// Slots of a window that evicts, shared by its partitions: fewer than there are ids.
+/// Fewer slots than there are ids.
 const SLOTS: u64 = 16;
 /// The id of the raw topic, and the id of another one.
 pub const RAW_IDS: [&str; 2] = ["raw-id", "other-id"];
@@ -29,10 +31,12 @@ pub struct Choices {
     pub scope: Scope,
     /// What advances stream time. All processes have the same source.
     pub time: TimeSource,
-    /// The exact part of the window is short, and Bloom filters cover the rest.
+    /// The exact part of the window is short, and older ids can be in filters only.
     filters: bool,
     /// The window has few slots and overwrites the oldest ids.
     pub evicts: bool,
+    /// Slots of a window that evicts, shared by its partitions.
+    pub slots: u64,
     /// The window is shorter than a history.
     short: bool,
     /// Some records have windows of their own.
@@ -63,8 +67,9 @@ impl Choices {
         Self {
             scope: Scope::Partition,
             time: if chance.coin() { TimeSource::Record } else { TimeSource::Arrival },
-            filters: chance.rng.u8(0..4) == 0,
+            filters: chance.rng.u8(0..3) == 0,
             evicts: chance.rng.u8(0..4) == 0,
+            slots: SLOTS,
             short: false,
             has_kinds: chance.rng.u8(0..3) == 0,
             sides,
@@ -119,7 +124,7 @@ impl Choices {
         self.evicts || self.short
     }
 
-    /// The kinds of a history, by the last digit of an id: exact, with Bloom filters, or the default.
+    /// The kinds of a history, by the last digit of an id: exact, with filters, or the default.
     fn kinds(self) -> Kinds {
         let kind = |name: &str, digits: &[&str], filters| Kind {
             name: name.to_owned(),
@@ -128,24 +133,19 @@ impl Choices {
                 IdSource::Header("kind".to_owned()),
                 digits.iter().map(|digit| (*digit).to_owned()),
             )),
-            window: Some(self.window(filters)),
+            window: Some(self.window(filters && !self.evicts)),
             on_probable: OnProbable::Drop,
         };
         let named = [kind("exact", &["0", "1", "2"], false), kind("filters", &["3", "4"], true)];
         let named = named.into_iter().filter(|_| self.has_kinds);
-        Kinds::new(self.window(self.filters), OnProbable::Drop, named)
+        Kinds::new(self.window(self.filters && !self.evicts), OnProbable::Drop, named)
     }
 
     fn window(self, filters: bool) -> WindowLimits {
         let exact = if filters || self.short { SHORT } else { WINDOW };
-        let limits = BloomLimits {
-            exact,
-            bloom: WINDOW + exact / 32,
-            slices: 7,
-            false_positive_rate: 1e-12,
-            max_bytes: u64::MAX,
-        };
-        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(limits) }
+        // The store in memory has filters without false positives.
+        let bloom = BloomPart { length: WINDOW, bits: FilterBits::at_rate(1e-9) };
+        WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(bloom) }
     }
 
     /// Whether rejected records are written to the dead-letter topic.
@@ -186,12 +186,13 @@ impl Choices {
             kinds,
             limits: Limits {
                 workers: 1,
-                max_ids: if self.evicts { SLOTS } else { 1 << 20 },
+                max_ids: if self.evicts { self.slots } else { 1 << 20 },
                 when_full: if self.evicts { Overflow::Evict } else { Overflow::Shrink },
                 max_memory: None,
                 is_topic_wide: false,
                 max_disk: None,
                 smallest_slice: self.smallest_slice,
+                filtered: FilterPart::NONE,
             },
             mode: Mode::Drop,
             scope: self.scope,

@@ -55,6 +55,8 @@ pub const JOINED: &str = "blocks joined";
 pub const SEALED: &str = "owners sealed";
 /// Counts look-ups that found a sealed owner.
 pub const SEALED_HITS: &str = "sealed owners found";
+/// Counts look-ups that found an id in a filter without owners.
+pub const FILTER_HITS: &str = "ids found in filters";
 /// The histories of these seeds and all later ones are in topic scope.
 pub const TOPIC_SEEDS: u64 = 1 << 40;
 /// Iterations after the faults within which all work must be done: about 100 s of simulated time.
@@ -375,6 +377,7 @@ impl Life {
         counts.insert(JOINED, self.universe.joined.get());
         counts.insert(SEALED, self.universe.sealed.get());
         counts.insert(SEALED_HITS, self.universe.sealed_hits.get());
+        counts.insert(FILTER_HITS, self.universe.filter_hits.get());
         Outcome {
             counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),

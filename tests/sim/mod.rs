@@ -25,9 +25,9 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    COMMIT_FAULTS, EVICTED, FORGOTTEN, JOINED, Outcome, SEALED, SEALED_HITS, SlowSearch, TOPIC_SEEDS,
-    after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore,
-    load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_forgotten_slowly, run,
-    search_slowly, tear_the_first_transaction,
+    COMMIT_FAULTS, EVICTED, FILTER_HITS, FORGOTTEN, JOINED, Outcome, SEALED, SEALED_HITS, SlowSearch,
+    TOPIC_SEEDS, after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link,
+    forget_before_a_restore, load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly,
+    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
 };
 pub use universe::{Sabotage, Setting};

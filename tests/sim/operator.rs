@@ -39,6 +39,13 @@ pub fn rule(number: u8) -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], hasher)
 }
 
+/// The offset of the last record of a partition with this id that was forwarded.
+fn forwarded(cluster: &Cluster, partition: usize, name: &str) -> Option<Offset> {
+    let clean = cluster.clean.iter().flat_map(TxLog::ever_committed);
+    let records = clean.filter(|(_, it)| it.name() == name && it.at.partition as usize == partition);
+    records.map(|(_, record)| record.at.offset).max()
+}
+
 impl ForgetRequests {
     /// In one of ten steps, requests every running worker to forget an id.
     pub fn send(&mut self, cluster: &mut Cluster, workers: &[Option<Sender<Request>>]) {
@@ -81,8 +88,11 @@ impl ForgetRequests {
         let forgotten = &mut self.forgotten;
         for (partition, name, answers) in &self.waiting {
             for answer in answers.try_iter().flatten() {
-                let places = answer.places.iter().filter(|place| place.partition as usize == *partition);
-                if let Some(owner) = places.filter_map(|place| place.offset).max() {
+                let places = || answer.places.iter().filter(|it| it.partition as usize == *partition);
+                let in_filter = places().any(|place| place.offset.is_none());
+                // A filter does not have the owner: the last record with the id that was forwarded.
+                let last = || forwarded(cluster, *partition, name).filter(|_| in_filter);
+                if let Some(owner) = places().filter_map(|place| place.offset).max().or_else(last) {
                     let from = cluster.raw[*partition].end();
                     tracing::debug!(partition, name, owner, from, "forgotten");
                     forgotten.push(Forgotten { partition: *partition, name: name.clone(), owner, from });

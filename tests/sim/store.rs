@@ -1,10 +1,13 @@
 //! The local store. It survives its process unless a fault removes it.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId};
-use dedupd::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock};
+use dedupd::dedupe::{Block, BlockView, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use dedupd::ports::{
+    FilterJob, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+};
 use dedupd::store::LeasedStore;
 
 use crate::memory_store::{MemoryStore, SliceDefect};
@@ -26,6 +29,8 @@ impl SimStore {
             Sabotage::SliceCutShort => SliceDefect::CutShort,
             Sabotage::SliceKeepsForgotten => SliceDefect::KeepsForgotten,
             Sabotage::SliceKeepsRemoved => SliceDefect::KeepsRemoved,
+            Sabotage::FilterMisses => SliceDefect::FilterMisses,
+            Sabotage::FilterKeepsForgotten => SliceDefect::FilterKeepsForgotten,
             _ => SliceDefect::None,
         };
         inner.store().set_slices(universe.is_topic_wide, defect);
@@ -153,9 +158,10 @@ impl Store for SimStore {
         })
     }
 
-    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
-        let owners = if self.universe.sabotage == Sabotage::ForgetIgnored { &[] } else { owners };
-        self.write(|store| store.forget(window, owners, head))
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        let is_ignored = self.universe.sabotage == Sabotage::ForgetIgnored;
+        let forgotten = if is_ignored { ToForget::default() } else { forgotten };
+        self.write(|store| store.forget(window, forgotten, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
@@ -173,6 +179,10 @@ impl Store for SimStore {
     fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
         tracing::trace!(worker = self.worker, ?job, "begin to seal");
         self.inner.begin_seal(job)
+    }
+
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        self.inner.begin_filter(job)
     }
 
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
@@ -201,14 +211,14 @@ impl Store for SimStore {
         self.inner.sealed(window)
     }
 
-    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        let owners = self.inner.sealed_owners(window, key)?;
-        if !owners.is_empty() {
-            self.universe.sealed_hits.set(self.universe.sealed_hits.get() + 1);
-        }
+    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+        let places = self.inner.sealed_places(window, key)?;
+        let count = |hits: &Cell<u64>, is_hit: bool| hits.set(hits.get() + u64::from(is_hit));
+        count(&self.universe.sealed_hits, !places.owners.is_empty());
+        count(&self.universe.filter_hits, !places.filters.is_empty());
         let is_missed =
             self.universe.sabotage == Sabotage::SliceMisses && key.identity.0[0].is_multiple_of(4);
-        Ok(if is_missed { Vec::new() } else { owners })
+        Ok(if is_missed { SealedPlaces::default() } else { places })
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {

@@ -75,6 +75,10 @@ pub enum Sabotage {
     SliceKeepsForgotten,
     /// Owners beyond the committed offset stay in slices.
     SliceKeepsRemoved,
+    /// Filters without owners do not contain all of their ids.
+    FilterMisses,
+    /// Forgotten ids stay in filters without owners.
+    FilterKeepsForgotten,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }
@@ -122,6 +126,8 @@ pub struct Universe {
     pub sealed: Cell<u64>,
     /// Number of look-ups that found a sealed owner.
     pub sealed_hits: Cell<u64>,
+    /// Number of look-ups that found an id in a filter without owners.
+    pub filter_hits: Cell<u64>,
     /// Simulated time to read one stored block.
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
@@ -153,6 +159,7 @@ impl Universe {
             joined: Cell::new(0),
             sealed: Cell::new(0),
             sealed_hits: Cell::new(0),
+            filter_hits: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
             load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
             progress: Progress::default(),

@@ -145,8 +145,9 @@ fn a_damaged_directory_is_reported_and_not_changed() {
         ("fsync", |database| fs::write(database.join("CONDEMNED"), "fsync failed").unwrap()),
         ("", |database| {
             let mut bytes = fs::read(database.join("db")).unwrap();
-            let middle = bytes.len() / 4..bytes.len() / 2;
-            bytes[middle].iter_mut().for_each(|byte| *byte ^= 0x55);
+            // Most of the file is unused.
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+            bytes[used / 8..used / 2].iter_mut().for_each(|byte| *byte ^= 0x55);
             fs::write(database.join("db"), bytes).unwrap();
         }),
         ("", |database| fs::write(database.join("conf"), "size: nonsense").unwrap()),

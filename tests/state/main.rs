@@ -9,7 +9,7 @@
 
 mod commands;
 mod damage;
-mod filter;
+mod filters;
 mod finding;
 #[path = "../ledger/mod.rs"]
 mod ledger;
@@ -104,9 +104,8 @@ fn filled() -> tempfile::TempDir {
 
 fn filled_with(hasher: Hasher) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let slice_ms = limits().bloom.unwrap().slice_ms();
-    let mut store = opened(dir.path(), hasher.kind())
-        .joining(dedupd::store::Joining::new((Duration::from_secs(36), Some(slice_ms)), []));
+    let mut store =
+        opened(dir.path(), hasher.kind()).joining(dedupd::store::Joining::new(Duration::from_secs(36), []));
     for (partition, seconds) in FILLED {
         fill(&mut store, partition, seconds, hasher);
     }

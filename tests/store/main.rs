@@ -26,7 +26,7 @@ use std::{collections::BTreeMap, fs};
 
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, WindowId};
-use dedupd::ports::{Head, Store};
+use dedupd::ports::{Head, Store, ToForget};
 use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
 use memory_store::MemoryStore;
 use proptest::prelude::*;
@@ -235,7 +235,8 @@ impl Pair {
                 let forgets = Head { forgets: writing, ..head(end) };
                 self.both(
                     |store| {
-                        store.forget(partition.into(), &owners, forgets).unwrap();
+                        let forgotten = ToForget { owners: &owners, ..ToForget::default() };
+                        store.forget(partition.into(), forgotten, forgets).unwrap();
                         Vec::new()
                     },
                     0,

@@ -17,7 +17,7 @@ fn of_single_identities(
     mut visit: impl FnMut(&mut SledStore, u64),
 ) -> (tempfile::TempDir, SledStore) {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = opened(dir.path()).store.joining(Joining::new((span, None), []));
+    let mut store = opened(dir.path()).store.joining(Joining::new(span, []));
     for first in (0..ids).step_by(at_once) {
         let blocks = blocks(0, (first, &vec![1; at_once]), 1, 1);
         let next = blocks.last().unwrap().next;

@@ -70,7 +70,7 @@ impl Soak {
     pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, WindowUsage)) {
         // Like the service: small blocks are merged within a hundredth of the window.
         let mut store = opened(dir, self.partitions)
-            .joining(dedupd::store::Joining::new((Duration::from_millis(self.window / 100), None), []));
+            .joining(dedupd::store::Joining::new(Duration::from_millis(self.window / 100), []));
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut next = vec![0u64; self.partitions as usize];
         let (mut written, mut next_measurement) = (0, MEASURE_INTERVAL);

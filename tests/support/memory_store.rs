@@ -5,16 +5,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dedupd::dedupe::{
-    Block, BlockError, BlockView, Coordinates, Identity, IndexKey, Offset, SlicePartition, WindowId,
+use dedupd::dedupe::{Block, BlockError, BlockView, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use dedupd::ports::{
+    FilterJob, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
-use dedupd::ports::{Head, SealJob, Sealing, Store, StoreError, VisitBlock};
 
 #[path = "memory_slices.rs"]
 mod memory_slices;
 
 pub use memory_slices::SliceDefect;
-use memory_slices::{MemoryTask, Slices, change, cut};
+use memory_slices::{MemoryTask, Slices, change, cut, expire_blocks, forget_in_filters};
 
 /// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
 /// clone that was kept while the old worker was dropped.
@@ -244,7 +244,7 @@ impl Store for MemoryStore {
         let keeps_removed = self.has(SliceDefect::KeepsRemoved);
         self.write(*window, *first, |partitions, slices| {
             if !keeps_removed {
-                cut(slices, *window, *first);
+                cut(slices, *window, *first)?;
             }
             let stored = partitions.entry(*window).or_default();
             if stored.end()? > *first {
@@ -285,20 +285,25 @@ impl Store for MemoryStore {
         let keeps_removed = self.has(SliceDefect::KeepsRemoved);
         self.write(window, from, |partitions, slices| {
             if !keeps_removed {
-                cut(slices, window, from);
+                cut(slices, window, from)?;
             }
             partitions.get_mut(&window).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
         })
     }
 
-    fn forget(&mut self, window: WindowId, owners: &[Offset], head: Head) -> Result<(), StoreError> {
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        let owners = forgotten.owners;
         if let Some(first) = owners.iter().min() {
             self.removed(window, *first);
         }
         let keeps_forgotten = self.has(SliceDefect::KeepsForgotten);
+        let keeps_in_filters = self.has(SliceDefect::FilterKeepsForgotten);
         self.write(window, 0, |partitions, slices| {
             let is_forgotten = |offset| owners.contains(&offset) && !keeps_forgotten;
             change(slices, |slice| slice.without(window, Offset::MAX, is_forgotten));
+            if !keeps_in_filters {
+                forget_in_filters(slices, window, forgotten);
+            }
             let stored = partitions.entry(window).or_default();
             for owner in owners {
                 let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
@@ -330,7 +335,7 @@ impl Store for MemoryStore {
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
         self.removed(window, 0);
         self.write(window, 0, |partitions, slices| {
-            cut(slices, window, 0);
+            cut(slices, window, 0)?;
             partitions.remove(&window);
             Ok(())
         })
@@ -342,6 +347,10 @@ impl Store for MemoryStore {
 
     fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
         self.begin_task(job)
+    }
+
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        Ok(self.begin_filter_task(job))
     }
 
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
@@ -361,8 +370,8 @@ impl Store for MemoryStore {
         self.sealed_ranges(window)
     }
 
-    fn sealed_owners(&self, window: WindowId, key: &IndexKey) -> Result<Vec<Coordinates>, StoreError> {
-        Ok(self.owners_in_slices(window, key))
+    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+        Ok(self.places_in_slices(window, key))
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
@@ -375,17 +384,6 @@ impl Store for MemoryStore {
         self.lock().unsynced.clear();
         Ok(())
     }
-}
-
-fn expire_blocks(partitions: &mut Partitions, window: WindowId, first: Offset) -> Result<(), StoreError> {
-    let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
-    while let Some(oldest) = stored.blocks.first_entry() {
-        if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
-            break;
-        }
-        oldest.remove();
-    }
-    Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]

@@ -94,11 +94,11 @@ pub(super) const FLAG: Parsed<bool> = Parsed {
     toml: bool::to_string,
 };
 
-/// A probability above 0 and at most 0.5.
+/// A probability from 1e-10 to 0.5.
 pub(super) const RATE: Parsed<f64> = Parsed {
-    remedy: "give a number above 0 and at most 0.5, as in 1e-9",
+    remedy: "give a number from 1e-10 to 0.5, as in 1e-9",
     parse: |text| {
-        let rate = text.trim().parse().ok().filter(|rate| *rate > 0.0 && *rate <= 0.5);
+        let rate = text.trim().parse().ok().filter(|rate| (1e-10..=0.5).contains(rate));
         rate.ok_or_else(|| "is out of range".to_owned())
     },
     toml: |rate| format!("{rate:?}"),

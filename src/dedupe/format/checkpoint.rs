@@ -1,7 +1,7 @@
 //! The metadata of a committed offset: text that any Kafka tool can display.
 
-use super::window_checkpoint::{WindowCheckpoint, parse_dropped, render_windows};
-use super::{Epoch, FilterLayout};
+use super::Epoch;
+use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
@@ -23,7 +23,7 @@ pub struct Checkpoint {
     pub tail: Option<Tail>,
     /// Number of the partition's last forget record: how many times ids were forgotten.
     pub forgets: u64,
-    /// What limits dropped from each window and how its filters are laid out, before the owners of this commit.
+    /// What is missing in each window, before the owners of this commit.
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
     pub horizon_ms: Option<i64>,
@@ -70,9 +70,8 @@ impl Checkpoint {
         self.render_within(Self::MOST_BYTES)
     }
 
-    /// The text form in at most `most` bytes. Details of the windows are left out where they do not fit: first the layouts of
-    /// filters (restored filters then hold the same ids in other sizes), then what limits dropped from windows. The
-    /// other fields, below 448 bytes plus the writer's name, are always included.
+    /// The text form in at most `most` bytes. Details of windows are left out where they do not fit. The other fields,
+    /// below 448 bytes plus the writer's name, are always included.
     #[must_use]
     pub fn render_within(&self, most: usize) -> String {
         let core = self.render_with("");
@@ -120,14 +119,13 @@ impl Checkpoint {
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
-                    let dropped = parse_dropped(value)?;
-                    checkpoint.update_window(kind, |it| it.dropped = dropped);
+                    let ms = value.parse().ok()?;
+                    checkpoint.update_window(kind, |it| it.dropped_ms = Some(ms));
                 }
                 ("c", value) => {
                     let ms = value.parse().ok()?;
                     checkpoint.update_window(kind, |it| it.incomplete_ms = Some(ms));
                 }
-                ("w", value) => checkpoint.update_window(kind, |it| it.layout = FilterLayout::parse(value)),
                 ("p", value) => checkpoint.first_raw_partitions = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),

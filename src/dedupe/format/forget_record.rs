@@ -37,6 +37,12 @@ impl ForgetRecord {
         self.owners.iter().map(|(owner, _)| *owner).collect()
     }
 
+    /// The forgotten identities, in stored order.
+    #[must_use]
+    pub fn identities(&self) -> Vec<Identity> {
+        self.owners.iter().map(|(_, identity)| *identity).collect()
+    }
+
     /// Whether these bytes are a forget record rather than a block.
     #[must_use]
     pub fn is_here(bytes: &[u8]) -> bool {

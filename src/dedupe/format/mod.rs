@@ -3,7 +3,6 @@
 mod block;
 mod checkpoint;
 mod epoch;
-mod filter_layout;
 mod forget_record;
 mod slice;
 mod state_key;
@@ -13,11 +12,10 @@ mod window_checkpoint;
 pub use block::{Block, BlockError, BlockView};
 pub use checkpoint::{Checkpoint, Tail};
 pub use epoch::Epoch;
-pub use filter_layout::{FilterLayout, GridLayout};
 pub use forget_record::ForgetRecord;
 pub use slice::{
     OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
 };
 pub use state_key::StateKey;
 pub use version::later_version;
-pub use window_checkpoint::{Dropped, WindowCheckpoint};
+pub use window_checkpoint::WindowCheckpoint;

@@ -7,15 +7,15 @@ use crate::dedupe::coordinates::Offset;
 use crate::dedupe::format::Block;
 use crate::dedupe::identity::{HashKind, WindowId};
 
-/// A block made by [`Window::blocks`] spans at most the exact part divided by this number.
-pub(super) const BLOCKS_PER_WINDOW: i64 = 32;
+/// A block made by [`Window::blocks`] spans at most the exact part of the window divided by this number.
+const BLOCKS_PER_WINDOW: i64 = 32;
 
 impl Window {
     /// The open transaction's owners as blocks that together cover `covered`, in ascending offset order. Each has at
     /// most `most` identities and spans at most 1/32 of the exact part, unless it has a single owner.
     #[must_use]
     pub fn blocks(
-        &mut self,
+        &self,
         hash: HashKind,
         window: WindowId,
         covered: Range<Offset>,
@@ -33,19 +33,16 @@ impl Window {
             entries: Vec::new(),
         };
         let mut blocks = Vec::new();
-        self.cuts.clear();
         let mut open = empty(covered.start, opened);
-        for (seen, (owner, arrived)) in self.pending.iter().zip(&self.arrived_ms).enumerate() {
+        for (owner, arrived) in self.pending.iter().zip(&self.arrived_ms) {
             let full = open.entries.len() >= most.max(1) || arrived - open.time_first_ms > longest;
             if full && owner.0 > open.first {
                 open.next = owner.0;
-                self.cuts.push((seen, open.time_first_ms));
                 blocks.push(std::mem::replace(&mut open, empty(owner.0, *arrived)));
             }
             open.time_last_ms = *arrived;
             open.entries.push(*owner);
         }
-        self.cuts.push((self.pending.len(), open.time_first_ms));
         let now = self.time.ms();
         match open.entries.last() {
             // The last records have no new identity but advanced stream time. They get their own block, so that the span

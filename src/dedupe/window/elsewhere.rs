@@ -11,21 +11,13 @@ use super::{Owners, Window};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
 
-/// What the window of another partition knows about an identity.
+/// The owner of an identity in the window of another partition; its 16 bytes were compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyOf {
-    /// The record at this offset has the identity; its 16 bytes were compared.
-    Owner {
-        /// Its offset in that partition.
-        offset: Offset,
-        /// Latest stream time at which it can have arrived, epoch milliseconds; 0 while unknown.
-        arrived_ms: i64,
-    },
-    /// A filter beyond the exact part contains the identity.
-    Filter {
-        /// Start of the slice of that filter, stream time in epoch milliseconds.
-        since_ms: i64,
-    },
+pub struct CopyOf {
+    /// Its offset in that partition.
+    pub offset: Offset,
+    /// Latest stream time at which it can have arrived, epoch milliseconds; 0 while unknown.
+    pub arrived_ms: i64,
 }
 
 impl Window {
@@ -38,19 +30,8 @@ impl Window {
         owners: &O,
     ) -> Result<Option<CopyOf>, O::Error> {
         let (oldest, latest) = self.around(at_ms);
-        let oldest_pending =
-            self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(at_ms).min(oldest));
-        let found = self.owner_of(key, owners, |is_pending, (first, last)| {
-            first <= latest && last >= if is_pending { oldest_pending } else { oldest }
-        })?;
-        if let Some((offset, arrived_ms)) = found {
-            return Ok(Some(CopyOf::Owner { offset, arrived_ms }));
-        }
-        let since_ms = self.filters.as_ref().and_then(|filters| {
-            let now_ms = if at_ms > 0 { at_ms } else { self.time.ms() };
-            filters.probably(key, now_ms, self.exact_from_ms(now_ms.saturating_sub(self.exact_ms)))
-        });
-        Ok(since_ms.map(|since_ms| CopyOf::Filter { since_ms }))
+        let found = self.owner_of(key, owners, |(first, last)| first <= latest && last >= oldest)?;
+        Ok(found.map(|(offset, arrived_ms)| CopyOf { offset, arrived_ms }))
     }
 
     /// The owner of an identity at or beyond the committed offset, found in local state.

@@ -8,11 +8,11 @@ use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
 
 impl Window {
-    /// The committed owners of an identity in the exact part, without expired ones, each with the latest stream time at
+    /// The committed owners of an identity in the index, without expired ones, each with the latest stream time at
     /// which it can have arrived.
     pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
         // In topic scope a record of a slower partition may still find an owner that is too old for this one.
-        let oldest = self.time.ms().min(self.horizon_ms).saturating_sub(self.exact_ms);
+        let oldest = self.time.ms().min(self.horizon_ms).saturating_sub(self.length_ms);
         let mut found = Vec::new();
         let visited = self.index.candidates(key, |owner| {
             let arrived = self.marks.time_of(owner);
@@ -36,19 +36,6 @@ impl Window {
         pending.unwrap_or_else(|| self.marks.time_of(owner))
     }
 
-    /// Start of the slice whose filter contains the identity, of all slices that still count, including the time of the
-    /// exact part; `None` when no filter contains it, or the window has no filters.
-    #[must_use]
-    pub fn slice_of(&self, key: &IndexKey) -> Option<i64> {
-        self.filters.as_ref()?.probably(key, self.time.ms(), i64::MAX)
-    }
-
-    /// Start of the slice of an arrival at this stream time, epoch milliseconds; `None` without filters.
-    #[must_use]
-    pub fn slice_begin(&self, time_ms: i64) -> Option<i64> {
-        Some(self.filters.as_ref()?.limits().slice_at(time_ms).start)
-    }
-
     /// As [`Window::owners`], for an owner that the store found in its slices: the latest stream time at which it can have arrived, if it
     /// still counts for a record of any partition.
     #[must_use]
@@ -56,16 +43,12 @@ impl Window {
         self.sealed_copy(self.time.ms().min(self.horizon_ms), owner)
     }
 
-    /// Forgets a committed owner of an identity. Bits of filters cannot be removed; filter hits for this identity
-    /// are ignored until it is admitted again, or until the filters are rebuilt from blocks that no longer contain it.
+    /// Forgets a committed owner of an identity.
     pub fn forget(&mut self, owner: Offset, identity: Identity) {
         let is_sealed = (self.first_live..self.index.first_live()).contains(&owner);
         if is_sealed || owner >= self.index.first_live() && self.index.remove(&IndexKey::at(identity), owner)
         {
             self.marks.forget(owner);
-        }
-        if let Some(filters) = self.filters.as_mut() {
-            filters.forget(identity);
         }
     }
 }

@@ -78,8 +78,9 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub fn new(exact_ms: i64) -> Self {
-        let longest_ms = exact_ms / MARKS_PER_WINDOW.cast_signed();
+    /// For a window of this length.
+    pub fn new(length_ms: i64) -> Self {
+        let longest_ms = length_ms / MARKS_PER_WINDOW.cast_signed();
         Self {
             queue: VecDeque::new(),
             count: 0,

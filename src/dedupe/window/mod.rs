@@ -13,7 +13,7 @@
 //! - Old owners can be in sealed slices instead of the index ([`Window::seal`]). Those are a prefix of the owners that count.
 //! - Stream time advances with each record, and an abort resets it to the last commit.
 //!
-//! Length: an identity is held from its arrival, in stream time, for at least `limits.exact` and at most 1/256
+//! Length: an identity is held from its arrival, in stream time, for at least the length of the window and at most 1/256
 //! more, because the arrival times of owners are kept in a few hundred marks. An owner restored from a block may
 //! stay longer by the span of that block, which [`Window::blocks`] keeps below 1/32 of the window. When more than
 //! `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
@@ -31,9 +31,7 @@ use crate::dedupe::identity::Identity;
 
 mod arrival;
 mod blocks;
-pub mod bloom;
 mod elsewhere;
-mod filters;
 mod forget;
 mod growth;
 pub mod index;
@@ -54,12 +52,12 @@ mod windows;
 
 pub(crate) use arrival::{Anchor, resume};
 pub use elsewhere::CopyOf;
-use filters::Filters;
 pub use growth::IndexBytes;
 pub use index::{IndexKey, OwnerIndex};
 pub use limits::WindowBounds;
 use marks::Marks;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
+use sealed::FilterBits;
 use stream_time::StreamTime;
 pub use stream_time::TimeSource;
 pub use topic_filter::{PartitionGroups, TopicFilter};
@@ -70,17 +68,34 @@ pub(crate) use windows::Windows;
 /// that their cache lines are still cached.
 pub const CHUNK: usize = 256;
 
+/// Older identities, which are in filters only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BloomPart {
+    /// For how long identities are held in all, in stream time.
+    pub length: Duration,
+    /// Bits of the filters.
+    pub bits: FilterBits,
+}
+
 /// Limits of a window. The one that is reached first applies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowLimits {
-    /// Age of identities in the exact part, in stream time.
+    /// For how long identities are held at least with their owners, in stream time.
     pub exact: Duration,
-    /// Number of identities of this partition.
+    /// Number of identities of this partition, those in filters included.
     pub max_ids: u64,
     /// What advances stream time.
     pub time: TimeSource,
-    /// The filters beyond the exact part, if there are any.
-    pub bloom: Option<bloom::BloomLimits>,
+    /// The part in filters, if the window is longer than its exact part.
+    pub bloom: Option<BloomPart>,
+}
+
+impl WindowLimits {
+    /// For how long identities are held in all, in stream time.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        self.bloom.map_or(self.exact, |bloom| bloom.length.max(self.exact))
+    }
 }
 
 /// Stores the identities of committed owners, byte for byte.
@@ -96,10 +111,11 @@ pub trait Owners {
     }
 }
 
-/// The ids of one kind in one partition: an exact index of the newest, and Bloom filters of older ones.
+/// The ids of one kind in one partition.
 #[derive(Debug)]
 pub struct Window {
     exact_ms: i64,
+    length_ms: i64,
     bounds: WindowBounds,
     evicted: u64,
     time: StreamTime,
@@ -109,10 +125,6 @@ pub struct Window {
     /// Stream time at the arrival of each pending owner.
     arrived_ms: Vec<i64>,
     claims: HashMap<Identity, Offset>,
-    filters: Option<Filters>,
-    /// How [`Window::blocks`] divided the pending owners: for each block, the number of pending owners before its end,
-    /// and its first stream time.
-    cuts: Vec<(usize, i64)>,
     next: Offset,
     /// Owners below it have been dropped. Those between it and the first owner in the index are in sealed slices.
     first_live: Offset,
@@ -124,23 +136,19 @@ impl Window {
     /// Creates a window that contains no identity and whose stream time is unknown.
     #[must_use]
     pub fn new(limits: WindowLimits) -> Self {
-        let exact_ms = i64::try_from(limits.exact.as_millis()).unwrap_or(i64::MAX);
+        let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
+        let (exact_ms, length_ms) = (ms(limits.exact), ms(limits.length()));
         Self {
             exact_ms,
-            bounds: WindowBounds {
-                max_ids: limits.max_ids,
-                filter_bytes: limits.bloom.map_or(u64::MAX, |bloom| bloom.max_bytes),
-                ..WindowBounds::NONE
-            },
+            length_ms,
+            bounds: WindowBounds { max_ids: limits.max_ids, ..WindowBounds::NONE },
             evicted: 0,
             time: StreamTime::new(limits.time),
             index: OwnerIndex::default(),
-            marks: Marks::new(exact_ms),
+            marks: Marks::new(length_ms),
             pending: Vec::new(),
             arrived_ms: Vec::new(),
             claims: HashMap::new(),
-            filters: limits.bloom.map(Filters::new),
-            cuts: Vec::new(),
             next: 0,
             first_live: 0,
             horizon_ms: i64::MAX,
@@ -165,28 +173,19 @@ impl Window {
     #[inline]
     pub fn prefetch(&self, key: &IndexKey) {
         self.index.prefetch(key);
-        if let Some(filters) = &self.filters {
-            filters.prefetch(key);
-        }
     }
 
     /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
     pub fn verdict<O: Owners>(&self, at: Offset, key: &IndexKey, owners: &O) -> Result<Verdict, O::Error> {
-        let oldest = self.time.ms().saturating_sub(self.exact_ms);
-        let oldest_pending =
-            self.filters.as_ref().map_or(oldest, |filters| filters.oldest_ms(self.time.ms()));
-        let found = self.owner_of(key, owners, |is_pending, (_, arrived)| {
-            // A pending owner is not in the filters before the commit, so the longer limit on age applies to it.
-            arrived >= if is_pending { oldest_pending } else { oldest }
-        })?;
+        let oldest = self.oldest_ms();
+        let found = self.owner_of(key, owners, |(_, arrived)| arrived >= oldest)?;
         let known = found.map(|(owner, _)| owner);
-        let verdict = verdict::decide(at, known, self.claims.get(&key.identity).copied());
-        Ok(match (verdict, &self.filters) {
-            (Verdict::New, Some(filters)) => filters
-                .probably(key, self.time.ms(), self.exact_from_ms(oldest))
-                .map_or(Verdict::New, |since_ms| Verdict::Probable { since_ms }),
-            (verdict, _) => verdict,
-        })
+        Ok(verdict::decide(at, known, self.claims.get(&key.identity).copied()))
+    }
+
+    /// Stream time, epoch milliseconds, before which owners do not count for the next record.
+    fn oldest_ms(&self) -> i64 {
+        self.time.ms().saturating_sub(self.length_ms)
     }
 
     /// The verdict on the record at `at` when this window has no owner of its identity.
@@ -196,20 +195,20 @@ impl Window {
     }
 
     /// The newest owner of an identity, committed or pending, with the latest stream time at which it can have arrived; 0 while
-    /// unknown. Where the time is known, `counts` decides by whether the owner is pending, and by the earliest and latest time.
+    /// unknown. Where the time is known, `counts` decides by the earliest and latest time.
     #[inline]
     fn owner_of<O: Owners>(
         &self,
         key: &IndexKey,
         owners: &O,
-        counts: impl Fn(bool, (i64, i64)) -> bool,
+        counts: impl Fn((i64, i64)) -> bool,
     ) -> Result<Option<(Offset, i64)>, O::Error> {
         let found = self.index.candidates(key, |owner| {
             let pending = self
                 .pending_index(owner)
                 .and_then(|place| Some((self.pending.get(place)?.1, *self.arrived_ms.get(place)?)));
             let times = pending.map_or_else(|| self.marks.times_of(owner), |(_, arrived)| (arrived, arrived));
-            if times.1 > 0 && !counts(pending.is_some(), times) {
+            if times.1 > 0 && !counts(times) {
                 return ControlFlow::Continue(());
             }
             let is_same = pending.map(|(identity, _)| identity == key.identity);
@@ -247,13 +246,12 @@ impl Window {
     /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block must stay stored.
     ///
     /// Blocks of owners that are dropped now stay stored until the next commit, because only its checkpoint records
-    /// that they are missing ([`Window::dropped`]). Without them, a restart before that would report a complete window.
+    /// that they are missing ([`Window::dropped_ms`]). Without them, a restart before that would report a complete window.
     pub fn commit(&mut self, next: Offset) -> Offset {
         debug_assert!(next >= self.next, "the committed offset must not decrease");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
         let most = self.max_owners_per_mark();
-        let first_needed = self.first_needed();
-        self.commit_to_filters();
+        let first_needed = self.first_live;
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.add(owner, (arrived, arrived), most);
         }
@@ -273,7 +271,6 @@ impl Window {
             debug_assert!(removed, "a pending owner is not in the index");
         }
         self.arrived_ms.clear();
-        self.cuts.clear();
         self.time.undo();
     }
 
@@ -318,22 +315,19 @@ impl Window {
         self.time.committed_ms()
     }
 
-    /// Configured length of the exact part.
+    /// For how long identities are held at least with their owners, as configured.
     #[must_use]
     pub fn exact(&self) -> Duration {
         Duration::from_millis(self.exact_ms.unsigned_abs())
     }
 
-    /// Configured length of the window, exact part and filters together.
+    /// Configured length of the window.
     #[must_use]
     pub fn configured(&self) -> Duration {
-        let exact = self.exact();
-        // The limit of the filters includes the span of a block.
-        let bloom = self.filters.as_ref().map(|filters| filters.limits().bloom.saturating_sub(exact / 32));
-        bloom.map_or(exact, |bloom| bloom.max(exact))
+        Duration::from_millis(self.length_ms.unsigned_abs())
     }
 
-    /// Number of identities in the exact part, including pending and sealed ones.
+    /// Number of identities, including pending and sealed ones, with and without owners.
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.index.live() + self.marks.sealed()

@@ -53,7 +53,6 @@ impl Window {
             }
         })?;
         self.commit_evicted();
-        self.refill(view, below)?;
         self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
         self.next = header.next.min(below);
         self.expire();
@@ -67,9 +66,6 @@ impl Window {
         let removed = self.index.remove_from(from);
         self.marks.truncate(from, removed);
         self.first_live = self.first_live.min(from);
-        if let Some(filters) = self.filters.as_mut() {
-            filters.truncate(from);
-        }
         self.next = self.next.min(from);
         removed
     }

@@ -4,6 +4,7 @@
 //! arrival times of all owners, sealed or not, and drops them by the same rules. Invariants:
 //! - Only committed owners are sealed, as a prefix of those that count, and whole marks of them.
 //! - A sealed owner is not in the index. It is in a slice of the store before it leaves the index.
+//! - The oldest slices of the store can be filters without owners. For a window that makes no difference.
 
 use super::Window;
 use crate::dedupe::coordinates::{Offset, PartitionId};
@@ -28,10 +29,10 @@ impl Window {
         self.marks.indexed().map(|(_, mark)| mark)
     }
 
-    /// Whether owners can be sealed. An evicting window and one with filters need the blocks.
+    /// Whether owners can be sealed. An evicting window needs the blocks.
     #[must_use]
     pub fn can_seal(&self) -> bool {
-        self.slots().is_none() && self.filters.is_none()
+        self.slots().is_none()
     }
 
     /// The oldest owners in the index that arrived up to this stream time, epoch milliseconds, and are below the offset `below`; `None`
@@ -57,6 +58,12 @@ impl Window {
         }
     }
 
+    /// The stream time, epoch milliseconds, before which the owners of this window may be in filters only.
+    #[must_use]
+    pub fn exact_from_ms(&self) -> i64 {
+        self.time.committed_ms().min(self.horizon_ms).saturating_sub(self.exact_ms)
+    }
+
     /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
     pub fn load_sealed(&mut self, range: &SlicePartition) {
         debug_assert_eq!(self.index.live(), 0, "a slice is loaded after blocks");
@@ -69,14 +76,21 @@ impl Window {
     /// stream time; 0 while unknown.
     #[must_use]
     pub fn sealed_owner(&self, owner: Offset) -> Option<i64> {
-        let oldest = self.time.ms().saturating_sub(self.exact_ms);
-        self.sealed_within(owner, (oldest, i64::MAX))
+        self.sealed_within(owner, (self.oldest_ms(), i64::MAX))
     }
 
     /// As [`Window::sealed_owner`], for a record of another partition at the stream time `at_ms` of that partition.
     #[must_use]
     pub fn sealed_copy(&self, at_ms: i64, owner: Offset) -> Option<i64> {
         self.sealed_within(owner, self.around(at_ms))
+    }
+
+    /// Whether an identity in the filter of a slice counts, whose owners arrived between these stream times, for a record at the stream
+    /// time `at_ms`; 0 while unknown.
+    #[must_use]
+    pub fn filter_counts(&self, at_ms: i64, (first_ms, last_ms): (i64, i64)) -> bool {
+        let (oldest, latest) = self.around(at_ms);
+        last_ms <= 0 || (last_ms >= oldest && first_ms <= latest)
     }
 
     fn sealed_within(&self, owner: Offset, (oldest, latest): (i64, i64)) -> Option<i64> {
@@ -90,7 +104,7 @@ impl Window {
         if at_ms <= 0 {
             return (i64::MIN, i64::MAX);
         }
-        (at_ms.saturating_sub(self.exact_ms), at_ms.saturating_add(self.configured_ms()))
+        (at_ms.saturating_sub(self.length_ms), at_ms.saturating_add(self.length_ms))
     }
 
     /// The stream time before which every owner is in a sealed slice, epoch milliseconds. Later records arrive at or after it.

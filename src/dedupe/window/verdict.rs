@@ -15,12 +15,6 @@ pub enum Verdict {
         /// Offset of the owner, in the same partition.
         owner: Offset,
     },
-    /// A filter of the window beyond the exact part contains the identity: seen before or, at the configured rate, a
-    /// false positive.
-    Probable {
-        /// Start of the slice of that filter, stream time in epoch milliseconds.
-        since_ms: i64,
-    },
 }
 
 /// The owner rule for the record at offset `at`. `known` is the identity's owner in the window (committed, or earlier in

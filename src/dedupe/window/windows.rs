@@ -4,7 +4,6 @@
 //! own owners, its own expiry and its own limits.
 
 use super::Window;
-use super::bloom::Bloom;
 use crate::dedupe::coordinates::{Offset, PartitionId};
 use crate::dedupe::format::{Block, BlockError, BlockView, WindowCheckpoint};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
@@ -75,20 +74,20 @@ impl Windows {
     /// of the unnamed kind, even without owners. So the last block represents the whole transaction.
     #[must_use]
     pub fn blocks(
-        &mut self,
+        &self,
         hash: HashKind,
         partition: PartitionId,
         covered: &std::ops::Range<Offset>,
         most: usize,
     ) -> Vec<Block> {
         let mut blocks = Vec::new();
-        for (kind, window) in self.iter_mut() {
+        for (kind, window) in self.iter() {
             if kind == KindId::UNNAMED || window.pending().is_empty() {
                 continue;
             }
             blocks.extend(window.blocks(hash, kind.window(partition), covered.clone(), most));
         }
-        if let Some(window) = self.get_mut(0) {
+        if let Some(window) = self.get(0) {
             blocks.extend(window.blocks(hash, partition.into(), covered.clone(), most));
         }
         blocks
@@ -153,27 +152,17 @@ impl Windows {
     pub fn checkpoints(&self) -> Vec<WindowCheckpoint> {
         let all = self.iter().map(|(kind, window)| WindowCheckpoint {
             kind,
-            dropped: window.dropped(),
-            layout: window.bloom().and_then(Bloom::layout),
+            dropped_ms: window.dropped_ms(),
             incomplete_ms: window.incomplete_before_ms(),
         });
         all.filter(|it| *it != WindowCheckpoint { kind: it.kind, ..WindowCheckpoint::default() }).collect()
-    }
-
-    /// Gives the filters of empty windows their previous layout, before the windows are restored.
-    pub fn follow(&mut self, checkpoints: &[WindowCheckpoint]) {
-        for (kind, window) in self.iter_mut() {
-            if let Some(layout) = of(kind, checkpoints).and_then(|it| it.layout.as_ref()) {
-                window.follow_filters(layout);
-            }
-        }
     }
 
     /// Takes over what was dropped or missing before a restart.
     pub fn inherit(&mut self, checkpoints: &[WindowCheckpoint]) {
         for (kind, window) in self.iter_mut() {
             let previous = of(kind, checkpoints);
-            window.inherit(previous.map(|it| it.dropped).unwrap_or_default());
+            window.inherit(previous.and_then(|it| it.dropped_ms));
             if let Some(ms) = previous.and_then(|it| it.incomplete_ms) {
                 window.note_incomplete_before(ms);
             }
@@ -197,16 +186,10 @@ impl Windows {
         self.iter_mut().for_each(|(_, window)| window.forget(owner, identity));
     }
 
-    /// Number of identities in the exact parts of all windows.
+    /// Number of identities in all windows.
     #[must_use]
     pub fn ids(&self) -> u64 {
         self.iter().map(|(_, window)| window.ids()).sum()
-    }
-
-    /// The probability that an unseen record gets the verdict `Probable`, in the window where it is highest.
-    #[must_use]
-    pub fn false_positive_rate(&self) -> f64 {
-        self.iter().map(|(_, window)| window.false_positive_rate()).fold(0.0, f64::max)
     }
 }
 

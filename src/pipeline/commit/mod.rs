@@ -32,7 +32,7 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
 use crate::ports::{
-    CommitPosition, Failure, GroupMember, Head, Remedy, Sink, Store, StoreError, WrittenEnds,
+    CommitPosition, Failure, GroupMember, Head, Remedy, Sink, Store, StoreError, ToForget, WrittenEnds,
 };
 
 /// Time limit of one blocking broker call.
@@ -267,7 +267,9 @@ pub(crate) fn commit_state(
     for (kind, first) in state.commit(state_end) {
         let window = kind.window(state.id);
         if let Some(forgotten) = &forgotten {
-            StoreError::unless_lease_lost(store.forget(window, &forgotten.offsets(), state.head()))?;
+            let (owners, identities) = (forgotten.offsets(), forgotten.identities());
+            let forgotten = ToForget { owners: &owners, identities: &identities, before: forgotten.at };
+            StoreError::unless_lease_lost(store.forget(window, forgotten, state.head()))?;
         }
         StoreError::unless_lease_lost(store.expire(window, first))?;
     }

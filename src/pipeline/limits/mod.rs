@@ -1,9 +1,8 @@
 //! How much state one worker may hold, and how the windows of its partitions share it: one window per partition and
 //! kind.
 //!
-//! Memory is shared equally from the start, because a table cannot shrink: the index and filters of a window together
-//! stay within its share. The filters get what the index leaves, so their oldest slices are dropped first; when the
-//! index alone would be too large, the exact part becomes shorter. The limit on disk space is enforced by feedback:
+//! Memory is shared equally from the start, because a table cannot shrink: the index and the slices of a window together
+//! stay within its share, and it holds as many ids as fit. The limit on disk space is enforced by feedback:
 //! when the size of the directory approaches it, the number of ids that may be stored is reduced in proportion.
 
 pub mod shortened;
@@ -12,10 +11,9 @@ use std::time::Duration;
 
 use crate::config::{Overflow, size_text};
 use crate::dedupe::{
-    BloomLimits, IndexBytes, OwnerIndex, SealedBytes, TopicFilter, Window, WindowBounds, WindowLimits,
+    FilterPart, IndexBytes, OwnerIndex, SealedBytes, TopicFilter, Window, WindowBounds, WindowLimits,
     slice_ids,
 };
-use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 
@@ -43,7 +41,7 @@ pub enum Limit {
 pub struct Limits {
     /// Number of workers, at least 1; they get equal shares.
     pub workers: u64,
-    /// Most identities in the exact part of all windows.
+    /// Most identities in all windows.
     pub max_ids: u64,
     /// What happens when that limit is reached.
     pub when_full: Overflow,
@@ -55,12 +53,14 @@ pub struct Limits {
     pub max_disk: Option<u64>,
     /// Fewest identities of a sealed slice; `None`: nothing is sealed.
     pub smallest_slice: Option<u64>,
+    /// The part of the windows that is in filters only.
+    pub filtered: FilterPart,
 }
 
 /// Limits of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Most identities in the exact part; with eviction, the number of slots.
+    /// Most identities; with eviction, the number of slots.
     pub ids: u64,
     /// The limit that determines `ids`.
     pub limit: Limit,
@@ -69,7 +69,7 @@ pub(crate) struct Share {
 }
 
 impl Limits {
-    /// Most identities in the exact part of one worker's windows.
+    /// Most identities of one worker's windows.
     fn ids_of_worker(&self) -> u64 {
         (self.max_ids / self.workers.max(1)).max(1)
     }
@@ -81,12 +81,10 @@ impl Limits {
     }
 
     /// Most bytes of the filter over all windows, and the limit that determines them.
-    pub(crate) fn topic_filter(&self, kinds: &Kinds) -> (u64, Limit) {
+    pub(crate) fn topic_filter(&self) -> (u64, Limit) {
         let by_memory = self.memory_of_topic_filter();
-        // Bloom filters hold ids that `window.max_ids` does not count.
-        let has_filters = kinds.iter().any(|kind| kind.window.is_some_and(|window| window.bloom.is_some()));
         let of_ids = TopicFilter::bytes_for(self.max_ids);
-        let by_ids = if has_filters { u64::MAX } else { of_ids.saturating_add(of_ids / 4) };
+        let by_ids = of_ids.saturating_add(of_ids / 4);
         if by_memory <= by_ids { (by_memory, Limit::Memory) } else { (by_ids, Limit::Ids) }
     }
 
@@ -112,7 +110,7 @@ impl Limits {
         // In topic scope they are sealed together, otherwise one after the other.
         let together = if self.is_topic_wide { windows.max(1) } else { 1 };
         let all = ids.saturating_mul(together);
-        let sealed = SealedBytes::of(all, together, smallest);
+        let sealed = SealedBytes::of((all, self.filtered), together, smallest);
         let (windows, of_filter) = if sealed.unsealed < all {
             (sealed.peak() / together, TopicFilter::bytes_for(sealed.unsealed))
         } else {
@@ -124,15 +122,14 @@ impl Limits {
     /// An empty window of a worker that has `windows` of them.
     pub(crate) fn window(&self, configured: WindowLimits, windows: u64) -> Window {
         let share = self.share(windows);
-        let bloom = configured.bloom.map(|bloom| BloomLimits { max_bytes: share.bytes, ..bloom });
         match self.when_full {
             // A single partition may use what the others leave free: the limit on the count is shared only later, in
             // `Enforced::apply`.
             Overflow::Shrink => {
                 let ids = if share.limit == Limit::Ids { self.ids_of_worker() } else { share.ids };
-                Window::new(WindowLimits { max_ids: ids, bloom, ..configured })
+                Window::new(WindowLimits { max_ids: ids, ..configured })
             }
-            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, bloom, ..configured }),
+            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, ..configured }),
         }
     }
 
@@ -208,15 +205,13 @@ impl Enforced {
         let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| (most / count.max(1)).max(1));
         for window in partitions.windows_mut() {
-            let index = window.index_bytes_ahead();
-            let filter_bytes = share.bytes.saturating_sub(index);
             // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the
             // memory of the tables, not set by the ids stored now: memory is freed only when the last owners of the
             // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
             let unsealed = most_unsealed(limits.smallest_slice, window, count);
-            window.set_bounds(WindowBounds { max_ids, max_stored, filter_bytes, unsealed });
+            window.set_bounds(WindowBounds { max_ids, max_stored, unsealed });
         }
     }
 
@@ -230,17 +225,16 @@ impl Enforced {
     /// Which limit makes this window shorter than configured, or has removed ids inside it.
     pub fn active_limit(&self, window: &Window, limits: &Limits) -> Option<Limit> {
         let share = self.share.map(|(_, share)| share)?;
-        let (configured, exact) = (window.configured().as_secs_f64(), window.exact().as_secs_f64());
+        let configured = window.configured().as_secs_f64();
         // Times are known with a resolution of one mark, 1/256 of the window.
         let shorter = |seconds: f64, of: f64| seconds < of * (1.0 - 1.0 / 128.0);
-        let exact_shorter = shorter(window.exact_seconds(), exact);
-        if window.is_short_by_note() && shorter(window.effective_seconds(), configured) {
-            return Some(Limit::Incomplete);
-        }
-        if exact_shorter || shorter(window.effective_seconds(), configured) {
+        if shorter(window.effective_seconds(), configured) {
+            if window.is_short_by_note() {
+                return Some(Limit::Incomplete);
+            }
             // After a restart the limit on disk space has not taken effect yet, but the window is still shortened by
             // it.
-            let other = if exact_shorter { share.limit } else { Limit::Memory };
+            let other = share.limit;
             let excluded =
                 other == Limit::Ids && !self.full || other == Limit::Memory && limits.max_memory.is_none();
             let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && excluded;
@@ -306,6 +300,7 @@ mod tests {
         is_topic_wide: false,
         max_disk: None,
         smallest_slice: None,
+        filtered: FilterPart::NONE,
     };
 
     #[test]

@@ -78,7 +78,7 @@ impl WindowLimiter {
             }
         }
         let by_filter = shortest_elsewhere(partitions, missing_ms);
-        let limit = options.limits.topic_filter(&options.kinds).1;
+        let limit = options.limits.topic_filter().1;
         let by_filter = by_filter
             .filter(|_| !worst.contains_key(&limit))
             .map(|(seconds, of)| (limit, of, elsewhere_text(seconds, of.2, options)));
@@ -126,7 +126,6 @@ impl<W: WorkerPorts> Context<W> {
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         if let Some(checkpoint) = checkpoint {
-            windows.follow(&checkpoint.windows);
             // Without a horizon the windows were written in partition scope, and have expired by their own clocks.
             if let Some(ms) = checkpoint.horizon_ms.filter(|_| self.topic.is_some()) {
                 windows.set_horizon(ms);
@@ -157,7 +156,7 @@ fn shortest_elsewhere(
 fn elsewhere_text(seconds: f64, window: &Window, options: &WorkerOptions) -> String {
     format!(
         "{}: copies in other partitions are found for {} instead of {}",
-        options.limits.topic_filter(&options.kinds).1.setting(&options.limits),
+        options.limits.topic_filter().1.setting(&options.limits),
         seconds_text(seconds),
         duration_text(window.configured())
     )
@@ -176,13 +175,6 @@ fn limit_text(limit: Limit, window: &Window, options: &WorkerOptions) -> String 
         );
     }
     let (exact, all) = (window.exact_seconds(), window.effective_seconds());
-    if all >= window.configured().as_secs_f64() {
-        return format!(
-            "{limit}: ids are stored exactly for {} instead of {}; filters cover the rest",
-            seconds_text(exact),
-            duration_text(window.exact())
-        );
-    }
     let part = if exact < all { format!(" ({} exactly)", seconds_text(exact)) } else { String::new() };
     format!("{limit}: ids are stored for {}{part} instead of {configured}", seconds_text(all))
 }
@@ -190,7 +182,8 @@ fn limit_text(limit: Limit, window: &Window, options: &WorkerOptions) -> String 
 /// The command that computes what the configured window requires, for this process at the observed rate.
 fn plan_command(options: &WorkerOptions, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
     let limits: &Limits = &options.limits;
-    let bloom = window.bloom().map(|_| format!(" --bloom {}", duration_text(window.configured())));
+    let has_filters = window.configured() > window.exact();
+    let bloom = has_filters.then(|| format!(" --bloom {}", duration_text(window.configured())));
     let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));

@@ -56,12 +56,21 @@ impl Default for LoadSlice {
     }
 }
 
+/// What the windows contain at the end of a load.
+#[derive(Debug, Clone, Copy)]
+struct LoadTarget {
+    /// The owners below this offset.
+    trusted: Offset,
+    stream_time_ms: i64,
+}
+
 /// Local state that is being read, slice by slice.
 #[derive(Debug)]
 pub struct Loading {
     /// How much was read.
     pub(crate) progress: ReadProgress,
-    pub(crate) task: Task,
+    target: LoadTarget,
+    pub(crate) next: Box<AfterLoading>,
     /// The state, with the windows that are being filled.
     pub state: Box<DedupeState>,
     /// The kinds whose blocks are still to be read; the last one is being read.
@@ -72,16 +81,6 @@ pub struct Loading {
     total: u64,
     /// In topic scope, the identities read in this slice, each with the latest stream time at which it can have arrived.
     read: Option<Vec<(Identity, i64)>>,
-}
-
-/// The purpose of reading the blocks.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// Fill empty windows with the owners below `trusted`.
-    Windows { trusted: Offset, stream_time_ms: i64, next: Box<AfterLoading> },
-    /// Refill the emptied filters of complete windows. Then the partition starts. `load` is the start time and the number of
-    /// identities of the load before it.
-    Filters { load: Option<(Duration, u64)> },
 }
 
 /// What follows after the local state is loaded.
@@ -109,11 +108,6 @@ impl Loading {
     pub(crate) fn take_read(&mut self) -> Vec<(Identity, i64)> {
         self.read.as_mut().map(std::mem::take).unwrap_or_default()
     }
-
-    /// Identities read into empty windows.
-    fn window_ids(&self) -> u64 {
-        if let Task::Windows { .. } = self.task { self.progress.ids } else { 0 }
-    }
 }
 
 /// The partitions that one thread reads in a slice, one after the other.
@@ -139,9 +133,9 @@ pub(crate) fn distributed<'a>(
 }
 
 impl LocalRead<'_> {
-    /// Identities that were read into empty windows so far.
+    /// Identities that were read so far.
     pub(crate) fn ids(reads: &[Self]) -> u64 {
-        reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.window_ids()).sum()
+        reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.progress.ids).sum()
     }
 
     /// Reads blocks until all are read or the slice is used up.
@@ -181,45 +175,16 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
     state.state_next = head.state_next;
     state.forgets = head.forgets;
     state.windows.note_incomplete_before(head.incomplete_ms);
-    let kinds = state.windows.iter().map(|(kind, _)| kind).collect();
-    let next = Box::new(next);
-    let task = Task::Windows { trusted, stream_time_ms: head.stream_time_ms, next };
-    begin_reading(ctx, state, kinds, task)
-}
-
-/// Starts rebuilding filters that hold forgotten owners: such a filter could report a new record as seen. `load` is what
-/// `Recovery::start` was called with.
-pub(crate) fn begin_refilling<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    mut state: Box<DedupeState>,
-    load: Option<(Duration, u64)>,
-) -> Result<(), WorkerError> {
-    let mut kinds = Vec::new();
-    for (kind, window) in state.windows.iter_mut().filter(|(_, it)| it.has_stale_filters()) {
-        window.empty_filters();
-        kinds.push(kind);
-    }
-    tracing::info!(partition = state.id, "rebuilding the Bloom filters");
-    begin_reading(ctx, state, kinds, Task::Filters { load })
-}
-
-fn begin_reading<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    state: Box<DedupeState>,
-    kinds: Vec<KindId>,
-    task: Task,
-) -> Result<(), WorkerError> {
+    let kinds: Vec<KindId> = state.windows.iter().map(|(kind, _)| kind).collect();
     let (id, now) = (state.id, ctx.clock.elapsed());
     // Blocks must not be removed while they are read.
     ctx.store.end_seal();
-    let is_new = matches!(task, Task::Windows { .. });
     let (mut total, mut sealed) = (0, 0);
     for kind in &kinds {
         total += ctx.store.ids(kind.window(id))?;
-        sealed += if is_new { count_sealed(&ctx.store, kind.window(id)) } else { 0 };
+        sealed += count_sealed(&ctx.store, kind.window(id));
     }
-    let topic = ctx.topic.as_mut().filter(|_| is_new);
-    let read = topic.map(|topic| {
+    let read = ctx.topic.as_mut().map(|topic| {
         topic.filter.expect(total);
         Vec::new()
     });
@@ -228,7 +193,9 @@ fn begin_reading<W: WorkerPorts>(
     // Sealed owners are not read.
     let mut progress = ReadProgress::start(now);
     progress.ids = sealed;
-    let loading = Loading { progress, task, state, kinds, from: None, total, read };
+    let target = LoadTarget { trusted, stream_time_ms: head.stream_time_ms };
+    let next = Box::new(next);
+    let loading = Loading { progress, target, next, state, kinds, from: None, total, read };
     if let Some(partition) = ctx.partitions.get_mut(id) {
         partition.enter(Phase::Loading(Box::new(loading)));
     }
@@ -249,25 +216,22 @@ impl Loading {
         clock: &impl Clock,
         budget: &mut Budget,
     ) -> Result<(), StoreError> {
-        let DedupeState { id, windows, committed, .. } = &mut *self.state;
+        let DedupeState { id, windows, .. } = &mut *self.state;
         while let Some(kind) = self.kinds.last().copied() {
             let window_id = kind.window(*id);
             let Some(window) = windows.of_kind(kind) else {
                 self.kinds.pop();
                 continue;
             };
-            if let (None, Task::Windows { .. }) = (self.from, &self.task) {
+            if self.from.is_none() {
                 load_sealed(store, window_id, window);
                 window.reserve(store.ids(window_id)?);
             }
-            let (task, read, identities) = (&self.task, &mut self.progress.ids, &mut self.read);
+            let (trusted, read, identities) = (self.target.trusted, &mut self.progress.ids, &mut self.read);
             let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
                 let ids = view.count() as u64;
-                let result = match task {
-                    // Without those that are also in a slice.
-                    Task::Windows { trusted, .. } => window.load(view, *trusted),
-                    Task::Filters { .. } => window.refill(view, *committed).map(|()| ids),
-                };
+                // Without those that are also in a slice.
+                let result = window.load(view, trusted);
                 let result = result.and_then(|loaded| collect(view, identities.as_mut()).map(|()| loaded));
                 *read += result.map_err(|error| unusable(*id, &error))?;
                 failpoint::pass("block_loaded");
@@ -281,9 +245,7 @@ impl Loading {
                 self.progress.log(clock.elapsed(), self.state.id, ("loading local state", share));
                 return Ok(());
             }
-            if let Task::Windows { stream_time_ms, .. } = &self.task {
-                window.set_stream_time(*stream_time_ms);
-            }
+            window.set_stream_time(self.target.stream_time_ms);
             self.from = None;
             self.kinds.pop();
         }

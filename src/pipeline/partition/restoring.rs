@@ -13,7 +13,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::forgetting::Forgetting;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::read_progress::ReadProgress;
-use crate::pipeline::partition::sealed::sealed_owners_in;
+use crate::pipeline::partition::sealed::sealed_in;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::TopicScope;
@@ -21,7 +21,7 @@ use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, Store, StoreError, ToForget};
 
 /// A restore from the state topic in progress.
 ///
@@ -244,7 +244,9 @@ impl<W: WorkerPorts> Restorer<'_, W> {
                 owners.extend(forget_older_owners(window, &stored, &forgetting.record)?);
                 owners.extend(forgetting.found(window_id));
             }
-            self.store.forget(window_id, &owners, head)?;
+            let identities = forgetting.record.identities();
+            let (owners, before) = (&*owners, forgetting.record.at);
+            self.store.forget(window_id, ToForget { owners, identities: &identities, before }, head)?;
         }
         Ok(())
     }
@@ -260,7 +262,7 @@ fn forget_older_owners<T: Store>(
     let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
         let key = IndexKey::at(*identity);
-        let sealed = sealed_owners_in(stored.store, stored.window, window, &key)?;
+        let sealed = sealed_in(stored.store, stored.window, window, &key)?.owners;
         for (owner, _) in window.owners(&key, stored)?.into_iter().chain(sealed) {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {

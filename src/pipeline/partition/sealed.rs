@@ -1,39 +1,72 @@
 //! Look-ups of sealed owners: the store finds them, their windows decide whether they count.
 
 use crate::dedupe::{Coordinates, IndexKey, KindId, Offset, PartitionId, SlicePartition, Window, WindowId};
-use crate::ports::{Store, StoreError};
+use crate::ports::{SealedPlaces, Store, StoreError};
 
-/// A sealed owner of the identity that counts for a record of partition `own` at the current stream time of its window, with the latest
-/// stream time at which it can have arrived. `window_of` returns the window of the kind in another partition.
-pub fn sealed_owner<'a, T: Store>(
+/// What the slices have of the identity of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealedCopy {
+    /// An owner, with the latest stream time at which it can have arrived, epoch milliseconds; 0 while unknown.
+    Owner(Coordinates, i64),
+    /// The filter of a slice without owners contains it.
+    Filter {
+        /// Stream time at which the first owner of the slice arrived, epoch milliseconds.
+        since_ms: i64,
+    },
+}
+
+/// A sealed owner of the identity that counts for the record `at` at the current stream time of its window, or else a filter with the
+/// identity. `window_of` returns the window of the kind in another partition.
+pub fn sealed_copy<'a, T: Store>(
     store: &T,
-    (kind, own, window): (KindId, PartitionId, &Window),
+    (kind, at, window): (KindId, Coordinates, &Window),
     key: &IndexKey,
     window_of: impl Fn(PartitionId) -> Option<&'a Window>,
-) -> Result<Option<(Coordinates, i64)>, StoreError> {
+) -> Result<Option<SealedCopy>, StoreError> {
     let counts = |owner: &Coordinates| {
-        if owner.partition == own {
+        if owner.partition == at.partition {
             return window.sealed_owner(owner.offset);
         }
         window_of(owner.partition)?.sealed_copy(window.stream_time_ms(), owner.offset)
     };
-    let owners = store.sealed_owners(kind.window(own), key)?;
-    Ok(owners.into_iter().find_map(|owner| Some((owner, counts(&owner)?))))
+    let SealedPlaces { owners, filters } = store.sealed_places(kind.window(at.partition), key)?;
+    let mut others = owners.into_iter().filter(|owner| *owner != at);
+    let owner = others.find_map(|owner| Some(SealedCopy::Owner(owner, counts(&owner)?)));
+    let filter = || counting(window, &filters).map(|(since_ms, _)| SealedCopy::Filter { since_ms });
+    Ok(owner.or_else(filter))
 }
 
-/// The sealed owners of an identity in one window that still count for some record, each with the latest stream time at which it can have
-/// arrived.
-pub fn sealed_owners_in<T: Store>(
+/// The first of these filters that counts at the current stream time of a window.
+fn counting(window: &Window, filters: &[(i64, i64)]) -> Option<(i64, i64)> {
+    filters.iter().copied().find(|times| window.filter_counts(window.stream_time_ms(), *times))
+}
+
+/// The places of an identity in the slices that still count for some record of one window.
+#[derive(Debug, Default)]
+pub struct PlacesInWindow {
+    /// The owners, each with the latest stream time at which it can have arrived, epoch milliseconds.
+    pub owners: Vec<(Offset, i64)>,
+    /// Stream time at which the first owner of a slice arrived whose filter contains the identity, epoch milliseconds.
+    pub since_ms: Option<i64>,
+}
+
+/// What the slices have of an identity, for one window.
+pub fn sealed_in<T: Store>(
     store: &T,
     id: WindowId,
     window: &Window,
     key: &IndexKey,
-) -> Result<Vec<(Offset, i64)>, StoreError> {
+) -> Result<PlacesInWindow, StoreError> {
     if !window.has_sealed() {
-        return Ok(Vec::new());
+        return Ok(PlacesInWindow::default());
     }
-    let here = store.sealed_owners(id, key)?.into_iter().filter(|owner| owner.partition == id.partition());
-    Ok(here.filter_map(|owner| Some((owner.offset, window.sealed_owner_ms(owner.offset)?))).collect())
+    let SealedPlaces { owners, filters } = store.sealed_places(id, key)?;
+    let here = owners.into_iter().filter(|owner| owner.partition == id.partition());
+    let owners = here.filter_map(|owner| Some((owner.offset, window.sealed_owner_ms(owner.offset)?)));
+    Ok(PlacesInWindow {
+        owners: owners.collect(),
+        since_ms: counting(window, &filters).map(|(since_ms, _)| since_ms),
+    })
 }
 
 /// Adds the sealed owners of a window that is about to be loaded from the store.

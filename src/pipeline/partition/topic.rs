@@ -66,8 +66,7 @@ impl DedupeState {
     }
 }
 
-/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. An owner is preferred to a
-/// hit in a filter. `at_ms` is the stream time of the record's partition.
+/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. `at_ms` is the stream time of the record's partition.
 pub fn copy_elsewhere<T: Store>(
     others: &Others<'_>,
     store: &T,
@@ -78,17 +77,14 @@ pub fn copy_elsewhere<T: Store>(
     let prefetch = |(_, window): (PartitionId, &Window)| window.prefetch(key);
     windows().take(AHEAD).for_each(prefetch);
     let mut ahead = windows().skip(AHEAD);
-    let mut probable = None;
     for (partition, window) in windows() {
         ahead.next().into_iter().for_each(prefetch);
         let owners = Stored { store, window: kind.id.window(partition) };
-        match window.copy_of(at_ms, key, &owners)? {
-            Some(owner @ CopyOf::Owner { .. }) => return Ok(Some((partition, owner))),
-            Some(filter) => drop(probable.get_or_insert((partition, filter))),
-            None => {}
+        if let Some(owner) = window.copy_of(at_ms, key, &owners)? {
+            return Ok(Some((partition, owner)));
         }
     }
-    Ok(probable)
+    Ok(None)
 }
 
 /// Whether the state of a partition is in memory, complete, and that of its committed offset and the open transaction.

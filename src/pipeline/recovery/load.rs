@@ -5,9 +5,7 @@ use crate::dedupe::PartitionId;
 use crate::metrics::RestoreSource;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::loading::{
-    AfterLoading, Budget, LoadSlice, Loading, LocalRead, Task, distributed,
-};
+use crate::pipeline::partition::loading::{AfterLoading, Budget, LoadSlice, Loading, LocalRead, distributed};
 use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
@@ -62,11 +60,7 @@ impl Recovery {
         access: &mut Access<'_, W>,
         loading: Loading,
     ) -> Result<(), WorkerError> {
-        let Loading { progress: ReadProgress { since, ids, .. }, task, mut state, .. } = loading;
-        let next = match task {
-            Task::Filters { load } => return self.start(access, state, load),
-            Task::Windows { next, .. } => next,
-        };
+        let Loading { progress: ReadProgress { since, ids, .. }, next, mut state, .. } = loading;
         match *next {
             AfterLoading::Start(answer, checkpoint) => {
                 let committed = answer.offset.unwrap_or(0);

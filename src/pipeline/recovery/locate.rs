@@ -11,7 +11,6 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::kinds::Kind;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
@@ -128,12 +127,10 @@ impl Recovery {
     }
 }
 
-/// Whether owners are sealed of a window that now needs their blocks: to evict owners, or to fill filters.
+/// Whether owners are sealed of a window that now needs their blocks, to evict owners.
 fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> bool {
     let evicts = ctx.options.limits.when_full == Overflow::Evict;
-    let needs_blocks = |kind: &&Kind| evicts || kind.window.is_some_and(|window| window.bloom.is_some());
-    let mut kinds = ctx.options.kinds.iter().filter(needs_blocks);
-    kinds.any(|kind| !ctx.store.sealed(kind.id.window(id)).is_empty())
+    evicts && ctx.options.kinds.iter().any(|kind| !ctx.store.sealed(kind.id.window(id)).is_empty())
 }
 
 /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The

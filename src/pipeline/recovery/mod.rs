@@ -21,7 +21,6 @@ use crate::dedupe::PartitionId;
 use crate::dedupe::coordinates::ranges;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::loading::begin_refilling;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Partition, Phase, Running};
 use crate::pipeline::ports::WorkerPorts;
@@ -148,9 +147,6 @@ impl Recovery {
     ) -> Result<(), WorkerError> {
         let id = state.id;
         let resumed = resume_offset(&mut self.start_bounds, access, &mut state);
-        if resumed.is_ok() && state.windows.iter().any(|(_, window)| window.has_stale_filters()) {
-            return begin_refilling(access.ctx, state, load);
-        }
         let (now, held) = (access.ctx.clock.elapsed(), self.torn.held_by_leftovers(access, id));
         let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
         // In topic scope the partition is sought when the state of all partitions is there.

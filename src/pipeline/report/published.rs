@@ -1,15 +1,42 @@
 //! What the status shows about partitions and kinds.
 
-use crate::dedupe::{Offset, Window, Windows};
+use crate::dedupe::{Offset, Window, WindowId, Windows};
 use crate::metrics::{KindStatus, PartitionState, PartitionStatus, WindowStatus};
+use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::partition_limit::PartitionLimit;
+use crate::ports::Store;
 
-/// The false-positive rate of this kind, in the partition where it is highest.
-pub(super) fn highest_rate(partitions: &Partitions, kind: usize) -> f64 {
-    let windows = partitions.iter().filter_map(|p| p.state()?.windows.get(kind));
-    windows.map(Window::false_positive_rate).fold(0.0, f64::max)
+/// What is published about the slices of a worker.
+pub(crate) struct SealedFigures {
+    /// Their bytes in memory.
+    pub bytes: u64,
+    /// Share of the look-ups of new identities that have a false positive, by number of the kind, in the partition where it is highest.
+    pub rates: Vec<f64>,
+}
+
+impl SealedFigures {
+    /// Of the windows of these partitions. `is_topic_wide`: all partitions share their slices.
+    pub(crate) fn of(
+        is_topic_wide: bool,
+        kinds: &Kinds,
+        partitions: &Partitions,
+        store: &impl Store,
+    ) -> Self {
+        let (mut bytes, mut rates) = (0, Vec::new());
+        for kind in kinds.iter() {
+            let most = if is_topic_wide { 1 } else { usize::MAX };
+            let windows = partitions.kinds().filter(|(_, of, _)| *of == kind.id).take(most);
+            let windows: Vec<WindowId> = windows.map(|(partition, ..)| kind.id.window(partition)).collect();
+            bytes += windows.iter().map(|window| store.sealed_memory(*window)).sum::<u64>();
+            let rate = |window: &WindowId| {
+                store.filters(*window).iter().map(|filter| filter.false_positive_rate).sum::<f64>()
+            };
+            rates.push(windows.iter().map(rate).fold(0.0, f64::max));
+        }
+        Self { bytes, rates }
+    }
 }
 
 pub(super) fn kinds<'a>(partitions: &Partitions, names: impl Iterator<Item = &'a str>) -> Vec<KindStatus> {
@@ -69,6 +96,5 @@ pub(super) fn status(
         window_ids: windows.map_or(0, Windows::ids),
         window_seconds: window.map_or(0.0, |window| window.effective_seconds().min(shown.asked_seconds)),
         window: shown,
-        false_positive_rate: windows.map_or(0.0, Windows::false_positive_rate),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::config::Overflow;
 use crate::control::{ANSWER, Answer, OwnerPlace, Request, RequestError, WindowPart};
 use crate::dedupe::{ForgetRecord, Identity, IndexKey, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::commit::Access;
@@ -13,7 +14,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
-use crate::pipeline::partition::sealed::sealed_owners_in;
+use crate::pipeline::partition::sealed::sealed_in;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
@@ -21,7 +22,7 @@ use crate::ports::StoreError;
 
 /// Time to read the blocks of the commit that precedes forgetting an id.
 const LAST_SLICE: Duration = Duration::from_secs(1);
-/// The owner of an identity that is a false positive of a filter: no record has it.
+/// The owner of an identity that only a filter contains: not known, or there is none.
 const NO_OWNER: Offset = Offset::MAX;
 
 /// The requests of the admin API.
@@ -118,25 +119,21 @@ fn forget<W: WorkerPorts>(
     Ok(())
 }
 
-/// The windows whose blocks have to be read: those with a filter hit; to forget an id, all windows of a partition with an owner
-/// or a filter hit.
+/// The windows whose blocks have to be read to forget an id: those of a partition with an owner, if they evict owners.
 pub(crate) fn windows_to_search<W: WorkerPorts>(
     ctx: &Context<W>,
     request: &Request,
 ) -> Result<Vec<WindowId>, StoreError> {
     let key = IndexKey::at(request.identity);
     let mut all = Vec::new();
+    if !request.forget || ctx.options.limits.when_full != Overflow::Evict {
+        return Ok(all);
+    }
     for (partition, running) in requested(ctx, request).filter_map(|p| Some((p.id, p.running()?))) {
-        let windows = || running.state.windows.iter().map(|(kind, window)| (kind.window(partition), window));
-        let in_filters = windows().filter(|(_, window)| window.slice_of(&key).is_some());
-        let in_filters: Vec<WindowId> = in_filters.map(|(id, _)| id).collect();
-        if !request.forget {
-            all.extend(in_filters);
-            continue;
-        }
-        let mut is_found = !in_filters.is_empty();
-        for (id, window) in windows().filter(|_| !is_found).collect::<Vec<_>>() {
-            is_found |= !exact_owners(ctx, id, window, &key)?.is_empty();
+        let mut is_found = false;
+        for (kind, window) in running.state.windows.iter() {
+            let owners = Stored { store: &ctx.store, window: kind.window(partition) };
+            is_found |= !window.owners(&key, &owners)?.is_empty();
         }
         all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
     }
@@ -152,13 +149,13 @@ fn requested<'a, W: WorkerPorts>(
 }
 
 fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
-    let mut answer = Answer::default();
+    let (mut answer, key) = (Answer::default(), IndexKey::at(search.request.identity));
     for partition in requested(ctx, &search.request) {
         match partition.running() {
             Some(running) => {
                 answer.looked_into.push(partition.id);
                 for (kind, window) in running.state.windows.iter() {
-                    answer.places.extend(places(ctx, kind.window(partition.id), window, search)?);
+                    answer.places.extend(places(ctx, kind.window(partition.id), window, &key)?);
                 }
             }
             None => answer.not_ready.push(partition.id),
@@ -167,25 +164,12 @@ fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answ
     Ok(answer)
 }
 
-/// The owners of an identity in the exact part of a window, sealed or not.
-fn exact_owners<W: WorkerPorts>(
-    ctx: &Context<W>,
-    id: WindowId,
-    window: &Window,
-    key: &IndexKey,
-) -> Result<Vec<(Offset, i64)>, StoreError> {
-    let mut owners = sealed_owners_in(&ctx.store, id, window, key)?;
-    owners.extend(window.owners(key, &Stored { store: &ctx.store, window: id })?);
-    Ok(owners)
-}
-
 fn places<W: WorkerPorts>(
     ctx: &Context<W>,
     window_id: WindowId,
     window: &Window,
-    search: &Search,
+    key: &IndexKey,
 ) -> Result<Vec<OwnerPlace>, StoreError> {
-    let key = IndexKey::at(search.request.identity);
     let (partition, name) = (window_id.partition(), ctx.options.kinds.name_of(window_id.kind()));
     let place = |offset, time_ms, part| OwnerPlace {
         partition,
@@ -193,19 +177,13 @@ fn places<W: WorkerPorts>(
         offset,
         time_ms,
         part,
-        slice_ms: window.slice_begin(time_ms),
     };
-    let owners = exact_owners(ctx, window_id, window, &key)?;
-    let mut places: Vec<OwnerPlace> =
-        owners.iter().map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact)).collect();
-    let Some(slice_ms) = window.slice_of(&key) else { return Ok(places) };
-    let stored = search.found(window_id).map_or(&[][..], |found| &found.owners);
-    let older = stored.iter().filter(|(owner, _)| owners.iter().all(|(known, _)| known != owner));
-    places.extend(older.map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Bloom)));
-    if places.is_empty() {
-        places.push(place(None, slice_ms, WindowPart::Bloom));
-    }
-    Ok(places)
+    let sealed = sealed_in(&ctx.store, window_id, window, key)?;
+    let unsealed = window.owners(key, &Stored { store: &ctx.store, window: window_id })?;
+    let exact = sealed.owners.iter().chain(&unsealed);
+    let in_filter = sealed.since_ms.map(|since_ms| place(None, since_ms, WindowPart::Bloom));
+    let places = exact.map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact));
+    Ok(places.chain(in_filter).collect())
 }
 
 /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
@@ -222,7 +200,7 @@ fn all_owners(
     for (partition, owners) in &mut owners {
         let windows = options.kinds.windows_of(*partition);
         let found = windows.into_iter().filter_map(|window| search.found(window));
-        owners.extend(found.flat_map(|found| &found.owners).map(|(owner, _)| *owner));
+        owners.extend(found.flat_map(|found| &found.owners));
     }
     owners
 }

@@ -30,13 +30,13 @@ use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::has_uncommitted_position;
 use crate::pipeline::recovery::hold::hold_or_release;
-use crate::pipeline::report::WorkerReport;
+use crate::pipeline::report::{SealedFigures, WorkerReport};
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::{Membership, close_all};
 use crate::pipeline::worker::schemas::SchemaWaits;
-use crate::pipeline::worker::sealing::{Sealer, sealed_bytes};
+use crate::pipeline::worker::sealing::Sealer;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
 use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
 use crate::schemas::SharedSchemas;
@@ -157,8 +157,9 @@ impl<W: WorkerPorts> Worker<W> {
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, missing_ms);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
         let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
-        let slices_bytes = || sealed_bytes(ctx.topic.is_some(), &ctx.partitions, &ctx.store);
-        let memory = (ctx.clock.elapsed(), topic_bytes, slices_bytes);
+        let is_topic_wide = ctx.topic.is_some();
+        let sealed = || SealedFigures::of(is_topic_wide, &ctx.options.kinds, &ctx.partitions, &ctx.store);
+        let memory = (ctx.clock.elapsed(), topic_bytes, sealed);
         ctx.report.publish(shown, memory, |id| source.end(id), window);
         result
     }

@@ -4,20 +4,20 @@
 //! twice the size of a slice is unsealed in them, the owners of the older half are sealed, up to the same stream time in
 //! each window, kind by kind. See [`slice_ids`] for its size.
 //!
-//! The newest part stays in the index, where a copy that arrives soon is found without the disk.
+//! The newest part stays in the index, where a copy that arrives soon is found without the disk. Slices that are older than the exact part
+//! of their windows become filters, which do not have the owners.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{KindId, PartitionId, SlicePartition, Window, WindowId, slice_ids};
+use crate::dedupe::{BloomPart, FILTERS, KindId, PartitionId, SlicePartition, Window, slice_ids};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
-use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
-use crate::ports::{SealJob, Sealing, Store, StoreError};
+use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
 
 /// Pause in an iteration when this many slices are unsealed, and this many owners, which take some 60 MiB; twice as long for each
 /// further slice, so that records do not arrive faster than their owners are sealed.
@@ -73,7 +73,11 @@ impl Sealer {
             }
             Sealing::Idle => {
                 self.pause = Duration::ZERO;
-                if self.cut.is_none() && self.looks_now(ctx.clock.elapsed()) {
+                let looks = self.cut.is_none() && self.looks_now(ctx.clock.elapsed());
+                if looks && begin_filter(ctx)? {
+                    return Ok(());
+                }
+                if looks {
                     self.cut = next_cut(ctx, smallest);
                 }
                 self.begin_next(ctx)?;
@@ -192,6 +196,39 @@ fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
     tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
 }
 
+/// Begins to make a filter of the slices that are older than the exact part of all windows that share them. Returns whether there are any.
+fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError> {
+    let mut jobs: BTreeMap<(KindId, Option<PartitionId>), FilterJob> = BTreeMap::new();
+    if ctx.options.kinds.iter().all(|kind| kind.window.is_none_or(|window| window.bloom.is_none())) {
+        return Ok(false);
+    }
+    // An owner of a partition that is not loaded can be in the slices, too.
+    if ctx.topic.is_some() && ctx.partitions.iter().any(|partition| partition.state().is_none()) {
+        return Ok(false);
+    }
+    for (partition, kind, window) in ctx.partitions.kinds() {
+        let of_kind = ctx.options.kinds.iter().find(|it| it.id == kind);
+        let bloom = of_kind.and_then(|it| it.window?.bloom).filter(|_| window.has_sealed());
+        let Some(BloomPart { bits, .. }) = bloom else { continue };
+        let group = (kind, ctx.topic.is_none().then_some(partition));
+        let span_ms = window.configured_ms() / FILTERS.cast_signed();
+        let job = jobs.entry(group).or_insert(FilterJob {
+            windows: Vec::new(),
+            before_ms: i64::MAX,
+            span_ms,
+            bits,
+        });
+        job.windows.push(kind.window(partition));
+        job.before_ms = job.before_ms.min(window.exact_from_ms());
+    }
+    for job in jobs.into_values() {
+        if ctx.store.begin_filter(&job)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Removes the identities of sealed owners from the filter over all windows.
 fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
     let is_complete = ctx.partitions.iter().all(|partition| partition.state().is_some());
@@ -199,17 +236,6 @@ fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
     if let (Some(topic), Some(ms), true) = (&mut ctx.topic, unsealed_ms, is_complete) {
         topic.filter.sealed_before(ms);
     }
-}
-
-/// Memory of the slices of all windows of a worker.
-pub(crate) fn sealed_bytes(is_topic_wide: bool, partitions: &Partitions, store: &impl Store) -> u64 {
-    let mut windows: Vec<WindowId> =
-        partitions.kinds().map(|(partition, kind, _)| kind.window(partition)).collect();
-    if is_topic_wide {
-        windows.sort_unstable_by_key(|window| window.kind());
-        windows.dedup_by_key(|window| window.kind());
-    }
-    windows.into_iter().map(|window| store.sealed_memory(window)).sum()
 }
 
 /// The pause in an iteration while far more owners are unsealed than a slice has.

@@ -1,6 +1,6 @@
 //! The stored owners of an identity, searched slice by slice for a request of the admin API.
 //!
-//! A filter bit does not contain the owner; the blocks do, and the blocks of a large window take minutes to read. Each iteration
+//! A window that evicts owners no longer has those; the blocks do, and the blocks of a large window take minutes to read. Each iteration
 //! reads one slice of them. Blocks are read in the order of their first offset, and later transactions append behind what was
 //! read: so a search that is continued at the end of a window has seen all of it. What was read of a partition counts only while
 //! the partition is running: otherwise its blocks may have been rewritten.
@@ -25,8 +25,7 @@ pub(crate) struct SearchResult {
     from: Offset,
     /// Whether the last read ended at the end of the window.
     is_complete: bool,
-    /// The owners, each with the stream time at the start of its block, epoch milliseconds.
-    pub owners: Vec<(Offset, i64)>,
+    pub owners: Vec<Offset>,
 }
 
 /// A request whose blocks are being searched.
@@ -86,8 +85,7 @@ impl SearchResult {
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
         let rest = store.scan_from(window, *from, &mut |view| {
-            let found = view.owners_of(identity).map_err(|e| unusable(window.partition(), &e))?;
-            owners.extend(found.into_iter().map(|owner| (owner, view.header.time_first_ms)));
+            owners.extend(view.owners_of(identity).map_err(|e| unusable(window.partition(), &e))?);
             *from = view.header.first + 1;
             slice.ids = slice.ids.saturating_sub(view.count() as u64);
             let is_used_up = slice.ids == 0 || now() >= slice.until;

@@ -13,7 +13,7 @@ use crate::pipeline::partition::Running;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::partition::partitions::Others;
 use crate::pipeline::partition::rejections::Rejections;
-use crate::pipeline::partition::sealed::sealed_owner;
+use crate::pipeline::partition::sealed::{SealedCopy, sealed_copy};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
@@ -163,23 +163,25 @@ impl<W: WorkerPorts> Step<'_, W> {
         let groups = groups.unwrap_or_default();
         let copy = self.elsewhere(verdict, (number, kind), (at_ms, key, groups))?;
         let is_known = copy.is_some() || matches!(verdict, Verdict::Duplicate { .. });
-        if !is_known && self.store.has_sealed() {
+        let sealed = if !is_known && self.store.has_sealed() {
             let window_of = |partition| self.others.window(partition, number);
-            let sealed = sealed_owner(self.store, (kind.id, at.partition, window), key, window_of)?;
-            if let Some((owner, owner_ms)) = sealed.filter(|(owner, _)| *owner != at) {
-                return self.duplicate(state, record, owner, owner_ms);
-            }
-        }
-        let outcome = match (verdict, copy) {
-            (Verdict::Duplicate { owner: offset }, _) => {
+            sealed_copy(self.store, (kind.id, at, window), key, window_of)?
+        } else {
+            None
+        };
+        let outcome = match (verdict, copy, sealed) {
+            (Verdict::Duplicate { owner: offset }, ..) => {
                 let owner = Coordinates { partition: at.partition, offset };
                 let owner_ms = window.arrived_ms(offset);
                 return self.duplicate(state, record, owner, owner_ms);
             }
-            (_, Some((partition, CopyOf::Owner { offset, arrived_ms }))) => {
+            (_, Some((partition, CopyOf { offset, arrived_ms })), _) => {
                 return self.duplicate(state, record, Coordinates { partition, offset }, arrived_ms);
             }
-            (Verdict::Probable { since_ms }, _) | (_, Some((_, CopyOf::Filter { since_ms }))) => {
+            (_, None, Some(SealedCopy::Owner(owner, owner_ms))) => {
+                return self.duplicate(state, record, owner, owner_ms);
+            }
+            (Verdict::New, None, Some(SealedCopy::Filter { since_ms })) => {
                 if kind.on_probable == OnProbable::Forward {
                     Outcome::Probable
                 } else if self.is_forced(record) {
@@ -188,8 +190,8 @@ impl<W: WorkerPorts> Step<'_, W> {
                     return self.probable(state, record, kind.on_probable, since_ms);
                 }
             }
-            (Verdict::Retry, None) => Outcome::Retry,
-            (Verdict::New, None) => Outcome::Forwarded,
+            (Verdict::Retry, None, _) => Outcome::Retry,
+            (Verdict::New, None, None) => Outcome::Forwarded,
         };
         if outcome == Outcome::Forwarded
             && CopySample::has(key)
@@ -229,7 +231,7 @@ impl<W: WorkerPorts> Step<'_, W> {
                 .windows(number)
                 .filter_map(|(id, window)| Some((id, window.claim_of(key.identity)?)));
             if let Some((partition, offset)) = claims.next() {
-                return Ok(Some((partition, CopyOf::Owner { offset, arrived_ms: at_ms })));
+                return Ok(Some((partition, CopyOf { offset, arrived_ms: at_ms })));
             }
         }
         if is_known || is_trusted || groups.is_empty() {

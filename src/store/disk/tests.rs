@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::dedupe::{Block, HashKind, Identity, Offset};
-use crate::ports::{Head, Store};
+use crate::ports::{Head, Store, ToForget};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::{Binding, Opened, SledStore};
 
@@ -263,7 +263,7 @@ fn close(disk: &Lossy, store: SledStore) {
 fn forget(disk: &Lossy, store: &mut SledStore, owner: Offset) {
     disk.watch().expected.remove(&owner);
     let head = store.head(0.into()).unwrap().unwrap();
-    store.forget(0.into(), &[owner], head).unwrap();
+    store.forget(0.into(), ToForget { owners: &[owner], ..ToForget::default() }, head).unwrap();
 }
 
 #[test]

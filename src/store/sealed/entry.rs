@@ -1,13 +1,14 @@
 //! What sled stores of a slice: how it is verified, and what has been removed from it.
 //!
-//! Layout, little endian: version 1 (1 byte), CRC32C of the file's footer (4), count of ends (4), each with partition (4) and offset (8),
-//! count of forgotten owners (4), each with partition (4) and offset (8), CRC32C of the key and everything before (4).
+//! Layout, little endian: version 2 (1 byte), CRC32C of the file's footer (4), order (8), count of ends (4), each with partition (4) and offset (8),
+//! count of forgotten owners (4), each with partition (4) and offset (8), count of forgotten identities (4), each with 16 bytes, CRC32C of
+//! the key and everything before (4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::dedupe::{Coordinates, Identity, Offset, PartitionId};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 type PartitionOffset = (PartitionId, Offset);
 
@@ -16,10 +17,15 @@ type PartitionOffset = (PartitionId, Offset);
 pub(in crate::store) struct SliceEntry {
     /// CRC32C of the footer. It distinguishes the file from another one with the same name.
     pub footer: u32,
+    /// Its place among the slices of its group: ascending numbers. In this order the owners of each partition ascend, which the
+    /// arrival times of all partitions together need not do.
+    pub order: u64,
     /// Partitions whose owners at or beyond an offset were removed.
     pub ends: BTreeMap<PartitionId, Offset>,
     /// Owners that were forgotten.
     pub forgotten: BTreeSet<Coordinates>,
+    /// Identities that were forgotten, in a slice without owners.
+    pub forgotten_ids: BTreeSet<Identity>,
 }
 
 impl SliceEntry {
@@ -27,9 +33,12 @@ impl SliceEntry {
     pub fn encode(&self, key: &[u8]) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.footer.to_le_bytes());
+        out.extend_from_slice(&self.order.to_le_bytes());
         let ends = self.ends.iter().map(|(partition, end)| (*partition, *end));
         push_pairs(ends.collect(), &mut out);
         push_pairs(self.forgotten.iter().map(|owner| (owner.partition, owner.offset)).collect(), &mut out);
+        out.extend_from_slice(&u32::try_from(self.forgotten_ids.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.forgotten_ids.iter().for_each(|identity| out.extend_from_slice(&identity.0));
         out.extend_from_slice(&checksum(key, &out).to_le_bytes());
         out
     }
@@ -42,13 +51,18 @@ impl SliceEntry {
             return None;
         }
         let (footer, rest) = rest.split_first_chunk()?;
+        let (order, rest) = rest.split_first_chunk()?;
         let (ends, rest) = pairs(rest)?;
         let (forgotten, rest) = pairs(rest)?;
+        let (count, rest) = rest.split_first_chunk()?;
+        let (identities, []) = rest.as_chunks() else { return None };
         let forgotten = forgotten.into_iter().map(|(partition, offset)| Coordinates { partition, offset });
-        rest.is_empty().then(|| Self {
+        (identities.len() == u32::from_le_bytes(*count) as usize).then(|| Self {
             footer: u32::from_le_bytes(*footer),
+            order: u64::from_le_bytes(*order),
             ends: ends.into_iter().collect(),
             forgotten: forgotten.collect(),
+            forgotten_ids: identities.iter().map(|bytes| Identity(*bytes)).collect(),
         })
     }
 }
@@ -84,8 +98,10 @@ mod tests {
     fn decoding_detects_every_flipped_bit_and_the_wrong_key() {
         let entry = SliceEntry {
             footer: 0xdead_beef,
+            order: 1 << 40,
             ends: BTreeMap::from([(3, 70), (4, u64::MAX)]),
             forgotten: BTreeSet::from([Coordinates { partition: 3, offset: 60 }]),
+            forgotten_ids: BTreeSet::from([Identity([7; 16])]),
         };
         let bytes = entry.encode(b"key");
         assert_eq!(SliceEntry::decode(b"key", &bytes), Some(entry));

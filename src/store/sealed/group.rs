@@ -32,7 +32,7 @@ impl SliceGroup {
     }
 }
 
-/// The slices of a group, the oldest first. Replaced as a whole.
+/// The slices of a group, in their order. Replaced as a whole.
 #[derive(Debug, Default)]
 pub(in crate::store) struct SliceList {
     slices: Vec<Arc<SealedSlice>>,
@@ -61,7 +61,7 @@ impl SliceList {
         self.first_levels.prefetch(key);
     }
 
-    /// The slices that may contain an identity, the newest first: of those that do not, 1 in 20,000.
+    /// The slices that may contain an identity, the newest first: of those that do not, at most 1 in 20,000.
     #[inline]
     pub fn candidates(&self, key: &IndexKey) -> impl Iterator<Item = &SealedSlice> {
         let passing = self.first_levels.passing(key).filter_map(|at| self.slices.get(at));
@@ -79,6 +79,8 @@ pub(in crate::store) struct SealedSlice {
     pub number: u32,
     pub slice: Arc<Slice>,
     pub entry: SliceEntry,
+    /// Stream times of its first and its last owner, epoch milliseconds; 0 while unknown.
+    pub time_ms: (i64, i64),
 }
 
 /// Why a slice could not be read.
@@ -88,9 +90,17 @@ pub(in crate::store) enum SliceReadError {
 }
 
 impl SealedSlice {
+    /// The slice in the file of this number.
+    pub fn new(number: u32, slice: Arc<Slice>, entry: SliceEntry) -> Self {
+        let marks = || slice.footer().owners.partitions().iter().flat_map(|of| &of.marks);
+        let first = marks().map(|mark| mark.time_ms.0).min().unwrap_or(0);
+        let last = marks().map(|mark| mark.time_ms.1).max().unwrap_or(0);
+        Self { number, slice, entry, time_ms: (first, last) }
+    }
+
     /// The same slice with another entry.
     pub fn with(&self, entry: SliceEntry) -> Arc<Self> {
-        Arc::new(Self { number: self.number, slice: Arc::clone(&self.slice), entry })
+        Arc::new(Self { slice: Arc::clone(&self.slice), entry, ..*self })
     }
 
     /// The covered partitions.
@@ -98,10 +108,9 @@ impl SealedSlice {
         self.slice.footer().owners.partitions()
     }
 
-    /// Stream time of its first owner, epoch milliseconds; 0 while unknown.
-    pub fn begin_ms(&self) -> i64 {
-        let marks = self.partitions().iter().filter_map(|of| of.marks.first());
-        marks.map(|mark| mark.time_ms.0).min().unwrap_or(0)
+    /// Whether it is a filter that may contain the identity.
+    pub fn only_filter_has(&self, key: &IndexKey) -> bool {
+        !self.slice.has_owners() && !self.entry.forgotten_ids.contains(&key.identity)
     }
 
     /// One past the last owner of a partition that counts.
@@ -152,6 +161,11 @@ impl SealedSlice {
         let partitions = self.partitions().iter();
         let from = |of: &SlicePartition| dropped.get(&kind.window(of.partition)).copied().unwrap_or(0);
         partitions.filter_map(|of| self.kept(of, from(of))).collect()
+    }
+
+    /// Whether it is a filter that contains an owner which was removed.
+    pub fn is_wrong(&self) -> bool {
+        !self.slice.has_owners() && !self.entry.ends.is_empty()
     }
 
     /// The owners of an identity that were not removed. `read` fills a buffer from a position of the file.

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::read_error;
 use super::task::SealTask;
-use crate::dedupe::{Coordinates, IndexKey, Offset, SlicePartition, WindowId};
-use crate::ports::{SealJob, Sealing, Store, StoreError, VisitOwner};
+use crate::dedupe::{IndexKey, Offset, SlicePartition, WindowId};
+use crate::ports::{
+    FilterJob, FilterSummary, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitOwner,
+};
 use crate::store::blocks::SledStore;
 use crate::store::cut::expire;
 use crate::store::engine::{BATCH, Engine};
@@ -77,7 +79,7 @@ impl SledStore {
         read(self.sealing.lists.borrow_mut().list(self.engine.group_of(window), &self.engine))
     }
 
-    /// Prefetches what [`SledStore::owners_in_slices`] reads for most identities.
+    /// Prefetches what [`SledStore::places_in_slices`] reads for most identities.
     #[inline]
     pub(in crate::store) fn prefetch_slices(&self, window: WindowId, key: &IndexKey) {
         self.with_slices(window, |slices| slices.prefetch(key));
@@ -111,15 +113,16 @@ impl SledStore {
         Ok(())
     }
 
-    /// Removes single owners of a window from slices.
+    /// Removes single owners of a window, and identities, from slices.
     pub(in crate::store) fn forget_sealed(
         &mut self,
         window: WindowId,
-        owners: &[Offset],
+        forgotten: ToForget<'_>,
     ) -> Result<(), StoreError> {
-        let Some(first) = owners.iter().min() else { return Ok(()) };
-        self.sealing.removed(window, *first);
-        self.engine.forget_in_slices(window, owners)
+        if let Some(first) = forgotten.owners.iter().min() {
+            self.sealing.removed(window, *first);
+        }
+        self.engine.forget_in_slices(window, forgotten)
     }
 
     pub(in crate::store) fn begin_task(&mut self, job: SealJob) -> Result<(), StoreError> {
@@ -127,6 +130,15 @@ impl SledStore {
             self.sealing.task = Some(SealTask::seal(self, job)?);
         }
         Ok(())
+    }
+
+    /// Returns whether a task begins.
+    pub(in crate::store) fn begin_filter_task(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        if self.sealing.task.is_some() {
+            return Ok(false);
+        }
+        self.sealing.task = SealTask::filter(self, job)?;
+        Ok(self.sealing.task.is_some())
     }
 
     /// Continues with what follows a task: its blocks are removed, a batch in each call, and slices are merged if there are many.
@@ -174,23 +186,40 @@ impl SledStore {
         ranges
     }
 
-    /// The owners of an identity in the slices that a window shares.
-    pub(in crate::store) fn owners_in_slices(
+    /// The filters without owners that a window shares.
+    pub(in crate::store) fn filters_of(&self, window: WindowId) -> Vec<FilterSummary> {
+        let slices = self.slices_of(window);
+        let filters = slices.iter().filter(|slice| !slice.slice.has_owners());
+        let summary = |slice: &Arc<SealedSlice>| FilterSummary {
+            time_ms: slice.time_ms,
+            ids: slice.slice.footer().ids,
+            bytes: slice.slice.memory_bytes(),
+            false_positive_rate: slice.slice.false_positive_rate(),
+        };
+        filters.map(summary).collect()
+    }
+
+    /// The owners of an identity in the slices that a window shares, and the filters that contain it.
+    pub(in crate::store) fn places_in_slices(
         &self,
         window: WindowId,
         key: &IndexKey,
-    ) -> Result<Vec<Coordinates>, StoreError> {
+    ) -> Result<SealedPlaces, StoreError> {
         self.with_slices(window, |slices| {
-            let mut owners = Vec::new();
+            let mut places = SealedPlaces::default();
             for slice in slices.candidates(key) {
+                if !slice.slice.has_owners() {
+                    places.filters.extend(Some(slice.time_ms).filter(|_| slice.only_filter_has(key)));
+                    continue;
+                }
                 let mut readers = self.readers.borrow_mut();
                 self.limit_readers(&mut readers);
                 let read =
                     |at, bytes: &mut [u8]| readers.fill(&self.engine.segments, (slice.number, at), bytes);
                 let found = slice.owners_of(key, read);
-                owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
+                places.owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
             }
-            Ok(owners)
+            Ok(places)
         })
     }
 

@@ -11,8 +11,8 @@ use sled::Batch;
 
 use super::SliceEntry;
 use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
-use crate::dedupe::{Coordinates, Offset, Slice, WindowId};
-use crate::ports::StoreError;
+use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, Slice, WindowId};
+use crate::ports::{StoreError, ToForget};
 use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
 use crate::store::error::needs_operator;
 use crate::store::keys;
@@ -101,14 +101,17 @@ impl Engine {
         Ok(is_any_unused)
     }
 
-    /// Removes the owners of a window at or beyond `from` from its slices.
+    /// Removes the owners of a window at or beyond `from` from its slices. A filter without owners cannot lose some of them: then all local
+    /// state is damaged, and has to be restored. That does not happen in a crash, because only owners that are older than the exact part of
+    /// the window are in such filters.
     pub(in crate::store) fn cut_slices(&self, window: WindowId, from: Offset) -> Result<bool, StoreError> {
         let (group, partition) = (self.group_of(window), window.partition());
         if let Some(dropped) = self.sealed.lock().dropped.get_mut(&window) {
             // Owners from here on are written again, and count although those at the same offsets were dropped.
             *dropped = (*dropped).min(from);
         }
-        self.change_slices(group, |slices, dropped| {
+        let mut is_wrong = false;
+        let is_unused = self.change_slices(group, |slices, dropped| {
             let is_cut = |slice: &Arc<SealedSlice>| slice.offsets(partition).is_some_and(|of| of.end > from);
             slices.iter().any(is_cut).then_some(())?;
             let cut = |slice: &Arc<SealedSlice>| {
@@ -119,16 +122,26 @@ impl Engine {
                 entry.ends.insert(partition, from);
                 slice.with(entry)
             };
-            Some(used(slices.iter().map(cut), group, dropped))
-        })
+            let left = used(slices.iter().map(cut), group, dropped);
+            is_wrong = left.iter().any(|slice| slice.is_wrong());
+            (!is_wrong).then_some(left)
+        })?;
+        if is_wrong {
+            let cause = format!("owners of {window} from offset {from} on are undone, and a filter has them");
+            return Err(self.damaged("remove owners", &cause));
+        }
+        Ok(is_unused)
     }
 
-    /// Removes single owners of a window from its slices.
+    /// Removes single owners of a window, and identities, from its slices.
     pub(in crate::store) fn forget_in_slices(
         &self,
         window: WindowId,
-        owners: &[Offset],
+        ToForget { owners, identities, before }: ToForget<'_>,
     ) -> Result<(), StoreError> {
+        if owners.is_empty() && identities.is_empty() {
+            return Ok(());
+        }
         let partition = window.partition();
         let change = self.change_slices(self.group_of(window), |slices, _| {
             let mut is_changed = false;
@@ -138,6 +151,11 @@ impl Engine {
                 let mut entry = slice.entry.clone();
                 let owners = owners.iter().copied().filter(is_here);
                 entry.forgotten.extend(owners.map(|offset| Coordinates { partition, offset }));
+                // A record may be forgotten again by a restore, when a later one has the identity.
+                if !slice.slice.has_owners() && offsets.start < before {
+                    let contained = |it: &&Identity| slice.slice.may_contain(&IndexKey::at(**it));
+                    entry.forgotten_ids.extend(identities.iter().filter(contained));
+                }
                 if entry == slice.entry {
                     return Arc::clone(slice);
                 }
@@ -223,15 +241,10 @@ pub(in crate::store) fn read_all(
             return Err(bad(&"it is another slice than the registered one").into());
         }
         let group = SliceGroup { kind, partition };
-        groups.entry(group).or_default().push(Arc::new(SealedSlice {
-            number,
-            slice: Arc::new(slice),
-            entry,
-        }));
+        groups.entry(group).or_default().push(Arc::new(SealedSlice::new(number, Arc::new(slice), entry)));
     }
     for slices in groups.values_mut() {
-        // The numbers are not in the order of time, because a merged slice has a new one.
-        slices.sort_by_key(|slice| (slice.begin_ms(), slice.number));
+        slices.sort_by_key(|slice| slice.entry.order);
     }
     let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into())));
     let groups: HashMap<SliceGroup, Arc<SliceList>> = groups.collect();

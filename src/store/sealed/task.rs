@@ -13,13 +13,13 @@ use std::thread::{self, JoinHandle};
 
 use super::SliceEntry;
 use super::group::{SealedSlice, SliceGroup, SliceReadError};
-use super::merging::to_merge;
+use super::merging::{to_filter, to_merge};
 use super::registry::read_error;
 use crate::dedupe::{
-    Coordinates, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError, SlicePartition,
-    WindowId,
+    Coordinates, FilterBits, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError,
+    SlicePartition, WindowId,
 };
-use crate::ports::{SealJob, Store, StoreError};
+use crate::ports::{FilterJob, SealJob, Store, StoreError};
 use crate::store::blocks::SledStore;
 use crate::store::engine::Engine;
 
@@ -42,8 +42,18 @@ pub(in crate::store) struct SealTask {
 enum SliceSource {
     /// In blocks.
     Blocks(SealJob),
-    /// In these slices, which it replaces. Not those that their windows have dropped.
-    Slices(Vec<Arc<SealedSlice>>, Vec<SlicePartition>),
+    /// In slices, which it replaces.
+    Slices(OldSlices),
+}
+
+/// Slices that are replaced by one.
+#[derive(Debug, Clone)]
+struct OldSlices {
+    slices: Vec<Arc<SealedSlice>>,
+    /// The owners that their windows have not dropped.
+    live: Vec<SlicePartition>,
+    /// The bits of the new slice, if it is a filter only.
+    only_filter: Option<FilterBits>,
 }
 
 impl SealTask {
@@ -56,16 +66,36 @@ impl SealTask {
 
     /// Starts to merge slices of a group; `None` when that is not needed.
     pub fn merge(store: &SledStore, group: SliceGroup) -> Result<Option<Self>, StoreError> {
-        let (slices, dropped) = (store.engine.sealed.list(group), store.engine.sealed.dropped());
-        let live: Vec<_> = slices.iter().map(|slice| slice.live(group.kind, &dropped)).collect();
+        let (slices, live) = live_slices(store, group);
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
             (slice.slice.footer().ids, live.iter().map(SlicePartition::owners).sum())
         };
         let counts: Vec<_> = slices.iter().zip(&live).map(count).collect();
         let Some(run) = to_merge(&counts) else { return Ok(None) };
         let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
-        let partitions = joined(live.get(run).unwrap_or_default());
-        Self::start(store, group, SliceSource::Slices(merged, partitions)).map(Some)
+        let live = joined(live.get(run).unwrap_or_default());
+        Self::start(store, group, SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None }))
+            .map(Some)
+    }
+
+    /// Starts to replace the oldest slices by a filter; `None` when there are none that the job allows.
+    pub fn filter(store: &SledStore, job: &FilterJob) -> Result<Option<Self>, StoreError> {
+        let Some(group) = job.windows.first().map(|window| store.engine.group_of(*window)) else {
+            return Ok(None);
+        };
+        let times: Vec<_> = with_owners(store, group).iter().map(|slice| slice.time_ms).collect();
+        let count = to_filter(&times, (job.before_ms, job.span_ms));
+        if count == 0 {
+            return Ok(None);
+        }
+        let (slices, live) = live_slices(store, group);
+        let live = joined(live.get(..count).unwrap_or_default());
+        if live.is_empty() {
+            return Ok(None);
+        }
+        let slices = slices.get(..count).unwrap_or_default().to_vec();
+        let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
+        Self::start(store, group, source).map(Some)
     }
 
     fn start(store: &SledStore, group: SliceGroup, source: SliceSource) -> Result<Self, StoreError> {
@@ -123,20 +153,24 @@ impl SealTask {
 
     /// Returns `None` when the slices that it replaces have changed.
     fn register(&self, engine: &Engine, slice: Slice) -> Result<Option<()>, StoreError> {
-        let entry = SliceEntry { footer: slice.footer_checksum(), ..SliceEntry::default() };
-        let new = Arc::new(SealedSlice { number: self.number, slice: Arc::new(slice), entry });
+        let (footer, slice) = (slice.footer_checksum(), Arc::new(slice));
+        let new = |order| {
+            let entry = SliceEntry { footer, order, ..SliceEntry::default() };
+            Arc::new(SealedSlice::new(self.number, slice, entry))
+        };
         let mut is_registered = false;
         engine.change_slices(self.group, |slices, _| {
             let mut changed = slices.to_vec();
             match &self.source {
-                SliceSource::Blocks(_) => changed.push(new),
-                SliceSource::Slices(old, _) => {
-                    let at = slices
-                        .iter()
-                        .position(|slice| old.first().is_some_and(|first| Arc::ptr_eq(first, slice)))?;
+                SliceSource::Blocks(_) => {
+                    changed.push(new(slices.last().map_or(0, |last| last.entry.order + 1)));
+                }
+                SliceSource::Slices(OldSlices { slices: old, .. }) => {
+                    let first = old.first()?;
+                    let at = slices.iter().position(|slice| Arc::ptr_eq(first, slice))?;
                     let run = at..at + old.len();
                     let is_same = slices.get(run.clone())?.iter().zip(old).all(|(a, b)| Arc::ptr_eq(a, b));
-                    is_same.then(|| changed.splice(run, [new]).for_each(drop))?;
+                    is_same.then(|| changed.splice(run, [new(first.entry.order)]).for_each(drop))?;
                 }
             }
             is_registered = true;
@@ -152,6 +186,17 @@ impl Drop for SealTask {
         self.is_cancelled.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// The slices of a group that have owners.
+fn with_owners(store: &SledStore, group: SliceGroup) -> Vec<Arc<SealedSlice>> {
+    store.engine.sealed.list(group).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
+}
+
+/// The same, each with the owners that were neither removed nor dropped.
+fn live_slices(store: &SledStore, group: SliceGroup) -> (Vec<Arc<SealedSlice>>, Vec<Vec<SlicePartition>>) {
+    let (slices, dropped) = (with_owners(store, group), store.engine.sealed.dropped());
+    slices.into_iter().map(|slice| (Arc::clone(&slice), slice.live(group.kind, &dropped))).unzip()
 }
 
 /// The owners of several slices, of which each follows the one before it.
@@ -176,18 +221,18 @@ fn write(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Slice, StoreError> {
     let engine = &*store.engine;
-    let (partitions, read) = match source {
-        SliceSource::Blocks(job) => (&job.partitions, OwnerScan::Everything),
-        SliceSource::Slices(_, partitions) => (partitions, OwnerScan::ByPosition),
+    let (partitions, read, only_filter) = match source {
+        SliceSource::Blocks(job) => (&job.partitions, OwnerScan::Everything, None),
+        SliceSource::Slices(old) => (&old.live, OwnerScan::ByPosition, old.only_filter),
     };
-    let coverage =
-        SliceCoverage { hash: engine.binding.hash, kind: group.kind, partitions: partitions.clone() };
+    let (hash, kind) = (engine.binding.hash, group.kind);
+    let coverage = SliceCoverage { hash, kind, partitions: partitions.clone(), only_filter };
     let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
     let ids = partitions.iter().map(SlicePartition::owners).sum();
     let mut builder = SliceBuilder::new(coverage, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
-        SliceSource::Slices(slices, live) => slices
+        SliceSource::Slices(OldSlices { slices, live, .. }) => slices
             .iter()
             .try_for_each(|slice| offer_slice(engine, positions.clone(), (slice, live), offer, is_cancelled)),
     };

@@ -21,6 +21,12 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
             "--bloom is shorter than --exact; give a longer time, or leave --bloom out".to_owned(),
         ));
     }
+    if args.overflow == WhenFull::Evict && bloom > args.exact {
+        return Err(ExitError::new(
+            Exit::Usage,
+            "--overflow evict cannot be combined with --bloom; leave one of them out".to_owned(),
+        ));
+    }
     let slots = match (args.overflow, args.max_ids) {
         (WhenFull::Evict, Some(slots)) => Some(slots),
         (WhenFull::Shrink, None) => None,
@@ -43,7 +49,6 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         },
         exact: args.exact,
         bloom,
-        slices: args.slices,
         false_positive_rate: args.false_positive_rate,
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{IdKind, Restore, StateTopic, Workload, count};
-use crate::dedupe::{SMALLEST_SLICE, SealedBytes};
+use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes};
 
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
@@ -11,8 +11,8 @@ const DISK_BYTES_PER_ID: f64 = 21.0;
 /// Bytes of a sealed id: 16, three or four for its owner, its part of the filter and of a page that is not full; and expired ids of
 /// slices that are not deleted yet. `cargo bench --bench growth` prints it.
 const SEALED_DISK_BYTES_PER_ID: f64 = 25.0;
-/// Ids per second of sealed slices, whose filters alone are read. `cargo bench --bench growth` prints the time of a restart.
-const REOPENED_SEALED_IDS_PER_SECOND: f64 = 100e6;
+/// Bytes per second of the filters of sealed slices, which alone are read. `cargo bench --bench growth` prints the time of a restart.
+const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 240e6;
 /// Bytes of an id in a block: 16, and a one-byte offset delta.
 const BLOCK_BYTES_PER_ID: f64 = 17.0;
 /// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record
@@ -25,12 +25,13 @@ const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 const REOPENED_IDS_PER_SECOND: f64 = 11e6;
 /// Ids per second from the state topic, from the same bench ("restored from the state topic").
 const RESTORED_IDS_PER_SECOND: f64 = 4.4e6;
-/// Ids per second into Bloom filters at a false-positive rate of 1e-9. `cargo bench --bench bloom` prints it.
-const BLOOM_IDS_PER_SECOND: f64 = 8e6;
 
-pub(super) fn disk_bytes(window_ids: u64, sealed_ids: u64) -> u64 {
-    let unsealed = window_ids.saturating_sub(sealed_ids) as f64;
-    count(unsealed * DISK_BYTES_PER_ID + sealed_ids as f64 * SEALED_DISK_BYTES_PER_ID)
+/// `sealed`: what is in slices.
+pub(super) fn disk_bytes(window_ids: u64, sealed: Option<&SealedBytes>) -> u64 {
+    let (unsealed, filtered) = sealed.map_or((window_ids, 0), |sealed| (sealed.unsealed, sealed.filtered));
+    let with_owners = window_ids.saturating_sub(unsealed).saturating_sub(filtered) as f64;
+    let in_filters = sealed.map_or(0, |sealed| sealed.filters) as f64;
+    count(unsealed as f64 * DISK_BYTES_PER_ID + with_owners * SEALED_DISK_BYTES_PER_ID + in_filters)
 }
 
 /// One block per partition and transaction with new ids, kept for the retention time.
@@ -49,21 +50,19 @@ fn retention(window: Duration) -> Duration {
     window.saturating_add((window / 4).max(Duration::from_hours(24)))
 }
 
-/// The times to load this many ids, with filters if `bloom`; otherwise old ones are sealed.
-pub(crate) fn restore(window_ids: u64, bloom: bool) -> Restore {
-    let sealed = if bloom { 0 } else { window_ids - SealedBytes::of(window_ids, 1, SMALLEST_SLICE).unsealed };
-    restore_with((window_ids, sealed), bloom)
+/// The times to load this many ids, all of them with owners.
+pub(crate) fn restore(window_ids: u64) -> Restore {
+    let sealed = SealedBytes::of((window_ids, FilterPart::NONE), 1, SMALLEST_SLICE);
+    restore_with(window_ids, Some(&sealed))
 }
 
-/// The times to load this many ids, of which so many are sealed, with filters if `bloom`.
-pub(super) fn restore_with((window_ids, sealed_ids): (u64, u64), bloom: bool) -> Restore {
-    let ids = window_ids as f64;
-    let filters = if bloom { ids / BLOOM_IDS_PER_SECOND } else { 0.0 };
-    let unsealed = window_ids.saturating_sub(sealed_ids) as f64;
-    let sealed = sealed_ids as f64 / REOPENED_SEALED_IDS_PER_SECOND;
+/// The times to load this many ids. `sealed`: what is in slices.
+pub(super) fn restore_with(window_ids: u64, sealed: Option<&SealedBytes>) -> Restore {
+    let unsealed = sealed.map_or(window_ids, |sealed| sealed.unsealed) as f64;
+    let filters = sealed.map_or(0, |sealed| sealed.slices.saturating_add(sealed.filters)) as f64;
     Restore {
-        local_seconds: unsealed / REOPENED_IDS_PER_SECOND + sealed + filters,
-        state_topic_seconds: ids / RESTORED_IDS_PER_SECOND + filters,
+        local_seconds: unsealed / REOPENED_IDS_PER_SECOND + filters / REOPENED_FILTER_BYTES_PER_SECOND,
+        state_topic_seconds: window_ids as f64 / RESTORED_IDS_PER_SECOND,
     }
 }
 

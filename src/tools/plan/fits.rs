@@ -16,7 +16,7 @@ pub struct Fits {
     pub memory_bytes: u64,
     /// The longest window that is entirely exact.
     pub exact: Fit,
-    /// The longest Bloom window beyond the requested exact part; `None` if none fits.
+    /// The longest window with filters beyond the requested exact part; `None` if none fits.
     pub bloom: Option<Fit>,
 }
 

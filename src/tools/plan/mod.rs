@@ -1,7 +1,7 @@
 //! `dedupd plan`: the costs of a window, before it is deployed. Calculation only.
 //!
 //! Memory is computed from what the index and the filters allocate ([`crate::dedupe::IndexBytes`],
-//! [`crate::dedupe::bloom::FilterShape`]). Disk, topic and times are computed from measured figures, each a named
+//! [`crate::dedupe::SealedBytes`]). Disk, topic and times are computed from measured figures, each a named
 //! constant with its source. Traffic is assumed to be even over time and over partitions.
 
 mod command;
@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::dedupe::bloom::FilterShape;
-use crate::dedupe::{BloomLimits, IndexBytes, OwnerIndex, SMALLEST_SLICE, SealedBytes, TopicFilter};
+use crate::dedupe::{
+    FILTERS, FilterBits, FilterPart, IndexBytes, OwnerIndex, SMALLEST_SLICE, SealedBytes, TopicFilter,
+};
 pub use command::command;
 pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;
@@ -46,15 +47,13 @@ pub struct Workload {
     pub duplicates: f64,
     /// The kind of ids.
     pub ids: IdKind,
-    /// How long ids are stored exactly.
+    /// How long ids are stored with their owners.
     #[serde(serialize_with = "seconds")]
     pub exact: Duration,
-    /// How long ids are kept in total, with Bloom filters after `exact`; `exact` if there are no filters.
+    /// How long ids are kept in total, in filters only after `exact`; `exact` if there are no filters.
     #[serde(serialize_with = "seconds")]
     pub bloom: Duration,
-    /// Time slices of the Bloom part.
-    pub slices: u32,
-    /// False-positive rate of a lookup in the Bloom part.
+    /// False-positive rate of a lookup in these filters.
     pub false_positive_rate: f64,
     /// Partitions of the raw topic.
     pub partitions: u32,
@@ -78,14 +77,19 @@ impl Workload {
         self.exact.max(self.bloom)
     }
 
-    fn limits(&self) -> BloomLimits {
-        BloomLimits {
-            exact: self.exact,
-            bloom: self.window(),
-            slices: self.slices,
-            false_positive_rate: self.false_positive_rate,
-            max_bytes: u64::MAX,
-        }
+    /// The part in filters only; `None` without.
+    fn filtered(&self) -> Option<FilterPart> {
+        let bits = FilterBits::at_rate(self.false_positive_rate);
+        let exact = self.exact.as_secs_f64() / self.window().as_secs_f64();
+        (self.bloom > self.exact).then(|| FilterPart::new(bits, exact))
+    }
+
+    /// What is in slices once the windows are full; `None` if they evict.
+    fn sealed(&self) -> Option<SealedBytes> {
+        let partitions = u64::from(self.partitions.max(1));
+        let ids = self.ids_per_partition(self.window()).saturating_mul(partitions).min(MAX_IDS);
+        let filtered = self.filtered().unwrap_or(FilterPart::NONE);
+        self.slots.is_none().then(|| SealedBytes::of((ids, filtered), partitions, SMALLEST_SLICE))
     }
 }
 
@@ -103,7 +107,7 @@ pub struct CapacityPlan {
     pub window_ids: u64,
     /// Memory of the windows of all partitions.
     pub memory: Memory,
-    /// The filters of one partition; `None` without a Bloom part.
+    /// The filters without owners; `None` when all ids have owners.
     pub filters: Option<PlannedFilters>,
     /// Bytes of the local state.
     pub disk_bytes: u64,
@@ -111,7 +115,7 @@ pub struct CapacityPlan {
     pub state_topic: StateTopic,
     /// Seconds until a process that has all partitions is ready again.
     pub restore: Restore,
-    /// Maximum number of new records per day that the Bloom part drops as duplicates.
+    /// Maximum number of new records per day that these filters drop as duplicates.
     pub false_drops_a_day: f64,
     /// Probability that any two different ids in the window have the same identity.
     pub collision: f64,
@@ -124,13 +128,13 @@ pub struct CapacityPlan {
 /// Memory of the windows of all partitions, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Of `exact_ids`, those in sealed slices once the window is full: with a filter in memory, and the rest on disk.
+    /// Ids in sealed slices once the window is full: with a filter in memory, and their owners on disk.
     pub sealed_ids: u64,
     /// The exact part, index and sealed slices, once the window is full.
     pub exact_bytes: u64,
     /// Peak of the exact part, while the window fills for the first time or a slice is written.
     pub exact_peak_bytes: u64,
-    /// The Bloom filters, once the window is full.
+    /// The filters without owners, once the window is full.
     pub bloom_bytes: u64,
     /// Exact index and filters, once the window is full.
     pub total_bytes: u64,
@@ -138,26 +142,16 @@ pub struct Memory {
     pub topic_filter_bytes: u64,
 }
 
-/// The filters of one partition, as they are allocated.
+/// Filters without owners.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PlannedFilters {
-    /// Filters of a partition, one per slice.
-    pub count: u32,
-    /// Length of a slice, in seconds.
-    pub slice_seconds: f64,
-    /// Ids that a filter is sized for.
+    /// Time over which the ids of a filter arrive, at least, in seconds.
+    pub span_seconds: f64,
+    /// Number of ids in filters.
     pub ids: u64,
-    /// Bytes of a filter.
-    pub bytes: u64,
-    /// 512-bit blocks of a filter.
-    pub blocks: u64,
-    /// Bits probed in the first block of an id, and as many in the second block if those are all set.
-    pub probes: u32,
-    /// Bits of memory per id, including headroom.
+    /// Bits of memory per id.
     pub bits_an_id: f64,
-    /// Maximum number of filters probed by a lookup.
-    pub consulted: u32,
-    /// False-positive rate of a lookup at the expected fill; the configured rate is higher.
+    /// False-positive rate of a lookup in a full window; the configured rate is higher.
     pub expected_rate: f64,
 }
 
@@ -201,19 +195,16 @@ impl CapacityPlan {
         let (exact_ids, window_ids) =
             (asked.ids_per_partition(asked.exact), asked.ids_per_partition(asked.window()));
         let filters = PlannedFilters::of(&asked);
-        let memory = Memory::of(&asked);
+        let (memory, sealed) = (Memory::of(&asked), asked.sealed());
         Self {
             new_ids_per_second: asked.new_ids(),
             exact_ids: exact_ids.saturating_mul(partitions),
             window_ids: window_ids.saturating_mul(partitions),
             memory,
             filters,
-            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions), memory.sealed_ids),
+            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions), sealed.as_ref()),
             state_topic: costs::state_topic(&asked),
-            restore: costs::restore_with(
-                (window_ids.saturating_mul(partitions), memory.sealed_ids),
-                filters.is_some(),
-            ),
+            restore: costs::restore_with(window_ids.saturating_mul(partitions), sealed.as_ref()),
             false_drops_a_day: filters
                 .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
             collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),
@@ -235,16 +226,15 @@ impl Memory {
         let slots = |slots: u64| OwnerIndex::bytes_of_slots((slots / partitions).max(1));
         let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
         let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_per_partition(asked.exact), u64::MAX));
-        let bloom_bytes = shape(asked).map_or(0, |shape| shape.bytes.saturating_mul(partitions));
         let ids = asked.ids_per_partition(asked.window()).saturating_mul(partitions).min(MAX_IDS);
-        let sealed = (asked.slots.is_none() && shape(asked).is_none())
-            .then(|| SealedBytes::of(ids, partitions, SMALLEST_SLICE));
+        let sealed = asked.sealed();
+        let bloom_bytes = sealed.map_or(0, |sealed| sealed.filters);
         let all = |bytes: u64| bytes.saturating_mul(partitions);
-        let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady());
+        let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
         Self {
-            sealed_ids: sealed.map_or(0, |sealed| ids - sealed.unsealed),
+            sealed_ids: sealed.map_or(0, |sealed| ids.saturating_sub(sealed.unsealed + sealed.filtered)),
             exact_bytes,
-            exact_peak_bytes: sealed.map_or(all(index.peak), |sealed| sealed.peak()),
+            exact_peak_bytes: sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters),
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
             topic_filter_bytes: TopicFilter::bytes_for(sealed.map_or(ids, |sealed| sealed.unsealed)),
@@ -254,30 +244,14 @@ impl Memory {
 
 impl PlannedFilters {
     fn of(asked: &Workload) -> Option<Self> {
-        let shape = shape(asked)?;
-        let ids = asked.ids_per_partition(slice(asked)).max(1) * u64::from(shape.filters);
+        let (part, sealed) = (asked.filtered()?, asked.sealed()?);
         Some(Self {
-            count: shape.filters,
-            slice_seconds: slice(asked).as_secs_f64(),
-            ids: shape.ids_a_filter,
-            bytes: shape.blocks.saturating_mul(64),
-            blocks: shape.blocks,
-            probes: shape.bits,
-            bits_an_id: shape.bytes as f64 * 8.0 / ids as f64,
-            consulted: shape.consulted,
-            expected_rate: shape.expected_rate,
+            span_seconds: asked.window().as_secs_f64() / FILTERS as f64,
+            ids: sealed.filtered,
+            bits_an_id: sealed.filters as f64 * 8.0 / sealed.filtered.max(1) as f64,
+            expected_rate: part.bits.expected_rate(),
         })
     }
-}
-
-/// The filters of a partition; `None` without a Bloom part.
-fn shape(asked: &Workload) -> Option<FilterShape> {
-    let bloom = asked.bloom > asked.exact;
-    bloom.then(|| FilterShape::of(&asked.limits(), asked.ids_per_partition(slice(asked))))
-}
-
-fn slice(asked: &Workload) -> Duration {
-    Duration::from_millis(asked.limits().slice_ms().unsigned_abs())
 }
 
 /// Rounds up and saturates; NaN becomes 0.

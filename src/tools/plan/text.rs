@@ -19,7 +19,11 @@ impl fmt::Display for CapacityPlan {
         )?;
         line(f, "exact", &format!("{}, {}", span(asked.exact), ids(self.exact_ids)))?;
         if self.filters.is_some() {
-            line(f, "exact and Bloom", &format!("{}, {}", span(asked.bloom), ids(self.window_ids)))?;
+            line(
+                f,
+                "in all, then in filters only",
+                &format!("{}, {}", span(asked.bloom), ids(self.window_ids)),
+            )?;
         }
         section(f, "memory, all partitions")?;
         let memory = &self.memory;
@@ -33,9 +37,9 @@ impl fmt::Display for CapacityPlan {
         if let Some(filters) = &self.filters {
             costs(
                 f,
-                "Bloom filters",
+                "filters without owners",
                 memory.bloom_bytes,
-                &format!("{} per id", per_id(memory.bloom_bytes, self.window_ids)),
+                &format!("{} per id", per_id(memory.bloom_bytes, filters.ids)),
             )?;
             costs(f, "total", memory.total_bytes, "")?;
             self.filters(f, filters)?;
@@ -65,7 +69,7 @@ impl fmt::Display for CapacityPlan {
                 "at most {} new records per day dropped as duplicates",
                 figure(self.false_drops_a_day)
             );
-            line(f, "in the Bloom part", &drops)?;
+            line(f, "in filters only", &drops)?;
         }
         self.fixed(f)
     }
@@ -93,30 +97,12 @@ impl CapacityPlan {
     }
 
     fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &PlannedFilters) -> fmt::Result {
-        section(f, "filters of a partition")?;
-        let slice = span(Duration::from_secs_f64(filters.slice_seconds));
-        line(
-            f,
-            "filters",
-            &format!("{}, one for each {slice}; a lookup probes {}", filters.count, filters.consulted),
-        )?;
-        costs(
-            f,
-            "each",
-            filters.bytes,
-            &format!("{} blocks of 512 bits, for {}", HumanCount(filters.blocks), ids(filters.ids)),
-        )?;
-        line(
-            f,
-            "probes",
-            &format!("2 blocks, {} bits in each; {:.1} bits per id", filters.probes, filters.bits_an_id),
-        )?;
+        section(f, "filters without owners")?;
+        let span = span(Duration::from_secs_f64(filters.span_seconds));
+        line(f, "ids in filters only", &format!("{}; a filter covers at least {span}", ids(filters.ids)))?;
         let configured = self.workload.false_positive_rate;
-        line(
-            f,
-            "false-positive rate",
-            &format!("{configured:.0e} configured, {:.1e} expected", filters.expected_rate),
-        )
+        let rate = format!("{configured:.0e} configured, {:.1e} expected", filters.expected_rate);
+        line(f, "false-positive rate", &rate)
     }
 }
 
@@ -125,8 +111,8 @@ impl fmt::Display for Fits {
         section(f, &format!("what fits into {}", size(self.memory_bytes)))?;
         line(f, "entirely exact", &span(self.exact.window))?;
         match &self.bloom {
-            Some(fit) => line(f, "with the exact part and Bloom", &span(fit.window)),
-            None => line(f, "with the exact part and Bloom", "none: the exact part alone needs more"),
+            Some(fit) => line(f, "with filters after --exact", &span(fit.window)),
+            None => line(f, "with filters after --exact", "none: the exact part alone needs more"),
         }
     }
 }

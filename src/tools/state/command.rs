@@ -9,7 +9,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 use super::{Lengths, LookupResult, StateError, Transferred};
 use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
-use crate::cli::{Exit, ExportArgs, FilterName, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
+use crate::cli::{Exit, ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
 use crate::dedupe::Hasher;
 use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
@@ -18,7 +18,7 @@ impl From<StateError> for ExitError {
     fn from(error: StateError) -> Self {
         let exit = match error {
             StateError::Open(_) | StateError::Store(_) => Exit::State,
-            StateError::File { .. } | StateError::NoFilter(_) => Exit::Failed,
+            StateError::File { .. } => Exit::Failed,
         };
         Self::new(exit, error.to_string())
     }
@@ -37,18 +37,17 @@ pub fn command(command: &StateCommand) -> Result<Exit, ExitError> {
 
 fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
-    let lengths = lengths(&local);
     if args.id.is_empty() {
         let inspection = with_copy(&local, |copied| {
             let bar = progress("partitions");
-            let inspection = super::inspect(copied, &lengths, &bar)?;
+            let inspection = super::inspect(copied, &bar)?;
             bar.finish_and_clear();
             Ok(inspection)
         })?;
         print(&inspection, args.json)?;
         return Ok(Exit::Done);
     }
-    let hasher = hasher(&local.hash)?;
+    let (hasher, lengths) = (hasher(&local.hash)?, lengths(&local));
     let identity = identity(&args.id, &local, hasher)?;
     let answer = with_copy(&local, |copied| {
         check_hash(&local, hasher, &copied.binding)?;
@@ -91,34 +90,21 @@ fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedup
 
 fn export(args: &ExportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
-    if let Some(to) = &args.to {
-        let bar = progress("blocks");
-        let done = with_copy(&local, |copied| Ok(super::export(&copied.store, &copied.binding, to, &bar)?))?;
-        bar.finish_and_clear();
-        println!("{} written: {}", to.display(), amount(&done));
-    }
-    if let Some(filter) = &args.filter {
-        let start_ms = start_of(filter)?;
-        let filters = with_copy(&local, |copied| {
-            let source = (&copied.store, &copied.binding);
-            Ok(super::filters_of(source, lengths(&local).of(None), filter.partition, start_ms)?)
-        })?;
-        print_json(&filters)?;
+    let bar = progress("blocks");
+    let (done, filtered) = with_copy(&local, |copied| {
+        let (store, binding) = (&copied.store, &copied.binding);
+        Ok((super::export(store, binding, &args.to, &bar)?, super::left_out(store, binding)))
+    })?;
+    bar.finish_and_clear();
+    println!("{} written: {}", args.to.display(), amount(&done));
+    if filtered > 0 {
+        println!("not written: {} ids beyond window.exact, which are in filters only", HumanCount(filtered));
     }
     Ok(())
 }
 
 fn amount(done: &Transferred) -> String {
     format!("{} ids in {} blocks", HumanCount(done.ids), HumanCount(done.blocks))
-}
-
-fn start_of(filter: &FilterName) -> Result<i64, ExitError> {
-    super::parse_time(&filter.start).ok_or_else(|| {
-        usage(format!(
-            "--filter: {:?} is not a time; write it as printed by `dedupd state inspect`, as in 2026-11-20T08:00:00.000Z",
-            filter.start
-        ))
-    })
 }
 
 fn import(args: &ImportArgs) -> Result<(), ExitError> {

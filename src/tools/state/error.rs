@@ -23,9 +23,6 @@ pub enum StateError {
         /// What is wrong with it, and what to do.
         what: String,
     },
-    /// The requested filter does not exist. Contains the reason.
-    #[error("{0}")]
-    NoFilter(String),
 }
 
 impl StateError {

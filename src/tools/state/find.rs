@@ -49,7 +49,7 @@ fn find_sealed(
     identity: Identity,
     range: &Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
-    let owners = store.sealed_owners(window, &IndexKey::at(identity))?;
+    let owners = store.sealed_places(window, &IndexKey::at(identity))?.owners;
     let here = owners.into_iter().filter(|owner| owner.partition == window.partition());
     let newest = here.map(|owner| owner.offset).filter(|offset| range.contains(offset)).max();
     let marks = store.sealed(window).into_iter().flat_map(|of| of.marks);

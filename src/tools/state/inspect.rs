@@ -7,8 +7,8 @@ use super::error::StateError;
 use super::find::{Owned, StoredSummary, find, head_of, summarise};
 use super::spelling::utc;
 use super::standing::{Lengths, Standing, load, standing_of};
-use crate::dedupe::bloom::FilterSlice;
-use crate::dedupe::{Bloom, Identity, Offset, PartitionId, Window, WindowId, WindowLimits};
+use crate::dedupe::{Identity, Offset, PartitionId, WindowId, WindowLimits};
+use crate::ports::{FilterSummary, Store};
 use crate::store::{Binding, Copied};
 
 /// Report of a whole state.
@@ -56,30 +56,24 @@ pub struct PartitionReport {
     pub next: Option<Offset>,
     /// Encoded bytes of the blocks.
     pub bytes: u64,
-    /// Number of identities in the exact part of the window. `None` if no filters are configured.
-    pub exact_ids: Option<u64>,
-    /// The filters by slice. Empty if none are configured.
+    /// The filters without owners. In topic scope they are of all partitions together.
     pub slices: Vec<SliceReport>,
 }
 
-/// The filters of one slice of stream time.
+/// A filter without owners.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SliceReport {
-    /// Start, in epoch milliseconds.
+    /// Arrival of the first owner, stream time in epoch milliseconds.
     pub start_ms: i64,
-    /// End, exclusive, in epoch milliseconds.
+    /// Arrival of the last owner, stream time in epoch milliseconds.
     pub end_ms: i64,
-    /// Start in UTC.
+    /// Arrival of the first owner in UTC.
     pub start: String,
-    /// End in UTC.
+    /// Arrival of the last owner in UTC.
     pub end: String,
     pub ids: u64,
-    /// Number of filters; more than one if the slice exceeded its planned size.
-    pub filters: u32,
-    /// Size in bits.
-    pub bits: u64,
-    /// Fraction of the bits that are set, 0 to 1.
-    pub fill: f64,
+    /// Size in memory.
+    pub bytes: u64,
     /// The probability that an absent identity is found.
     pub false_positive_rate: f64,
 }
@@ -91,9 +85,8 @@ pub struct LookupResult {
     pub identity: String,
     /// Where the id is stored. Empty if it is not stored.
     pub found: Vec<FoundOwner>,
-    /// Partitions in which the id is a false positive of a filter, with the slice. A record with this id would count
-    /// as probably seen.
-    pub passed_by_chance: Vec<(PartitionId, Standing)>,
+    /// Partitions in which a filter without owners contains the id. A record with this id would count as probably seen.
+    pub in_filters: Vec<(PartitionId, Standing)>,
 }
 
 /// One stored owner of an id.
@@ -111,14 +104,14 @@ pub struct FoundOwner {
     pub standing: Standing,
 }
 
-/// Inspects all partitions, one after the other. Filters are built like a start builds them. `bar` counts partitions.
-pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<Inspection, StateError> {
+/// Inspects all partitions, one after the other. `bar` counts partitions.
+pub fn inspect(state: &Copied, bar: &ProgressBar) -> Result<Inspection, StateError> {
     let mut partitions = Vec::new();
     let windows = state.binding.windows();
     bar.set_length(windows.len() as u64);
     for (kind, window) in windows {
         if let Some(summary) = summarise(&state.store, state.binding.hash, window)? {
-            let report = report(state, window, &summary, lengths.of(kind))?;
+            let report = report(state, window, &summary);
             partitions.push(PartitionReport { kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);
@@ -132,16 +125,8 @@ pub fn inspect(state: &Copied, lengths: &Lengths, bar: &ProgressBar) -> Result<I
     })
 }
 
-fn report(
-    state: &Copied,
-    id: WindowId,
-    summary: &StoredSummary,
-    limits: WindowLimits,
-) -> Result<PartitionReport, StateError> {
-    let window =
-        limits.bloom.map(|_| load(&state.store, state.binding.hash, id, summary.head, limits)).transpose()?;
-    let slices = window.as_ref().and_then(Window::bloom).map(Bloom::slices);
-    Ok(PartitionReport {
+fn report(state: &Copied, id: WindowId, summary: &StoredSummary) -> PartitionReport {
+    PartitionReport {
         partition: id.partition(),
         kind: None,
         confirmed: summary.head.confirmed,
@@ -155,23 +140,21 @@ fn report(
         first: summary.covered.map(|(first, _)| first),
         next: summary.covered.map(|(_, next)| next),
         bytes: summary.bytes,
-        exact_ids: window.as_ref().map(Window::ids),
-        slices: slices.unwrap_or_default().iter().map(SliceReport::of).collect(),
-    })
+        slices: state.store.filters(id).iter().map(SliceReport::of).collect(),
+    }
 }
 
 impl SliceReport {
-    fn of(slice: &FilterSlice) -> Self {
+    fn of(filter: &FilterSummary) -> Self {
+        let (start_ms, end_ms) = filter.time_ms;
         Self {
-            start_ms: slice.start_ms,
-            end_ms: slice.end_ms,
-            start: utc(slice.start_ms),
-            end: utc(slice.end_ms),
-            ids: slice.ids,
-            filters: slice.filters,
-            bits: slice.bytes * 8,
-            fill: slice.fill,
-            false_positive_rate: slice.false_positive_rate,
+            start_ms,
+            end_ms,
+            start: utc(start_ms),
+            end: utc(end_ms),
+            ids: filter.ids,
+            bytes: filter.bytes,
+            false_positive_rate: filter.false_positive_rate,
         }
     }
 }
@@ -185,8 +168,7 @@ impl LookupResult {
         lengths: &Lengths,
         bar: &ProgressBar,
     ) -> Result<Self, StateError> {
-        let mut answer =
-            Self { identity: identity.to_string(), found: Vec::new(), passed_by_chance: Vec::new() };
+        let mut answer = Self { identity: identity.to_string(), found: Vec::new(), in_filters: Vec::new() };
         let mut windows = state.binding.windows();
         windows.retain(|(_, window)| only.is_none_or(|only| only == window.partition()));
         bar.set_length(windows.len() as u64);
@@ -211,12 +193,12 @@ impl LookupResult {
             |owned, standing| FoundOwner { partition, kind: kind.map(str::to_owned), owned, standing };
         let confirmed = find(store, window, identity, 0..head.confirmed)?;
         let unconfirmed = find(store, window, identity, head.confirmed..Offset::MAX)?;
-        if confirmed.is_some() || limits.bloom.is_some() {
+        if confirmed.is_some() || !store.filters(window).is_empty() {
             let loaded = load(store, state.binding.hash, window, head, limits)?;
-            let standing = standing_of((store, window), (&loaded, limits.bloom), identity, confirmed)?;
+            let standing = standing_of((store, window), &loaded, identity, confirmed)?;
             match (confirmed, standing) {
                 (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
-                (None, Some(standing)) => self.passed_by_chance.push((partition, standing)),
+                (None, Some(standing)) => self.in_filters.push((partition, standing)),
                 (_, None) => {}
             }
         }

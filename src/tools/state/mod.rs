@@ -6,7 +6,6 @@
 mod command;
 mod error;
 pub mod file;
-mod filter;
 mod find;
 mod inspect;
 mod spelling;
@@ -17,10 +16,8 @@ mod whole;
 
 pub use command::command;
 pub(crate) use error::StateError;
-pub(crate) use filter::filters_of;
 pub use find::{Owned, find, summarise};
 pub use inspect::{LookupResult, inspect};
-pub(crate) use spelling::parse_time;
 pub use standing::{Lengths, Standing, load};
 pub(crate) use transfer::Transferred;
-pub use transfer::{export, import, verify};
+pub use transfer::{export, import, left_out, verify};

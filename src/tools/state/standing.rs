@@ -1,14 +1,12 @@
 //! Determines whether the window still counts a stored id, and how.
 
-use std::ops::Range;
-
 use serde::Serialize;
 
 use super::find::{Owned, bad_block};
 use super::whole::{scan_whole, sealed_end};
 use crate::dedupe::{
-    Bloom, BloomLimits, Coordinates, HashKind, Identity, IndexKey, Offset, Owners, SlicePartition, Verdict,
-    Window, WindowId, WindowLimits,
+    Coordinates, HashKind, Identity, IndexKey, Offset, Owners, SlicePartition, Verdict, Window, WindowId,
+    WindowLimits,
 };
 use crate::pipeline::Stored;
 use crate::ports::{Head, Store, StoreError};
@@ -19,10 +17,10 @@ use crate::ports::{Head, Store, StoreError};
 pub enum Standing {
     /// Duplicate: the id is in the exact part of the window.
     Exact,
-    /// Probably seen: the id is in the filter of this slice of stream time.
+    /// Probably seen: a filter without owners contains the id.
     Bloom {
-        /// The slice, in epoch milliseconds.
-        slice_ms: Range<i64>,
+        /// The stream times between which the owners in it arrived, epoch milliseconds.
+        time_ms: (i64, i64),
     },
     /// New: the id is older than the window, but not deleted yet.
     Expired,
@@ -94,33 +92,26 @@ impl<T: Store> Owners for AllOwners<'_, T> {
         }
         let Stored { store, window } = self.unsealed;
         let place = Coordinates { partition: window.partition(), offset: owner };
-        Ok(store.sealed_owners(window, &IndexKey::at(identity))?.contains(&place))
+        Ok(store.sealed_places(window, &IndexKey::at(identity))?.owners.contains(&place))
     }
 }
 
-/// Returns how `window`, which [`load`] returned, treats an id whose confirmed owner is `owned`. `None` for an
-/// id without an owner, unless it is a false positive of a filter.
+/// Returns how `window`, which [`load`] returned, treats an id whose confirmed owner is `owned`. `None` for an id without an owner that no
+/// filter contains.
 pub fn standing_of(
     (store, id): (&impl Store, WindowId),
-    (window, bloom): (&Window, Option<BloomLimits>),
+    window: &Window,
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
     let owners = AllOwners { unsealed: Stored { store, window: id }, sealed_end: sealed_end(store, id) };
-    let verdict = window.verdict(Offset::MAX, &window.key(identity), &owners)?;
-    let slice_at = |ms: i64| bloom.map_or(ms..ms.saturating_add(1), |limits| limits.slice_at(ms));
-    let has_slice = |start_ms: i64| {
-        let slices = window.bloom().map(Bloom::slices).unwrap_or_default();
-        slices.iter().any(|slice| slice.start_ms == start_ms)
-    };
-    Ok(match (verdict, owned.map(|owned| slice_at(owned.time_first_ms))) {
-        (Verdict::Probable { since_ms }, None) => Some(Standing::Bloom { slice_ms: slice_at(since_ms) }),
-        (Verdict::Duplicate { .. } | Verdict::Retry, Some(_)) => Some(Standing::Exact),
-        (Verdict::Probable { .. }, Some(slice_ms)) if has_slice(slice_ms.start) => {
-            Some(Standing::Bloom { slice_ms })
-        }
-        // A match in another slice's filter is a false positive.
-        (Verdict::New | Verdict::Probable { .. }, Some(_)) => Some(Standing::Expired),
-        (_, None) => None,
-    })
+    let key = window.key(identity);
+    let verdict = window.verdict(Offset::MAX, &key, &owners)?;
+    if matches!(verdict, Verdict::Duplicate { .. } | Verdict::Retry) {
+        return Ok(owned.map(|_| Standing::Exact));
+    }
+    let filters = store.sealed_places(id, &key)?.filters;
+    let counting = filters.into_iter().find(|times| window.filter_counts(window.stream_time_ms(), *times));
+    let expired = owned.map(|_| Standing::Expired);
+    Ok(counting.map(|time_ms| Standing::Bloom { time_ms }).or(expired))
 }

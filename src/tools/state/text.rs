@@ -41,10 +41,7 @@ impl fmt::Display for Inspection {
         for partition in &self.partitions {
             row(f, partition)?;
         }
-        self.partitions
-            .iter()
-            .filter(|partition| partition.exact_ids.is_some())
-            .try_for_each(|p| slices(f, p))
+        self.partitions.iter().filter(|it| !it.slices.is_empty()).try_for_each(|it| slices(f, it))
     }
 }
 
@@ -77,25 +74,14 @@ fn of_kind(kind: Option<&str>) -> String {
 }
 
 fn slices(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
-    let exact = HumanCount(report.exact_ids.unwrap_or(0));
     let kind = of_kind(report.kind.as_deref());
-    writeln!(f, "\nfilters of partition {}{kind} ({exact} ids are in the exact part)", report.partition)?;
-    writeln!(
-        f,
-        "  {:<24}  {:<24}  {:>12}  {:>7}  {:>14}  {:>6}  {:>9}",
-        "from", "until", "ids", "filters", "bits", "fill", "rate"
-    )?;
+    writeln!(f, "\nfilters without owners of partition {}{kind}", report.partition)?;
+    writeln!(f, "  {:<24}  {:<24}  {:>12}  {:>12}  {:>9}", "from", "until", "ids", "bytes", "rate")?;
     for slice in &report.slices {
         writeln!(
             f,
-            "  {:<24}  {:<24}  {:>12}  {:>7}  {:>14}  {:>4.1} %  {:>9.1e}",
-            slice.start,
-            slice.end,
-            slice.ids,
-            slice.filters,
-            slice.bits,
-            slice.fill * 100.0,
-            slice.false_positive_rate
+            "  {:<24}  {:<24}  {:>12}  {:>12}  {:>9.1e}",
+            slice.start, slice.end, slice.ids, slice.bytes, slice.false_positive_rate
         )?;
     }
     Ok(())
@@ -108,11 +94,10 @@ impl fmt::Display for LookupResult {
         if self.found.is_empty() {
             writeln!(f, "not found: the local state does not contain it")?;
         }
-        for (partition, standing) in &self.passed_by_chance {
+        for (partition, standing) in &self.in_filters {
             writeln!(
                 f,
-                "partition {partition}: not stored, but a false positive in {standing}: a record with it counts as \
-                 probably seen"
+                "partition {partition}: in {standing}, which has no owners: a record with it counts as probably seen"
             )?;
         }
         Ok(())
@@ -149,8 +134,8 @@ impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact => f.write_str("the exact part"),
-            Self::Bloom { slice_ms } => {
-                write!(f, "the filter of {} to {}", utc(slice_ms.start), utc(slice_ms.end))
+            Self::Bloom { time_ms: (first, last) } => {
+                write!(f, "the filter of {} to {}", utc(*first), utc(*last))
             }
             Self::Expired => f.write_str("expired"),
             Self::Unconfirmed => f.write_str("unconfirmed"),

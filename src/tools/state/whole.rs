@@ -11,7 +11,7 @@ const OWNERS_AT_ONCE: u64 = 16 << 20;
 const IDS_PER_BLOCK: usize = 900;
 
 /// Visits all owners of a window as blocks, in ascending order of first offset. `hash` made the identities. A block of sealed owners has
-/// the times of their mark.
+/// the times of their mark. Owners in filters only are left out.
 pub fn scan_whole(
     store: &impl Store,
     hash: HashKind,

@@ -1,5 +1,4 @@
 use super::*;
-use crate::dedupe::format::Dropped;
 
 #[test]
 fn a_checkpoint_reads_back_as_written() {
@@ -14,17 +13,8 @@ fn a_checkpoint_reads_back_as_written() {
         ahead_of_wall_ms: -7,
         forgets: 3,
         windows: vec![
-            WindowCheckpoint {
-                kind: KindId::UNNAMED,
-                dropped: Dropped { exact_ms: None, filters_ms: Some(7) },
-                layout: FilterLayout::parse("604800000,86400000,20412|1,2|640.14.6.-|320.12.0+1.0"),
-                incomplete_ms: Some(9),
-            },
-            WindowCheckpoint {
-                kind: KindId::named("payments"),
-                layout: FilterLayout::parse("700,100,7||640.14.0"),
-                ..WindowCheckpoint::default()
-            },
+            WindowCheckpoint { kind: KindId::UNNAMED, dropped_ms: Some(7), incomplete_ms: Some(9) },
+            WindowCheckpoint { kind: KindId::named("payments"), dropped_ms: Some(-1), incomplete_ms: None },
         ],
         horizon_ms: Some(0),
         first_raw_partitions: Some(4),
@@ -33,7 +23,6 @@ fn a_checkpoint_reads_back_as_written() {
         state: Some("aXb-c_AAQ0Cw".into()),
         writer: "dedupd.events;odd=name.a.0".into(),
     };
-    assert!(full.windows.iter().all(|it| it.layout.is_some()));
     assert_eq!(Checkpoint::parse(&full.render()), Some(full.clone()));
     let bare = Checkpoint {
         tail: None,
@@ -55,19 +44,12 @@ fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
     for text in ["", "v2;s=1", "hello", "v1;s=x;t=1", "v1;b=12;tx=a", "\u{fffd}\u{fffd}"] {
         assert_eq!(Checkpoint::parse(text), None, "{text:?}");
     }
-    let odd = Checkpoint::parse("v1;s=4;later=1;w=nonsense;tx=w").unwrap();
-    assert_eq!((odd.state_next, odd.windows.iter().any(|it| it.layout.is_some())), (4, false));
+    let odd = Checkpoint::parse("v1;s=4;later=1;tx=w").unwrap();
+    assert_eq!((odd.state_next, odd.windows.len()), (4, 0));
 }
 
-/// A window with long details: `filters` is the number of filters in its layout.
-fn window(kind: u16, dropped: Option<i64>, filters: usize) -> WindowCheckpoint {
-    let held = "18446744073709551615,".repeat(filters);
-    WindowCheckpoint {
-        kind: KindId::numbered(kind),
-        dropped: Dropped { exact_ms: dropped, filters_ms: dropped },
-        incomplete_ms: dropped,
-        layout: FilterLayout::parse(&format!("2,1,9|{held}7|640.14.6")).filter(|_| filters > 0),
-    }
+fn window(kind: u16, dropped_ms: Option<i64>) -> WindowCheckpoint {
+    WindowCheckpoint { kind: KindId::numbered(kind), dropped_ms, incomplete_ms: dropped_ms.map(|ms| ms / 2) }
 }
 
 fn core(writer: usize) -> Checkpoint {
@@ -96,14 +78,11 @@ fn the_fields_that_are_always_included_have_a_bound() {
 }
 
 #[test]
-fn what_limits_dropped_takes_precedence_over_layouts() {
-    let windows = vec![window(0, None, 1), window(9, Some(7), 30), window(12, Some(8), 1)];
+fn details_that_do_not_fit_are_left_out() {
+    let windows = vec![window(0, None), window(9, Some(i64::MAX)), window(12, Some(8))];
     let full = Checkpoint { windows, ..core(20) };
-    let text = full.render_within(core(20).render().len() + 120);
-    let read = Checkpoint::parse(&text).unwrap();
-    let kept: Vec<_> =
-        read.windows.iter().map(|it| (it.kind.number(), it.dropped.exact_ms, it.layout.is_some())).collect();
-    assert_eq!(kept, [(0, None, true), (9, Some(7), false), (12, Some(8), true)], "{text}");
+    let text = full.render_within(core(20).render().len() + 20);
+    assert_eq!(Checkpoint::parse(&text).unwrap().windows, [window(12, Some(8))], "{text}");
 }
 
 proptest::proptest! {
@@ -111,26 +90,24 @@ proptest::proptest! {
     #[test]
     fn a_checkpoint_keeps_its_bound_and_its_core(
         writer in 0usize..400,
-        details in proptest::collection::vec((proptest::option::of(1i64..), 0usize..40), 0..10),
+        details in proptest::collection::vec(proptest::option::of(1i64..), 0..40),
         most in 0usize..4_000,
     ) {
-        let kinds = (0u16..).map(|n| n * 3_000);
+        let kinds = (0u16..).map(|n| n * 1_500);
         let windows: Vec<_> =
-            details.iter().zip(kinds).map(|((dropped, filters), kind)| window(kind, *dropped, *filters)).collect();
+            details.iter().zip(kinds).map(|(dropped, kind)| window(kind, *dropped)).collect();
         let full = Checkpoint { windows, ..core(writer) };
         let text = full.render_within(most);
         let shortest = core(writer).render_within(0).len();
         proptest::prop_assert!(text.len() <= most.max(shortest), "{} of {most}", text.len());
         let read = Checkpoint::parse(&text).unwrap();
         for it in &read.windows {
-            let whole = full.windows.iter().find(|whole| whole.kind == it.kind).unwrap();
-            proptest::prop_assert!(it.dropped == whole.dropped || it.dropped == Dropped::default());
-            proptest::prop_assert!(it.layout == whole.layout || it.layout.is_none());
+            proptest::prop_assert!(full.windows.contains(it));
         }
         proptest::prop_assert_eq!(Checkpoint { windows: Vec::new(), ..read }, core(writer));
         if full.render_within(usize::MAX).len() <= most {
             let all: Vec<_> =
-                full.windows.iter().filter(|it| it.dropped != Dropped::default() || it.layout.is_some()).cloned().collect();
+                full.windows.iter().filter(|it| it.dropped_ms.is_some()).cloned().collect();
             proptest::prop_assert_eq!(Checkpoint::parse(&text).unwrap().windows, all);
         }
     }

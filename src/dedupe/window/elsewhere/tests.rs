@@ -3,8 +3,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::window::bloom::BloomLimits;
-use crate::dedupe::window::{TimeSource, WindowLimits};
+use crate::dedupe::window::sealed::FilterBits;
+use crate::dedupe::window::{BloomPart, TimeSource, WindowLimits};
 
 const HOUR: i64 = 3_600_000;
 const T: i64 = 1_700_000_000_000;
@@ -25,13 +25,8 @@ fn identity(number: u64) -> Identity {
 }
 
 fn limits(bloom_hours: Option<u64>) -> WindowLimits {
-    let bloom = bloom_hours.map(|hours| BloomLimits {
-        exact: Duration::from_hours(1),
-        bloom: Duration::from_hours(hours),
-        slices: 4,
-        false_positive_rate: 1e-9,
-        max_bytes: u64::MAX,
-    });
+    let bits = FilterBits::at_rate(1e-9);
+    let bloom = bloom_hours.map(|hours| BloomPart { length: Duration::from_hours(hours), bits });
     WindowLimits { exact: Duration::from_hours(1), max_ids: 1 << 20, time: TimeSource::Record, bloom }
 }
 
@@ -86,20 +81,14 @@ fn owners_expire_by_the_horizon_and_not_by_the_partitions_own_clock() {
 }
 
 #[test]
-fn filters_beyond_the_exact_part_answer_too() {
+fn an_owner_beyond_the_exact_part_counts_while_it_is_in_the_window() {
     let (window, known) = filled(limits(Some(4)), 6, 0);
-    let minute = 60;
     let arrived = T + HOUR;
-    assert!(matches!(
-        found(&window, &known, minute, arrived + HOUR / 2),
-        Some(CopyOf::Owner { offset: 60, .. })
-    ));
-    assert!(matches!(found(&window, &known, minute, arrived + 3 * HOUR), Some(CopyOf::Filter { .. })));
-    assert!(found(&window, &known, minute, arrived + 6 * HOUR).is_none());
-    assert!(
-        found(&window, &known, minute, arrived - 3 * HOUR).is_some(),
-        "within the filters' length, before it"
-    );
+    for (distance, is_found) in
+        [(HOUR / 2, true), (3 * HOUR, true), (6 * HOUR, false), (-3 * HOUR, true), (-6 * HOUR, false)]
+    {
+        assert_eq!(found(&window, &known, 60, arrived + distance).is_some(), is_found, "{distance}");
+    }
 }
 
 #[test]
@@ -109,7 +98,7 @@ fn pending_owners_count_and_claims_do_not() {
     window.claim(identity(1), 9);
     window.admit(4, &IndexKey::at(identity(2)));
     assert_eq!(found(&window, &known, 1, T), None);
-    assert_eq!(found(&window, &known, 2, T + HOUR), Some(CopyOf::Owner { offset: 4, arrived_ms: T }));
+    assert_eq!(found(&window, &known, 2, T + HOUR), Some(CopyOf { offset: 4, arrived_ms: T }));
     window.abort();
     assert_eq!(found(&window, &known, 2, T), None);
 }

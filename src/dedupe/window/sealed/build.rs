@@ -2,7 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use super::filter::{FilterBuilder, part_of, pass_ids};
+use super::filter::{FilterBits, FilterBuilder, part_of, pass_ids};
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
@@ -17,6 +17,8 @@ pub struct SliceCoverage {
     pub kind: KindId,
     /// The covered offsets, in ascending order of the partitions.
     pub partitions: Vec<SlicePartition>,
+    /// The bits of the filter, if the slice has no owners.
+    pub only_filter: Option<FilterBits>,
 }
 
 /// Bytes of pages that are written together.
@@ -57,7 +59,8 @@ pub struct SliceBuilder {
 impl SliceBuilder {
     /// A builder for about `ids` identities.
     pub fn new(coverage: SliceCoverage, ids: u64, scan: OwnerScan) -> Result<Self, SliceError> {
-        Self::with_filter(coverage, (ids, scan), FilterBuilder::new(ids))
+        let bits = coverage.only_filter.unwrap_or(FilterBits::WITH_OWNERS);
+        Self::with_filter(coverage, (ids, scan), FilterBuilder::new(ids, bits))
     }
 
     pub(super) fn with_filter(
@@ -130,6 +133,20 @@ impl SliceBuilder {
     ) -> Result<(), E> {
         self.held.sort_unstable();
         self.ids += self.held.len() as u64;
+        if self.coverage.only_filter.is_none() {
+            self.write_pages(&mut write, &damaged)?;
+        }
+        self.build_shards().map_err(damaged)?;
+        self.held.clear();
+        self.begin_pass(self.shards_of_pass().end);
+        Ok(())
+    }
+
+    fn write_pages<E>(
+        &mut self,
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+        damaged: impl Fn(SliceError) -> E,
+    ) -> Result<(), E> {
         let mut part = Vec::new();
         for page in self.held.chunks(SlicePage::capacity(&self.owners)) {
             self.fences.extend(page.first().map(|(position, ..)| *position));
@@ -140,11 +157,7 @@ impl SliceBuilder {
                 part.clear();
             }
         }
-        write(&part)?;
-        self.build_shards().map_err(damaged)?;
-        self.held.clear();
-        self.begin_pass(self.shards_of_pass().end);
-        Ok(())
+        write(&part)
     }
 
     /// Builds the shards of this pass.

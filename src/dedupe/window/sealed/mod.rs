@@ -4,6 +4,8 @@
 //! (`format/slice`). In memory are a filter over all of them and, for each page of the file, the first position in it. An
 //! identity that the filter does not contain is not in the slice. Any other is looked up in one page, and found or not.
 //!
+//! A slice that is older than the exact part of its windows has no pages: an identity that its filter contains was probably seen.
+//!
 //! Positions are hashes of the identities, so they are uniform whatever the ids are.
 
 mod build;
@@ -16,9 +18,9 @@ mod tests;
 use std::ops::RangeInclusive;
 
 pub use build::{OwnerScan, SliceBuilder, SliceCoverage};
-pub use filter::FirstLevels;
+pub use filter::{FilterBits, FirstLevels};
 use filter::{FilterReader, SliceFilter};
-pub use sizes::{SMALLEST_SLICE, SealedBytes, slice_ids};
+pub use sizes::{FILTERS, FilterPart, SMALLEST_SLICE, SealedBytes, slice_ids};
 
 use super::index::IndexKey;
 use crate::dedupe::coordinates::Coordinates;
@@ -81,7 +83,19 @@ impl Slice {
         self.checksum
     }
 
-    /// Whether the slice may contain the identity: always for one that it contains, for 1 of 20,000 others.
+    /// Whether the slice has the owners of its identities; otherwise it is a filter only.
+    #[must_use]
+    pub fn has_owners(&self) -> bool {
+        !self.footer.fences.is_empty()
+    }
+
+    /// Share of the identities that the slice does not contain for which [`Slice::may_contain`] returns true.
+    #[must_use]
+    pub fn false_positive_rate(&self) -> f64 {
+        self.filter.false_positive_rate()
+    }
+
+    /// Whether the slice may contain the identity: always for one that it contains, and for few others.
     #[must_use]
     #[inline]
     pub fn may_contain(&self, key: &IndexKey) -> bool {
@@ -97,7 +111,7 @@ impl Slice {
         damaged: impl Fn(SliceError) -> E,
     ) -> Result<Vec<Coordinates>, E> {
         let mut owners = Vec::new();
-        for page in self.pages_of(key) {
+        for page in self.pages_of(key).filter(|_| self.has_owners()) {
             let mut bytes = [0; PAGE_BYTES];
             read((page * PAGE_BYTES) as u64, &mut bytes)?;
             let page = SlicePage::parse(&bytes, &self.footer.owners).map_err(&damaged)?;
@@ -142,7 +156,7 @@ impl Slice {
         first..=last
     }
 
-    /// Bytes in memory: 2.4 per identity.
+    /// Bytes in memory: 2.4 per identity of a slice with owners.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.filter.memory_bytes() + (self.footer.fences.len() * size_of::<u64>()) as u64

@@ -1,11 +1,13 @@
 //! How large slices are, and what sealed windows need in memory.
 
-use super::filter::{bytes_for, pass_ids};
+use super::filter::{FilterBits, pass_ids};
 use crate::dedupe::window::growth::IndexBytes;
 use crate::dedupe::window::table::SlotTable;
 
 /// Parts into which windows are sealed, while they are large.
 const SLICES: u64 = 24;
+/// A slice without owners is made when the owners in it arrived over at least one part in this many of the window.
+pub const FILTERS: u64 = 16;
 /// Fewest identities of a slice: windows that have few have all of them in memory.
 pub const SMALLEST_SLICE: u64 = 1 << 16;
 /// Twice the slices for which the index has room: it holds two when the next one begins to be written, and then what arrives meanwhile.
@@ -21,11 +23,48 @@ pub fn slice_ids(smallest: u64, ids: u64) -> u64 {
     smallest.max(ids / SLICES)
 }
 
+/// The part of windows that is in filters only, without owners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterPart {
+    /// The bits of these filters.
+    pub bits: FilterBits,
+    /// Their share of the identities, in percent.
+    pub percent: u64,
+}
+
+impl FilterPart {
+    /// Every identity has its owner.
+    pub const NONE: Self = Self { bits: FilterBits::WITH_OWNERS, percent: 0 };
+
+    /// The part of a window of which this much, 0 to 1, has owners.
+    #[must_use]
+    pub fn new(bits: FilterBits, exact: f64) -> Self {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
+        let percent = ((1.0 - exact.clamp(0.0, 1.0)) * 100.0) as u64;
+        Self { bits, percent }
+    }
+
+    /// Identities without owners, of this many in windows.
+    #[must_use]
+    pub fn of(self, ids: u64) -> u64 {
+        // Slices with owners are kept until there are enough for a filter.
+        let waiting = if self.percent == 0 { 0 } else { ids / FILTERS / 2 };
+        (u128::from(ids) * u128::from(self.percent) / 100)
+            .try_into()
+            .unwrap_or(u64::MAX)
+            .saturating_sub(waiting)
+    }
+}
+
 /// Bytes of windows that are sealed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedBytes {
-    /// Filters and fences of the slices.
+    /// Filters and fences of the slices with owners.
     pub slices: u64,
+    /// The other slices, which are filters only.
+    pub filters: u64,
+    /// Identities in those.
+    pub filtered: u64,
     /// The indexes of the newest identities.
     pub index: IndexBytes,
     /// What is needed while a slice is written.
@@ -37,7 +76,7 @@ pub struct SealedBytes {
 impl SealedBytes {
     /// For `windows` windows that have `ids` identities together; `smallest` is the smallest slice.
     #[must_use]
-    pub fn of(ids: u64, windows: u64, smallest: u64) -> Self {
+    pub fn of((ids, filtered): (u64, FilterPart), windows: u64, smallest: u64) -> Self {
         let slice = slice_ids(smallest, ids);
         let unsealed = ids.min(slice.saturating_mul(UNSEALED_TWICE) / 2);
         let windows = windows.max(1);
@@ -54,8 +93,13 @@ impl SealedBytes {
         let building = if sealed == 0 { 0 } else { pass_ids(slice).saturating_mul(BUILDING_BYTES) };
         // On average the index is not full, and half a slice has expired.
         let held = if sealed == 0 { 0 } else { ids.saturating_sub(slice) };
+        let in_filters = filtered.of(ids).min(sealed);
+        let in_pages = held.saturating_sub(in_filters);
+        let with_owners = FilterBits::WITH_OWNERS.bytes_for(in_pages).saturating_add(in_pages / PAGE_IDS * 8);
         Self {
-            slices: bytes_for(held).saturating_add(held / PAGE_IDS * 8),
+            slices: with_owners,
+            filters: filtered.bits.bytes_for(in_filters),
+            filtered: in_filters,
             index: IndexBytes { steady: all(one.steady), peak: all(one.peak) },
             building,
             unsealed,
@@ -65,12 +109,12 @@ impl SealedBytes {
     /// Slices and indexes of full windows, in steady traffic.
     #[must_use]
     pub fn steady(&self) -> u64 {
-        self.slices.saturating_add(self.index.steady)
+        self.slices.saturating_add(self.filters).saturating_add(self.index.steady)
     }
 
     /// All of it, at most.
     #[must_use]
     pub fn peak(&self) -> u64 {
-        self.slices.saturating_add(self.index.peak).saturating_add(self.building)
+        self.slices.saturating_add(self.filters).saturating_add(self.index.peak).saturating_add(self.building)
     }
 }

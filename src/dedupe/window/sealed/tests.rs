@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::filter::FilterBuilder;
+use super::filter::{FilterBits, FilterBuilder};
 use super::*;
 use crate::dedupe::coordinates::PartitionId;
 use crate::dedupe::format::SlicePartition;
@@ -21,7 +21,7 @@ fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
 }
 
 fn coverage(partitions: Vec<SlicePartition>) -> SliceCoverage {
-    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions }
+    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions, only_filter: None }
 }
 
 /// Partition by partition, all offsets of these owners.
@@ -51,9 +51,19 @@ fn file_of(owners: &[Owned], shards: u32) -> (Vec<u8>, Slice) {
 }
 
 fn file_by(owners: &[Owned], (shards, scan): (u32, OwnerScan)) -> (Vec<u8>, Slice) {
+    file_with(owners, (shards, scan), None)
+}
+
+fn file_with(
+    owners: &[Owned],
+    (shards, scan): (u32, OwnerScan),
+    only_filter: Option<FilterBits>,
+) -> (Vec<u8>, Slice) {
     let ids = owners.len() as u64;
-    let filter = FilterBuilder::with_shards(ids, shards);
-    let mut builder = SliceBuilder::with_filter(coverage(covering(owners)), (ids, scan), filter).unwrap();
+    let bits = only_filter.unwrap_or(FilterBits::WITH_OWNERS);
+    let filter = FilterBuilder::with_shards((ids, bits), shards);
+    let coverage = SliceCoverage { only_filter, ..coverage(covering(owners)) };
+    let mut builder = SliceBuilder::with_filter(coverage, (ids, scan), filter).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for (identity, owner) in owners {
@@ -132,6 +142,28 @@ fn a_slice_has_2_4_bytes_per_identity_in_memory_and_few_false_positives() {
     let wrong = (IDS..2 * IDS).filter(|number| slice.may_contain(&IndexKey::at(identity(*number)))).count();
     // 59 expected.
     assert!((30..90).contains(&wrong), "{wrong} false positives");
+}
+
+#[test]
+fn a_slice_without_owners_is_a_filter_of_its_identities() {
+    const IDS: u64 = 300_000;
+    let owners: Vec<_> = (0..IDS).map(|offset| owned(offset, 0, offset)).collect();
+    let (file, slice) = file_with(&owners, (2, OwnerScan::ByPosition), Some(FilterBits::at_rate(1e-9)));
+    assert!(!slice.has_owners() && slice.footer().ids == IDS);
+    assert_eq!(slice.footer().owners.partitions(), covering(&owners));
+    assert!((0..IDS).all(|number| slice.may_contain(&IndexKey::at(identity(number)))));
+    let wrong = (IDS..20 * IDS).filter(|number| slice.may_contain(&IndexKey::at(identity(*number)))).count();
+    assert_eq!(wrong, 0);
+    assert_eq!(owners_of(&file, &slice, identity(7)), Ok(Vec::new()), "it has no pages");
+    for bytes in [slice.memory_bytes(), file.len() as u64] {
+        let bytes = bytes as f64 / IDS as f64;
+        assert!((5.0..5.4).contains(&bytes), "{bytes} bytes per identity");
+    }
+    for at in (0..file.len()).step_by(97) {
+        let mut damaged = file.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(opened(&damaged).is_err(), "byte {at}");
+    }
 }
 
 #[test]

@@ -7,11 +7,11 @@ use super::*;
 
 /// Simulated time to read one stored block.
 const BLOCK_TIME: Duration = Duration::from_millis(100);
+
 /// Ids in the partition, most of them in a block of their own. A search for longer than a minute is given up.
 const IDS: u64 = 450;
 /// The id to forget.
 const FORGOTTEN_ID: u64 = 7;
-
 /// Ids that a table evicts: as many that the local store has some hundred blocks, each with up to eight ids.
 const OTHERS: Range<u64> = 100..1_700;
 
@@ -28,9 +28,14 @@ pub struct SlowSearch {
     pub violations: Vec<String>,
 }
 
-/// Forgets an id of a partition with many stored blocks, while records arrive in another one.
+/// Forgets an id of a partition whose table could have evicted others, so that all of its blocks are read, while records arrive in another
+/// partition.
 pub fn search_slowly(setting: &Setting) -> SlowSearch {
-    let mut life = Life::quiet(setting, 2, Choices::plain);
+    let mut life = Life::quiet(setting, 2, |chance| {
+        let mut choices = evicting(chance);
+        choices.slots = 1 << 14;
+        choices
+    });
     life.produce_ids(0..IDS);
     assert!(life.calm(), "the records are not processed");
     life.universe.block_time.set(BLOCK_TIME);

@@ -1,9 +1,10 @@
 //! The filter of a sealed slice, built once from all positions of the slice. It has no false negatives.
 //!
 //! It has two levels. The first is a blocked Bloom filter. It decides most look-ups in one cache line, and passes 1.2 % of the positions
-//! that the slice does not contain. The second is a binary fuse filter with 8-bit fingerprints (Graf and Lemire, 2022), in three cache
-//! lines. It is read only for positions that pass the first level, and passes 1 of 256. Both together have about 1 false positive in
-//! 20,000, and 18.7 bits per identity.
+//! that the slice does not contain. The second is a binary fuse filter (Graf and Lemire, 2022), in three cache lines. It is read only for
+//! positions that pass the first level. Its fingerprints have 8 bits where the slice has the owners of its identities: then both levels
+//! have about 1 false positive in 20,000, and 18.7 bits per identity. Without owners they have as many bits as the rate of false
+//! positives requires ([`FilterBits`]).
 //!
 //! The filter is built and stored in shards of about 260,000 positions, which bounds the memory that building one needs. The second level
 //! stays in shards. The first is one array, so that a look-up in many slices reads as little as possible ([`FirstLevels`]).
@@ -16,12 +17,54 @@ mod tests;
 use std::sync::Arc;
 
 use blocked::{BlockBits, FilterBlock, blocks_of_shard, prefetch_block};
-use fuse::FuseFilter;
+use fuse::{FuseFilter, MOST_BITS};
 
 use super::Slice;
 use super::build::PASSES;
 use crate::dedupe::format::{ShardEntry, SliceError};
 use crate::dedupe::window::index::IndexKey;
+
+/// Slices without owners that a window has, at most, in steady traffic: sixteen as [`super::FILTERS`] says, one that is not full and one
+/// that has expired in part. A look-up can have a false positive in each.
+const LOOKED_UP: f64 = 18.0;
+/// Share of the positions that a slice does not contain and that pass the first level.
+const FIRST_PASSES: f64 = 0.0125;
+
+/// Bits of a fingerprint in the second level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FilterBits(u32);
+
+impl FilterBits {
+    /// Where the owners of the slice are looked up after the filter.
+    pub const WITH_OWNERS: Self = Self(8);
+
+    /// The fewest bits with which at most this share, 1e-10 to 1, of the look-ups in a window have a false positive.
+    #[must_use]
+    pub fn at_rate(rate: f64) -> Self {
+        let fits = |bits: &u32| Self(*bits).expected_rate() <= rate;
+        Self((1..MOST_BITS).find(fits).unwrap_or(MOST_BITS))
+    }
+
+    /// Share of the look-ups in a full window that have a false positive.
+    #[must_use]
+    pub fn expected_rate(self) -> f64 {
+        LOOKED_UP * self.rate()
+    }
+
+    /// Share of the look-ups in one slice that have a false positive.
+    fn rate(self) -> f64 {
+        FIRST_PASSES / 2.0f64.powi(self.0.cast_signed())
+    }
+
+    /// Bytes in memory for this many identities.
+    pub(super) fn bytes_for(self, ids: u64) -> u64 {
+        // 9.7 bits in the first level; the second has 1.13 fingerprints for each identity.
+        let bits = 9.7 + 1.135 * f64::from(self.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+        let bytes = (ids as f64 * bits / 8.0) as u64;
+        bytes
+    }
+}
 
 /// Identities of a shard, on average: building one needs about 9 MB beside the identities.
 const SHARD_IDS: u64 = 1 << 18;
@@ -39,31 +82,26 @@ pub(super) fn pass_ids(ids: u64) -> u64 {
     (ids / u64::from(PASSES)).max(SHARD_IDS).min(ids)
 }
 
-/// Bytes in memory for this many identities.
-pub(super) fn bytes_for(ids: u64) -> u64 {
-    // 19 bits.
-    ids.saturating_mul(19) / 8
-}
-
 /// Builds a filter, shard by shard.
 #[derive(Debug)]
 pub(super) struct FilterBuilder {
     shards: u32,
     /// Blocks of a shard.
     blocks: usize,
+    bits: FilterBits,
     /// Encoded shards.
     built: Vec<Vec<u8>>,
 }
 
 impl FilterBuilder {
     /// For about `ids` identities.
-    pub fn new(ids: u64) -> Self {
+    pub fn new(ids: u64, bits: FilterBits) -> Self {
         let shards = u32::try_from(ids.div_ceil(SHARD_IDS).max(1)).unwrap_or(u32::MAX);
-        Self::with_shards(ids, shards)
+        Self::with_shards((ids, bits), shards)
     }
 
-    pub fn with_shards(ids: u64, shards: u32) -> Self {
-        Self { shards, blocks: blocks_of_shard(ids, shards), built: Vec::new() }
+    pub fn with_shards((ids, bits): (u64, FilterBits), shards: u32) -> Self {
+        Self { shards, blocks: blocks_of_shard(ids, shards), bits, built: Vec::new() }
     }
 
     /// Number of shards.
@@ -74,7 +112,7 @@ impl FilterBuilder {
     /// Builds the next shard from its positions, which must be sorted and distinct.
     pub fn push(&mut self, positions: &[u64]) -> Result<(), SliceError> {
         let number = u32::try_from(self.built.len()).unwrap_or(u32::MAX);
-        let mut shard = fuse::build(positions)?;
+        let mut shard = fuse::build(positions, self.bits.0)?;
         shard.extend(blocked::build(positions, (number, self.shards), self.blocks));
         self.built.push(shard);
         Ok(())
@@ -145,6 +183,11 @@ impl SliceFilter {
         let shard = self.shards.get(part_of(position, self.shards.len()));
         blocked::contain(&self.blocks, position, BlockBits::of(position))
             && shard.is_some_and(|shard| shard.contains(position))
+    }
+
+    /// Share of the look-ups that have a false positive.
+    pub fn false_positive_rate(&self) -> f64 {
+        self.shards.first().map_or(0.0, |shard| FilterBits(shard.bits()).rate())
     }
 
     pub fn memory_bytes(&self) -> u64 {

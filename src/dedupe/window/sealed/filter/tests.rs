@@ -21,11 +21,15 @@ fn entry_of(bytes: &[u8]) -> ShardEntry {
 
 /// The encoded shards of a filter.
 fn built(positions: &[u64], shards: u32) -> Vec<Vec<u8>> {
+    built_with(positions, shards, FilterBits::WITH_OWNERS)
+}
+
+fn built_with(positions: &[u64], shards: u32, bits: FilterBits) -> Vec<Vec<u8>> {
     let mut by_shard = vec![Vec::new(); shards as usize];
     for position in positions {
         by_shard[part_of(*position, shards as usize)].push(*position);
     }
-    let mut builder = FilterBuilder::with_shards(positions.len() as u64, shards);
+    let mut builder = FilterBuilder::with_shards((positions.len() as u64, bits), shards);
     for positions in &mut by_shard {
         positions.sort_unstable();
         builder.push(positions).unwrap();
@@ -61,6 +65,34 @@ fn a_filter_has_no_false_negatives_and_few_false_positives() {
     }
 }
 
+/// The rate halves with each bit, and the memory grows by 1.13 bits for each identity.
+#[test]
+fn a_filter_of_any_bits_has_its_rate_and_size() {
+    const IDS: u64 = 200_000;
+    const OTHERS: u64 = 4_000_000;
+    let inserted = positions(0..IDS);
+    for (shards, bits) in (1..=3).cycle().zip([1, 2, 5, 7, 8, 9, 13, 16, 27, 32]) {
+        let filter = read(&built_with(&inserted, shards, FilterBits(bits))).unwrap();
+        assert!(inserted.iter().all(|position| filter.contains(*position)), "{bits} bits");
+        let wrong = (IDS..IDS + OTHERS).filter(|number| filter.contains(position(*number))).count() as f64;
+        let expected = filter.false_positive_rate() * OTHERS as f64;
+        assert!(
+            (wrong - expected).abs() < expected / 10.0 + 4.0 * expected.sqrt() + 0.5,
+            "{bits} bits: {wrong}, {expected}"
+        );
+        let (memory, planned) = (filter.memory_bytes() as f64, FilterBits(bits).bytes_for(IDS) as f64);
+        assert!((memory / planned - 1.0).abs() < 0.06, "{bits} bits: {memory}, {planned}");
+    }
+}
+
+#[test]
+fn the_bits_follow_from_the_rate() {
+    assert_eq!(
+        [0.5, 1e-3, 1e-6, 1e-9, 1e-10, 0.0].map(|rate| FilterBits::at_rate(rate).0),
+        [1, 8, 18, 28, 32, 32]
+    );
+}
+
 #[test]
 fn the_first_level_passes_1_2_percent_of_other_positions() {
     const IDS: u64 = 300_000;
@@ -83,10 +115,12 @@ fn a_shard_with_impossible_lengths_is_refused() {
     let bytes = built(&positions(0..1_000), 1).remove(0);
     let accepted = |bytes: &[u8]| read(&[bytes.to_vec()]).is_ok();
     assert!(accepted(&bytes));
-    let cases: [(&str, usize, u32); 5] = [
+    let cases: [(&str, usize, u32); 7] = [
         ("a segment length of no power of two", 8, 3),
         ("a segment length of zero", 8, 0),
         ("longer segments than fingerprints", 8, 1 << 31),
+        ("fingerprints without bits", 16, 0),
+        ("fingerprints of too many bits", 16, 33),
         ("no starting places", 12, 0),
         ("more starting places than fingerprints", 12, u32::MAX - 63),
     ];
@@ -113,6 +147,7 @@ proptest! {
     fn a_look_up_in_any_accepted_shard_is_within_its_bounds(
         seed in any::<u64>(),
         segment in 0..6u32,
+        bits in 0..40u32,
         segments in 0..4u32,
         rest in proptest::collection::vec(any::<u8>(), 0..512),
         looked_up in proptest::collection::vec(any::<u64>(), 1..50),
@@ -121,10 +156,11 @@ proptest! {
         let mut bytes = seed.to_le_bytes().to_vec();
         bytes.extend(segment.to_le_bytes());
         bytes.extend((segment * segments).to_le_bytes());
-        let whole = ((segments + 2) * segment) as usize;
+        bytes.extend(bits.to_le_bytes());
+        let whole = ((segments + 2) * segment * bits).div_ceil(8) as usize;
         bytes.extend(rest.iter().cycle().take(if rest.is_empty() { 0 } else { whole + rest.len() / 64 * 64 }));
         let filter = read(&[bytes.clone(), bytes]);
-        prop_assert_eq!(filter.is_ok(), segments > 0 && rest.len() >= 64);
+        prop_assert_eq!(filter.is_ok(), segments > 0 && rest.len() >= 64 && (1..=32).contains(&bits));
         if let Ok(filter) = filter {
             for position in looked_up {
                 filter.contains(position);
