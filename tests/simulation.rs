@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
+use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::{
-    COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, JOINED, Marked, Outcome, SEALED,
-    SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
-    evidence_over_a_slow_link, forget_before_a_restore, load_slowly, open_a_foreign_transaction,
-    over_a_slow_link, read_unevenly, restore_forgotten_slowly, run, search_slowly,
-    tear_the_first_transaction,
+    CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
+    Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
+    compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore, load_slowly,
+    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_forgotten_slowly, run,
+    search_slowly, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -34,7 +35,7 @@ const SEEDS: u64 = 12_000;
 /// one may no longer reach it.
 const FOUND: [u64; 1] = [75_017];
 /// Number of seeds within which the audit must detect each sabotage.
-const CONTROL_SEEDS: u64 = 400;
+const CONTROL_SEEDS: u64 = 800;
 
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -147,7 +148,7 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
         for fault in Fault::ALL {
             assert!(total.counts.contains_key(fault.name()), "no history had the fault {}", fault.name());
         }
-        for what in [FORGOTTEN, JOINED, SEALED, SEALED_HITS, FILTER_HITS, EVICTED] {
+        for what in [FORGOTTEN, JOINED, SEALED, SEALED_HITS, FILTER_HITS, EVICTED, CAUGHT_UP, HANDED_OVER] {
             assert!(total.counts.get(what).is_some_and(|count| *count > 0), "no history had: {what}");
         }
         assert!(total.clean > 0 && total.clean < total.raw, "no record was forwarded, or none was dropped");
@@ -319,72 +320,23 @@ fn a_foreign_transaction_in_clean_does_not_disturb_other_workers() {
 
 #[test]
 fn copies_in_partitions_that_are_read_unevenly_count_within_the_window_exactly() {
-    let of = |sabotage, seed| read_unevenly(&Setting { sabotage, metrics: Metrics::new() }, seed);
+    let of = |sabotage, seed, has_standby| {
+        read_unevenly(&Setting { sabotage, metrics: Metrics::new() }, seed, has_standby)
+    };
     for seed in 0..20 {
-        assert_eq!(of(Sabotage::Nothing, seed), [""; 0], "seed {seed}");
+        for has_standby in [false, true] {
+            let wrong = of(Sabotage::Nothing, seed, has_standby);
+            assert_eq!(wrong, [""; 0], "seed {seed}, with a standby: {has_standby}");
+        }
     }
-    let fastest =
-        (0..5).map(|seed| of(Sabotage::Without(Safeguard::SlowestClock), seed).len()).sum::<usize>();
+    let without = |safeguard, has_standby| {
+        (0..5).map(|seed| of(Sabotage::Without(safeguard), seed, has_standby).len()).sum::<usize>()
+    };
+    let fastest = without(Safeguard::SlowestClock, false);
     assert!(fastest > 20, "the history does not depend on the slowest clock: {fastest} ids");
+    let by_own_clock = without(Safeguard::StandbyHorizon, true);
+    assert!(by_own_clock > 20, "the history does not depend on the horizon: {by_own_clock} ids");
 }
-
-/// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
-const CONTROLS: [(Sabotage, &str); 26] = [
-    (Sabotage::StoreAhead, "lost"),
-    (Sabotage::FalseCommit, "lost"),
-    // The restore never reaches the block that was committed last.
-    (Sabotage::BlockHidden, "worker"),
-    (Sabotage::EarlyEndAccepted, "lost"),
-    (Sabotage::EarlyEndAccepted, "duplicated"),
-    (Sabotage::SliceMisses, "duplicated"),
-    (Sabotage::SliceCutShort, "duplicated"),
-    (Sabotage::SliceKeepsForgotten, "forgotten and not forwarded again"),
-    (Sabotage::FilterMisses, "duplicated"),
-    (Sabotage::FilterKeepsForgotten, "forgotten and not forwarded again"),
-    // An assertion in the window fails.
-    (Sabotage::SliceKeepsRemoved, "panic"),
-    (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
-    (Sabotage::CompactedIsAborted, "duplicated"),
-    (Sabotage::Without(Safeguard::Markers), "duplicated"),
-    (Sabotage::Without(Safeguard::Markers), "lost"),
-    // The missing record belongs to a side topic.
-    (Sabotage::Without(Safeguard::Markers), "in no topic"),
-    (Sabotage::Without(Safeguard::Agreement), "lost"),
-    (Sabotage::Without(Safeguard::WholeTransactions), "lost"),
-    (Sabotage::Without(Safeguard::Gaps), "lost"),
-    (Sabotage::Without(Safeguard::Postponed), "lost"),
-    // An assertion in the window fails.
-    (Sabotage::Without(Safeguard::Repeats), "panic"),
-    (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
-    (Sabotage::Without(Safeguard::Undo), "panic"),
-    (Sabotage::Without(Safeguard::Tails), "duplicated"),
-    (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
-    (Sabotage::Without(Safeguard::Claims), "lost"),
-];
-
-/// The same in topic scope.
-const TOPIC_CONTROLS: [(Sabotage, &str); 10] = [
-    (Sabotage::Without(Safeguard::ForeignClaims), "lost"),
-    (Sabotage::Without(Safeguard::OwnClaims), "duplicated"),
-    (Sabotage::SliceMisses, "duplicated"),
-    (Sabotage::Without(Safeguard::AllStates), "duplicated"),
-    (Sabotage::Without(Safeguard::AllPartitions), "duplicated"),
-    (Sabotage::Without(Safeguard::FilterOfAll), "duplicated"),
-    // An owner of an aborted transaction stays. An assertion in the window fails.
-    (Sabotage::Without(Safeguard::Undo), "panic"),
-    (Sabotage::Without(Safeguard::Markers), "lost"),
-    (Sabotage::Without(Safeguard::Claims), "lost"),
-    (Sabotage::FalseCommit, "lost"),
-];
-
-/// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several blocks without a checkpoint, and a record that is
-/// compacted away after a crash, while its claim and a copy in another partition stay.
-const RARE: [Sabotage; 4] = [
-    Sabotage::FilterKeepsForgotten,
-    Sabotage::Without(Safeguard::WholeTransactions),
-    Sabotage::Without(Safeguard::ForeignClaims),
-    Sabotage::Without(Safeguard::OwnClaims),
-];
 
 #[test]
 fn the_audit_detects_every_sabotage() {

@@ -11,6 +11,7 @@ mod memory;
 mod monitor;
 mod ownership;
 mod spare;
+mod standby;
 mod supervisor;
 
 use std::future::Future;

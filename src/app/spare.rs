@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::ExitError;
+use super::standby::Follower;
 use super::supervisor::pause;
 use crate::clock::monotonic;
 use crate::kafka::{GroupMonitor, Member, Settings};
@@ -30,16 +32,29 @@ pub(super) struct Spare {
     progress: Progress,
     /// The active instance as last logged.
     logged: Option<String>,
+    /// The standby copies, if the state topic is followed.
+    follower: Option<Follower>,
 }
 
 impl Spare {
-    pub(super) fn new(settings: &Settings, status: Arc<Status>, progress: Progress) -> Result<Self, Failure> {
+    pub(super) fn new(
+        settings: &Settings,
+        status: Arc<Status>,
+        progress: Progress,
+        follower: Option<Follower>,
+    ) -> Result<Self, Failure> {
         let group = GroupMonitor::new(settings)?;
-        Ok(Self { group, settings: settings.clone(), status, progress, logged: None })
+        Ok(Self { group, settings: settings.clone(), status, progress, logged: None, follower })
     }
 
-    /// Returns true when no other worker is in the group, and false when a stop is requested.
-    pub(super) fn wait(&mut self, stop: &AtomicBool) -> bool {
+    /// Returns true when no other worker is in the group, and false when a stop is requested. Follows the state topic meanwhile.
+    pub(super) fn wait(&mut self, stop: &AtomicBool) -> Result<bool, ExitError> {
+        let joins = self.wait_and_follow(stop);
+        self.follower.iter_mut().for_each(Follower::release);
+        joins
+    }
+
+    fn wait_and_follow(&mut self, stop: &AtomicBool) -> Result<bool, ExitError> {
         self.status.note_role(Role::Joining, None);
         self.publish(Some("looks for other instances in the group".to_owned()));
         let mut answered = None;
@@ -52,7 +67,7 @@ impl Spare {
                     self.status.note_role(Role::Joining, None);
                     self.logged = None;
                     failpoint::pass("before_join");
-                    return true;
+                    return Ok(true);
                 }
                 Ok(Some(other)) => {
                     answered = Some(monotonic());
@@ -65,9 +80,12 @@ impl Spare {
                 }
                 Err(failed) => tracing::debug!(%failed, "describing the group failed; retrying"),
             }
-            pause(INTERVAL, stop);
+            match &mut self.follower {
+                Some(follower) => follower.follow(INTERVAL, stop)?,
+                None => pause(INTERVAL, stop),
+            }
         }
-        false
+        Ok(false)
     }
 
     /// Publishes that this instance is a spare, and which instance is active.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
 use super::monitor::start_monitor;
 use super::spare::Spare;
+use super::standby::Follower;
 use super::{ExitError, STOP, Service};
 use crate::clock::{SystemClock, monotonic};
 use crate::config::Scope;
@@ -37,7 +38,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const CHECKS_PER_MEASUREMENT: u32 = 200;
 
 /// The ports of production.
-struct Production;
+pub(super) struct Production;
 
 impl WorkerPorts for Production {
     type Source = KafkaSource;
@@ -97,7 +98,11 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
             spawn(service, (number, shared), (settings, options), &store, stop)
         })
         .collect();
-    let workers = workers?;
+    let mut workers = workers?;
+    if config.state.standby && config.dedupe.scope == Scope::Partition {
+        let options = options(config, hasher, (&topology, &partition_limit), 0);
+        workers.push(spawn_standby(service, (settings(config, 0), options), &store, stop)?);
+    }
     let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
     let ended = supervise_workers(workers, &monitor, service, &store, stop);
     stop.store(true, Ordering::Release);
@@ -166,6 +171,18 @@ struct WorkerThread {
 }
 
 impl WorkerThread {
+    fn start(
+        name: String,
+        progress: Progress,
+        work: impl FnOnce() -> Result<(), ExitError> + Send + 'static,
+    ) -> Result<Self, ExitError> {
+        let failed = format!("the thread {name} cannot be started");
+        let thread = std::thread::Builder::new().name(name).spawn(work);
+        let thread =
+            thread.map_err(|e| ExitError::failed(format!("{failed}: {e}; raise the limit on processes")))?;
+        Ok(Self { thread, progress, last_seen: (0, 0) })
+    }
+
     fn check(&mut self) {
         let count = self.progress.steps();
         let (last, unchanged) = self.last_seen;
@@ -190,6 +207,7 @@ fn spawn(
     let progress = Progress::default();
     let counted = progress.clone();
     let is_exclusive = service.config.dedupe.scope == Scope::Topic;
+    let follows = service.config.state.standby;
     let work = move || -> Result<(), ExitError> {
         let operator =
             |failed: crate::ports::Failure| ExitError::new(crate::cli::Exit::Operator, failed.what);
@@ -206,18 +224,32 @@ fn spawn(
         if !is_exclusive {
             return run();
         }
-        let mut spare = Spare::new(&settings, Arc::clone(&status), counted.clone()).map_err(operator)?;
-        while spare.wait(&stop) {
+        let shared = (metrics.clone(), Arc::clone(&status));
+        let follower =
+            || Follower::new((&settings, options.clone()), store.another(), shared, counted.clone());
+        let follower = follows.then(follower).transpose()?;
+        let mut spare =
+            Spare::new(&settings, Arc::clone(&status), counted.clone(), follower).map_err(operator)?;
+        while spare.wait(&stop)? {
             run()?;
         }
         Ok(())
     };
-    let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(|e| {
-        ExitError::failed(format!(
-            "the thread of worker {number} cannot be started: {e}; raise the limit on processes"
-        ))
-    })?;
-    Ok(WorkerThread { thread, progress, last_seen: (0, 0) })
+    WorkerThread::start(format!("worker-{number}"), progress, work)
+}
+
+/// Starts the thread that follows the state topic beside the workers, in partition scope.
+fn spawn_standby(
+    service: &Service,
+    (settings, options): (Settings, WorkerOptions),
+    store: &LeasedStore<SledStore>,
+    stop: &Arc<AtomicBool>,
+) -> Result<WorkerThread, ExitError> {
+    let shared = (service.metrics.clone(), Arc::clone(&service.status));
+    let (store, stop, progress) = (store.another(), Arc::clone(stop), Progress::default());
+    let counted = progress.clone();
+    let work = move || Follower::new((&settings, options), store, shared, counted)?.run(&stop);
+    WorkerThread::start("standby".to_owned(), progress, work)
 }
 
 /// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look

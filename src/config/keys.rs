@@ -235,6 +235,8 @@ section! {
         /// Maximum size of the directory in bytes, at least 16 MiB: with less, the engine's own files and dead space would
         /// leave no space for the state.
         max_disk: Option<u64> => Maybe(Size(16 * MIB)),
+        /// Whether the directory also follows the state topic of partitions that this process does not own.
+        standby: bool = "false" => FLAG,
         /// The policy for a record that the broker rejects.
         on_poison: OnPoison = "stop" => Word,
         /// How long such a record is retried first.

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::partitions::partitions;
 use super::texts::{bytes, escaped, grouped, span};
 use super::{Endpoint, chart};
-use crate::metrics::{KindStatus, Metrics, Outcome, Rates, Readiness, Warning, WorkerStatus};
+use crate::metrics::{KindStatus, Outcome, Rates, Readiness, Warning, WorkerStatus};
 
 const STYLE: &str = include_str!("page.css");
 /// Refresh interval of the page, in seconds.
@@ -36,7 +36,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
         now = time(now_ms),
         readiness = readiness_section(&readiness),
         charts = chart::charts(rates, status.lag()),
-        facts = facts(&shown.metrics, &workers, now_ms),
+        facts = facts(shown, &workers, now_ms),
         partitions = partitions(&workers),
         kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
         warnings = warnings(&shown.recent.list()),
@@ -68,7 +68,8 @@ fn readiness_section(readiness: &Readiness) -> String {
 }
 
 /// Memory, disk, window and last commit.
-fn facts(metrics: &Metrics, workers: &[WorkerStatus], now_ms: i64) -> String {
+fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
+    let metrics = &shown.metrics;
     let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
     let windows = sum(|worker| worker.index_bytes + worker.slices_bytes + worker.filter_bytes);
     let memory = format!("{}; windows {}", bytes(metrics.resident_bytes()), bytes(windows));
@@ -85,14 +86,15 @@ fn facts(metrics: &Metrics, workers: &[WorkerStatus], now_ms: i64) -> String {
         || "no partition".to_owned(),
         |(effective, configured)| format!("{} of {}", span(effective.min(configured)), span(configured)),
     );
+    let standby = shown.status.standby().map(|it| ("standby copies", escaped(&it.summary())));
     let rows = [
         ("memory", memory),
         ("local state on disk", bytes(metrics.state_disk_bytes().get())),
         ("shortest window", window),
         ("last commit", commit),
     ];
-    let row = |(name, text): &(&str, String)| format!("<tr><td>{name}<td>{text}</tr>\n");
-    let rows: String = rows.iter().map(row).collect();
+    let row = |(name, text): (&str, String)| format!("<tr><td>{name}<td>{text}</tr>\n");
+    let rows: String = rows.into_iter().chain(standby).map(row).collect();
     format!("<h2>Now</h2>\n<table id=\"now\">\n{rows}</table>\n")
 }
 

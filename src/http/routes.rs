@@ -90,6 +90,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         "active_instance": active,
         "readiness": shown.status.readiness(),
         "unassigned_partitions": shown.status.unassigned(),
+        "standby": shown.status.standby(),
         "records": records,
         "workers": shown.status.workers(),
         "rates": rates(&shown),

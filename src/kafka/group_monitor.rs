@@ -111,7 +111,16 @@ impl GroupMonitor {
         Ok(answers.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
     }
 
-    /// The same with metadata. Each partition can have a failure of its own.
+    /// The same with metadata, and with partitions without an offset. A partition whose offset cannot be read is omitted.
+    pub fn checkpoints(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        wait: Duration,
+    ) -> Result<Vec<Committed>, Failure> {
+        Ok(self.answers(partitions, wait)?.into_iter().flatten().collect())
+    }
+
+    /// The same. Each partition can have a failure of its own.
     pub(super) fn answers(
         &self,
         partitions: impl IntoIterator<Item = PartitionId>,

@@ -109,6 +109,7 @@ label! {
     RestoreSource {
         Local = "local",
         StateTopic = "state_topic",
+        Standby = "standby",
     }
 }
 label! {

@@ -11,6 +11,7 @@ mod process;
 mod recent;
 mod registered;
 mod rekey;
+mod standby;
 mod status;
 pub mod table;
 
@@ -27,6 +28,7 @@ pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub(crate) use registered::Latencies;
 pub use rekey::{REKEY_TABLE, RekeyMetrics, RekeyStatus};
+pub use standby::StandbyStatus;
 pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
 pub(crate) use status::{ClientStatus, KindStatus, Readiness};
 

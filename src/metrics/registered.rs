@@ -69,6 +69,8 @@ pub(super) struct GroupMetrics {
     partitions: GaugeVec,
     role: GaugeVec,
     ready: Gauge,
+    standby_partitions: Gauge,
+    standby_lag: Gauge,
 }
 
 pub(super) struct Registered {
@@ -155,6 +157,8 @@ impl Registered {
                 partitions: gauges(&registry, &table::PARTITIONS),
                 role: gauges(&registry, &table::ROLE),
                 ready: gauge(&registry, &table::READY),
+                standby_partitions: gauge(&registry, &table::STANDBY_PARTITIONS),
+                standby_lag: gauge(&registry, &table::STANDBY_LAG),
             },
             clients: ClientMetrics {
                 round_trip: gauges(&registry, &table::CLIENT_ROUND_TRIP),
@@ -176,6 +180,11 @@ impl Registered {
             self.group.role.with_label_values(&[one.as_str()]).set(f64::from(u8::from(*one == role)));
         }
         self.group.unassigned.set(status.unassigned() as f64);
+        let standby = status.standby().unwrap_or_default();
+        self.group.standby_partitions.set(standby.partitions as f64);
+        if standby.partitions == 0 || standby.lag_records.is_some() {
+            self.group.standby_lag.set(standby.lag_records.unwrap_or(0) as f64);
+        }
         for (topic, age) in status.output_hanging() {
             self.group.output_hanging.with_label_values(&[&topic]).set(age.as_secs_f64());
         }

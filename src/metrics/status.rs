@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::labels::{ClientLabel, PartitionState, Role};
+use super::standby::StandbyStatus;
 
 /// The identification of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -192,6 +193,7 @@ pub struct Status {
     role: Mutex<(Role, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
     clients: Mutex<BTreeMap<ClientLabel, ClientStatus>>,
+    standby: Mutex<Option<StandbyStatus>>,
 }
 
 impl Status {
@@ -208,6 +210,7 @@ impl Status {
             role: Mutex::new((Role::Active, None)),
             group_lag: Mutex::default(),
             clients: Mutex::default(),
+            standby: Mutex::default(),
         }
     }
 
@@ -312,6 +315,16 @@ impl Status {
     /// What the Kafka clients reported last; empty before the first report.
     pub fn clients(&self) -> BTreeMap<ClientLabel, ClientStatus> {
         lock(&self.clients).clone()
+    }
+
+    /// Replaces the status of the standby copies; `None` when there are none.
+    pub fn note_standby(&self, standby: Option<StandbyStatus>) {
+        *lock(&self.standby) = standby;
+    }
+
+    /// The standby copies, if this instance follows any.
+    pub fn standby(&self) -> Option<StandbyStatus> {
+        lock(&self.standby).clone()
     }
 
     /// Marks the process as failed, for a reason in one line. The first reason stays.

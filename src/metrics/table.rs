@@ -235,6 +235,18 @@ pub(super) const RESTORED: Row =
 pub(super) const PARTITIONS: Row =
     Row::new("dedupd_partitions", Gauge, "partitions", "Partitions of this process by state.")
         .by("state", PartitionState::NAMES);
+pub(super) const STANDBY_PARTITIONS: Row = Row::new(
+    "dedupd_standby_partitions",
+    Gauge,
+    "partitions",
+    "Partitions of other instances whose state topic is followed (state.standby).",
+);
+pub(super) const STANDBY_LAG: Row = Row::new(
+    "dedupd_standby_lag_records",
+    Gauge,
+    "offsets",
+    "Offsets of the state topic that the standby copies have not read, in all followed partitions.",
+);
 pub(super) const REBALANCES: Row =
     Row::new("dedupd_rebalances_total", Counter, "events", "Partition assignments and revocations.");
 pub(super) const UNASSIGNED: Row = Row::new(
@@ -336,6 +348,8 @@ pub const TABLE: &[Row] = &[
     RESTORE_SECONDS,
     RESTORED,
     PARTITIONS,
+    STANDBY_PARTITIONS,
+    STANDBY_LAG,
     REBALANCES,
     UNASSIGNED,
     GROUP_LAG,

@@ -16,7 +16,7 @@ use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::Time;
-use crate::ports::Source;
+use crate::ports::{Source, Store};
 
 /// Pause before dropped state is loaded again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
@@ -88,6 +88,13 @@ impl<W: WorkerPorts> Context<W> {
     /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
     pub(crate) fn missing_elsewhere_ms(&self) -> Option<i64> {
         self.topic.as_ref().and_then(|topic| topic.filter.missing_ms())
+    }
+
+    /// Gives up the windows of a partition that is not processed here any more.
+    pub(crate) fn release_leases(&mut self, id: PartitionId) {
+        for window in self.options.kinds.windows_of(id) {
+            self.store.release_lease(window);
+        }
     }
 
     /// Discards the filter over all windows, when there are no windows.

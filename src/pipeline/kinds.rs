@@ -66,6 +66,12 @@ impl Kinds {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
     }
 
+    /// The same kinds with windows without a limit on the number of ids.
+    pub(crate) fn unlimited(&self) -> Self {
+        let unlimited = |window: WindowLimits| WindowLimits { max_ids: u64::MAX, ..window };
+        Self(self.0.iter().map(|kind| Kind { window: kind.window.map(unlimited), ..kind.clone() }).collect())
+    }
+
     /// The windows of a partition. That of the unnamed kind is the last: what the store reports for it applies to all.
     #[must_use]
     pub fn windows_of(&self, partition: PartitionId) -> Vec<WindowId> {

@@ -19,6 +19,7 @@ mod recovery;
 mod report;
 mod safeguard;
 mod sizes;
+mod standby;
 mod time;
 mod torn;
 mod worker;
@@ -42,6 +43,7 @@ pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions};
+pub use standby::{Standby, StandbyPace};
 pub use torn::EVIDENCE_RECORDS;
 pub use worker::Worker;
 pub use worker::chunk::ITERATION_TIME;

@@ -24,9 +24,15 @@ impl PartitionLimit {
         self.0.fetch_max(u32::try_from(partitions).unwrap_or(u32::MAX), Ordering::Release);
     }
 
+    /// Number of partitions that both topics have.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Whether the partition exists in both topics.
     #[must_use]
     pub fn covers(&self, partition: PartitionId) -> bool {
-        partition < self.0.load(Ordering::Acquire)
+        partition < self.count()
     }
 }

@@ -40,6 +40,8 @@ pub enum Safeguard {
     AllStates,
     /// Windows expire by the slowest partition with unread records (`topic`).
     SlowestClock,
+    /// A standby copy deletes owners by the horizon of the group, and not by the clock of their partition (`standby`).
+    StandbyHorizon,
 }
 
 impl WorkerOptions {

@@ -126,9 +126,15 @@ pub type VisitOwner<'a> = &'a mut dyn FnMut(Offset, Identity) -> Result<(), Stor
 pub trait Store {
     /// Takes the window: from now on only this handle may change it. Returns false when another handle may have
     /// changed it since this one last took it. A store with a single handle always holds all windows.
-    fn acquire_lease(&mut self, _partition: WindowId) -> bool {
+    fn acquire_lease(&mut self, _window: WindowId) -> bool {
         true
     }
+    /// As [`Store::acquire_lease`], but only if no other handle holds the window. Returns whether this handle holds it now.
+    fn acquire_free_lease(&mut self, _window: WindowId) -> bool {
+        true
+    }
+    /// Gives up the window, if this handle holds it: its partition is not processed here any more.
+    fn release_lease(&mut self, _window: WindowId) {}
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
     /// Appends a block and sets the head, atomically.

@@ -15,7 +15,10 @@ use crate::ports::{
     VisitOwner,
 };
 
-/// Id of the handle that holds a window; 0 if none does. Locked while the holder writes, so that another handle
+/// Stands for the handle of a window that none holds.
+const NOBODY: u64 = 0;
+
+/// Id of the handle that holds a window; [`NOBODY`] if none does. Locked while the holder writes, so that another handle
 /// takes the window only between two writes.
 type Holder = Arc<Mutex<u64>>;
 
@@ -112,6 +115,23 @@ impl<S: Store> Store for LeasedStore<S> {
     fn acquire_lease(&mut self, window: WindowId) -> bool {
         let holder = self.holder(window);
         std::mem::replace(&mut *lock(&holder), self.id) == self.id
+    }
+
+    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        let holder = self.holder(window);
+        let mut held = lock(&holder);
+        if *held == NOBODY {
+            *held = self.id;
+        }
+        *held == self.id
+    }
+
+    fn release_lease(&mut self, window: WindowId) {
+        let holder = self.holder(window);
+        let mut held = lock(&holder);
+        if *held == self.id {
+            *held = NOBODY;
+        }
     }
 
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {

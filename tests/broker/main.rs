@@ -42,6 +42,7 @@ mod schemas;
 mod security;
 mod shared_sides;
 mod spares;
+mod standby;
 mod startup;
 mod state_topic;
 mod topic_scope;

@@ -6,6 +6,7 @@ mod forgotten;
 mod quiet;
 mod recreated;
 mod slow;
+mod standby;
 mod topic;
 mod torn;
 
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 use dedupd::control::Request;
 use dedupd::dedupe::Offset;
-use dedupd::metrics::{About, Status};
-use dedupd::pipeline::{Scope, StableEnds, WorkerReport};
+use dedupd::metrics::Status;
+use dedupd::pipeline::{Scope, StableEnds, Standby, WorkerReport};
 use dedupd::store::LeasedStore;
 
 use crate::memory_store::MemoryStore;
@@ -33,11 +34,11 @@ use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
-use crate::sim::universe::{Setting, SimClock, SimWorker, Universe, writer};
+use crate::sim::universe::{Setting, SimClock, SimWorker, SimWorld, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
-use quiet::is_idle;
+use quiet::{is_idle, status};
 pub use slow::{
     SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
     restore_forgotten_slowly, search_slowly,
@@ -57,6 +58,10 @@ pub const SEALED: &str = "owners sealed";
 pub const SEALED_HITS: &str = "sealed owners found";
 /// Counts look-ups that found an id in a filter without owners.
 pub const FILTER_HITS: &str = "ids found in filters";
+/// Counts iterations of a standby whose copies were read to the end.
+pub const CAUGHT_UP: &str = "standby caught up";
+/// Counts standbys whose process has become the active instance.
+pub const HANDED_OVER: &str = "standby handed over";
 /// The histories of these seeds and all later ones are in topic scope.
 pub const TOPIC_SEEDS: u64 = 1 << 40;
 /// Iterations after the faults within which all work must be done: about 100 s of simulated time.
@@ -95,6 +100,9 @@ struct Life {
     requests: ForgetRequests,
     /// Where the raw logs end, as the topic monitor of each worker has read it. Only in topic scope.
     ends: Vec<StableEnds>,
+    has_standbys: bool,
+    /// The standby of each process.
+    standbys: Vec<Option<Standby<SimWorld>>>,
 }
 
 /// Runs the history of a seed. From [`TOPIC_SEEDS`] on it is in topic scope.
@@ -113,6 +121,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     cluster.sides = Sides::new(choices.sides);
     let universe = Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records);
     let mut life = Life::new(setting, universe, choices);
+    life.has_standbys = Life::follows(seed);
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -143,6 +152,7 @@ impl Life {
             self.universe.iterate(worker);
         }
         self.requests.receive(&self.universe.cluster.borrow());
+        self.stand_by();
         self.end_dead();
     }
 
@@ -247,6 +257,7 @@ impl Life {
         let all: Vec<usize> = if shared { (0..self.universe.workers.len()).collect() } else { vec![worker] };
         let down = all.iter().all(|worker| self.universe.workers[*worker].borrow().is_none());
         let process = if shared { 0 } else { worker };
+        let down = down && !self.hand_over(process);
         if down {
             self.choose_store(process);
             self.configure(process);
@@ -313,14 +324,7 @@ impl Life {
             SimLog::new(universe, worker),
             SimStore::new(universe, worker, store.another()),
         );
-        let about = About {
-            version: String::new(),
-            group: "group".to_owned(),
-            instance: "sim".to_owned(),
-            raw: "raw".to_owned(),
-            clean: "clean".to_owned(),
-        };
-        let status = Arc::new(Status::new(about, universe.workers.len()));
+        let status = Arc::new(status(universe.workers.len()));
         self.status = Some(Arc::clone(&status));
         let report = WorkerReport::new(self.setting.metrics.clone(), status, worker);
         let (control, requests) = channel();
@@ -341,6 +345,7 @@ impl Life {
                 self.start(worker);
                 self.universe.iterate(worker);
             }
+            self.stand_by();
             let mut cluster = self.universe.cluster.borrow_mut();
             let cluster = &mut *cluster;
             cluster.group.balance(cluster.now, &mut cluster.chance.rng);
@@ -356,6 +361,7 @@ impl Life {
     fn end(self, calmed: bool) -> Outcome {
         // Breaks the reference cycle between workers and universe.
         self.universe.workers.iter().for_each(|slot| *slot.borrow_mut() = None);
+        drop(self.standbys);
         let cluster = self.universe.cluster.borrow();
         let mut violations = cluster.violations.clone();
         if !calmed {
@@ -378,6 +384,8 @@ impl Life {
         counts.insert(SEALED, self.universe.sealed.get());
         counts.insert(SEALED_HITS, self.universe.sealed_hits.get());
         counts.insert(FILTER_HITS, self.universe.filter_hits.get());
+        counts.insert(CAUGHT_UP, self.universe.caught_up.get());
+        counts.insert(HANDED_OVER, self.universe.handed_over.get());
         Outcome {
             counts,
             raw: cluster.raw.iter().map(|log| log.history.len()).sum(),

@@ -7,6 +7,7 @@ mod audit;
 mod chance;
 mod cluster;
 mod config;
+pub mod controls;
 mod decay;
 mod group;
 mod life;
@@ -25,9 +26,10 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    COMMIT_FAULTS, EVICTED, FILTER_HITS, FORGOTTEN, JOINED, Outcome, SEALED, SEALED_HITS, SlowSearch,
-    TOPIC_SEEDS, after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link,
-    forget_before_a_restore, load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly,
-    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    CAUGHT_UP, COMMIT_FAULTS, EVICTED, FILTER_HITS, FORGOTTEN, HANDED_OVER, JOINED, Outcome, SEALED,
+    SEALED_HITS, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
+    evidence_over_a_slow_link, forget_before_a_restore, load_slowly, open_a_foreign_transaction,
+    over_a_slow_link, read_unevenly, restore_forgotten_slowly, run, search_slowly,
+    tear_the_first_transaction,
 };
 pub use universe::{Sabotage, Setting};

@@ -20,12 +20,18 @@ pub struct SimLog {
     worker: usize,
     /// The next offset of each open partition.
     open: BTreeMap<PartitionId, Offset>,
+    is_standby: bool,
 }
 
 impl SimLog {
     /// A reader without open partitions.
     pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
-        Self { universe: Rc::clone(universe), worker, open: BTreeMap::new() }
+        Self { universe: Rc::clone(universe), worker, open: BTreeMap::new(), is_standby: false }
+    }
+
+    /// The reader of a standby.
+    pub fn of_standby(self) -> Self {
+        Self { is_standby: true, ..self }
     }
 
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -53,7 +59,10 @@ fn read(
         let early = cluster.chance.hit(Fault::EarlyEnd);
         let log = &cluster.state[*partition as usize];
         tracing::trace!(partition, next, count, early, bounds = ?log.bounds(), "read");
-        let mut blocks: Vec<_> = log.committed(*next).collect();
+        let mut blocks: Vec<_> = match sabotage {
+            Sabotage::StandbyReadsUncommitted => log.everything(*next).collect(),
+            _ => log.committed(*next).collect(),
+        };
         if sabotage == Sabotage::BlockHidden {
             blocks.pop();
         }
@@ -77,8 +86,11 @@ impl StateLog for SimLog {
     }
 
     fn read(&mut self, _: Duration) -> Result<Vec<StateItem>, Failure> {
-        let Self { universe, worker, open } = self;
-        let sabotage = universe.sabotage;
+        let Self { universe, worker, open, is_standby } = self;
+        let sabotage = match universe.sabotage {
+            Sabotage::StandbyReadsUncommitted if !*is_standby => Sabotage::Nothing,
+            other => other,
+        };
         universe.call(*worker, Exposure::Before, |cluster| Ok(read(open, cluster, sabotage)))
     }
 

@@ -20,6 +20,7 @@ pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
     inner: LeasedStore<MemoryStore>,
+    is_standby: bool,
 }
 
 impl SimStore {
@@ -34,7 +35,12 @@ impl SimStore {
             _ => SliceDefect::None,
         };
         inner.store().set_slices(universe.is_topic_wide, defect);
-        Self { universe: Rc::clone(universe), worker, inner }
+        Self { universe: Rc::clone(universe), worker, inner, is_standby: false }
+    }
+
+    /// The store of a standby.
+    pub fn of_standby(self) -> Self {
+        Self { is_standby: true, ..self }
     }
 
     /// Reading a block takes time.
@@ -49,7 +55,7 @@ impl SimStore {
         &mut self,
         effect: impl FnOnce(&mut LeasedStore<MemoryStore>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Self { universe, worker, inner } = self;
+        let Self { universe, worker, inner, .. } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
         call.map_err(|failed| StoreError::Io(failed.what))?
     }
@@ -101,6 +107,14 @@ impl Store for SimStore {
         self.inner.acquire_lease(window)
     }
 
+    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        self.inner.acquire_free_lease(window)
+    }
+
+    fn release_lease(&mut self, window: WindowId) {
+        self.inner.release_lease(window);
+    }
+
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
         self.inner.head(window)
     }
@@ -112,6 +126,11 @@ impl Store for SimStore {
         if blocks.len() > 1 {
             let joined = &self.universe.joined;
             joined.set(joined.get() + 1);
+        }
+        if self.is_standby && self.universe.sabotage == Sabotage::StandbyHeadAhead {
+            let empty = |block: &Block| Block { entries: Vec::new(), ..block.clone() };
+            let empty: Vec<Block> = blocks.iter().map(empty).collect();
+            return self.write(|store| store.append_all(&empty, head));
         }
         self.write(|store| store.append_all(blocks, head))
     }

@@ -79,6 +79,10 @@ pub enum Sabotage {
     FilterMisses,
     /// Forgotten ids stay in filters without owners.
     FilterKeepsForgotten,
+    /// A standby also reads blocks that are not committed.
+    StandbyReadsUncommitted,
+    /// A standby notes in its store that it has a block, and does not store it.
+    StandbyHeadAhead,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
 }
@@ -128,6 +132,10 @@ pub struct Universe {
     pub sealed_hits: Cell<u64>,
     /// Number of look-ups that found an id in a filter without owners.
     pub filter_hits: Cell<u64>,
+    /// Number of iterations of a standby whose copies were read to the end.
+    pub caught_up: Cell<u64>,
+    /// Number of standbys whose process has become the active instance.
+    pub handed_over: Cell<u64>,
     /// Simulated time to read one stored block.
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
@@ -160,6 +168,8 @@ impl Universe {
             sealed: Cell::new(0),
             sealed_hits: Cell::new(0),
             filter_hits: Cell::new(0),
+            caught_up: Cell::new(0),
+            handed_over: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
             load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
             progress: Progress::default(),

@@ -24,6 +24,22 @@ fn only_the_handle_that_took_a_window_last_may_change_it() {
 }
 
 #[test]
+fn a_window_that_is_held_is_taken_only_by_a_handle_that_insists() {
+    let mut worker = LeasedStore::new(MemoryStore::new());
+    let mut standby = worker.another();
+    let window = WindowId::from(7);
+    assert!(standby.acquire_free_lease(window) && standby.acquire_free_lease(window));
+    assert_eq!(standby.set_head(window, Head::default()), Ok(()));
+    assert!(!worker.acquire_lease(window), "the standby may have changed it");
+    assert!(!standby.acquire_free_lease(window));
+    standby.release_lease(window);
+    assert_eq!(worker.set_head(window, Head::default()), Ok(()), "only its holder can release it");
+    worker.release_lease(window);
+    assert_eq!(worker.set_head(window, Head::default()), Err(StoreError::LeaseLost(window)));
+    assert!(standby.acquire_free_lease(window));
+}
+
+#[test]
 fn handles_share_one_database_and_a_partition_may_move_between_them() {
     fn sendable<T: Clone + Send + 'static>(_: &T) {}
     let dir = tempfile::tempdir().unwrap();

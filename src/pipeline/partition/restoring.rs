@@ -23,6 +23,27 @@ use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Head, Store, StoreError, ToForget};
 
+/// Why the state topic is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadPurpose {
+    /// The partition starts when its log is read to the end.
+    Start,
+    /// A standby copy of the state. If it does not seal, the windows lack owners whose blocks are stored.
+    Copy {
+        /// Whether old owners are sealed.
+        seals: bool,
+    },
+}
+
+impl ReadPurpose {
+    fn source(self) -> RestoreSource {
+        match self {
+            Self::Start => RestoreSource::StateTopic,
+            Self::Copy { .. } => RestoreSource::Standby,
+        }
+    }
+}
+
 /// A restore from the state topic in progress.
 ///
 /// Large because it holds all that one slice leaves for the next, and all that decides at the end whether the state is complete.
@@ -64,6 +85,8 @@ pub struct Restoring {
     pub left_out: BTreeMap<String, u64>,
     /// The checkpoint metadata of the committed offset.
     pub checkpoint: Option<Checkpoint>,
+    /// Why the log is read.
+    pub purpose: ReadPurpose,
     /// The forget record whose owners are being searched in the stored blocks. No record behind it is read meanwhile.
     pub forgetting: Option<Forgetting>,
 }
@@ -128,9 +151,10 @@ pub(crate) struct Restorer<'a, W: WorkerPorts> {
 impl<W: WorkerPorts> Restorer<'_, W> {
     /// Writes what was read to the local store, and counts it: a counter looked up for each block took a noticeable part of
     /// the time of blocks with a single identity.
-    pub(crate) fn write(&mut self, unwritten: &mut Unwritten) -> Result<(), WorkerError> {
-        self.report.metrics.restored_ids(RestoreSource::StateTopic).inc_by(unwritten.ids() as u64);
-        Ok(unwritten.write(self.store)?)
+    pub(crate) fn write(&mut self, restoring: &mut Restoring) -> Result<(), WorkerError> {
+        let (source, ids) = (restoring.purpose.source(), restoring.unwritten.ids() as u64);
+        self.report.metrics.restored_ids(source).inc_by(ids);
+        Ok(restoring.unwritten.write(self.store)?)
     }
 
     /// Adds one record of the state topic to the state.
@@ -158,7 +182,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             return Ok(());
         }
         if !restoring.unwritten.takes(&block) {
-            self.write(&mut restoring.unwritten)?;
+            self.write(restoring)?;
         }
         let state = &mut *restoring.state;
         if block.first == block.next {
@@ -188,7 +212,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         };
         restoring.unwritten.add(block, head, bytes.len());
         if restoring.unwritten.is_full(self.options.block_ids) {
-            self.write(&mut restoring.unwritten)?;
+            self.write(restoring)?;
         }
         Ok(())
     }
@@ -210,16 +234,21 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         }
         state.forget(&forgotten);
         // The owners are looked up in the store.
-        self.write(&mut restoring.unwritten)?;
+        self.write(restoring)?;
+        let state = &*restoring.state;
         // Without a stored block there is no head to update. A new head would claim that local state is complete up to
         // offset 0.
         if self.store.head(state.id.into())?.is_none() {
             return Ok(());
         }
         // A table of another size may load owners that this one has evicted.
-        let evicts =
-            |window: &WindowId| state.windows.of_kind(window.kind()).is_some_and(|it| it.slots().is_some());
-        let windows = self.options.kinds.windows_of(state.id).into_iter().filter(evicts).collect();
+        let evicts = |window: &WindowId| {
+            let mut windows = state.windows.iter().filter(|(kind, _)| *kind == window.kind());
+            windows.any(|(_, it)| it.slots().is_some())
+        };
+        let lacks =
+            |window: &WindowId| restoring.purpose == (ReadPurpose::Copy { seals: false }) || evicts(window);
+        let windows = self.options.kinds.windows_of(state.id).into_iter().filter(lacks).collect();
         let forgetting = Forgetting::new(offset, forgotten, windows);
         if forgetting.is_done() {
             return self.delete_forgotten(restoring, forgetting);

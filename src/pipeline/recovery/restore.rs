@@ -13,7 +13,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::clear;
 use crate::pipeline::partition::local::{all_expired, is_behind_the_log, usable};
 use crate::pipeline::partition::read_progress::ReadProgress;
-use crate::pipeline::partition::restoring::{Restorer, Restoring};
+use crate::pipeline::partition::restoring::{ReadPurpose, Restorer, Restoring};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::partition::{Partition, Phase};
@@ -88,6 +88,7 @@ impl Recovery {
             forgetting: None,
             state,
             unwritten: Unwritten::default(),
+            purpose: ReadPurpose::Start,
             rules: access.ctx.options.rules(),
         };
         if let Some(partition) = access.ctx.partitions.get_mut(id) {
@@ -141,19 +142,10 @@ impl Recovery {
         id: PartitionId,
         until: Duration,
     ) -> Result<(), WorkerError> {
-        let Some(restoring) = access.ctx.partitions.restoring_mut(id) else { return Ok(()) };
-        let Some(forgetting) = &mut restoring.forgetting else { return Ok(()) };
-        forgetting.read(&access.ctx.store, || access.ctx.clock.elapsed() >= until)?;
-        let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(()) };
-        let range = (forgetting.offset + 1, restoring.until);
-        Restorer::<W> {
-            store: &mut access.ctx.store,
-            options: &access.ctx.options,
-            report: &access.ctx.report,
-            topic: access.ctx.topic.as_mut(),
+        match continue_search(access.ctx, id, until)? {
+            Some(range) => self.read_from(access, id, range),
+            None => Ok(()),
         }
-        .delete_forgotten(restoring, forgetting)?;
-        self.read_from(access, id, range)
     }
 
     /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
@@ -197,7 +189,7 @@ impl Recovery {
             report: &access.ctx.report,
             topic: access.ctx.topic.as_mut(),
         }
-        .write(&mut restoring.unwritten)?;
+        .write(&mut restoring)?;
         if !is_restored(access.ctx, &mut restoring, next)? {
             return Ok(());
         }
@@ -250,7 +242,8 @@ fn restart_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Res
     Ok(ctx.log.close(id)?)
 }
 
-fn restore_record<W: WorkerPorts>(
+/// Adds a record of the state topic to the restore of a partition, if there is one.
+pub(crate) fn restore_record<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     offset: Offset,
@@ -267,4 +260,26 @@ fn restore_record<W: WorkerPorts>(
     }
     .record(restoring, offset, key, bytes)?;
     if restoring.forgetting.is_some() { Ok(ctx.log.close(id)?) } else { Ok(()) }
+}
+
+/// Continues the search for the owners of forgotten identities in one partition. When it has ended, returns the state offsets
+/// from which and up to which the log is read next.
+pub(crate) fn continue_search<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    id: PartitionId,
+    until: Duration,
+) -> Result<Option<(Offset, Offset)>, WorkerError> {
+    let Some(restoring) = ctx.partitions.restoring_mut(id) else { return Ok(None) };
+    let Some(forgetting) = &mut restoring.forgetting else { return Ok(None) };
+    forgetting.read(&ctx.store, || ctx.clock.elapsed() >= until)?;
+    let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(None) };
+    let range = (forgetting.offset + 1, restoring.until);
+    Restorer::<W> {
+        store: &mut ctx.store,
+        options: &ctx.options,
+        report: &ctx.report,
+        topic: ctx.topic.as_mut(),
+    }
+    .delete_forgotten(restoring, forgetting)?;
+    Ok(Some(range))
 }

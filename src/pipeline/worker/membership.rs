@@ -172,6 +172,7 @@ impl<W: WorkerPorts> Parts<W> {
         let closed: Vec<_> =
             self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
         let ended = abort_open(&mut self.committer, &mut self.ctx, source);
+        self.ctx.partitions.ids(|_| true).into_iter().for_each(|id| self.ctx.release_leases(id));
         self.ctx.partitions.remove_all();
         self.ctx.close_topic();
         source.rejoin()?;
@@ -199,9 +200,12 @@ pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<(), Work
 fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
     ctx.close_topic();
-    if let Some(running) = partition.running().filter(|running| running.state.open.is_none()) {
-        StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head()))?;
-    }
+    let confirmed = match partition.running().filter(|running| running.state.open.is_none()) {
+        Some(running) => StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head())),
+        None => Ok(None),
+    };
+    ctx.release_leases(id);
+    confirmed?;
     ctx.log.close(id)?;
     Ok(())
 }

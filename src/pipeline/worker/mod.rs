@@ -7,7 +7,7 @@ pub mod membership;
 pub mod rejected;
 pub mod remedy;
 pub mod schemas;
-mod sealing;
+pub(in crate::pipeline) mod sealing;
 mod search;
 pub mod stalled;
 pub mod step;
@@ -181,6 +181,10 @@ impl<W: WorkerPorts> Worker<W> {
                     tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
                 }
             }
+        }
+        // Also of partitions that the group has not revoked in time: a standby of this process may follow them.
+        for id in parts.ctx.partitions.ids(|_| true) {
+            parts.ctx.release_leases(id);
         }
         parts.ctx.store.sync().map_err(|error| Fatal::State(error.to_string()))
     }

@@ -117,7 +117,7 @@ impl Sealer {
 fn groups<W: WorkerPorts>(ctx: &Context<W>) -> BTreeMap<Option<PartitionId>, Vec<&Window>> {
     let mut groups: BTreeMap<_, Vec<&Window>> = BTreeMap::new();
     for (partition, _, window) in ctx.partitions.kinds().filter(|(_, _, window)| window.can_seal()) {
-        groups.entry(ctx.topic.is_none().then_some(partition)).or_default().push(window);
+        groups.entry((!ctx.options.is_topic_wide()).then_some(partition)).or_default().push(window);
     }
     groups
 }
@@ -203,14 +203,14 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
         return Ok(false);
     }
     // An owner of a partition that is not loaded can be in the slices, too.
-    if ctx.topic.is_some() && ctx.partitions.iter().any(|partition| partition.state().is_none()) {
+    if ctx.options.is_topic_wide() && ctx.partitions.iter().any(|it| it.state().is_none()) {
         return Ok(false);
     }
     for (partition, kind, window) in ctx.partitions.kinds() {
         let of_kind = ctx.options.kinds.iter().find(|it| it.id == kind);
         let bloom = of_kind.and_then(|it| it.window?.bloom).filter(|_| window.has_sealed());
         let Some(BloomPart { bits, .. }) = bloom else { continue };
-        let group = (kind, ctx.topic.is_none().then_some(partition));
+        let group = (kind, (!ctx.options.is_topic_wide()).then_some(partition));
         let span_ms = window.configured_ms() / FILTERS.cast_signed();
         let job = jobs.entry(group).or_insert(FilterJob {
             windows: Vec::new(),

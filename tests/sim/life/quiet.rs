@@ -1,6 +1,7 @@
 //! The start of a history, and the steps of one without faults that a test determines.
 
 use super::*;
+use dedupd::metrics::About;
 use dedupd::pipeline::LoadSlice;
 
 impl Life {
@@ -8,9 +9,12 @@ impl Life {
     pub(super) fn new(setting: &Setting, universe: Universe, choices: Choices) -> Self {
         let workers = universe.workers.len();
         let process = |_| Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
+        let processes = if universe.shared { 1 } else { workers };
         Self {
+            has_standbys: false,
+            standbys: (0..processes).map(|_| None).collect(),
             setting: setting.clone(),
-            processes: (0..if universe.shared { 1 } else { workers }).map(process).collect(),
+            processes: (0..processes).map(process).collect(),
             controls: vec![None; workers],
             status: None,
             requests: ForgetRequests::default(),
@@ -63,4 +67,16 @@ pub(super) fn is_idle(cluster: &Cluster) -> bool {
         at.is_some_and(|at| cluster.raw[partition].next(committed.unwrap_or(at)).is_none())
     };
     cluster.is_settled() && cluster.group.is_settled() && (0..cluster.raw.len()).all(done)
+}
+
+/// The status of a process.
+pub(super) fn status(workers: usize) -> Status {
+    let about = About {
+        version: String::new(),
+        group: "group".to_owned(),
+        instance: "sim".to_owned(),
+        raw: "raw".to_owned(),
+        clean: "clean".to_owned(),
+    };
+    Status::new(about, workers)
 }

@@ -55,23 +55,30 @@ const BACKLOG_MS: i64 = 6 * WINDOW_MS;
 
 /// A backlog of six windows in twelve partitions is read one partition after the other, in an order that the seed determines.
 /// Each id has two records, in different partitions, at distances below and above the window. The process restarts in between,
-/// without local state for an odd seed. Returns the ids whose number of clean records is wrong.
-pub fn read_unevenly(setting: &Setting, seed: u64) -> Vec<String> {
+/// without local state for an odd seed, or with that of a standby. Returns the ids whose number of clean records is wrong.
+pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<String> {
     let mut life = Life::quiet(setting, PARTITIONS as usize, Choices::short_topic);
     let mut rng = fastrand::Rng::with_seed(seed);
     let expected = life.produce_pairs(&mut rng);
     let mut order: Vec<PartitionId> = (0..PARTITIONS).collect();
     rng.shuffle(&mut order);
     let restarts_at = rng.usize(1..order.len());
+    let copy = LeasedStore::new(MemoryStore::new());
+    let mut standby = has_standby.then(|| life.standby_on(0, &copy));
     for (number, partition) in order.into_iter().enumerate() {
         if number == restarts_at {
             life.leave(0);
-            if seed % 2 == 1 {
+            if let Some(mut standby) = standby.take() {
+                life.follow_to_the_end(&mut standby);
+                standby.release();
+                life.processes[0].store = copy.another();
+            } else if seed % 2 == 1 && !has_standby {
                 life.processes[0].store = LeasedStore::new(MemoryStore::new());
             }
         }
         life.universe.cluster.borrow_mut().delivers_only = Some(partition);
         life.process_delivered(partition as usize);
+        standby.iter_mut().for_each(|standby| life.follow_to_the_end(standby));
     }
     let cluster = life.universe.cluster.borrow();
     let all = || cluster.clean.iter().flat_map(|log| log.committed(0));

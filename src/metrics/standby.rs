@@ -1,0 +1,27 @@
+//! The status of standby copies.
+
+use serde::Serialize;
+
+/// The standby copies of the state of partitions that other instances own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StandbyStatus {
+    /// Partitions whose state topic is followed.
+    pub partitions: u64,
+    /// Those that were read to the end of the state topic.
+    pub complete: u64,
+    /// Offsets of the state topic that are not read yet, in all of them; `None` while that is not known.
+    pub lag_records: Option<u64>,
+    /// Why there is no copy of a partition; `None` when every copy can be read.
+    pub refused: Option<String>,
+}
+
+impl StandbyStatus {
+    /// In one line, for people.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let Self { partitions, complete, lag_records, refused } = self;
+        let lag = lag_records.map_or_else(String::new, |lag| format!(", lag {lag} records"));
+        let refused = refused.as_ref().map_or_else(String::new, |why| format!("; no copy: {why}"));
+        format!("follows {partitions} partitions, {complete} to the end{lag}{refused}")
+    }
+}

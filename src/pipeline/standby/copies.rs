@@ -1,0 +1,231 @@
+//! What is known of each copy: how far it is read, what the log has beyond that, and why it is refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, Window};
+use crate::metrics::StandbyStatus;
+use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::standby::expiry::{Deleted, ExpiryClock, dropped_ms};
+use crate::ports::{LogId, LogTails};
+
+/// Interval between two measurements of the lag.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest interval between two searches for owners to delete. For short windows it is a part of their length.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(10);
+const EXPIRIES_PER_WINDOW: u32 = 16;
+/// Owners in the index of a window of which nothing is sealed, before they are removed from it.
+const UNSEALED_MAX: u64 = 65_536;
+
+/// A copy.
+#[derive(Debug, Default)]
+struct Copy {
+    /// The next state offset to read.
+    next: Offset,
+    /// Whether the log was read to its end since the copy was begun.
+    is_complete: bool,
+    /// The stable end of the log when the lag was measured.
+    end: Option<Offset>,
+    /// Why it is refused.
+    refused: Option<String>,
+    /// Whether the log had lost its start when reading began there.
+    is_cut: bool,
+    clock: ExpiryClock,
+    deleted: BTreeMap<KindId, Deleted>,
+}
+
+/// All copies of a process.
+#[derive(Debug)]
+pub(super) struct Copies {
+    all: BTreeMap<PartitionId, Copy>,
+    expire_interval: Duration,
+    /// Monotonic times.
+    expired: Duration,
+    measured: Option<Duration>,
+}
+
+impl Copies {
+    /// Without copies. `kinds` as configured.
+    pub fn of(kinds: &Kinds) -> Self {
+        let shortest = kinds.iter().filter_map(|kind| Some(kind.window?.exact)).min();
+        let shortest = shortest.unwrap_or(EXPIRE_INTERVAL);
+        Self {
+            all: BTreeMap::new(),
+            expire_interval: EXPIRE_INTERVAL.min(shortest / EXPIRIES_PER_WINDOW),
+            expired: Duration::ZERO,
+            measured: None,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.measured = None;
+    }
+
+    /// A copy begins to read at this state offset.
+    pub fn started(&mut self, id: PartitionId, next: Offset, is_cut: bool) {
+        let copy = self.all.entry(id).or_default();
+        *copy = Copy { next, is_cut, refused: copy.refused.take(), ..Copy::default() };
+    }
+
+    /// A copy is not read any more.
+    pub fn stopped(&mut self, id: PartitionId) {
+        self.all.get_mut(&id).into_iter().for_each(|copy| copy.is_complete = false);
+    }
+
+    /// Whether the log had lost its start when reading began there. Returns that once.
+    pub fn take_cut(&mut self, id: PartitionId) -> bool {
+        self.all.get_mut(&id).is_some_and(|copy| std::mem::take(&mut copy.is_cut))
+    }
+
+    /// Records below `next` are read. Returns whether the copy has become complete.
+    pub fn read(&mut self, id: PartitionId, next: Offset, is_end: bool) -> bool {
+        let copy = self.all.entry(id).or_default();
+        copy.next = copy.next.max(next);
+        if !is_end {
+            return false;
+        }
+        copy.refused = None;
+        !std::mem::replace(&mut copy.is_complete, true)
+    }
+
+    /// Notes why a copy is refused. Returns whether that is another reason than before.
+    pub fn refuse(&mut self, id: PartitionId, why: &str) -> bool {
+        let copy = self.all.entry(id).or_default();
+        copy.refused.replace(why.to_owned()).as_deref() != Some(why)
+    }
+
+    /// Whether every copy that can be read was read to the end.
+    pub fn are_complete(&self, partitions: &Partitions) -> bool {
+        let is_complete = |p: &Partition| self.all.get(&p.id).is_some_and(|copy| copy.is_complete);
+        partitions.iter().all(|p| matches!(p.phase(), Phase::Locating(_)) || is_complete(p))
+    }
+
+    /// Deletes stored owners that no worker needs any more, if that is due.
+    pub fn expire<W: WorkerPorts>(
+        &mut self,
+        ctx: &mut Context<W>,
+        (group, horizon_ms): (&BTreeMap<PartitionId, Option<Checkpoint>>, Option<i64>),
+        now: Duration,
+    ) -> Result<(), WorkerError> {
+        if now.saturating_sub(self.expired) < self.expire_interval {
+            return Ok(());
+        }
+        self.expired = now;
+        let is_topic_wide = ctx.options.is_topic_wide() && ctx.options.keeps(Safeguard::StandbyHorizon);
+        for restoring in ctx.partitions.all_restoring_mut() {
+            let (id, windows) = (restoring.state.id, &mut restoring.state.windows);
+            let Copy { clock, deleted, .. } = self.all.entry(id).or_default();
+            let settled_ms = clock.advance(windows.stream_time_ms(), is_topic_wide, horizon_ms);
+            // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
+            windows.set_horizon(settled_ms);
+            let checkpoint = group.get(&id).and_then(Option::as_ref);
+            for (kind, window) in windows.iter() {
+                let dropped_ms = dropped_ms(checkpoint, kind);
+                let times = (settled_ms, window.configured_ms(), dropped_ms);
+                deleted.entry(kind).or_default().advance((&mut ctx.store, kind.window(id)), times)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests where the logs end, if that is due.
+    pub fn measure<W: WorkerPorts>(&mut self, ctx: &Context<W>, now: Duration) {
+        if self.measured.is_some_and(|last| now.saturating_sub(last) < MEASURE_INTERVAL) {
+            return;
+        }
+        self.measured = Some(now);
+        let ids = followed(&ctx.partitions);
+        let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
+        if logs.is_empty() {
+            return;
+        }
+        match ctx.log.stable_ends(&logs, REQUEST_TIMEOUT) {
+            Ok(ends) => {
+                for (id, end) in ids.into_iter().zip(ends) {
+                    self.all.entry(id).or_default().end = Some(end);
+                }
+            }
+            Err(failed) => tracing::debug!(%failed, "requesting the lag of standby copies failed"),
+        }
+    }
+
+    pub fn status(&self, partitions: &Partitions) -> StandbyStatus {
+        let followed = followed(partitions);
+        let lag = |id: &PartitionId| {
+            let copy = self.all.get(id)?;
+            Some(copy.end?.saturating_sub(copy.next))
+        };
+        let is_refused = |copy: &&Copy| copy.refused.is_some();
+        StandbyStatus {
+            partitions: followed.len() as u64,
+            complete: self.all.values().filter(|copy| copy.is_complete).count() as u64,
+            lag_records: followed.iter().map(lag).sum(),
+            refused: self.all.values().find(is_refused).and_then(|copy| copy.refused.clone()),
+        }
+    }
+}
+
+/// The partitions that are read or loaded.
+fn followed(partitions: &Partitions) -> Vec<PartitionId> {
+    partitions.ids(|p| matches!(p.phase(), Phase::Restoring(_) | Phase::Loading(_)))
+}
+
+/// Removes owners from the indexes: where nothing is sealed, only their arrival times are used.
+pub(super) fn empty_indexes(partitions: &mut Partitions) {
+    for restoring in partitions.all_restoring_mut() {
+        let id = restoring.state.id;
+        restoring.state.windows.iter_mut().for_each(|(_, window)| empty_index(id, window, UNSEALED_MAX));
+    }
+}
+
+fn empty_index(id: PartitionId, window: &mut Window, most: u64) {
+    if window.unsealed() >= most
+        && let Some(range) = window.to_seal(id, (i64::MAX, Offset::MAX))
+    {
+        window.seal(range.next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::{Block, BlockView, HashKind, Identity, TimeSource, WindowLimits};
+
+    const BLOCK: u64 = 50;
+
+    fn restore(window: &mut Window, number: u64) {
+        let (first, next) = (number * 2 * BLOCK, (number + 1) * 2 * BLOCK);
+        let at_ms = 1_000_000 + 1_000 * number.cast_signed();
+        let entries =
+            (first..next).step_by(2).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes())));
+        let (hash, of, entries) = (HashKind::Xxh3, 0.into(), entries.collect());
+        let block =
+            Block { hash, window: of, first, next, time_first_ms: at_ms, time_last_ms: at_ms, entries };
+        window.restore(&BlockView::verified(&block.encode()).unwrap(), Offset::MAX).unwrap();
+        empty_index(0, window, 2 * BLOCK);
+    }
+
+    #[test]
+    fn a_window_of_which_nothing_is_sealed_keeps_arrival_times_and_no_index() {
+        let exact = Duration::from_mins(1);
+        let mut window =
+            Window::new(WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: None });
+        (0..30).for_each(|number| restore(&mut window, number));
+        assert!(window.unsealed() < 2 * BLOCK, "{}", window.unsealed());
+        assert_eq!(window.ids(), 30 * BLOCK);
+        // A repair voids a part, and other blocks follow.
+        window.truncate(15 * 2 * BLOCK);
+        assert_eq!((window.ids(), window.next()), (15 * BLOCK, 15 * 2 * BLOCK));
+        (15..200).for_each(|number| restore(&mut window, number));
+        assert!(window.unsealed() < 2 * BLOCK && window.memory_in_index() < 64 << 10);
+        assert!((59 * BLOCK..=63 * BLOCK).contains(&window.ids()), "a minute is kept: {}", window.ids());
+    }
+}

@@ -1,0 +1,122 @@
+//! Deletes stored owners of a copy that no window needs any more.
+//!
+//! A copy must not lack an owner that still counts for its next worker, so it deletes only what every later worker has dropped too: by
+//! the stream time of a transaction before the last one that was read, because a repair may undo the last one, and its records are
+//! then read again.
+
+use std::ops::ControlFlow;
+
+use crate::dedupe::{Checkpoint, KindId, Offset, WindowId};
+use crate::ports::{Store, StoreError};
+
+/// Most blocks that are looked at in one pass over a window.
+const BLOCKS: usize = 64;
+
+/// The stream time by which the owners of a copy expire.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ExpiryClock {
+    /// The time of the last transaction that was read, epoch milliseconds.
+    latest_ms: i64,
+    /// A time before it.
+    settled_ms: i64,
+}
+
+impl ExpiryClock {
+    /// Takes the stream time of the partition, as far as the copy was read, and in topic scope the horizon, `None` while that is not
+    /// known. Returns the time by which owners expire; 0 while that is not known.
+    pub fn advance(&mut self, stream_ms: i64, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
+        let now_ms = if is_topic_wide { horizon_ms.map_or(0, |ms| ms.min(stream_ms)) } else { stream_ms };
+        if now_ms > self.latest_ms {
+            (self.settled_ms, self.latest_ms) = (self.latest_ms, now_ms);
+        }
+        self.settled_ms
+    }
+}
+
+/// The stream time before which the stored owners of a window do not count, at this time of the clock. `dropped_ms` is the latest
+/// owner that a limit has dropped in the worker that owns the partition. In epoch milliseconds.
+fn oldest_ms(settled_ms: i64, length_ms: i64, dropped_ms: Option<i64>) -> Option<i64> {
+    let by_time = (settled_ms > 0).then(|| settled_ms.saturating_sub(length_ms));
+    by_time.max(dropped_ms)
+}
+
+/// What a checkpoint states about owners that limits have dropped.
+pub(super) fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Option<i64> {
+    checkpoint?.windows.iter().find(|window| window.kind == kind)?.dropped_ms
+}
+
+/// One past the last owner of a window that was deleted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Deleted(Offset);
+
+impl Deleted {
+    /// Deletes stored owners of a window of this length. See [`oldest_ms`] for the times.
+    pub fn advance(
+        &mut self,
+        (store, window): (&mut impl Store, WindowId),
+        (settled_ms, length_ms, dropped_ms): (i64, i64, Option<i64>),
+    ) -> Result<(), StoreError> {
+        let Some(oldest_ms) = oldest_ms(settled_ms, length_ms, dropped_ms) else { return Ok(()) };
+        let first = first_needed(store, window, oldest_ms)?;
+        if first > self.0 {
+            store.expire(window, first)?;
+            self.0 = first;
+        }
+        Ok(())
+    }
+}
+
+/// The lowest offset behind the first stored owners, all of which arrived before `oldest_ms`.
+fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<Offset, StoreError> {
+    let is_expired = |last_ms: i64| last_ms > 0 && last_ms < oldest_ms;
+    let mut first = 0;
+    for mark in store.sealed(window).iter().flat_map(|range| &range.marks) {
+        if !is_expired(mark.time_ms.1) {
+            return Ok(first);
+        }
+        first = mark.next;
+    }
+    let mut left = BLOCKS;
+    store.scan_from(window, 0, &mut |view| {
+        left -= 1;
+        if !is_expired(view.header.time_last_ms) {
+            return Ok(ControlFlow::Break(()));
+        }
+        first = first.max(view.header.next);
+        Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_topic_scope_owners_expire_by_the_slowest_partition() {
+        let settled = |is_topic_wide, horizon_ms| {
+            let mut clock = ExpiryClock::default();
+            clock.advance(10_000, is_topic_wide, horizon_ms);
+            clock.advance(20_000, is_topic_wide, horizon_ms.map(|ms: i64| ms + 1));
+            clock.settled_ms
+        };
+        assert_eq!(settled(false, None), 10_000);
+        assert_eq!(settled(true, Some(8_000)), 8_000);
+        assert_eq!(settled(true, None), 0);
+    }
+
+    #[test]
+    fn what_a_limit_has_dropped_expires_earlier() {
+        assert_eq!(oldest_ms(8_000, 1_000, None), Some(7_000));
+        assert_eq!(oldest_ms(8_000, 1_000, Some(7_500)), Some(7_500));
+        assert_eq!(oldest_ms(8_000, 1_000, Some(10)), Some(7_000));
+        assert_eq!(oldest_ms(0, 1_000, None), None);
+    }
+
+    #[test]
+    fn the_last_transaction_alone_deletes_nothing() {
+        let mut clock = ExpiryClock::default();
+        assert_eq!([50, 50, 50].map(|ms| clock.advance(ms, false, None)), [0, 0, 0]);
+        assert_eq!([60, 60, 40, 70].map(|ms| clock.advance(ms, false, None)), [50, 50, 50, 60]);
+    }
+}

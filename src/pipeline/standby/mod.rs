@@ -1,0 +1,250 @@
+//! Standby copies: the local store follows the state topic of partitions that this process does not own.
+//!
+//! A copy is local state like that of a partition owned earlier, so a takeover needs no rule of its own: it loads the copy and reads
+//! the rest of the state topic (`recovery`). The records are read and applied by the code of a restore, which here does not end.
+//! Nothing is written to Kafka, and the reader is no member of the group.
+//!
+//! - Only committed records are read, in their order, and the head of the store names what it has: after a crash the copy
+//!   continues there. Blocks that a repair voids are removed by the block that voids them, as in a restore.
+//! - A copy is written only under the lease of its windows. It takes a lease only while no worker holds it, and a worker takes it
+//!   away at any time.
+//! - Old owners are sealed as they are by a worker ([`Sealer`]). Where nothing is sealed, the windows keep only arrival times. Owners
+//!   that no later worker needs are deleted ([`expiry`]).
+
+mod copies;
+mod expiry;
+mod origin;
+mod reading;
+mod start;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::Overflow;
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{Checkpoint, PartitionId};
+use crate::metrics::StandbyStatus;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::limits::Limits;
+use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::loading::LoadSlice;
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::progress::Progress;
+use crate::pipeline::report::WorkerReport;
+use crate::pipeline::standby::copies::Copies;
+use crate::pipeline::worker::sealing::Sealer;
+use crate::ports::{Committed, Remedy, StateLog, Store, StoreError};
+
+/// Work between two looks at what else has to be done.
+const SLICE: Duration = Duration::from_millis(20);
+/// Pause of a partition whose windows a worker holds.
+const HELD_PAUSE: Duration = Duration::from_secs(2);
+/// Pause after a failed call.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause of a partition whose state topic cannot be used.
+const REFUSED_PAUSE: Duration = Duration::from_mins(1);
+
+/// How soon there is more to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandbyPace {
+    /// There is more to read or to load now.
+    Behind,
+    /// All copies have been read to the end.
+    CaughtUp,
+}
+
+/// The standby copies of a process.
+///
+/// Large because each step of a copy is one method, in the file of that step, and one more handles the failures of all.
+pub struct Standby<W: WorkerPorts> {
+    ctx: Context<W>,
+    sealer: Sealer,
+    /// Whether old owners are sealed.
+    seals: bool,
+    copies: Copies,
+    /// The group's checkpoint of each partition.
+    group: BTreeMap<PartitionId, Option<Checkpoint>>,
+    /// Monotonic time of the next attempt, after a failed call that concerns all partitions.
+    not_before: Duration,
+}
+
+/// The options of a copy: it holds everything that a worker needs, without limits on count and memory, which the next worker
+/// applies.
+fn options_of_copy(options: WorkerOptions) -> (WorkerOptions, bool) {
+    let seals = options.limits.when_full == Overflow::Shrink;
+    let smallest_slice = options.limits.smallest_slice.filter(|_| seals);
+    let limits = Limits {
+        max_ids: u64::MAX,
+        when_full: Overflow::Shrink,
+        max_memory: None,
+        max_disk: None,
+        smallest_slice,
+        ..options.limits
+    };
+    let load_slice = LoadSlice { threads: 1, ..options.load_slice };
+    let kinds = options.kinds.unlimited();
+    (WorkerOptions { kinds, limits, load_slice, ..options }, smallest_slice.is_some())
+}
+
+impl<W: WorkerPorts> Standby<W> {
+    /// Without copies.
+    pub fn new(
+        (log, store): (W::Log, W::Store),
+        clock: W::Clock,
+        options: WorkerOptions,
+        report: WorkerReport,
+    ) -> Self {
+        let copies = Copies::of(&options.kinds);
+        let (options, seals) = options_of_copy(options);
+        let mut ctx = Context::new((log, store), clock, options, report);
+        // Nothing is looked up in a copy.
+        (ctx.topic, ctx.copies) = (None, None);
+        Self {
+            ctx,
+            sealer: Sealer::default(),
+            seals,
+            copies,
+            group: BTreeMap::new(),
+            not_before: Duration::ZERO,
+        }
+    }
+
+    /// Makes the standby count its progress here.
+    #[must_use]
+    pub fn counting(mut self, progress: Progress) -> Self {
+        self.ctx.progress = progress;
+        self
+    }
+
+    /// Takes the committed offsets of the group, without those of open transactions. These partitions are followed.
+    pub fn note_group(&mut self, committed: Vec<Committed>) {
+        let now = self.ctx.clock.elapsed();
+        for Committed { partition, metadata, .. } in committed {
+            if self.ctx.partitions.get(partition).is_none() {
+                self.ctx.partitions.insert(Partition::assigned(partition, now));
+            }
+            self.group.insert(partition, Checkpoint::parse(&metadata));
+        }
+    }
+
+    /// In topic scope, the stream time by which windows expire, epoch milliseconds. It never goes back, so the latest one counts.
+    fn horizon_ms(&self) -> Option<i64> {
+        self.group.values().flatten().filter_map(|checkpoint| checkpoint.horizon_ms).max()
+    }
+
+    /// Advances all copies by one slice. Fails only when the process has to end: the local store cannot be used.
+    pub fn iterate(&mut self) -> Result<StandbyPace, Fatal> {
+        self.ctx.progress.advance();
+        let now = self.ctx.clock.elapsed();
+        let until = now + SLICE;
+        if now >= self.not_before {
+            self.advance(until)?;
+        }
+        let is_more = self.ctx.clock.elapsed() >= until || !self.copies.are_complete(&self.ctx.partitions);
+        Ok(if is_more { StandbyPace::Behind } else { StandbyPace::CaughtUp })
+    }
+
+    fn advance(&mut self, until: Duration) -> Result<(), Fatal> {
+        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.partitions);
+        self.start_due()?;
+        self.load(until)?;
+        self.search_forgotten(until)?;
+        self.read(until)?;
+        let kept = self.keep_small();
+        kept.or_else(|error| self.failed(None, error))?;
+        self.copies.measure(&self.ctx, self.ctx.clock.elapsed());
+        Ok(())
+    }
+
+    /// Seals old owners, and deletes those that are not needed any more.
+    fn keep_small(&mut self) -> Result<(), WorkerError> {
+        if self.seals {
+            self.sealer.advance(&mut self.ctx)?;
+        } else {
+            copies::empty_indexes(&mut self.ctx.partitions);
+        }
+        let (now, horizon_ms) = (self.ctx.clock.elapsed(), self.horizon_ms());
+        self.copies.expire(&mut self.ctx, (&self.group, horizon_ms), now)
+    }
+
+    /// Stops following, because a worker of this process starts: it uses the copies as its local state.
+    pub fn release(&mut self) {
+        for id in self.ctx.partitions.ids(|_| true) {
+            self.close(id);
+            self.ctx.release_leases(id);
+        }
+        self.ctx.store.end_seal();
+        self.ctx.partitions.remove_all();
+        self.sealer = Sealer::default();
+        self.copies.clear();
+        self.group.clear();
+    }
+
+    /// What the copies are like now.
+    #[must_use]
+    pub fn status(&self) -> StandbyStatus {
+        self.copies.status(&self.ctx.partitions)
+    }
+
+    /// Handles a failure, of one partition or of all. Returns an error when the process has to end.
+    fn failed(&mut self, id: Option<PartitionId>, error: WorkerError) -> Result<(), Fatal> {
+        let now = self.ctx.clock.elapsed();
+        match (error, id) {
+            (WorkerError::Store(StoreError::LeaseLost(window)), _) => {
+                tracing::debug!(
+                    partition = window.partition(),
+                    "a worker of this process has taken the partition"
+                );
+                self.abandon(window.partition(), now + HELD_PAUSE);
+            }
+            (WorkerError::Store(error), _) => {
+                return Err(Fatal::State(format!(
+                    "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
+                    self.ctx.options.state
+                )));
+            }
+            (WorkerError::Kafka(failed), id) if failed.remedy == Remedy::Retry => {
+                tracing::debug!(%failed, "reading the state topic for a standby copy failed; retrying");
+                match id {
+                    Some(id) => self.abandon(id, now + RETRY_PAUSE),
+                    None => self.not_before = now + RETRY_PAUSE,
+                }
+            }
+            (error, id) => self.refuse(id, &error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Pauses copies whose state topic cannot be used. Without them, a takeover restores the state as it does without a standby.
+    fn refuse(&mut self, id: Option<PartitionId>, why: &str) {
+        let not_before = self.ctx.clock.elapsed() + REFUSED_PAUSE;
+        // The client returns each record once: without a partition, each of them may have lost one.
+        let ids = id.map_or_else(|| self.ctx.partitions.ids(|_| true), |id| vec![id]);
+        let logged: Vec<PartitionId> =
+            ids.iter().copied().filter(|id| self.copies.refuse(*id, why)).collect();
+        if !logged.is_empty() {
+            tracing::warn!(partitions = %ranges(logged), "no standby copy: {why}; a takeover restores the state from the state topic");
+        }
+        for id in ids {
+            self.abandon(id, not_before);
+        }
+    }
+
+    /// Stops reading a partition until a monotonic time. What is in the store stays.
+    fn abandon(&mut self, id: PartitionId, not_before: Duration) {
+        self.close(id);
+        if let Some(partition) = self.ctx.partitions.get_mut(id) {
+            partition.unload(not_before);
+        }
+        self.copies.stopped(id);
+    }
+
+    fn close(&mut self, id: PartitionId) {
+        if let Err(failed) = self.ctx.log.close(id) {
+            tracing::debug!(%failed, partition = id, "closing a partition of the state topic failed");
+        }
+    }
+}

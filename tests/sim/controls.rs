@@ -1,0 +1,66 @@
+//! The deliberate defects, and what the audit must report for each.
+
+use dedupd::pipeline::Safeguard;
+
+use crate::sim::universe::Sabotage;
+
+/// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
+pub const CONTROLS: [(Sabotage, &str); 27] = [
+    (Sabotage::StoreAhead, "lost"),
+    (Sabotage::FalseCommit, "lost"),
+    // The restore never reaches the block that was committed last.
+    (Sabotage::BlockHidden, "worker"),
+    (Sabotage::EarlyEndAccepted, "lost"),
+    (Sabotage::EarlyEndAccepted, "duplicated"),
+    (Sabotage::SliceMisses, "duplicated"),
+    (Sabotage::SliceCutShort, "duplicated"),
+    (Sabotage::SliceKeepsForgotten, "forgotten and not forwarded again"),
+    (Sabotage::FilterMisses, "duplicated"),
+    (Sabotage::FilterKeepsForgotten, "forgotten and not forwarded again"),
+    // An assertion in the window fails.
+    (Sabotage::SliceKeepsRemoved, "panic"),
+    (Sabotage::ForgetIgnored, "forgotten and not forwarded again"),
+    (Sabotage::CompactedIsAborted, "duplicated"),
+    (Sabotage::Without(Safeguard::Markers), "duplicated"),
+    (Sabotage::Without(Safeguard::Markers), "lost"),
+    // The missing record belongs to a side topic.
+    (Sabotage::Without(Safeguard::Markers), "in no topic"),
+    (Sabotage::Without(Safeguard::Agreement), "lost"),
+    (Sabotage::Without(Safeguard::WholeTransactions), "lost"),
+    (Sabotage::Without(Safeguard::Gaps), "lost"),
+    (Sabotage::Without(Safeguard::Postponed), "lost"),
+    // An assertion in the window fails.
+    (Sabotage::Without(Safeguard::Repeats), "panic"),
+    (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
+    (Sabotage::Without(Safeguard::Undo), "panic"),
+    (Sabotage::Without(Safeguard::Tails), "duplicated"),
+    (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
+    (Sabotage::Without(Safeguard::Claims), "lost"),
+    (Sabotage::StandbyHeadAhead, "duplicated"),
+];
+
+/// The same in topic scope.
+pub const TOPIC_CONTROLS: [(Sabotage, &str); 12] = [
+    (Sabotage::Without(Safeguard::ForeignClaims), "lost"),
+    (Sabotage::Without(Safeguard::OwnClaims), "duplicated"),
+    (Sabotage::SliceMisses, "duplicated"),
+    (Sabotage::Without(Safeguard::AllStates), "duplicated"),
+    (Sabotage::Without(Safeguard::AllPartitions), "duplicated"),
+    (Sabotage::Without(Safeguard::FilterOfAll), "duplicated"),
+    // An owner of an aborted transaction stays. An assertion in the window fails.
+    (Sabotage::Without(Safeguard::Undo), "panic"),
+    (Sabotage::Without(Safeguard::Markers), "lost"),
+    (Sabotage::Without(Safeguard::Claims), "lost"),
+    (Sabotage::FalseCommit, "lost"),
+    (Sabotage::StandbyHeadAhead, "duplicated"),
+    (Sabotage::StandbyReadsUncommitted, "lost"),
+];
+
+/// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several blocks without a checkpoint, and a record that is
+/// compacted away after a crash, while its claim and a copy in another partition stay.
+pub const RARE: [Sabotage; 4] = [
+    Sabotage::FilterKeepsForgotten,
+    Sabotage::Without(Safeguard::WholeTransactions),
+    Sabotage::Without(Safeguard::ForeignClaims),
+    Sabotage::Without(Safeguard::OwnClaims),
+];
