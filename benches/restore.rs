@@ -80,6 +80,7 @@ fn blocks(kafka: &Kafka, ids: u64, rounds: usize) {
         partitions: PARTITIONS.unsigned_abs(),
         transactions: transactions.min(transactions * 12 / ids),
         ids,
+        over: Duration::ZERO,
     };
     let pipe = Pipe::new(kafka, &format!("blocks-{ids}"), usize::try_from(PARTITIONS).unwrap());
     written.write(&pipe);

@@ -5,6 +5,9 @@
 //! that was sent after the kill, in the partitions of the killed instance. When an instance is stopped with SIGTERM and a spare
 //! takes over, it measures the longest time without any record. `DEDUPD_BENCH_ROUNDS`
 //! (default 7) sets the number of kills of each kind. The session timeout is 6 s.
+//!
+//! `-- standby` compares spares with and without `state.standby` instead, with a window of `DEDUPD_BENCH_IDS` ids (default 5
+//! million) and without local state of an earlier time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,12 +29,18 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
+use support::blocks::Blocks;
 use support::harness::{Kafka, Pipe, Running, Scope, wait_until};
-use support::{broker, machine, median, quantile, setting};
+use support::spent::cpu_time;
+use support::{broker, machine, median, peak_memory, quantile, setting};
 
 const PARTITIONS: usize = 12;
 const RATE: u64 = 1_000;
 const LIMIT: Duration = Duration::from_mins(1);
+/// With a large window.
+const LONG: Duration = Duration::from_mins(10);
+/// Ids of a block of the large window.
+const BLOCK_IDS: u64 = 1_400;
 /// How long the records are observed after a stop.
 const STOPPED: Duration = Duration::from_secs(4);
 
@@ -40,6 +49,9 @@ fn main() {
     let rounds: usize = setting("DEDUPD_BENCH_ROUNDS", 7);
     let kafka = broker();
     println!("{PARTITIONS} partitions, {RATE} records/s, session timeout 6 s, {rounds} kills each");
+    if std::env::args().any(|argument| argument == "standby") {
+        return by_standby(&kafka, rounds);
+    }
     restarted(&kafka, rounds);
     replaced(&kafka, rounds);
     by_spare(&kafka, rounds);
@@ -152,6 +164,69 @@ fn by_spare(kafka: &Kafka, rounds: usize) {
     pipe.assert_exactly_once();
 }
 
+/// In topic scope, with a large window: a spare without local state takes over, or one that has followed the state topic.
+fn by_standby(kafka: &Kafka, rounds: usize) {
+    let ids: u64 = setting("DEDUPD_BENCH_IDS", 5_000_000);
+    let transactions = ids / (PARTITIONS as u64 * BLOCK_IDS);
+    let partitions = u32::try_from(PARTITIONS).unwrap();
+    let written = Blocks { partitions, transactions, ids: BLOCK_IDS, over: Duration::from_hours(12) };
+    let pipe = Pipe::new(kafka, "standby", PARTITIONS);
+    written.write(&pipe);
+    let sidecar = |name: &str| pipe.sidecar(name).with("DEDUPD_WINDOW__MAX_IDS", "1000000000");
+    let mut active = sidecar("first");
+    let mut running = active.start();
+    running.wait_running(PARTITIONS, LONG);
+    let load = pipe.load(PARTITIONS, RATE);
+    let arrivals = Arrivals::from(kafka, &pipe.clean, Offset::End);
+    let mut gaps = [Vec::new(), Vec::new()];
+    for round in 0..2 * rounds {
+        let follows = round % 2 == 1;
+        let spare =
+            sidecar(&round.to_string()).with("DEDUPD_STATE__STANDBY", if follows { "true" } else { "false" });
+        let start = monotonic();
+        let next = spare.start();
+        wait_until("the spare", LONG, || next.has_role("spare").then_some(()));
+        if follows {
+            wait_until("the standby copies", LONG, || {
+                let page = next.get("/status.json")?;
+                page.contains(&format!("\"standby\":{{\"complete\":{PARTITIONS},")).then_some(())
+            });
+            let copied = start.elapsed();
+            wait_sealed(&next);
+            let (cpu, memory) = (cpu_time(next.pid()), peak_memory(next.pid()));
+            println!(
+                "copied after {copied:.1?}; sealed after {:.1?}, {cpu:.1?} of CPU time, peak {memory:.0} MiB",
+                start.elapsed()
+            );
+        }
+        arrivals.wait_flowing();
+        let kill = Kill::now(&running);
+        let gap = arrivals.gap(&kill, &all());
+        println!("{}: {:.2} s", if follows { "with a copy" } else { "without" }, gap.every);
+        gaps[usize::from(follows)].push(gap);
+        std::fs::remove_dir_all(&active.state_dir).unwrap();
+        (running, active) = (next, spare);
+    }
+    println!("{} ids", written.total());
+    show("a spare without local state", &gaps[0]);
+    show("a spare with state.standby", &gaps[1]);
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LONG);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// Waits until an instance has sealed nothing for some seconds.
+fn wait_sealed(running: &Running) {
+    let mut sealed = (None, monotonic());
+    wait_until("old ids to be sealed", LONG, || {
+        let now = running.metric("dedupd_sealed_ids_total");
+        if sealed.0 != now {
+            sealed = (now, monotonic());
+        }
+        (sealed.1.elapsed() > Duration::from_secs(5)).then_some(())
+    });
+}
+
 fn all() -> BTreeSet<i32> {
     (0..i32::try_from(PARTITIONS).unwrap()).collect()
 }
@@ -214,13 +289,17 @@ struct Arrivals {
 
 impl Arrivals {
     fn of(kafka: &Kafka, topic: &str) -> Self {
+        Self::from(kafka, topic, Offset::Beginning)
+    }
+
+    fn from(kafka: &Kafka, topic: &str, start: Offset) -> Self {
         let mut config = kafka.client_config();
         config.set("group.id", "bench").set("enable.auto.commit", "false");
         config.set("isolation.level", "read_committed");
         let consumer: BaseConsumer = config.create().unwrap();
         let mut list = TopicPartitionList::new();
         for partition in all() {
-            list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+            list.add_partition_offset(topic, partition, start).unwrap();
         }
         consumer.assign(&list).unwrap();
         let (found, inbox) = channel();
@@ -268,7 +347,7 @@ impl Arrivals {
         let mut missing = affected.clone();
         let mut first = None;
         loop {
-            let arrival = self.inbox.recv_timeout(LIMIT).expect("no record arrived after the kill");
+            let arrival = self.inbox.recv_timeout(LONG).expect("no record arrived after the kill");
             if arrival.sent_ms >= kill.wall_ms && missing.remove(&arrival.partition) {
                 let since = (arrival.at - kill.at).as_secs_f64();
                 let first = *first.get_or_insert(since);

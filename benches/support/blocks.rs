@@ -22,6 +22,8 @@ pub struct Blocks {
     pub transactions: u64,
     /// Identities of a block.
     pub ids: u64,
+    /// Stream time from the first transaction to the last.
+    pub over: Duration,
 }
 
 impl Blocks {
@@ -46,7 +48,9 @@ impl Blocks {
         let (writer, now_ms) = ("w".repeat(KEY_BYTES - "v1;tx=".len()), wall_ms());
         let key = StateKey { writer, ..StateKey::default() }.render();
         let mut checkpoints = vec![Checkpoint::default(); self.partitions as usize];
+        let step_ms = i64::try_from(self.over.as_millis()).unwrap() / self.transactions.max(1).cast_signed();
         for number in 0..self.transactions {
+            let at_ms = now_ms - step_ms * (self.transactions - number).cast_signed();
             let covered = number * self.ids..(number + 1) * self.ids;
             producer.begin_transaction().unwrap();
             for partition in 0..self.partitions {
@@ -55,8 +59,8 @@ impl Blocks {
                     window: partition.into(),
                     first: covered.start,
                     next: covered.end,
-                    time_first_ms: now_ms,
-                    time_last_ms: now_ms,
+                    time_first_ms: at_ms,
+                    time_last_ms: at_ms,
                     entries: covered
                         .clone()
                         .map(|owner| (owner, Identity(random.u128(..).to_le_bytes())))
@@ -66,7 +70,7 @@ impl Blocks {
                 // Each transaction takes two offsets: those of the block and of the marker.
                 checkpoints[partition as usize] = Checkpoint {
                     state_next: 2 * number,
-                    stream_time_ms: now_ms,
+                    stream_time_ms: at_ms,
                     tail: Some(Tail {
                         crc: Block::checksum(&block),
                         next: covered.end,

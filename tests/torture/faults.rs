@@ -72,7 +72,11 @@ impl<'a> Faults<'a> {
             Recipe { side_partitions: 1.., .. } => sides::configured(pipe, sidecar),
             _ => sidecar,
         };
-        let sidecar = |name| Sidecar { workers: recipe.workers, ..pipe.sidecar(name).scoped(recipe.scope) };
+        let sidecar = |name| {
+            let scoped = pipe.sidecar(name).scoped(recipe.scope);
+            let scoped = if recipe.standby { scoped.with("DEDUPD_STATE__STANDBY", "true") } else { scoped };
+            Sidecar { workers: recipe.workers, ..scoped }
+        };
         let sidecars: Vec<Sidecar> = names.map(|name| configured(sidecar(name))).collect();
         let instance = |(at, sidecar): (usize, &Sidecar)| {
             let own = sidecar.clone();

@@ -21,7 +21,8 @@ pub struct Plan {
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
-    /// `FOREIGN`, `SIDES` (partitions), `SCOPE` (`topic` or `partition`) and `REKEY` (processes, 0 without it).
+    /// `FOREIGN`, `SIDES` (partitions), `SCOPE` (`topic` or `partition`), `STANDBY` (0 or 1) and `REKEY` (processes, 0
+    /// without it).
     fixed: Fixed,
     /// `OTHER`: the binary of another build. Every second start of an instance uses it, as during a rolling upgrade.
     other: Option<PathBuf>,
@@ -41,6 +42,7 @@ struct Fixed {
     foreign: Option<usize>,
     side_partitions: Option<usize>,
     scope: Option<Scope>,
+    standby: Option<u8>,
     rekeys: Option<usize>,
 }
 
@@ -60,6 +62,7 @@ impl Plan {
                 foreign: Some(1),
                 side_partitions: Some(2),
                 scope: None,
+                standby: None,
                 rekeys: None,
             };
             let duration = Duration::from_secs(30);
@@ -76,6 +79,7 @@ impl Plan {
             foreign: variable("FOREIGN"),
             side_partitions: variable("SIDES"),
             scope: variable("SCOPE"),
+            standby: variable("STANDBY"),
             rekeys: variable("REKEY"),
         };
         let duration = variable::<String>("DURATION").unwrap_or_else(|| "300s".to_owned());
@@ -118,6 +122,8 @@ pub struct Recipe {
     /// The partitions of the dead-letter topic and of the duplicates topic; 0 without these topics.
     pub side_partitions: usize,
     pub scope: Scope,
+    /// Whether instances follow the state topic of partitions that they do not own.
+    pub standby: bool,
     /// Processes of `rekey` between the source topics and raw; 0 without source topics.
     pub rekeys: usize,
     /// The binary of every second start of an instance.
@@ -139,6 +145,7 @@ impl Recipe {
             foreign: random.choice([0, 1]),
             side_partitions: random.choice([0, 2, PARTITIONS]),
             scope: Some(if seed.is_multiple_of(2) { Scope::Topic } else { Scope::Partition }),
+            standby: Some(u8::from(!(seed / 2).is_multiple_of(2))),
             rekeys: None,
         };
         let fixed = &plan.fixed;
@@ -161,6 +168,8 @@ impl Recipe {
             // With side topics, records without an id would be dead letters instead of clean records.
             side_partitions: if rekeys > 0 { 0 } else { side_partitions },
             scope,
+            // Another build may not have the setting.
+            standby: plan.other.is_none() && fixed.standby.or(drawn.standby).unwrap() > 0,
             rekeys,
             other: plan.other.clone(),
         }
@@ -174,14 +183,15 @@ impl Recipe {
     /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, standby, rekeys, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         let other = self.other.as_ref().map_or(String::new(), |path| format!(" OTHER={}", path.display()));
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
              BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
-             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} REKEY={rekeys}{other}",
-            scope.name()
+             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} STANDBY={} REKEY={rekeys}{other}",
+            scope.name(),
+            u8::from(*standby)
         )
     }
 
@@ -210,11 +220,12 @@ impl Recipe {
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, rekeys, .. } = self;
+        let Self { upstreams, foreign, side_partitions, scope, standby, rekeys, .. } = self;
         let (scope, builds) = (scope.name(), if self.other.is_some() { " of two builds" } else { "" });
+        let standby = if *standby { " with standby copies" } else { "" };
         write!(
             f,
-            "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers{builds}, {brokers} brokers, \
+            "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers{builds}{standby}, {brokers} brokers, \
              {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
              upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
              partitions, {rekeys} processes of rekey before it"
