@@ -3,6 +3,7 @@
 //! tokio runs HTTP, signals and the wait for the end; all code that
 //! processes records runs on plain threads.
 
+mod arenas;
 mod assembly;
 mod ended;
 mod hanging;
@@ -158,6 +159,9 @@ async fn sample_counters(endpoint: http::Endpoint) {
 
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
 pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
+    if !arenas::limit(config.group.workers) {
+        tracing::debug!("the allocator has no limit on its arenas");
+    }
     let config = within_memory_limit(config);
     let listen = config.http.listen;
     let token = assembly::token(&config)?;
