@@ -66,7 +66,7 @@ impl Kinds {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
     }
 
-    /// The same kinds with windows without a limit on the number of ids.
+    /// The same kinds with windows without a limit on their number of ids.
     pub(crate) fn unlimited(&self) -> Self {
         let unlimited = |window: WindowLimits| WindowLimits { max_ids: u64::MAX, ..window };
         Self(self.0.iter().map(|kind| Kind { window: kind.window.map(unlimited), ..kind.clone() }).collect())

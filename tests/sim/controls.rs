@@ -56,8 +56,8 @@ pub const TOPIC_CONTROLS: [(Sabotage, &str); 12] = [
     (Sabotage::StandbyReadsUncommitted, "lost"),
 ];
 
-/// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several blocks without a checkpoint, and a record that is
-/// compacted away after a crash, while its claim and a copy in another partition stay.
+/// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several
+/// blocks without a checkpoint, and a record that is compacted away after a crash, while its claim and a copy in another partition stay.
 pub const RARE: [Sabotage; 4] = [
     Sabotage::FilterKeepsForgotten,
     Sabotage::Without(Safeguard::WholeTransactions),

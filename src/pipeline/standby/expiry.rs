@@ -40,7 +40,7 @@ fn oldest_ms(settled_ms: i64, length_ms: i64, dropped_ms: Option<i64>) -> Option
     by_time.max(dropped_ms)
 }
 
-/// What a checkpoint states about owners that limits have dropped.
+/// What a checkpoint states about owners that limits have dropped from a window.
 pub(super) fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Option<i64> {
     checkpoint?.windows.iter().find(|window| window.kind == kind)?.dropped_ms
 }
