@@ -185,10 +185,4 @@ impl Window {
     pub fn memory_in_index(&self) -> u64 {
         self.index.memory_bytes() as u64
     }
-
-    /// Bytes allocated by the exact index, including the next table when the index is about to grow.
-    #[must_use]
-    pub fn index_bytes_ahead(&self) -> u64 {
-        self.index.bytes_ahead()
-    }
 }

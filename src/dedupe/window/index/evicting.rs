@@ -7,7 +7,6 @@
 
 use super::{IndexKey, OwnerIndex};
 use crate::dedupe::coordinates::Offset;
-use crate::dedupe::window::growth::next_capacity;
 use crate::dedupe::window::table::SlotTable;
 use crate::dedupe::window::table::evicting::Overwritten;
 
@@ -44,14 +43,6 @@ impl OwnerIndex {
         if let Some(Evicting { overwritten, out_of_range }) = &mut self.evicting {
             overwritten.drain(..).map(|old| old.owner).chain(out_of_range.drain(..)).for_each(visit);
         }
-    }
-
-    /// Bytes allocated, plus those of the next table if the newest one is at least three quarters full.
-    #[must_use]
-    pub fn bytes_ahead(&self) -> u64 {
-        let soon = self.evicting.is_none() && self.newest.live >= self.newest.capacity() / 4 * 3;
-        let next = next_capacity(self.newest.capacity(), self.expected, self.most);
-        self.memory_bytes() as u64 + if soon { SlotTable::shape(next).1 } else { 0 }
     }
 
     /// Inserts by overwriting; returns false when this index grows instead.
