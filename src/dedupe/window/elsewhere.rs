@@ -7,6 +7,7 @@
 //! counts when the two stream times differ by at most the length of the window, in either direction.
 
 use super::index::IndexKey;
+use super::sealing::is_within;
 use super::{Owners, Window};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
@@ -29,8 +30,8 @@ impl Window {
         key: &IndexKey,
         owners: &O,
     ) -> Result<Option<CopyOf>, O::Error> {
-        let (oldest, latest) = self.around(at_ms);
-        let found = self.owner_of(key, owners, |(first, last)| first <= latest && last >= oldest)?;
+        let around = self.around(at_ms);
+        let found = self.owner_of(key, owners, |times| is_within(times, around))?;
         Ok(found.map(|(offset, arrived_ms)| CopyOf { offset, arrived_ms }))
     }
 

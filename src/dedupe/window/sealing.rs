@@ -85,18 +85,18 @@ impl Window {
         self.sealed_within(owner, self.around(at_ms))
     }
 
-    /// Whether an identity in the filter of a slice counts, whose owners arrived between these stream times, for a record at the stream
-    /// time `at_ms`; 0 while unknown.
+    /// Of the filters of slices without owners, the first one whose identities count for a record at the current stream time. A filter
+    /// is given by the stream times between which its owners arrived, epoch milliseconds; 0 while unknown.
     #[must_use]
-    pub fn filter_counts(&self, at_ms: i64, (first_ms, last_ms): (i64, i64)) -> bool {
-        let (oldest, latest) = self.around(at_ms);
-        last_ms <= 0 || (last_ms >= oldest && first_ms <= latest)
+    pub fn counting_filter(&self, filters: &[(i64, i64)]) -> Option<(i64, i64)> {
+        let around = self.around(self.time.ms());
+        filters.iter().copied().find(|times| is_within(*times, around))
     }
 
-    fn sealed_within(&self, owner: Offset, (oldest, latest): (i64, i64)) -> Option<i64> {
-        let (first_ms, last_ms) = self.marks.times_of(owner);
-        let counts = last_ms <= 0 || (last_ms >= oldest && first_ms <= latest);
-        (counts && owner >= self.first_live && owner < self.index.first_live()).then_some(last_ms)
+    fn sealed_within(&self, owner: Offset, range: (i64, i64)) -> Option<i64> {
+        let times = self.marks.times_of(owner);
+        let is_sealed = owner >= self.first_live && owner < self.index.first_live();
+        (is_sealed && is_within(times, range)).then_some(times.1)
     }
 
     /// The stream times between which an owner counts for a record of another partition at `at_ms`; all while that is unknown.
@@ -117,4 +117,9 @@ impl Window {
         let pending = self.arrived_ms.first().copied();
         committed.chain(pending).fold(self.time.committed_ms(), i64::min)
     }
+}
+
+/// Whether owners that arrived between these stream times, 0 while unknown, may have arrived within a range.
+pub(super) fn is_within((first_ms, last_ms): (i64, i64), (oldest, latest): (i64, i64)) -> bool {
+    last_ms <= 0 || (last_ms >= oldest && first_ms <= latest)
 }

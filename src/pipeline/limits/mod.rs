@@ -234,11 +234,13 @@ impl Enforced {
             }
             // After a restart the limit on disk space has not taken effect yet, but the window is still shortened by
             // it.
-            let other = share.limit;
-            let excluded =
-                other == Limit::Ids && !self.full || other == Limit::Memory && limits.max_memory.is_none();
+            let excluded = match share.limit {
+                Limit::Ids => !self.full,
+                Limit::Memory => limits.max_memory.is_none(),
+                Limit::Disk | Limit::Incomplete => false,
+            };
             let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && excluded;
-            return Some(if by_disk { Limit::Disk } else { other });
+            return Some(if by_disk { Limit::Disk } else { share.limit });
         }
         (window.evicted_share() > 0.0).then_some(share.limit)
     }

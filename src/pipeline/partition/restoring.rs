@@ -243,8 +243,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         }
         // A table of another size may load owners that this one has evicted.
         let evicts = |window: &WindowId| {
-            let mut windows = state.windows.iter().filter(|(kind, _)| *kind == window.kind());
-            windows.any(|(_, it)| it.slots().is_some())
+            state.windows.iter().any(|(kind, it)| kind == window.kind() && it.slots().is_some())
         };
         let lacks =
             |window: &WindowId| restoring.purpose == (ReadPurpose::Copy { seals: false }) || evicts(window);

@@ -32,13 +32,8 @@ pub fn sealed_copy<'a, T: Store>(
     let SealedPlaces { owners, filters } = store.sealed_places(kind.window(at.partition), key)?;
     let mut others = owners.into_iter().filter(|owner| *owner != at);
     let owner = others.find_map(|owner| Some(SealedCopy::Owner(owner, counts(&owner)?)));
-    let filter = || counting(window, &filters).map(|(since_ms, _)| SealedCopy::Filter { since_ms });
+    let filter = || window.counting_filter(&filters).map(|(since_ms, _)| SealedCopy::Filter { since_ms });
     Ok(owner.or_else(filter))
-}
-
-/// The first of these filters that counts at the current stream time of a window.
-fn counting(window: &Window, filters: &[(i64, i64)]) -> Option<(i64, i64)> {
-    filters.iter().copied().find(|times| window.filter_counts(window.stream_time_ms(), *times))
 }
 
 /// The places of an identity in the slices that still count for some record of one window.
@@ -65,7 +60,7 @@ pub fn sealed_in<T: Store>(
     let owners = here.filter_map(|owner| Some((owner.offset, window.sealed_owner_ms(owner.offset)?)));
     Ok(PlacesInWindow {
         owners: owners.collect(),
-        since_ms: counting(window, &filters).map(|(since_ms, _)| since_ms),
+        since_ms: window.counting_filter(&filters).map(|(since_ms, _)| since_ms),
     })
 }
 

@@ -66,7 +66,8 @@ impl DedupeState {
     }
 }
 
-/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. `at_ms` is the stream time of the record's partition.
+/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. `at_ms` is the stream time
+/// of the record's partition.
 pub fn copy_elsewhere<T: Store>(
     others: &Others<'_>,
     store: &T,

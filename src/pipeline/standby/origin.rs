@@ -2,7 +2,7 @@
 
 use crate::dedupe::Offset;
 use crate::pipeline::partition::local::usable;
-use crate::ports::{Head, LogBounds};
+use crate::ports::LogBounds;
 
 /// The beginning of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub(super) enum Origin {
     Later,
 }
 
-/// Compares the local state with the log. `head` is `None` when there is no local state, or none that can be continued.
-pub(super) fn origin(head: Option<Head>, log: &LogBounds) -> Origin {
-    let local = head.map(|head| (head.state_next, head.confirmed));
+/// Compares the local state with the log. `local` is the next state offset and the raw offset below which the local state is correct;
+/// `None` when there is no local state, or none that can be continued.
+pub(super) fn origin(local: Option<(Offset, Offset)>, log: &LogBounds) -> Origin {
     if local.is_some_and(|(from, _)| from > log.stable.max(log.low)) {
         return Origin::Later;
     }
@@ -35,7 +35,7 @@ mod tests {
     const LOG: LogBounds = LogBounds { low: 10, stable: 20, high: 25 };
 
     fn of(state_next: Offset, log: &LogBounds) -> Origin {
-        origin(Some(Head { state_next, confirmed: 7, ..Head::default() }), log)
+        origin(Some((state_next, 7)), log)
     }
 
     #[test]

@@ -73,20 +73,20 @@ impl<W: WorkerPorts> Standby<W> {
     fn start(&mut self, id: PartitionId, log: &LogBounds) -> Result<(), WorkerError> {
         let checkpoint = self.group.get(&id).cloned().flatten();
         self.check_rules(id, checkpoint.as_ref())?;
-        match origin(self.usable_head(id)?, log) {
+        let head = self.usable_head(id)?;
+        match origin(head.map(|head| (head.state_next, head.confirmed)), log) {
             Origin::Later => {
                 self.abandon(id, self.ctx.clock.elapsed() + RETRY_PAUSE);
                 Ok(())
             }
             Origin::Empty { from } => {
                 clear(&mut self.ctx.store, &self.ctx.options.kinds.windows_of(id))?;
-                let state = self.state(id, None);
+                let state = self.state(id, Head::default());
                 self.follow(state, (from, log), None)
             }
             Origin::Local { from, confirmed } => {
-                let head = self.ctx.store.head(id.into())?.unwrap_or_default();
                 cut_back(&mut self.ctx.store, &self.ctx.options.kinds.windows_of(id), confirmed)?;
-                let state = self.state(id, Some(head));
+                let state = self.state(id, head.unwrap_or_default());
                 if !self.seals {
                     return self.follow(state, (from, log), Some(confirmed));
                 }
@@ -114,11 +114,10 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     /// State with empty windows that continue at this head.
-    fn state(&self, id: PartitionId, head: Option<Head>) -> Box<DedupeState> {
+    fn state(&self, id: PartitionId, head: Head) -> Box<DedupeState> {
         let mut windows = self.ctx.empty_windows(None);
         // Nothing expires before it is known by which time (`Copies::expire`).
         windows.set_horizon(0);
-        let head = head.unwrap_or_default();
         windows.set_stream_time(head.stream_time_ms);
         windows.note_incomplete_before(head.incomplete_ms);
         let mut state = Box::new(DedupeState::new(id, windows, BTreeSet::new()));
@@ -139,7 +138,7 @@ impl<W: WorkerPorts> Standby<W> {
             let AfterLoading::Restore(_, _, (from, confirmed)) = *next else { continue };
             let followed = self.ctx.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT);
             let followed = followed.map_err(WorkerError::from).and_then(|bounds| match bounds.first() {
-                Some(log) if origin_is(from, log) => {
+                Some(log) if matches!(origin(Some((from, confirmed)), log), Origin::Local { .. }) => {
                     self.follow(state, (from.max(log.low), log), Some(confirmed))
                 }
                 // The log was truncated or its start deleted meanwhile.
@@ -191,10 +190,4 @@ impl<W: WorkerPorts> Standby<W> {
         self.copies.started(id, from, confirmed.is_none() && log.low > 0);
         Ok(self.ctx.log.open(id, Some(from))?)
     }
-}
-
-/// Whether the log still holds what follows local state.
-fn origin_is(from: Offset, log: &LogBounds) -> bool {
-    let head = Head { state_next: from, ..Head::default() };
-    matches!(origin(Some(head), log), Origin::Local { .. })
 }

@@ -108,9 +108,9 @@ impl SealedSlice {
         self.slice.footer().owners.partitions()
     }
 
-    /// Whether it is a filter that may contain the identity.
-    pub fn only_filter_has(&self, key: &IndexKey) -> bool {
-        !self.slice.has_owners() && !self.entry.forgotten_ids.contains(&key.identity)
+    /// Whether the identity was forgotten, in a slice without owners.
+    pub fn has_forgotten(&self, key: &IndexKey) -> bool {
+        self.entry.forgotten_ids.contains(&key.identity)
     }
 
     /// One past the last owner of a partition that counts.

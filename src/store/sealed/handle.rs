@@ -209,7 +209,9 @@ impl SledStore {
             let mut places = SealedPlaces::default();
             for slice in slices.candidates(key) {
                 if !slice.slice.has_owners() {
-                    places.filters.extend(Some(slice.time_ms).filter(|_| slice.only_filter_has(key)));
+                    if !slice.has_forgotten(key) {
+                        places.filters.push(slice.time_ms);
+                    }
                     continue;
                 }
                 let mut readers = self.readers.borrow_mut();

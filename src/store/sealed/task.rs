@@ -66,7 +66,8 @@ impl SealTask {
 
     /// Starts to merge slices of a group; `None` when that is not needed.
     pub fn merge(store: &SledStore, group: SliceGroup) -> Result<Option<Self>, StoreError> {
-        let (slices, live) = live_slices(store, group);
+        let slices = with_owners(store, group);
+        let live = live_owners(store, group, &slices);
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
             (slice.slice.footer().ids, live.iter().map(SlicePartition::owners).sum())
         };
@@ -83,17 +84,13 @@ impl SealTask {
         let Some(group) = job.windows.first().map(|window| store.engine.group_of(*window)) else {
             return Ok(None);
         };
-        let times: Vec<_> = with_owners(store, group).iter().map(|slice| slice.time_ms).collect();
-        let count = to_filter(&times, (job.before_ms, job.span_ms));
-        if count == 0 {
-            return Ok(None);
-        }
-        let (slices, live) = live_slices(store, group);
-        let live = joined(live.get(..count).unwrap_or_default());
+        let mut slices = with_owners(store, group);
+        let times: Vec<_> = slices.iter().map(|slice| slice.time_ms).collect();
+        slices.truncate(to_filter(&times, (job.before_ms, job.span_ms)));
+        let live = joined(&live_owners(store, group, &slices));
         if live.is_empty() {
             return Ok(None);
         }
-        let slices = slices.get(..count).unwrap_or_default().to_vec();
         let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
         Self::start(store, group, source).map(Some)
     }
@@ -193,10 +190,14 @@ fn with_owners(store: &SledStore, group: SliceGroup) -> Vec<Arc<SealedSlice>> {
     store.engine.sealed.list(group).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
 }
 
-/// The same, each with the owners that were neither removed nor dropped.
-fn live_slices(store: &SledStore, group: SliceGroup) -> (Vec<Arc<SealedSlice>>, Vec<Vec<SlicePartition>>) {
-    let (slices, dropped) = (with_owners(store, group), store.engine.sealed.dropped());
-    slices.into_iter().map(|slice| (Arc::clone(&slice), slice.live(group.kind, &dropped))).unzip()
+/// For each of these slices, the owners that were neither removed nor dropped.
+fn live_owners(
+    store: &SledStore,
+    group: SliceGroup,
+    slices: &[Arc<SealedSlice>],
+) -> Vec<Vec<SlicePartition>> {
+    let dropped = store.engine.sealed.dropped();
+    slices.iter().map(|slice| slice.live(group.kind, &dropped)).collect()
 }
 
 /// The owners of several slices, of which each follows the one before it.

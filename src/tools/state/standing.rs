@@ -111,7 +111,6 @@ pub fn standing_of(
         return Ok(owned.map(|_| Standing::Exact));
     }
     let filters = store.sealed_places(id, &key)?.filters;
-    let counting = filters.into_iter().find(|times| window.filter_counts(window.stream_time_ms(), *times));
     let expired = owned.map(|_| Standing::Expired);
-    Ok(counting.map(|time_ms| Standing::Bloom { time_ms }).or(expired))
+    Ok(window.counting_filter(&filters).map(|time_ms| Standing::Bloom { time_ms }).or(expired))
 }
