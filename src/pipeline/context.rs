@@ -10,6 +10,7 @@ use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::restoring::Restorer;
 use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
@@ -88,6 +89,17 @@ impl<W: WorkerPorts> Context<W> {
     /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
     pub(crate) fn missing_elsewhere_ms(&self) -> Option<i64> {
         self.topic.as_ref().and_then(|topic| topic.filter.missing_ms())
+    }
+
+    /// The partitions, and what their restores use beside them.
+    pub(crate) fn restorer(&mut self) -> (&mut Partitions, Restorer<'_, W>) {
+        let restorer = Restorer {
+            store: &mut self.store,
+            options: &self.options,
+            report: &self.report,
+            topic: self.topic.as_mut(),
+        };
+        (&mut self.partitions, restorer)
     }
 
     /// Gives up the windows of a partition that is not processed here any more.

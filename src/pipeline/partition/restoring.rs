@@ -21,7 +21,7 @@ use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Head, Store, StoreError, ToForget};
+use crate::ports::{Head, LogBounds, Store, StoreError, ToForget};
 
 /// Why the state topic is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,37 @@ pub struct Restoring {
 }
 
 impl Restoring {
+    /// Before the first record: the log is read from this offset up to the end in its bounds. `now` is monotonic.
+    pub(crate) fn new(
+        purpose: ReadPurpose,
+        state: Box<DedupeState>,
+        (from, log): (Offset, &LogBounds),
+        rules: Vec<(KindId, Fingerprint)>,
+        now: Duration,
+    ) -> Self {
+        Self {
+            state,
+            unwritten: Unwritten::default(),
+            rules,
+            progress: ReadProgress::start(now),
+            committed: None,
+            from,
+            until: log.stable,
+            at: from,
+            low: log.low,
+            last: None,
+            first_ms: None,
+            covered: None,
+            confirmed: None,
+            ahead: None,
+            emptied: BTreeSet::new(),
+            left_out: BTreeMap::new(),
+            checkpoint: None,
+            purpose,
+            forgetting: None,
+        }
+    }
+
     /// Fraction of the log read so far, in 0..=1.
     #[must_use]
     pub fn share(&self) -> f64 {

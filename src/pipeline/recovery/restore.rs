@@ -1,6 +1,6 @@
 //! A restore from the state topic, in slices short enough that the worker keeps polling.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -13,9 +13,8 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::clear;
 use crate::pipeline::partition::local::{all_expired, is_behind_the_log, usable};
 use crate::pipeline::partition::read_progress::ReadProgress;
-use crate::pipeline::partition::restoring::{ReadPurpose, Restorer, Restoring};
+use crate::pipeline::partition::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
@@ -69,27 +68,14 @@ impl Recovery {
         state.tail = checkpoint.as_ref().and_then(|c| c.tail);
         let from = usable.map_or(bounds.low, |(from, _)| from);
         tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
-        let now = access.ctx.clock.elapsed();
+        let (now, rules) = (access.ctx.clock.elapsed(), access.ctx.options.rules());
         let restoring = Restoring {
-            progress: ReadProgress::start(now),
             committed: answer.offset,
-            from,
-            until: bounds.stable,
-            at: from,
-            low: bounds.low,
-            last: None,
-            first_ms: None,
             covered: Some(state.windows.next()).filter(|next| *next > 0),
             confirmed: usable.map(|(_, confirmed)| confirmed),
-            ahead: None,
             emptied: access.ctx.options.kinds_by_other_rules(checkpoint.as_ref()),
-            left_out: BTreeMap::new(),
             checkpoint,
-            forgetting: None,
-            state,
-            unwritten: Unwritten::default(),
-            purpose: ReadPurpose::Start,
-            rules: access.ctx.options.rules(),
+            ..Restoring::new(ReadPurpose::Start, state, (from, &bounds), rules, now)
         };
         if let Some(partition) = access.ctx.partitions.get_mut(id) {
             partition.enter(Phase::Restoring(Box::new(restoring)));
@@ -183,13 +169,7 @@ impl Recovery {
         // When anything below fails, the state is read again.
         let restoring = access.ctx.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now));
         let Some(mut restoring) = restoring else { return Ok(()) };
-        Restorer::<W> {
-            store: &mut access.ctx.store,
-            options: &access.ctx.options,
-            report: &access.ctx.report,
-            topic: access.ctx.topic.as_mut(),
-        }
-        .write(&mut restoring)?;
+        access.ctx.restorer().1.write(&mut restoring)?;
         if !is_restored(access.ctx, &mut restoring, next)? {
             return Ok(());
         }
@@ -251,14 +231,9 @@ pub(crate) fn restore_record<W: WorkerPorts>(
     bytes: &[u8],
 ) -> Result<(), WorkerError> {
     ctx.options.same_raw(key.raw.as_deref(), ctx.options.raw_id.as_deref())?;
-    let Some(restoring) = ctx.partitions.restoring_mut(id) else { return Ok(()) };
-    Restorer::<W> {
-        store: &mut ctx.store,
-        options: &ctx.options,
-        report: &ctx.report,
-        topic: ctx.topic.as_mut(),
-    }
-    .record(restoring, offset, key, bytes)?;
+    let (partitions, mut restorer) = ctx.restorer();
+    let Some(restoring) = partitions.restoring_mut(id) else { return Ok(()) };
+    restorer.record(restoring, offset, key, bytes)?;
     if restoring.forgetting.is_some() { Ok(ctx.log.close(id)?) } else { Ok(()) }
 }
 
@@ -274,12 +249,9 @@ pub(crate) fn continue_search<W: WorkerPorts>(
     forgetting.read(&ctx.store, || ctx.clock.elapsed() >= until)?;
     let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(None) };
     let range = (forgetting.offset + 1, restoring.until);
-    Restorer::<W> {
-        store: &mut ctx.store,
-        options: &ctx.options,
-        report: &ctx.report,
-        topic: ctx.topic.as_mut(),
+    let (partitions, mut restorer) = ctx.restorer();
+    if let Some(restoring) = partitions.restoring_mut(id) {
+        restorer.delete_forgotten(restoring, forgetting)?;
     }
-    .delete_forgotten(restoring, forgetting)?;
     Ok(Some(range))
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::partition::restoring::Restorer;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore::{continue_search, restore_record};
@@ -78,14 +77,8 @@ impl<W: WorkerPorts> Standby<W> {
 
     /// Writes what was read to the store.
     fn write(&mut self, id: PartitionId) -> Result<(), WorkerError> {
-        let Some(restoring) = self.ctx.partitions.restoring_mut(id) else { return Ok(()) };
-        Restorer::<W> {
-            store: &mut self.ctx.store,
-            options: &self.ctx.options,
-            report: &self.ctx.report,
-            topic: None,
-        }
-        .write(restoring)
+        let (partitions, mut restorer) = self.ctx.restorer();
+        partitions.restoring_mut(id).map_or(Ok(()), |restoring| restorer.write(restoring))
     }
 
     /// Continues the searches for the owners of forgotten identities.

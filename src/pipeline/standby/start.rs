@@ -1,6 +1,6 @@
 //! Begins copies: takes the windows, compares the local state with the log, and opens the log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -8,10 +8,8 @@ use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::loading::{AfterLoading, Loading, begin_loading, clear, cut_back};
-use crate::pipeline::partition::read_progress::ReadProgress;
 use crate::pipeline::partition::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::unwritten::Unwritten;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::load::read_local_slice;
@@ -163,27 +161,10 @@ impl<W: WorkerPorts> Standby<W> {
         let checkpoint = self.group.get(&id).cloned().flatten();
         tracing::info!(partition = id, from, until = log.stable, "standby copy: following the state topic");
         state.state_next = from;
-        let restoring = Restoring {
-            progress: ReadProgress::start(self.ctx.clock.elapsed()),
-            committed: None,
-            from,
-            until: log.stable,
-            at: from,
-            low: log.low,
-            last: None,
-            first_ms: None,
-            covered: None,
-            confirmed,
-            ahead: None,
-            emptied: BTreeSet::new(),
-            left_out: BTreeMap::new(),
-            checkpoint,
-            purpose: ReadPurpose::Copy { seals: self.seals },
-            forgetting: None,
-            state,
-            unwritten: Unwritten::default(),
-            rules: self.ctx.options.rules(),
-        };
+        let (now, rules) = (self.ctx.clock.elapsed(), self.ctx.options.rules());
+        let purpose = ReadPurpose::Copy { seals: self.seals };
+        let restoring =
+            Restoring { confirmed, checkpoint, ..Restoring::new(purpose, state, (from, log), rules, now) };
         if let Some(partition) = self.ctx.partitions.get_mut(id) {
             partition.enter(Phase::Restoring(Box::new(restoring)));
         }

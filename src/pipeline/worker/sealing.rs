@@ -113,11 +113,16 @@ impl Sealer {
     }
 }
 
+/// The partition whose windows share slices; `None` when all partitions do.
+fn group_of<W: WorkerPorts>(ctx: &Context<W>, partition: PartitionId) -> Option<PartitionId> {
+    (!ctx.options.is_topic_wide()).then_some(partition)
+}
+
 /// Windows that are sealed together, as [`Sealer`] does.
 fn groups<W: WorkerPorts>(ctx: &Context<W>) -> BTreeMap<Option<PartitionId>, Vec<&Window>> {
     let mut groups: BTreeMap<_, Vec<&Window>> = BTreeMap::new();
     for (partition, _, window) in ctx.partitions.kinds().filter(|(_, _, window)| window.can_seal()) {
-        groups.entry((!ctx.options.is_topic_wide()).then_some(partition)).or_default().push(window);
+        groups.entry(group_of(ctx, partition)).or_default().push(window);
     }
     groups
 }
@@ -210,7 +215,7 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
         let of_kind = ctx.options.kinds.iter().find(|it| it.id == kind);
         let bloom = of_kind.and_then(|it| it.window?.bloom).filter(|_| window.has_sealed());
         let Some(BloomPart { bits, .. }) = bloom else { continue };
-        let group = (kind, (!ctx.options.is_topic_wide()).then_some(partition));
+        let group = (kind, group_of(ctx, partition));
         let span_ms = window.configured_ms() / FILTERS.cast_signed();
         let job = jobs.entry(group).or_insert(FilterJob {
             windows: Vec::new(),
