@@ -58,7 +58,7 @@ fn compare(kafka: &Kafka, letter: char, shape: Shape) {
         records: setting("DEDUPD_BENCH_RECORDS", 2_000_000),
         partitions: PARTITIONS,
         repeats_percent: 10,
-        repeats_among: if shape == Shape::Json { usize::MAX } else { 500_000 },
+        repeats_among: if shape == Shape::Json { u64::MAX } else { 500_000 },
         are_repeats_anywhere: false,
         value_bytes: shape.value_bytes(),
     };

@@ -1,9 +1,11 @@
 //! How throughput and memory change with the number of workers, the share of duplicates, and the number of ids in the
-//! window: `cargo bench --bench growth [-- <svg file>]`. With a file name it draws the figures too.
+//! window: `cargo bench --bench growth [-- <svg file>]`. With a file name it draws the figures too. With a number,
+//! `-- 1000`, only the long run is measured, up to this many million ids.
 //!
 //! `DEDUPD_BENCH_RECORDS` (default 2 million) is the backlog of a run with other workers or duplicates, of which
 //! `DEDUPD_BENCH_ROUNDS` (default 3) are measured. `DEDUPD_BENCH_IDS` (default 1, 20 and 100 million, as `1,20,100`) are
-//! the numbers of ids at which one long run is measured, and after which the state is loaded by a restart.
+//! the numbers of ids at which one long run is measured, and after which the process is killed and loads its state again.
+//! The long run needs 45 bytes of disk per id and 6 GB, because its topics are short.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,27 +17,34 @@
 mod plot;
 mod support;
 
+use std::path::Path;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
 
 use plot::{Panel, draw};
-use support::harness::{Kafka, Pipe, Sidecar, wait_until};
+use support::files::size_of_files;
+use support::harness::{Kafka, Pipe, Running, Sidecar, wait_until};
 use support::progress::{GroupOffsets, Run, follow_beside, wait_for};
-use support::traffic::{Shape, Traffic, fill};
-use support::{broker, machine, median, peak_memory, setting};
+use support::traffic::{Filler, Shape, Traffic, fill};
+use support::{broker, machine, median, peak_memory, resident_memory, setting};
 
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(30);
-/// Records over which the long run is measured at each number of ids.
-const AROUND: u64 = 2_000_000;
+/// Records of a part of the long run.
+const PART: u64 = 10_000_000;
 /// Share of duplicates in the runs with other workers and in the long run, percent.
 const REPEATS: u8 = 10;
 
 fn main() {
     println!("{}", machine());
     let kafka = broker();
-    let svg = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let argument = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    if let Some(last) = argument.as_ref().and_then(|argument| argument.parse().ok()) {
+        let steps = [1, 20, 60, 100, 200, 400, 600, 800].into_iter().filter(|millions| *millions < last);
+        long_run(&kafka, &steps.chain([last]).collect::<Vec<_>>());
+        return;
+    }
     println!("once more at first, because the broker is slow until its code is compiled:");
     backlog(&kafka, (1, REPEATS));
     let one = backlog(&kafka, (1, REPEATS));
@@ -43,8 +52,10 @@ fn main() {
     workers.extend([2, 4].map(|workers| (workers as f64, backlog(&kafka, (workers, REPEATS)))));
     let mut repeats = vec![(f64::from(REPEATS), one)];
     repeats.extend([50, 90].map(|percent| (f64::from(percent), backlog(&kafka, (1, percent)))));
-    let ids = long_run(&kafka);
-    let Some(path) = svg else { return };
+    let millions = setting("DEDUPD_BENCH_IDS", "1,20,100".to_owned());
+    let millions: Vec<u64> = millions.split(',').map(|text| text.parse().expect("million ids")).collect();
+    let ids = long_run(&kafka, &millions);
+    let Some(path) = argument else { return };
     let rate =
         |points: &[(f64, Run)]| points.iter().map(|(at, run)| (*at, run.records_per_s / 1e3)).collect();
     let panels = [
@@ -91,55 +102,84 @@ fn backlog(kafka: &Kafka, (workers, percent): (usize, u8)) -> Run {
 }
 
 /// One run from an empty window through all numbers of ids, and a restart that loads the last of them. The duplicates are
-/// uniformly distributed over everything before.
-fn long_run(kafka: &Kafka) -> Vec<(f64, Run)> {
-    let millions = setting("DEDUPD_BENCH_IDS", "1,20,100".to_owned());
-    let millions: Vec<u64> = millions.split(',').map(|text| text.parse().expect("million ids")).collect();
-    // The raw records until there are as many ids.
-    let records = |millions: u64| millions * 1_000_000 * 100 / u64::from(100 - REPEATS);
-    let total = records(*millions.last().expect("a number of ids")) + AROUND / 2;
+/// uniformly distributed over everything before. The rate at a number of ids is that of all parts after the number before it.
+///
+/// The raw topic is written in parts, each when the one before it has been processed, so raw and clean can be short. The
+/// process is suspended meanwhile, so it neither shares the cores with the producer nor gets time to seal.
+fn long_run(kafka: &Kafka, millions: &[u64]) -> Vec<(f64, Run)> {
     let pipe = Pipe::new(kafka, "long", PARTITIONS as usize);
-    fill(kafka, &pipe.raw, Traffic { value_bytes: 16, ..traffic(Shape::Opaque, total, REPEATS) });
+    let short = [("retention.bytes", "150000000"), ("segment.bytes", "50000000")];
+    kafka.create_topic(&pipe.clean, PARTITIONS as usize, &short);
+    kafka.alter_topic_config(&pipe.raw, &short);
     let sidecar = sidecar(&pipe).with("DEDUPD_IDENTITY__FROM", Shape::Opaque.id_source());
     // The default limit is 100 M ids.
-    let sidecar = sidecar.with("DEDUPD_WINDOW__MAX_IDS", "1000000000");
+    let sidecar = sidecar.with("DEDUPD_WINDOW__MAX_IDS", "2000000000");
     let running = sidecar.start();
+    running.wait_ready(LIMIT);
     let offsets = GroupOffsets::new(kafka, &pipe.group(), &pipe.raw, PARTITIONS);
     let pids = (running.pid(), kafka.pid());
+    let traffic = Traffic { value_bytes: 16, ..traffic(Shape::Opaque, 0, REPEATS) };
+    let mut filler = Filler::new(kafka, &pipe.raw, traffic);
     let mut measured = Vec::new();
-    for millions in millions {
-        let middle = records(millions);
-        let before = wait_for(&offsets, pids, middle.saturating_sub(AROUND / 2).max(1), LIMIT);
-        let run = wait_for(&offsets, pids, middle + AROUND / 2, LIMIT).since(&before);
+    for &millions in millions {
+        let records = millions * 1_000_000 * 100 / u64::from(100 - REPEATS);
+        let mut parts = Vec::new();
+        while filler.records() < records {
+            let part = PART.min(records - filler.records());
+            running.signal("STOP");
+            filler.send(part);
+            let before = wait_for(&offsets, pids, 0, LIMIT);
+            running.signal("CONT");
+            parts.push((part, wait_for(&offsets, pids, filler.records(), LIMIT).since(&before)));
+        }
+        let run = Run::together(&parts);
         show(&format!("{millions} M ids in the window"), &run);
-        let part = |part: &str| {
-            let bytes = running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}"));
-            format!("{part} {:.0}", bytes.unwrap_or(0.0) / f64::from(1 << 20))
-        };
-        println!("  of these: {} MiB", ["index", "slices", "filter", "batch"].map(part).join(", "));
+        show_parts(&running, filler.ids(), &sidecar.state_dir);
         measured.push((millions as f64, run));
     }
-    let ids = wait_until("the metrics, which follow the commits", LIMIT, || {
-        let [forwarded, duplicates] = ["forwarded", "duplicate"].map(|outcome| running.outcome(outcome));
-        (forwarded + duplicates == total).then_some(forwarded)
+    let ids = filler.ids();
+    wait_until("the metrics, which follow the commits", LIMIT, || {
+        (running.outcome("forwarded") + running.outcome("duplicate") == filler.records()).then_some(())
     });
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_eq!(running.outcome("forwarded"), ids, "one record of each id is forwarded");
+    running.kill9();
     load(&sidecar, ids);
     measured
 }
 
-/// Restarts with the local state.
+/// Where the memory and the disk space are. Nothing has expired.
+fn show_parts(running: &Running, ids: u64, state: &Path) {
+    const MIB: f64 = 1_048_576.0;
+    let metric = |name: &str| running.metric(name).unwrap_or(0.0);
+    let part = |part: &str| {
+        format!("{part} {:.0}", metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")) / MIB)
+    };
+    println!(
+        "  resident {:.0} MiB, of these {}; {:.1} M ids in the index; disk {:.1} GB, {:.1} bytes per id",
+        resident_memory(running.pid()),
+        ["index", "slices", "filter", "batch"].map(part).join(", "),
+        (ids as f64 - metric("dedupd_sealed_ids_total")) / 1e6,
+        size_of_files(state, &|_| true) as f64 / 1e9,
+        size_of_files(state, &|_| true) as f64 / ids as f64
+    );
+}
+
+/// Restarts with the local state, after the process was killed.
 fn load(sidecar: &Sidecar, ids: u64) {
     let began = monotonic();
     let running = sidecar.start();
-    let loaded = "dedupd_restored_ids_total{source=\"local\"}";
-    wait_until("all state to be loaded", LIMIT, || {
-        (running.is_ready() && running.metric(loaded) == Some(ids as f64)).then_some(())
-    });
+    let loaded = |source: &str| running.metric(&format!("dedupd_restored_ids_total{{source=\"{source}\"}}"));
+    running.wait_ready(LIMIT);
+    let sources = ["local", "state_topic"].map(|source| loaded(source).unwrap_or(0.0));
+    assert!(sources.iter().sum::<f64>() >= ids as f64, "{sources:?} of {ids} ids were loaded");
     println!(
-        "restart with {:.1} M ids: ready after {:.1} s, peak memory {:.0} MiB",
+        "restart after kill -9 with {:.1} M ids: ready after {:.1} s, of which {:.1} s load the state; {:.0} ids from the \
+         state topic; peak memory {:.0} MiB",
         ids as f64 / 1e6,
         began.elapsed().as_secs_f64(),
+        running.metric("dedupd_restore_seconds_sum").unwrap_or(0.0)
+            / running.metric("dedupd_restore_seconds_count").unwrap_or(1.0),
+        sources[1],
         peak_memory(running.pid())
     );
     assert_eq!(running.stop(), Some(0), "{}", running.text());
@@ -151,7 +191,7 @@ fn traffic(shape: Shape, records: u64, repeats_percent: u8) -> Traffic {
         records,
         partitions: PARTITIONS,
         repeats_percent,
-        repeats_among: if shape == Shape::Opaque { usize::MAX } else { 500_000 },
+        repeats_among: if shape == Shape::Opaque { u64::MAX } else { 500_000 },
         are_repeats_anywhere: false,
         value_bytes: shape.value_bytes(),
     }

@@ -71,7 +71,7 @@ fn traffic(records: u64, partitions: usize) -> Traffic {
         records,
         partitions: i32::try_from(partitions).unwrap(),
         repeats_percent: 10,
-        repeats_among: usize::MAX,
+        repeats_among: u64::MAX,
         are_repeats_anywhere: false,
         value_bytes: Shape::Json.value_bytes(),
     }

@@ -106,8 +106,7 @@ impl Bench<'_> {
             records,
             partitions: self.partitions,
             repeats_percent: 10,
-            repeats_among: usize::MAX,
-
+            repeats_among: u64::MAX,
             are_repeats_anywhere: false,
             value_bytes: Shape::Json.value_bytes(),
         };

@@ -6,16 +6,20 @@
     reason = "a bench fails by panicking"
 )]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, HashKind, Identity};
-use dedupd::ports::{Head, Store};
+use dedupd::dedupe::{Block, HashKind, Identity, IndexKey, KindId, SliceMark, SlicePartition};
+use dedupd::ports::{Head, SealJob, Sealing, Store};
 use dedupd::store::{Binding, SledStore, open};
 
 const IDS_PER_BLOCK: u64 = 4_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Sealed slices, and look-ups in them.
+const SLICES: u64 = 4;
+const SEALED_LOOKUPS: u64 = 16_000;
 /// Partitions of the look-ups in many files.
 const SPREAD: u32 = 12;
 
@@ -53,6 +57,7 @@ fn main() {
     store.close().unwrap();
 
     spread(total);
+    sealed(total);
     trickle();
     rolling(millions);
     println!("{:40} {:>12}", "peak resident memory", peak_resident());
@@ -91,6 +96,68 @@ fn spread(total: u64) {
     store.close().unwrap();
 }
 
+/// Look-ups of identities that are in four sealed slices: a page for each, from the page cache or from the disk.
+fn sealed(total: u64) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut store = opened(dir.path());
+    let of_slice = total / SLICES / IDS_PER_BLOCK * IDS_PER_BLOCK;
+    for first in (0..of_slice * SLICES).step_by(usize::try_from(of_slice).unwrap()) {
+        let blocks = (first..first + of_slice).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
+        blocks.for_each(|first| append(&mut store, 0, first, IDS_PER_BLOCK));
+        let next = first + of_slice;
+        let marks = vec![SliceMark { next, count: of_slice, time_ms: (0, 0) }];
+        let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
+        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+        while store.poll_seal().unwrap() != Sealing::Idle {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    store.sync().unwrap();
+    let known = of_slice * SLICES;
+    in_slices(&store, (known, false), "sealed, pages in the page cache");
+    for (ahead, what) in
+        [(false, "sealed, from the disk, one by one"), (true, "sealed, from the disk, 64 together")]
+    {
+        forget_pages(dir.path());
+        in_slices(&store, (known, ahead), what);
+    }
+    in_slices(&store, (known, true), "sealed, 64 together, pages in the cache");
+    store.close().unwrap();
+}
+
+fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {
+    let (count, mut random) = (SEALED_LOOKUPS, fastrand::Rng::with_seed(2));
+    let start = monotonic();
+    for _ in 0..count / 64 {
+        let keys: Vec<_> = (0..64).map(|_| IndexKey::at(identity(0, random.u64(0..known)))).collect();
+        for key in &keys {
+            store.prefetch_sealed(0.into(), key);
+        }
+        if ahead {
+            for key in &keys {
+                store.read_ahead_sealed(0.into(), key);
+            }
+        }
+        for key in &keys {
+            assert_eq!(store.sealed_places(0.into(), key).unwrap().owners.len(), 1);
+        }
+    }
+    rate(what, count, "look-ups/s", start);
+}
+
+/// Drops the pages of all files from the page cache.
+fn forget_pages(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.path().is_dir() {
+            forget_pages(&entry.path());
+        } else {
+            let file = std::fs::File::open(entry.path()).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+    }
+}
+
 /// Many partitions with little traffic: one identity per block.
 fn trickle() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -116,10 +183,10 @@ fn lookups(store: &SledStore, (partitions, range): (u32, u64), what: &str) {
         let owns = store.owns(partition.into(), offset, identity(partition, offset)).unwrap();
         assert_eq!(owns, Some(true));
     }
-    rate(what, count, "key-ups/s", start);
+    rate(what, count, "look-ups/s", start);
 }
 
-fn opened(dir: &std::path::Path) -> SledStore {
+fn opened(dir: &Path) -> SledStore {
     let binding = Binding { partitions: 50, ..Binding::default() };
     open(dir, &binding, CACHE_BYTES, DEADLINE).unwrap().store
 }

@@ -23,12 +23,16 @@ use std::str::FromStr;
 
 use harness::{Kafka, Sidecar};
 
-/// A broker for benches. It frees the disk space of deleted topics quickly. `DEDUPD_BENCH_BROKER` (`key=value`, separated by
+/// A broker for benches. It frees the disk space of deleted topics and segments quickly. `DEDUPD_BENCH_BROKER` (`key=value`, separated by
 /// commas) adds settings.
 pub fn broker() -> Kafka {
     let more = setting("DEDUPD_BENCH_BROKER", String::new());
     let more = more.split(',').filter_map(|pair| pair.split_once('='));
-    let own = [("log.segment.delete.delay.ms", "1000"), ("log.initial.task.delay.ms", "1000")];
+    let own = [
+        ("log.segment.delete.delay.ms", "1000"),
+        ("log.initial.task.delay.ms", "1000"),
+        ("log.retention.check.interval.ms", "5000"),
+    ];
     Kafka::start_for_bench(&own.into_iter().chain(more).collect::<Vec<_>>())
 }
 
@@ -72,8 +76,17 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// Peak resident memory of a process, in MiB.
 pub fn peak_memory(pid: u32) -> f64 {
+    memory(pid, "VmHWM:")
+}
+
+/// Resident memory of a process, in MiB.
+pub fn resident_memory(pid: u32) -> f64 {
+    memory(pid, "VmRSS:")
+}
+
+fn memory(pid: u32, field: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(f64::NAN) / 1024.0
 }

@@ -53,6 +53,22 @@ pub struct Run {
     pub peak_mib: f64,
 }
 
+impl Run {
+    /// Several runs, each of this many records, as one. The peak is that of the last.
+    pub fn together(runs: &[(u64, Self)]) -> Self {
+        let sum = |value: fn(&Self) -> f64| {
+            runs.iter().map(|(records, run)| *records as f64 * value(run)).sum::<f64>()
+        };
+        let records = sum(|_| 1.0);
+        Self {
+            records_per_s: records / sum(|run| 1.0 / run.records_per_s),
+            cpu_us: sum(|run| run.cpu_us) / records,
+            broker_us: sum(|run| run.broker_us) / records,
+            peak_mib: runs.last().expect("a run").1.peak_mib,
+        }
+    }
+}
+
 /// What a process and the broker have used when this number of records was committed.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {

@@ -1,13 +1,17 @@
 //! Typical records: events with a UUID as id, some of them repeated.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::ClientContext;
+use rdkafka::message::{Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::harness::Kafka;
+use super::harness::{Kafka, wait_until};
+
+const SEED: u64 = 20_261_121;
+const ACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Where an id is, and what surrounds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +93,9 @@ pub struct Traffic {
     pub partitions: i32,
     /// Percentage of records with the id of an earlier record.
     pub repeats_percent: u8,
-    /// A repeat has one of this many last ids of all partitions.
-    pub repeats_among: usize,
-    /// A repeat has an id of any partition, not only of its own.
+    /// A repeat has one of this many last ids, each equally likely.
+    pub repeats_among: u64,
+    /// A repeat is in any partition, not only in that of its id.
     pub are_repeats_anywhere: bool,
     /// Size of a value. Shorter events are padded, longer ones are unchanged.
     pub value_bytes: usize,
@@ -147,53 +151,107 @@ fn pad(out: &mut String, rest: usize, bytes: usize) {
 
 /// Fills a topic and waits until all records are acknowledged.
 pub fn fill(kafka: &Kafka, topic: &str, traffic: Traffic) {
-    let mut config = kafka.client_config();
-    config
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "20")
-        .set("queue.buffering.max.messages", "400000")
-        .set("delivery.report.only.error", "true");
-    let producer: ThreadedProducer<_> = config.create().expect("a producer");
-    let mut random = fastrand::Rng::with_seed(20_261_121);
-    let partitions = usize::try_from(traffic.partitions).unwrap();
-    let mut known: Vec<VecDeque<u128>> =
-        vec![VecDeque::new(); if traffic.are_repeats_anywhere { 1 } else { partitions }];
-    let kept = (traffic.repeats_among / known.len()).max(1);
-    let mut value = String::new();
-    for number in 0..traffic.records {
-        let partition = random.usize(..partitions);
-        let place = partition % known.len();
-        let ids = &mut known[place];
-        let id = if !ids.is_empty() && random.u8(..100) < traffic.repeats_percent {
-            ids[random.usize(..ids.len())]
+    Filler::new(kafka, topic, traffic).send(traffic.records);
+}
+
+/// Ends the bench when a record is not delivered.
+struct Deliveries;
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, delivered: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, record)) = delivered {
+            eprintln!("a record for {}/{} is not delivered: {error}", record.topic(), record.partition());
+            std::process::abort();
+        }
+    }
+}
+
+/// Writes traffic to a topic, in parts.
+pub struct Filler<'k> {
+    kafka: &'k Kafka,
+    topic: &'k str,
+    traffic: Traffic,
+    producer: ThreadedProducer<Deliveries>,
+    random: fastrand::Rng,
+    records: u64,
+    /// Number of different ids so far. An id is a hash of its number, so that earlier ones need not be kept.
+    ids: u64,
+}
+
+impl<'k> Filler<'k> {
+    pub fn new(kafka: &'k Kafka, topic: &'k str, traffic: Traffic) -> Self {
+        let mut config = kafka.client_config();
+        config
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "20")
+            .set("queue.buffering.max.messages", "400000")
+            .set("delivery.report.only.error", "true");
+        let producer = config.create_with_context(Deliveries).expect("a producer");
+        let random = fastrand::Rng::with_seed(SEED);
+        Self { kafka, topic, traffic, producer, random, records: 0, ids: 0 }
+    }
+
+    /// Number of different ids that were written.
+    pub fn ids(&self) -> u64 {
+        self.ids
+    }
+
+    /// Number of records that were written.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Writes so many more records and waits until they are acknowledged.
+    pub fn send(&mut self, records: u64) {
+        let mut value = String::new();
+        for _ in 0..records {
+            self.send_one(&mut value);
+        }
+        self.producer.flush(Duration::from_mins(2)).expect("all records are acknowledged");
+        // The ends of a log can be visible some milliseconds after the acknowledgement.
+        wait_until(&format!("{} records in {}", self.records, self.topic), ACKNOWLEDGED, || {
+            let ends = (0..self.traffic.partitions).map(|it| self.kafka.watermarks(self.topic, it).1);
+            (ends.sum::<i64>() == i64::try_from(self.records).unwrap()).then_some(())
+        });
+    }
+
+    fn send_one(&mut self, value: &mut String) {
+        let Traffic { shape, partitions, repeats_percent, repeats_among, .. } = self.traffic;
+        let is_repeat = self.ids > 0 && self.random.u8(..100) < repeats_percent;
+        let number = if is_repeat {
+            self.ids - 1 - self.random.u64(..repeats_among.min(self.ids))
         } else {
-            let id = random.u128(..);
-            ids.push_back(id);
-            if ids.len() > kept {
-                ids.pop_front();
-            }
-            id
+            self.ids += 1;
+            self.ids - 1
         };
-        traffic.shape.value(&mut value, id, number, traffic.value_bytes);
+        let id = xxh3_128_with_seed(&number.to_le_bytes(), SEED);
+        let partition = if is_repeat && self.traffic.are_repeats_anywhere {
+            self.random.i32(0..partitions)
+        } else {
+            i32::try_from(id % u128::try_from(partitions).unwrap()).unwrap()
+        };
+        shape.value(value, id, self.records, self.traffic.value_bytes);
         let text = uuid(id);
         let mut record: BaseRecord<'_, str, str> =
-            BaseRecord::to(topic).partition(i32::try_from(partition).unwrap()).payload(&value);
-        if traffic.shape.has_key() {
+            BaseRecord::to(self.topic).partition(partition).payload(value);
+        if shape.has_key() {
             record = record.key(&text);
         }
-        if traffic.shape == Shape::Header {
+        if shape == Shape::Header {
             record = record.headers(headers(&text));
         }
-        while let Err((error, returned)) = producer.send(record) {
+        while let Err((error, returned)) = self.producer.send(record) {
             let full = error.rdkafka_error_code() == Some(rdkafka::types::RDKafkaErrorCode::QueueFull);
-            assert!(full, "cannot send to {topic}: {error}");
+            assert!(full, "cannot send to {}: {error}", self.topic);
             std::thread::sleep(Duration::from_millis(1));
             record = returned;
         }
+        self.records += 1;
     }
-    producer.flush(Duration::from_mins(2)).expect("all records are acknowledged");
-    let written: i64 = (0..traffic.partitions).map(|partition| kafka.watermarks(topic, partition).1).sum();
-    assert_eq!(u64::try_from(written).unwrap(), traffic.records, "records of {topic}");
 }
 
 fn headers(id: &str) -> OwnedHeaders {

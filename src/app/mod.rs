@@ -3,7 +3,7 @@
 //! tokio runs HTTP, signals and the wait for the end; all code that
 //! processes records runs on plain threads.
 
-mod arenas;
+mod allocator;
 mod assembly;
 mod ended;
 mod hanging;
@@ -159,8 +159,8 @@ async fn sample_counters(endpoint: http::Endpoint) {
 
 /// `dedupd run`: runs the service until SIGTERM or SIGINT.
 pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
-    if !arenas::limit(config.group.workers) {
-        tracing::debug!("the allocator has no limit on its arenas");
+    if !allocator::set_up(config.group.workers) {
+        tracing::debug!("the allocator has no limit on its arenas and no fixed size of large blocks");
     }
     let config = within_memory_limit(config);
     let listen = config.http.listen;

@@ -21,7 +21,7 @@ pub use identity::{
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
 pub use window::sealed::{
-    FILTERS, FilterBits, FilterPart, FirstLevels, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice,
+    FILTERS, FilterBits, FilterPart, FirstLevels, MERGED_PART, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice,
     SliceBuilder, SliceCoverage, slice_ids,
 };
 pub(crate) use window::{Anchor, Windows, resume};

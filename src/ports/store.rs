@@ -209,6 +209,10 @@ pub trait Store {
     }
     /// Prefetches what [`Store::sealed_places`] reads from memory.
     fn prefetch_sealed(&self, _window: WindowId, _key: &IndexKey) {}
+
+    /// Begins to read what [`Store::sealed_places`] reads from a disk, if recent reads had to wait for it. For several identities that
+    /// are looked up soon: their reads overlap.
+    fn read_ahead_sealed(&self, _window: WindowId, _key: &IndexKey) {}
     /// The sealed owners of an identity, in the slices that the window shares: those of all partitions, if slices are written for all
     /// partitions together. Some may be older than their window.
     fn sealed_places(&self, _window: WindowId, _key: &IndexKey) -> Result<SealedPlaces, StoreError> {

@@ -280,6 +280,10 @@ impl Store for SledStore {
         self.prefetch_slices(window, key);
     }
 
+    fn read_ahead_sealed(&self, window: WindowId, key: &IndexKey) {
+        self.read_ahead_in_slices(window, key);
+    }
+
     fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
         self.places_in_slices(window, key)
     }

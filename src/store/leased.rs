@@ -229,6 +229,10 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.prefetch_sealed(window, key);
     }
 
+    fn read_ahead_sealed(&self, window: WindowId, key: &IndexKey) {
+        self.store.read_ahead_sealed(window, key);
+    }
+
     fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
         self.store.sealed_places(window, key)
     }

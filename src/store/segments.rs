@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::mem;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
@@ -190,18 +192,20 @@ impl Readers {
             self.bytes.resize(part.len(), 0);
         }
         let bytes = self.bytes.get_mut(..part.len()).unwrap_or_default();
-        let at = location.at + part.start as u64;
-        if let Some(file) = self.files.get(&location.file) {
-            file.read_exact_at(bytes, at)?;
-            return Ok(bytes);
-        }
-        let file = File::open(segments.path(location.file))?;
-        file.read_exact_at(bytes, at)?;
-        while self.files.len() >= self.most.max(1) {
-            self.files.pop_first();
-        }
-        self.files.insert(location.file, file);
+        let file = opened(&mut self.files, self.most, segments, location.file)?;
+        file.read_exact_at(bytes, location.at + part.start as u64)?;
         Ok(bytes)
+    }
+
+    /// Asks the system to read a part of a file into its page cache, and does not wait for it. A hint, so errors have no effect.
+    pub(super) fn read_ahead(&mut self, segments: &Segments, number: u32, part: Range<u64>) {
+        #[cfg(target_os = "linux")]
+        if let Ok(file) = opened(&mut self.files, self.most, segments, number) {
+            let length = NonZeroU64::new(part.end.saturating_sub(part.start));
+            rustix::fs::fadvise(file, part.start, length, rustix::fs::Advice::WillNeed).ok();
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (segments, number, part);
     }
 
     /// Fills a buffer from a position of a file.
@@ -219,6 +223,23 @@ impl Readers {
     pub(super) fn close(&mut self) {
         self.files.clear();
     }
+}
+
+/// The file of a number, which is opened if it is not; at most `most` are open.
+fn opened<'a>(
+    files: &'a mut BTreeMap<u32, File>,
+    most: usize,
+    segments: &Segments,
+    number: u32,
+) -> io::Result<&'a File> {
+    if !files.contains_key(&number) {
+        let file = File::open(segments.path(number))?;
+        while files.len() >= most.max(1) {
+            files.pop_first();
+        }
+        files.insert(number, file);
+    }
+    files.get(&number).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

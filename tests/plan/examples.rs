@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dedupd::app::window_memory;
 use dedupd::tools::plan::{CapacityPlan, Fits, IdKind, Workload, buckets_overwritten, missed, remembered};
 
 use super::workload;
@@ -71,8 +72,9 @@ fn a_billion_uuids() {
     let plan = CapacityPlan::of(input);
     near(plan.window_ids as f64, 1e9);
     near(plan.exact_ids as f64, 1e9 / 30.0);
-    assert!((5 * GIB..7 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
-    let index = 1e9 / 24.0 * 2.5 / 11e6;
+    assert!((4 * GIB..6 * GIB).contains(&plan.memory.total_bytes), "{}", plan.memory.total_bytes);
+    // The index has two and a half slices of the largest size.
+    let index = f64::from(1 << 23) * 2.5 / 11e6;
     let filters = plan.restore.local_seconds - index;
     assert!((15.0..25.0).contains(&filters), "{filters}");
     assert!(plan.collision == 0.0);
@@ -167,4 +169,18 @@ fn the_printed_plan_contains_the_workload() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(text.lines().all(|line| line.len() <= 120), "{text}");
+}
+
+#[test]
+fn the_memory_limit_to_set_leaves_what_the_windows_need() {
+    for (events, exact, bloom) in [(10.0, 24, 24), (1_000.0, 24, 24), (5_000.0, 24, 168), (12_000.0, 24, 24)]
+    {
+        let (exact, bloom) = (Duration::from_hours(exact), Duration::from_hours(bloom));
+        let plan = CapacityPlan::of(Workload { exact, bloom, partitions: 12, ..workload(events) });
+        let memory = plan.memory;
+        let windows = memory.exact_peak_bytes + memory.bloom_bytes + memory.topic_filter_bytes;
+        let left = window_memory(memory.limit_bytes, 1);
+        // Whole MiB, of which the smallest window gets sixteen.
+        assert!(left + (1 << 20) >= windows && left < windows + (17 << 20), "{left} {memory:?}");
+    }
 }

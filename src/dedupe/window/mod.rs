@@ -34,6 +34,7 @@ mod blocks;
 mod elsewhere;
 mod forget;
 mod growth;
+mod huge_pages;
 pub mod index;
 mod limits;
 mod marks;

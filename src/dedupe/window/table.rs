@@ -1,5 +1,6 @@
 //! One table of the index: buckets of one cache line with eight slots each.
 
+use super::huge_pages::prefer_huge_pages;
 use super::prefetch::prefetch;
 use crate::dedupe::coordinates::Offset;
 
@@ -52,6 +53,7 @@ impl SlotTable {
 
     fn with_buckets(buckets: usize, base: Offset) -> Self {
         let words = vec![0u64; (buckets + 1) * SLOTS];
+        prefer_huge_pages(&words);
         let aligned = words.as_ptr().align_offset(64).min(SLOTS);
         Self { words, aligned, buckets, base, live: 0, untouched: true }
     }

@@ -29,6 +29,8 @@ mod tags;
 /// A window has this many ages. So up to seven are not over, and the entries of one that is can be removed before its number is used
 /// again.
 const AGES_PER_WINDOW: i64 = 5;
+/// Slices for which a table is made: two that are not sealed and what arrives meanwhile, and their ages, which end later.
+const SLICES: u64 = 5;
 /// Capacity of the first table in identities, if nothing is known.
 const SMALLEST: u64 = 1 << 16;
 /// The most by which a table is larger than the identities so far, as a factor.
@@ -127,6 +129,12 @@ impl TopicFilter {
     pub fn bytes_for(ids: u64) -> u64 {
         // As in `needed`.
         TagTable::bytes_for(ids.saturating_add(ids / 16 + ids / AGES_PER_WINDOW.unsigned_abs() + ids / 32))
+    }
+
+    /// Bytes for windows of which this many identities are sealed at a time.
+    #[must_use]
+    pub fn bytes_for_slices_of(ids: u64) -> u64 {
+        TagTable::bytes_for(ids.saturating_mul(SLICES))
     }
 
     /// Prefetches what a look-up reads and an insert writes.
@@ -343,7 +351,7 @@ impl TopicFilter {
 
     /// Sets how many identities are sealed at a time: they leave the filter together.
     pub fn seal_by(&mut self, ids: u64) {
-        (self.age_ids, self.most_ids) = ((ids / 2).max(1), ids.saturating_mul(5));
+        (self.age_ids, self.most_ids) = ((ids / 2).max(1), ids.saturating_mul(SLICES));
     }
 
     /// Drops identities whose owners are in sealed slices: those that arrived before this stream time, epoch milliseconds.

@@ -112,7 +112,7 @@ impl Limits {
         let all = ids.saturating_mul(together);
         let sealed = SealedBytes::of((all, self.filtered), together, smallest);
         let (windows, of_filter) = if sealed.unsealed < all {
-            (sealed.peak() / together, TopicFilter::bytes_for(sealed.unsealed))
+            (sealed.peak() / together, TopicFilter::bytes_for_slices_of(sealed.slice))
         } else {
             (IndexBytes::of(ids, ids).peak, self.memory_of_topic_filter())
         };
@@ -160,11 +160,12 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(to) / u128::from(of.max(1))).unwrap_or(u64::MAX).max(1)
 }
 
-/// Identities that are expected in the index of one of `count` windows: twice the size of a slice when one begins to be sealed, and what
-/// arrives meanwhile.
-fn most_unsealed(smallest: Option<u64>, window: &Window, count: u64) -> u64 {
-    let smallest = smallest.filter(|_| window.can_seal());
-    smallest.map_or(u64::MAX, |smallest| slice_ids(smallest / count.max(1), window.ids()).saturating_mul(3))
+/// Identities that are expected in the index of a window: its part of the `count` windows that are sealed together and have `ids`, of
+/// twice the size of a slice when one begins to be sealed, and of what arrives meanwhile.
+fn most_unsealed(smallest: Option<u64>, window: &Window, (ids, count): (u64, u64)) -> u64 {
+    let Some(smallest) = smallest.filter(|_| window.can_seal()) else { return u64::MAX };
+    let part = scaled(slice_ids(smallest, ids), window.ids(), ids);
+    part.max(smallest / count.max(1)).saturating_mul(3)
 }
 
 /// The limits as applied with each commit.
@@ -210,7 +211,8 @@ impl Enforced {
             // tables expire.
             let grown = window.memory_in_index();
             let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
-            let unsealed = most_unsealed(limits.smallest_slice, window, count);
+            let together = if limits.is_topic_wide { (ids, count) } else { (window.ids(), 1) };
+            let unsealed = most_unsealed(limits.smallest_slice, window, together);
             window.set_bounds(WindowBounds { max_ids, max_stored, unsealed });
         }
     }

@@ -21,7 +21,7 @@ use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
 
 /// Pause in an iteration when this many slices are unsealed, and this many owners, which take some 60 MiB; twice as long for each
 /// further slice, so that records do not arrive faster than their owners are sealed.
-const BACKLOG: u64 = 6;
+const BACKLOG: u64 = 4;
 const BACKLOG_IDS: u64 = 4_000_000;
 const PAUSE: Duration = Duration::from_millis(20);
 const DOUBLINGS_MAX: u64 = 4;
@@ -108,7 +108,6 @@ impl Sealer {
             }
         }
         self.cut = None;
-        forget_in_filter(ctx);
         Ok(())
     }
 }
@@ -199,6 +198,8 @@ fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
     let ids = job.partitions.iter().map(SlicePartition::owners).sum();
     ctx.report.metrics.sealed_ids().inc_by(ids);
     tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
+    // Not only when the store has merged slices, too: that can take a minute.
+    forget_in_filter(ctx);
 }
 
 /// Begins to make a filter of the slices that are older than the exact part of all windows that share them. Returns whether there are any.

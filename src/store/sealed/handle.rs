@@ -1,14 +1,16 @@
 //! What a handle of the store does with slices.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::read_error;
 use super::task::SealTask;
+use crate::clock::monotonic;
 use crate::dedupe::{IndexKey, Offset, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitOwner,
@@ -26,6 +28,31 @@ pub(in crate::store) struct HandleSealing {
     /// Windows whose blocks below an offset are removed, because a slice has their owners.
     unneeded: Vec<(WindowId, Offset)>,
     lists: RefCell<CachedLists>,
+    reads: ReadTime,
+}
+
+/// How long reads of pages take.
+#[derive(Default)]
+struct ReadTime {
+    /// Moving average.
+    average: Cell<Duration>,
+}
+
+impl ReadTime {
+    /// A page in the page cache is read in some two microseconds, one on an SSD in 50 to 100.
+    const WAITED: Duration = Duration::from_micros(5);
+    /// Reads over which the average is taken.
+    const READS: u32 = 16;
+
+    fn add(&self, read: Duration) {
+        let average = self.average.get();
+        self.average.set(average.saturating_sub(average / Self::READS) + read / Self::READS);
+    }
+
+    /// Whether some of the last reads had to wait for a disk.
+    fn is_slow(&self) -> bool {
+        self.average.get() > Self::WAITED
+    }
 }
 
 /// Lists of slices, valid for a version of them.
@@ -83,6 +110,20 @@ impl SledStore {
     #[inline]
     pub(in crate::store) fn prefetch_slices(&self, window: WindowId, key: &IndexKey) {
         self.with_slices(window, |slices| slices.prefetch(key));
+    }
+
+    /// Begins to read the pages that [`SledStore::places_in_slices`] reads, if recent reads had to wait for a disk.
+    pub(in crate::store) fn read_ahead_in_slices(&self, window: WindowId, key: &IndexKey) {
+        if !self.sealing.reads.is_slow() {
+            return;
+        }
+        self.with_slices(window, |slices| {
+            for slice in slices.candidates(key).filter(|slice| slice.slice.has_owners()) {
+                let mut readers = self.readers.borrow_mut();
+                self.limit_readers(&mut readers);
+                readers.read_ahead(&self.engine.segments, slice.number, slice.slice.bytes_of(key));
+            }
+        });
     }
 
     /// Removes the owners of a window at or beyond `from` from slices, after they were removed from blocks: the head is lowered first,
@@ -216,8 +257,12 @@ impl SledStore {
                 }
                 let mut readers = self.readers.borrow_mut();
                 self.limit_readers(&mut readers);
-                let read =
-                    |at, bytes: &mut [u8]| readers.fill(&self.engine.segments, (slice.number, at), bytes);
+                let read = |at, bytes: &mut [u8]| {
+                    let began = monotonic();
+                    readers.fill(&self.engine.segments, (slice.number, at), bytes)?;
+                    self.sealing.reads.add(began.elapsed());
+                    Ok(())
+                };
                 let found = slice.owners_of(key, read);
                 places.owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
             }

@@ -1,14 +1,17 @@
 //! Which slices are merged into one.
 //!
 //! An identity that is new is looked up in each slice, so there should be few: with 25 slices the look-ups took 42 % of a worker's time. Merging
-//! writes identities again, but in another thread: each about twice, while a window fills and later.
+//! writes identities again, but in another thread: each about twice, while a window fills and later; up to three times, if slices are
+//! small parts of it because they have the largest size.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+
+use crate::dedupe::MERGED_PART;
 
 /// Most slices of a group before some are merged.
-const MOST: usize = 12;
+const MOST: usize = 16;
 /// Slices that are merged at a time.
-const RUN: usize = 6;
+const RUN: RangeInclusive<usize> = 3..=6;
 
 /// The slices to merge, by their number of identities, and by how many of those still count. A slice in which most do not count is
 /// written again.
@@ -20,9 +23,15 @@ pub(super) fn to_merge(slices: &[(u64, u64)]) -> Option<Range<usize>> {
     if slices.len() <= MOST {
         return None;
     }
-    let sum = |at: &usize| slices.iter().skip(*at).take(RUN).map(|(_, live)| live).sum::<u64>();
-    let at = (0..=slices.len() - RUN).min_by_key(sum)?;
-    Some(at..at + RUN)
+    let live = |run: &[(u64, u64)]| run.iter().map(|(_, live)| live).sum::<u64>();
+    let most = live(slices) / MERGED_PART;
+    let runs = RUN.flat_map(|length| (0..=slices.len() - length).map(move |at| at..at + length));
+    // The fewest identities for the slices that are saved, squared: a long run costs more now, and its identities are merged less often.
+    runs.min_by_key(|run| {
+        let ids = live(slices.get(run.clone()).unwrap_or_default());
+        let saved = run.len() as u128 - 1;
+        (ids > most, (u128::from(ids) << 16) / (saved * saved))
+    })
 }
 
 /// How many of the oldest slices become a filter: those that end before a stream time, if their owners arrived over a long enough time. A
@@ -49,9 +58,18 @@ mod tests {
 
     #[test]
     fn the_smallest_neighbours_are_merged() {
-        let mut slices = vec![(100, 100); MOST + 1 - RUN];
-        slices.extend([(5, 5); RUN]);
-        assert_eq!(to_merge(&slices), Some(MOST + 1 - RUN..MOST + 1));
+        let mut slices = vec![(100, 100); 11];
+        slices.extend([(5, 5); 6]);
+        assert_eq!(to_merge(&slices), Some(11..17));
+        // A shorter run, where six neighbours have a large one among them.
+        slices.splice(13..13, [(100, 100)]);
+        assert_eq!(to_merge(&slices), Some(14..18));
+    }
+
+    #[test]
+    fn a_merged_slice_has_at_most_a_fifth_of_the_identities() {
+        assert_eq!(to_merge(&[(10, 10); 17]), Some(0..3), "four have more than a fifth");
+        assert_eq!(to_merge(&[(10, 10); 30]), Some(0..6), "six have a fifth");
     }
 
     #[test]
@@ -71,21 +89,28 @@ mod tests {
         assert_eq!(to_filter(&[], (100, 0)), 0);
     }
 
-    /// Each seal adds a part of what a window has, as `slice_ids` determines.
-    #[test]
-    fn a_filling_window_writes_each_identity_about_twice() {
+    /// Seals and merges until a window has 1,000 million identities. Each seal adds a part of what the window has, as `slice_ids`
+    /// determines, and at most `largest`. Returns how often an identity is written, on average.
+    fn fill(largest: u64) -> f64 {
         let (mut slices, mut written, mut total) = (Vec::<(u64, u64)>::new(), 0, 100_000u64);
         while total < 1_000_000_000 {
-            let new = total / 24;
+            let new = (total / 24).min(largest);
             slices.push((new, new));
             (written, total) = (written + new, total + new);
             while let Some(run) = to_merge(&slices) {
                 let sum: u64 = slices.drain(run.clone()).map(|(ids, _)| ids).sum();
                 slices.insert(run.start, (sum, sum));
                 written += sum;
+                assert!(sum <= total / MERGED_PART, "{sum} of {total}");
             }
             assert!(slices.len() <= MOST);
         }
-        assert!(written < 5 * total / 2, "{written} of {total}");
+        written as f64 / total as f64
+    }
+
+    #[test]
+    fn a_filling_window_writes_each_identity_two_or_three_times() {
+        let (by_part, by_size) = (fill(u64::MAX), fill(1 << 23));
+        assert!(by_part < 2.1 && by_size < 3.0, "{by_part:.2} {by_size:.2}");
     }
 }

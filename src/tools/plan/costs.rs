@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::{IdKind, Restore, StateTopic, Workload, count};
 use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes};
 
+/// Memory of a process with one worker beside its windows, as `app::memory` reserves it.
+const PROCESS_BYTES: u64 = 320 << 20;
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
 const DISK_BYTES_PER_ID: f64 = 21.0;
@@ -25,6 +27,11 @@ const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 const REOPENED_IDS_PER_SECOND: f64 = 11e6;
 /// Ids per second from the state topic, from the same bench ("restored from the state topic").
 const RESTORED_IDS_PER_SECOND: f64 = 4.4e6;
+
+/// The memory limit that leaves this much for windows.
+pub(super) fn memory_limit(windows: u64) -> u64 {
+    windows.saturating_add(windows / 4).saturating_add(PROCESS_BYTES)
+}
 
 /// `sealed`: what is in slices.
 pub(super) fn disk_bytes(window_ids: u64, sealed: Option<&SealedBytes>) -> u64 {

@@ -140,6 +140,8 @@ pub struct Memory {
     pub total_bytes: u64,
     /// The filter over all windows, which topic scope needs in addition.
     pub topic_filter_bytes: u64,
+    /// Memory limit of the container or service unit, from which `window.max_memory` follows, with one worker in topic scope.
+    pub limit_bytes: u64,
 }
 
 /// Filters without owners.
@@ -231,13 +233,20 @@ impl Memory {
         let bloom_bytes = sealed.map_or(0, |sealed| sealed.filters);
         let all = |bytes: u64| bytes.saturating_mul(partitions);
         let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
+        let exact_peak_bytes = sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters);
+        let topic_filter_bytes = match sealed {
+            Some(sealed) if sealed.unsealed < ids => TopicFilter::bytes_for_slices_of(sealed.slice),
+            _ => TopicFilter::bytes_for(ids),
+        };
+        let windows = exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes);
         Self {
             sealed_ids: sealed.map_or(0, |sealed| ids.saturating_sub(sealed.unsealed + sealed.filtered)),
             exact_bytes,
-            exact_peak_bytes: sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters),
+            exact_peak_bytes,
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
-            topic_filter_bytes: TopicFilter::bytes_for(sealed.map_or(ids, |sealed| sealed.unsealed)),
+            topic_filter_bytes,
+            limit_bytes: costs::memory_limit(windows),
         }
     }
 }

@@ -46,6 +46,12 @@ impl fmt::Display for CapacityPlan {
         }
         let per_id = |bytes| format!("{} per id", per_id(bytes, self.window_ids));
         costs(f, "and in topic scope", memory.topic_filter_bytes, &per_id(memory.topic_filter_bytes))?;
+        costs(
+            f,
+            "memory limit to set",
+            memory.limit_bytes,
+            "for a container or service unit, in topic scope",
+        )?;
         section(f, "disk and topic")?;
         costs(f, "local state", self.disk_bytes, &per_id(self.disk_bytes))?;
         let retention = Duration::from_secs(self.state_topic.retention_seconds);

@@ -86,7 +86,11 @@ impl<'a> SlicePage<'a> {
     /// The owners of an identity.
     pub fn owners_of(self, identity: Identity) -> impl Iterator<Item = Result<Coordinates, SliceError>> + 'a {
         let entries = self.entries.chunks_exact(self.layout.entry_bytes());
-        entries.filter(move |entry| entry.starts_with(&identity.0)).map(move |entry| {
+        // One comparison of a number, and not of bytes: all entries are compared.
+        let wanted = u128::from_ne_bytes(identity.0);
+        let is_wanted =
+            move |entry: &&[u8]| entry.first_chunk().map(|it| u128::from_ne_bytes(*it)) == Some(wanted);
+        entries.filter(is_wanted).map(move |entry| {
             let owner = entry.get(16..).and_then(|owner| self.layout.read(owner));
             owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))
         })

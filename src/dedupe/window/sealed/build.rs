@@ -31,7 +31,8 @@ pub(super) const PASSES: u32 = 4;
 pub enum OwnerScan {
     /// Each pass reads all of them, so there are at most four, and the builder holds a quarter of the slice.
     Everything,
-    /// A pass reads only those in [`SliceBuilder::positions`], so there is a pass for each shard.
+    /// A pass reads only those in [`SliceBuilder::positions`], so there is a pass for each shard. They come in some runs, each in the
+    /// order of the positions.
     ByPosition,
 }
 
@@ -44,10 +45,9 @@ pub enum OwnerScan {
 pub struct SliceBuilder {
     coverage: SliceCoverage,
     owners: OwnerLayout,
+    scan: OwnerScan,
     /// First shard of the pass.
     shard: u32,
-    /// Shards of a pass.
-    shards_per_pass: u32,
     /// Positions of the pass.
     positions: RangeInclusive<u64>,
     held: Vec<(u64, Identity, Coordinates)>,
@@ -70,15 +70,15 @@ impl SliceBuilder {
     ) -> Result<Self, SliceError> {
         let owners = OwnerLayout::new(coverage.partitions.clone())
             .ok_or(SliceError::Inconsistent("impossible partitions"))?;
-        let (shards_per_pass, held) = match scan {
-            OwnerScan::Everything => (filter.shards().div_ceil(PASSES), pass_ids(ids)),
-            OwnerScan::ByPosition => (1, ids / u64::from(filter.shards())),
+        let held = match scan {
+            OwnerScan::Everything => pass_ids(ids),
+            OwnerScan::ByPosition => ids / u64::from(filter.shards()),
         };
         let mut builder = Self {
             coverage,
             owners,
+            scan,
             shard: 0,
-            shards_per_pass,
             positions: 0..=0,
             // A shard has a few more than the average.
             held: Vec::with_capacity(usize::try_from(held / 64 * 65).unwrap_or(0)),
@@ -106,7 +106,12 @@ impl SliceBuilder {
     }
 
     fn shards_of_pass(&self) -> Range<u32> {
-        self.shard..self.filter.shards().min(self.shard + self.shards_per_pass)
+        let shards = self.filter.shards();
+        let of_pass = match self.scan {
+            OwnerScan::Everything => shards.div_ceil(PASSES),
+            OwnerScan::ByPosition => 1,
+        };
+        self.shard..shards.min(self.shard + of_pass)
     }
 
     /// The positions of this pass.
@@ -131,7 +136,11 @@ impl SliceBuilder {
         mut write: impl FnMut(&[u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
     ) -> Result<(), E> {
-        self.held.sort_unstable();
+        match self.scan {
+            OwnerScan::Everything => self.held.sort_unstable(),
+            // Some sorted runs, which this sort merges.
+            OwnerScan::ByPosition => self.held.sort(),
+        }
         self.ids += self.held.len() as u64;
         if self.coverage.only_filter.is_none() {
             self.write_pages(&mut write, &damaged)?;

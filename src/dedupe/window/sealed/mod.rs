@@ -15,12 +15,12 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 pub use build::{OwnerScan, SliceBuilder, SliceCoverage};
 pub use filter::{FilterBits, FirstLevels};
 use filter::{FilterReader, SliceFilter};
-pub use sizes::{FILTERS, FilterPart, SMALLEST_SLICE, SealedBytes, slice_ids};
+pub use sizes::{FILTERS, FilterPart, MERGED_PART, SMALLEST_SLICE, SealedBytes, slice_ids};
 
 use super::index::IndexKey;
 use crate::dedupe::coordinates::Coordinates;
@@ -146,6 +146,13 @@ impl Slice {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of the file that [`Slice::owners_of`] reads.
+    #[must_use]
+    pub fn bytes_of(&self, key: &IndexKey) -> Range<u64> {
+        let pages = self.pages_of(key);
+        (pages.start() * PAGE_BYTES) as u64..((pages.end() + 1) * PAGE_BYTES) as u64
     }
 
     /// The pages in which the identity can be: one, or more if equal positions fill the end of a page.

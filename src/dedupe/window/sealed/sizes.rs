@@ -8,6 +8,11 @@ use crate::dedupe::window::table::SlotTable;
 const SLICES: u64 = 24;
 /// A slice without owners is made when the owners in it arrived over at least one part in this many of the window.
 pub const FILTERS: u64 = 16;
+/// Most identities of a new slice: the index has some slices, in five times as many bytes for each identity.
+const LARGEST_SLICE: u64 = 1 << 23;
+/// A merged slice has at most one part in this many of all sealed identities: its filter and those of the slices that it replaces are in
+/// memory together.
+pub const MERGED_PART: u64 = 5;
 /// Fewest identities of a slice: windows that have few have all of them in memory.
 pub const SMALLEST_SLICE: u64 = 1 << 16;
 /// Twice the slices for which the index has room: it holds two when the next one begins to be written, and then what arrives meanwhile.
@@ -20,7 +25,7 @@ const PAGE_IDS: u64 = 200;
 /// Identities that are sealed together, of windows that have `ids`.
 #[must_use]
 pub fn slice_ids(smallest: u64, ids: u64) -> u64 {
-    smallest.max(ids / SLICES)
+    smallest.max((ids / SLICES).min(LARGEST_SLICE))
 }
 
 /// The part of windows that is in filters only, without owners.
@@ -59,6 +64,8 @@ impl FilterPart {
 /// Bytes of windows that are sealed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedBytes {
+    /// Identities of a slice.
+    pub slice: u64,
     /// Filters and fences of the slices with owners.
     pub slices: u64,
     /// The other slices, which are filters only.
@@ -67,7 +74,7 @@ pub struct SealedBytes {
     pub filtered: u64,
     /// The indexes of the newest identities.
     pub index: IndexBytes,
-    /// What is needed while a slice is written.
+    /// What is needed while a slice is written, or while some are replaced by one.
     pub building: u64,
     /// Identities in the indexes at most.
     pub unsealed: u64,
@@ -90,13 +97,20 @@ impl SealedBytes {
         };
         let all = |bytes: u64| bytes.saturating_mul(windows);
         let sealed = ids - unsealed;
-        let building = if sealed == 0 { 0 } else { pass_ids(slice).saturating_mul(BUILDING_BYTES) };
         // On average the index is not full, and half a slice has expired.
         let held = if sealed == 0 { 0 } else { ids.saturating_sub(slice) };
         let in_filters = filtered.of(ids).min(sealed);
         let in_pages = held.saturating_sub(in_filters);
         let with_owners = FilterBits::WITH_OWNERS.bytes_for(in_pages).saturating_add(in_pages / PAGE_IDS * 8);
+        let merged = match in_filters {
+            0 => with_owners / MERGED_PART,
+            _ => filtered.bits.bytes_for((ids / FILTERS).max(in_pages / MERGED_PART)),
+        };
+        // A slice is written, or some are replaced.
+        let written = pass_ids(slice).saturating_mul(BUILDING_BYTES).max(merged);
+        let building = if sealed == 0 { 0 } else { written };
         Self {
+            slice,
             slices: with_owners,
             filters: filtered.bits.bytes_for(in_filters),
             filtered: in_filters,

@@ -4,6 +4,7 @@
 //! into a later bucket because this one was full (linear probing). A look-up continues with the next bucket in that case. After an age is over,
 //! each insert removes the entries of such ages from one more bucket, and from the bucket that it finds full.
 
+use crate::dedupe::window::huge_pages::prefer_huge_pages;
 use crate::dedupe::window::prefetch::prefetch;
 use crate::dedupe::window::table::TablePosition;
 
@@ -51,6 +52,7 @@ impl TagTable {
     pub fn new(capacity: u64) -> Self {
         let buckets = usize::try_from(buckets_for(capacity)).unwrap_or(usize::MAX);
         let entries = vec![0u16; buckets.saturating_add(1).saturating_mul(size_of::<Bucket>() / 2)];
+        prefer_huge_pages(&entries);
         let aligned = entries.as_ptr().align_offset(size_of::<Bucket>());
         Self { entries, aligned, buckets, capacity, ids: [0; AGES], room: capacity, to_clean: buckets }
     }

@@ -22,6 +22,7 @@ use fuse::{FuseFilter, MOST_BITS};
 use super::Slice;
 use super::build::PASSES;
 use crate::dedupe::format::{ShardEntry, SliceError};
+use crate::dedupe::window::huge_pages::prefer_huge_pages;
 use crate::dedupe::window::index::IndexKey;
 
 /// Slices without owners that a window has, at most, in steady traffic: sixteen as [`super::FILTERS`] says, one that is not full and one
@@ -156,6 +157,7 @@ impl FilterReader {
         let of_shard = blocks.len();
         if self.shards.is_empty() {
             self.blocks.reserve_exact(self.expected * of_shard);
+            prefer_huge_pages(self.blocks.spare_capacity_mut());
         }
         self.blocks.extend(blocks);
         self.shards.push(fuse);
@@ -165,14 +167,14 @@ impl FilterReader {
 
     /// The filter of all shards.
     pub fn finish(self) -> SliceFilter {
-        SliceFilter { blocks: self.blocks.into(), shards: self.shards }
+        SliceFilter { blocks: Arc::new(self.blocks), shards: self.shards }
     }
 }
 
 /// A filter.
 #[derive(Debug)]
 pub(super) struct SliceFilter {
-    blocks: Arc<[FilterBlock]>,
+    blocks: Arc<Vec<FilterBlock>>,
     /// The second level.
     shards: Vec<FuseFilter>,
 }
@@ -191,13 +193,14 @@ impl SliceFilter {
     }
 
     pub fn memory_bytes(&self) -> u64 {
-        size_of_val(&*self.blocks) as u64 + self.shards.iter().map(FuseFilter::memory_bytes).sum::<u64>()
+        size_of_val(self.blocks.as_slice()) as u64
+            + self.shards.iter().map(FuseFilter::memory_bytes).sum::<u64>()
     }
 }
 
 /// The first levels of the filters of several slices, which are looked up in together.
 #[derive(Debug, Default)]
-pub struct FirstLevels(Vec<Arc<[FilterBlock]>>);
+pub struct FirstLevels(Vec<Arc<Vec<FilterBlock>>>);
 
 impl FirstLevels {
     /// Those of these slices.

@@ -102,7 +102,7 @@ fn the_first_level_passes_1_2_percent_of_other_positions() {
         let level = &filter.blocks;
         let passes = |position| blocked::contain(level, position, BlockBits::of(position));
         assert!(inserted.iter().all(|position| passes(*position)));
-        let bits = size_of_val(&**level) as f64 * 8.0 / IDS as f64;
+        let bits = size_of_val(level.as_slice()) as f64 * 8.0 / IDS as f64;
         assert!((9.65..9.67).contains(&bits), "{bits} bits per position");
         let wrong = (IDS..2 * IDS).filter(|number| passes(position(*number))).count();
         let share = wrong as f64 / IDS as f64;
