@@ -112,6 +112,8 @@ fn long_run(kafka: &Kafka, millions: &[u64]) -> Vec<(f64, Run)> {
     kafka.create_topic(&pipe.clean, PARTITIONS as usize, &short);
     kafka.alter_topic_config(&pipe.raw, &short);
     let sidecar = sidecar(&pipe).with("DEDUPD_IDENTITY__FROM", Shape::Opaque.id_source());
+    // Longer than a part is written.
+    let sidecar = sidecar.with("DEDUPD_GROUP__SESSION_TIMEOUT", "60s");
     // The default limit is 100 M ids.
     let sidecar = sidecar.with("DEDUPD_WINDOW__MAX_IDS", "2000000000");
     let running = sidecar.start();

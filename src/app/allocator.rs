@@ -9,6 +9,10 @@
 /// Blocks of at least this many bytes are returned to the system when they are freed. A shard of a filter is larger.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: i32 = 256 << 10;
+/// Free bytes at the end of an arena that are kept. Without this, a fixed limit of large blocks makes it 128 KiB, and small buffers would be
+/// returned and requested again all the time.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const KEPT_BYTES: i32 = 16 << 20;
 
 /// Limits the number of arenas to one more than the workers, and returns large blocks. Must be called before other threads are started.
 /// Returns false where the allocator has no such settings.
@@ -20,7 +24,11 @@ pub(super) fn set_up(workers: usize) -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let arenas = i32::try_from(workers).unwrap_or(i32::MAX).saturating_add(1);
-        let settings = [(libc::M_ARENA_MAX, arenas), (libc::M_MMAP_THRESHOLD, LARGE_BYTES)];
+        let settings = [
+            (libc::M_ARENA_MAX, arenas),
+            (libc::M_MMAP_THRESHOLD, LARGE_BYTES),
+            (libc::M_TRIM_THRESHOLD, KEPT_BYTES),
+        ];
         // SAFETY: it sets a number of the allocator, under a lock of its own.
         settings.into_iter().all(|(setting, value)| unsafe { libc::mallopt(setting, value) == 1 })
     }

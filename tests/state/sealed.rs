@@ -253,18 +253,18 @@ fn a_slice_without_offsets_in_the_range_is_not_read() {
 fn slices_are_in_the_order_in_which_they_were_sealed_after_a_restart_too() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut model) = (open_shared(dir.path(), true), Model::new());
-    append(&mut store, &mut model, 0, 0..3_700, 0);
+    append(&mut store, &mut model, 0, 0..4_500, 0);
     append(&mut store, &mut model, 2, 0..900, 0);
     let small = |number: u64| vec![to_seal(0, number * 100..number * 100 + 100)];
     (0..3).for_each(|number| seal(&mut store, small(number), true));
     seal(&mut store, vec![to_seal(0, 300..2_300), to_seal(2, 0..900)], true);
-    (23..35).for_each(|number| seal(&mut store, small(number), true));
+    (23..43).for_each(|number| seal(&mut store, small(number), true));
     store.close().unwrap();
     let mut store = open_shared(dir.path(), true);
-    // There are more than sixteen now, and six neighbours are merged.
-    (35..37).for_each(|number| seal(&mut store, small(number), true));
+    // There are more than 24 now, and eight neighbours are merged.
+    (43..45).for_each(|number| seal(&mut store, small(number), true));
     let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| of.first..of.next).collect();
-    assert!(ranges.len() < 14, "{ranges:?}");
+    assert!(ranges.len() < 22, "{ranges:?}");
     assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "{ranges:?}");
     store.close().unwrap();
 }

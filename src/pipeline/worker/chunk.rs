@@ -20,7 +20,7 @@ use crate::ports::{Failure, Record, Source, Store};
 /// requests and partitions that wait are served between iterations. Only slow commits, or many small ones, last as long.
 pub const ITERATION_TIME: Duration = Duration::from_secs(2);
 
-/// Records whose places in memory are prefetched before the first of them is decided: with sixteen slices some 1,000 cache lines,
+/// Records whose places in memory are prefetched before the first of them is decided: with 24 slices some 1,500 cache lines,
 /// which fit into the second-level cache.
 const LOOKED_UP_TOGETHER: usize = 64;
 

@@ -1,17 +1,17 @@
 //! Which slices are merged into one.
 //!
-//! An identity that is new is looked up in each slice, so there should be few: with 25 slices the look-ups took 42 % of a worker's time. Merging
-//! writes identities again, but in another thread: each about twice, while a window fills and later; up to three times, if slices are
-//! small parts of it because they have the largest size.
+//! An identity that is new is looked up in each slice, some 7 ns for each, so there should be few. Merging writes identities again. With these
+//! numbers a window of steady traffic, which has 24 slices, hardly merges any; while it fills, each identity is written about 1.6 times, and
+//! twice if slices are smaller parts of it because they have the largest size.
 
 use std::ops::{Range, RangeInclusive};
 
 use crate::dedupe::MERGED_PART;
 
 /// Most slices of a group before some are merged.
-const MOST: usize = 16;
+const MOST: usize = 24;
 /// Slices that are merged at a time.
-const RUN: RangeInclusive<usize> = 3..=6;
+const RUN: RangeInclusive<usize> = 3..=8;
 
 /// The slices to merge, by their number of identities, and by how many of those still count. A slice in which most do not count is
 /// written again.
@@ -58,18 +58,18 @@ mod tests {
 
     #[test]
     fn the_smallest_neighbours_are_merged() {
-        let mut slices = vec![(100, 100); 11];
+        let mut slices = vec![(100, 100); 19];
         slices.extend([(5, 5); 6]);
-        assert_eq!(to_merge(&slices), Some(11..17));
+        assert_eq!(to_merge(&slices), Some(19..25));
         // A shorter run, where six neighbours have a large one among them.
-        slices.splice(13..13, [(100, 100)]);
-        assert_eq!(to_merge(&slices), Some(14..18));
+        slices.splice(21..21, [(100, 100)]);
+        assert_eq!(to_merge(&slices), Some(22..26));
     }
 
     #[test]
     fn a_merged_slice_has_at_most_a_fifth_of_the_identities() {
-        assert_eq!(to_merge(&[(10, 10); 17]), Some(0..3), "four have more than a fifth");
-        assert_eq!(to_merge(&[(10, 10); 30]), Some(0..6), "six have a fifth");
+        assert_eq!(to_merge(&[(10, 10); 25]), Some(0..5), "six have more than a fifth");
+        assert_eq!(to_merge(&[(10, 10); 40]), Some(0..8), "eight have a fifth");
     }
 
     #[test]
@@ -109,8 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn a_filling_window_writes_each_identity_two_or_three_times() {
+    fn a_filling_window_writes_each_identity_at_most_twice() {
         let (by_part, by_size) = (fill(u64::MAX), fill(1 << 23));
-        assert!(by_part < 2.1 && by_size < 3.0, "{by_part:.2} {by_size:.2}");
+        assert!(by_part < 1.7 && by_size < 2.1, "{by_part:.2} {by_size:.2}");
     }
 }

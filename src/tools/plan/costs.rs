@@ -14,7 +14,7 @@ const DISK_BYTES_PER_ID: f64 = 21.0;
 /// slices that are not deleted yet. `cargo bench --bench growth` prints it.
 const SEALED_DISK_BYTES_PER_ID: f64 = 25.0;
 /// Bytes per second of the filters of sealed slices, which alone are read. `cargo bench --bench growth` prints the time of a restart.
-const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 240e6;
+const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 340e6;
 /// Bytes of an id in a block: 16, and a one-byte offset delta.
 const BLOCK_BYTES_PER_ID: f64 = 17.0;
 /// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record

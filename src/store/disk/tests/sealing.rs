@@ -31,7 +31,7 @@ fn a_power_loss_while_owners_are_sealed_and_slices_merged_loses_no_durable_owner
         }
         store.sync().unwrap();
     }
-    assert!(store.sealed(0.into()).len() <= 16, "nothing was merged");
+    assert!(store.sealed(0.into()).len() <= 24, "nothing was merged");
     disk.end(100, 8);
     close(&disk, store);
 }
