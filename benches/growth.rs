@@ -27,7 +27,7 @@ use support::files::size_of_files;
 use support::harness::{Kafka, Pipe, Running, Sidecar, wait_until};
 use support::progress::{GroupOffsets, Run, follow_beside, wait_for};
 use support::traffic::{Filler, Shape, Traffic, fill};
-use support::{broker, machine, median, peak_memory, resident_memory, setting};
+use support::{broker, machine, median, peak_memory, resident_memory, setting, with_default_timeouts};
 
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(30);
@@ -156,13 +156,14 @@ fn show_parts(running: &Running, ids: u64, state: &Path) {
     let part = |part: &str| {
         format!("{part} {:.0}", metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")) / MIB)
     };
+    let disk = size_of_files(state, &|_| true) as f64;
     println!(
         "  resident {:.0} MiB, of these {}; {:.1} M ids in the index; disk {:.1} GB, {:.1} bytes per id",
         resident_memory(running.pid()),
         ["index", "slices", "filter", "batch"].map(part).join(", "),
         (ids as f64 - metric("dedupd_sealed_ids_total")) / 1e6,
-        size_of_files(state, &|_| true) as f64 / 1e9,
-        size_of_files(state, &|_| true) as f64 / ids as f64
+        disk / 1e9,
+        disk / ids as f64
     );
 }
 
@@ -201,9 +202,7 @@ fn traffic(shape: Shape, records: u64, repeats_percent: u8) -> Traffic {
 
 /// The defaults, apart from the source of the id.
 fn sidecar(pipe: &Pipe<'_>) -> Sidecar {
-    let mut sidecar = pipe.sidecar("a");
-    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
-    sidecar
+    with_default_timeouts(pipe.sidecar("a"))
 }
 
 fn show(what: &str, run: &Run) {

@@ -20,7 +20,7 @@ use dedupd::clock::monotonic;
 
 use support::harness::Sidecar;
 use support::timed::{Arrivals, row, send};
-use support::{broker, machine, setting, several};
+use support::{broker, machine, setting, several, with_default_timeouts};
 
 const RAW: &str = "latency.raw";
 const CLEAN: &str = "latency.clean";
@@ -38,8 +38,7 @@ fn main() {
     }
     let dir = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::new(kafka.bootstrap(), RAW, CLEAN, "a", dir.path());
-    let mut sidecar = several(sidecar, setting("DEDUPD_BENCH_WORKERS", 1));
-    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
+    let sidecar = several(with_default_timeouts(sidecar), setting("DEDUPD_BENCH_WORKERS", 1));
     let running = sidecar.start();
     running.wait_ready(Duration::from_secs(30));
 

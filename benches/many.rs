@@ -19,7 +19,7 @@ use dedupd::clock::monotonic;
 use support::harness::{Kafka, Pipe, Running, wait_until};
 use support::spent::cpu_time;
 use support::traffic::{Shape, Traffic, fill};
-use support::{broker, machine, peak_memory, setting};
+use support::{broker, machine, peak_memory, setting, with_default_timeouts};
 
 const LIMIT: Duration = Duration::from_mins(5);
 /// The time after the last start in which the processes become idle.
@@ -78,9 +78,7 @@ fn traffic(records: u64, partitions: usize) -> Traffic {
 }
 
 fn start(pipe: &Pipe<'_>, instance: &str) -> Running {
-    let mut sidecar = pipe.sidecar(instance);
-    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
-    sidecar.start()
+    with_default_timeouts(pipe.sidecar(instance)).start()
 }
 
 /// Prints memory and CPU time of idle processes, the average of a process.

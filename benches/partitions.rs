@@ -24,7 +24,7 @@ use support::progress::GroupOffsets;
 use support::spent::cpu_time;
 use support::timed::{Arrivals, row, send};
 use support::traffic::{Shape, Traffic, fill};
-use support::{broker, machine, peak_memory, setting, several};
+use support::{broker, machine, peak_memory, setting, several, with_default_timeouts};
 
 const LIMIT: Duration = Duration::from_mins(5);
 /// Interval between two reads of the committed offsets of all partitions.
@@ -44,9 +44,8 @@ fn main() {
     for topic in [pipe.clean.clone(), format!("{}.dedupd", pipe.clean)] {
         kafka.create_topic(&topic, usize::try_from(partitions).unwrap(), &[("retention.ms", "-1")]);
     }
-    let mut sidecar = several(pipe.sidecar("a"), setting("DEDUPD_BENCH_WORKERS", 1));
     // The defaults, but a session that is longer than the pause before the backlog.
-    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
+    let sidecar = several(with_default_timeouts(pipe.sidecar("a")), setting("DEDUPD_BENCH_WORKERS", 1));
     let bench = Bench {
         kafka: &kafka,
         offsets: GroupOffsets::new(&kafka, &pipe.group(), &pipe.raw, partitions),

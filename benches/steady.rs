@@ -22,7 +22,7 @@ use support::files::size_of_files;
 use support::harness::{Pipe, Running, wait_until};
 use support::spent::cpu_time;
 use support::traffic::{Filler, Shape, Traffic};
-use support::{broker, machine, resident_memory, setting};
+use support::{broker, machine, resident_memory, setting, with_default_timeouts};
 
 const PARTITIONS: usize = 12;
 const LIMIT: Duration = Duration::from_mins(1);
@@ -37,8 +37,7 @@ fn main() {
     let window = setting("DEDUPD_WINDOW__EXACT", "20m".to_owned());
     let kafka = broker();
     let pipe = Pipe::new(&kafka, "steady", PARTITIONS);
-    let mut sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", &window);
-    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
+    let sidecar = with_default_timeouts(pipe.sidecar("a")).with("DEDUPD_WINDOW__EXACT", &window);
     let running = sidecar.start();
     running.wait_ready(LIMIT);
     let mut filler = Filler::new(&kafka, &pipe.raw, traffic());

@@ -41,6 +41,12 @@ pub fn setting<T: FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// The sidecar with the timeouts that it has by default, not those of the tests.
+pub fn with_default_timeouts(mut sidecar: Sidecar) -> Sidecar {
+    sidecar.environment.retain(|(key, _)| !key.contains("TIMEOUT"));
+    sidecar
+}
+
 /// The sidecar with this number of workers. Several require partition scope.
 pub fn several(sidecar: Sidecar, workers: usize) -> Sidecar {
     if workers > 1 { sidecar.sharing(workers) } else { sidecar }

@@ -209,7 +209,6 @@ pub trait Store {
     }
     /// Prefetches what [`Store::sealed_places`] reads from memory.
     fn prefetch_sealed(&self, _window: WindowId, _key: &IndexKey) {}
-
     /// Begins to read what [`Store::sealed_places`] reads from a disk, if recent reads had to wait for it. For several identities that
     /// are looked up soon: their reads overlap.
     fn read_ahead_sealed(&self, _window: WindowId, _key: &IndexKey) {}

@@ -133,7 +133,7 @@ impl TopicFilter {
 
     /// Bytes for windows of which this many identities are sealed at a time.
     #[must_use]
-    pub fn bytes_for_slices_of(ids: u64) -> u64 {
+    pub(super) fn bytes_for_slices_of(ids: u64) -> u64 {
         TagTable::bytes_for(ids.saturating_mul(SLICES))
     }
 

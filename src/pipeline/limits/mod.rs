@@ -111,10 +111,9 @@ impl Limits {
         let together = if self.is_topic_wide { windows.max(1) } else { 1 };
         let all = ids.saturating_mul(together);
         let sealed = SealedBytes::of((all, self.filtered), together, smallest);
-        let (windows, of_filter) = if sealed.unsealed < all {
-            (sealed.peak() / together, TopicFilter::bytes_for_slices_of(sealed.slice))
-        } else {
-            (IndexBytes::of(ids, ids).peak, self.memory_of_topic_filter())
+        let (windows, of_filter) = match sealed.topic_filter {
+            Some(of_filter) => (sealed.peak() / together, of_filter),
+            None => (IndexBytes::of(ids, ids).peak, self.memory_of_topic_filter()),
         };
         windows.saturating_add(if self.is_topic_wide { of_filter / together } else { 0 })
     }

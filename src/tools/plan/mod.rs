@@ -234,10 +234,8 @@ impl Memory {
         let all = |bytes: u64| bytes.saturating_mul(partitions);
         let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
         let exact_peak_bytes = sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters);
-        let topic_filter_bytes = match sealed {
-            Some(sealed) if sealed.unsealed < ids => TopicFilter::bytes_for_slices_of(sealed.slice),
-            _ => TopicFilter::bytes_for(ids),
-        };
+        let topic_filter_bytes = sealed.and_then(|sealed| sealed.topic_filter);
+        let topic_filter_bytes = topic_filter_bytes.unwrap_or_else(|| TopicFilter::bytes_for(ids));
         let windows = exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes);
         Self {
             sealed_ids: sealed.map_or(0, |sealed| ids.saturating_sub(sealed.unsealed + sealed.filtered)),

@@ -3,6 +3,7 @@
 use super::filter::{FilterBits, pass_ids};
 use crate::dedupe::window::growth::IndexBytes;
 use crate::dedupe::window::table::SlotTable;
+use crate::dedupe::window::topic_filter::TopicFilter;
 
 /// Parts into which windows are sealed, while they are large.
 const SLICES: u64 = 24;
@@ -64,8 +65,6 @@ impl FilterPart {
 /// Bytes of windows that are sealed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedBytes {
-    /// Identities of a slice.
-    pub slice: u64,
     /// Filters and fences of the slices with owners.
     pub slices: u64,
     /// The other slices, which are filters only.
@@ -74,6 +73,8 @@ pub struct SealedBytes {
     pub filtered: u64,
     /// The indexes of the newest identities.
     pub index: IndexBytes,
+    /// The filter over all windows, which topic scope has; `None` when nothing is sealed.
+    pub topic_filter: Option<u64>,
     /// What is needed while a slice is written, or while some are replaced by one.
     pub building: u64,
     /// Identities in the indexes at most.
@@ -110,11 +111,11 @@ impl SealedBytes {
         let written = pass_ids(slice).saturating_mul(BUILDING_BYTES).max(merged);
         let building = if sealed == 0 { 0 } else { written };
         Self {
-            slice,
             slices: with_owners,
             filters: filtered.bits.bytes_for(in_filters),
             filtered: in_filters,
             index: IndexBytes { steady: all(one.steady), peak: all(one.peak) },
+            topic_filter: (sealed > 0).then(|| TopicFilter::bytes_for_slices_of(slice)),
             building,
             unsealed,
         }
