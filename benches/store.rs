@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, HashKind, Identity, IndexKey, KindId, SliceMark, SlicePartition};
-use dedupd::ports::{Head, SealJob, Sealing, Store};
+use dedupd::ports::{Head, SealJob, SealedLookup, Sealing, Store};
 use dedupd::store::{Binding, SledStore, open};
 
 const IDS_PER_BLOCK: u64 = 4_000;
@@ -58,6 +58,7 @@ fn main() {
 
     spread(total);
     sealed(total);
+    merged(total);
     trickle();
     rolling(millions);
     println!("{:40} {:>12}", "peak resident memory", peak_resident());
@@ -125,21 +126,61 @@ fn sealed(total: u64) {
     store.close().unwrap();
 }
 
+/// How fast slices of 12 partitions together are written, and merged when there are more than 24.
+fn merged(total: u64) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let binding = Binding { partitions: SPREAD, shares_slices: Some(true), ..Binding::default() };
+    let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
+    let of_slice = total / u64::from(SPREAD) / 8 / IDS_PER_BLOCK * IDS_PER_BLOCK;
+    let ids = of_slice * u64::from(SPREAD);
+    let mut time = [Duration::ZERO; 2];
+    let (mut sealed, mut merged) = (0, 0);
+    for first in (0..of_slice * 30).step_by(usize::try_from(of_slice).unwrap()) {
+        let next = first + of_slice;
+        let covered = (0..SPREAD).map(|partition| {
+            let blocks = (first..next).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
+            blocks.for_each(|first| append(&mut store, partition, first, IDS_PER_BLOCK));
+            let marks = vec![SliceMark { next, count: of_slice, time_ms: (0, 0) }];
+            SlicePartition { partition, first, next, marks }
+        });
+        let partitions = covered.collect();
+        let (mut start, mut slices) = (monotonic(), store.sealed(0.into()).len());
+        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+        loop {
+            match store.poll_seal().unwrap() {
+                Sealing::Done(_) => {
+                    sealed += ids;
+                    time[0] += start.elapsed();
+                    (start, slices) = (monotonic(), store.sealed(0.into()).len());
+                }
+                Sealing::Busy => std::thread::sleep(Duration::from_millis(1)),
+                Sealing::Idle => break,
+            }
+        }
+        let ranges = store.sealed(0.into());
+        if ranges.len() < slices {
+            // The slices that were merged are one range now.
+            let longest = ranges.iter().map(SlicePartition::owners).max().unwrap();
+            merged += longest * u64::from(SPREAD);
+            time[1] += start.elapsed();
+        }
+    }
+    for (what, ids, time) in [("seal", sealed, time[0]), ("merge", merged, time[1])] {
+        println!("{what:40} {:>12.0} ids/s", ids as f64 / time.as_secs_f64());
+    }
+    store.close().unwrap();
+}
+
 fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {
     let (count, mut random) = (SEALED_LOOKUPS, fastrand::Rng::with_seed(2));
     let start = monotonic();
-    for _ in 0..count / 64 {
-        let keys: Vec<_> = (0..64).map(|_| IndexKey::at(identity(0, random.u64(0..known)))).collect();
-        for key in &keys {
-            store.prefetch_sealed(0.into(), key);
-        }
-        if ahead {
-            for key in &keys {
-                store.read_ahead_sealed(0.into(), key);
-            }
-        }
-        for key in &keys {
-            assert_eq!(store.sealed_places(0.into(), key).unwrap().owners.len(), 1);
+    let together = if ahead { 64 } else { 1 };
+    for _ in 0..count / together {
+        let mut lookup = || SealedLookup::new(0.into(), IndexKey::at(identity(0, random.u64(0..known))));
+        let mut lookups: Vec<_> = (0..together).map(|_| lookup()).collect();
+        store.find_sealed(&mut lookups.iter_mut().collect::<Vec<_>>());
+        for lookup in &lookups {
+            assert_eq!(store.sealed_places(lookup).unwrap().owners.len(), 1);
         }
     }
     rate(what, count, "look-ups/s", start);

@@ -28,7 +28,7 @@ pub use sink::{CommitPosition, Reason, Side, Sink, WrittenEnds};
 pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
 pub use store::{
-    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
-    VisitOwner,
+    FilterJob, FilterSummary, FoundSlices, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store,
+    StoreError, ToForget, VisitBlock, VisitOwner,
 };
 pub use truncation::Truncation;

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, IndexKey, Offset, Owners};
+use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners};
+use dedupd::ports::SealedLookup;
 
 /// Identities per stored block.
 const BLOCK_IDS: u64 = 4_000;
@@ -13,10 +14,10 @@ const BLOCK_IDS: u64 = 4_000;
 pub trait Ledger: Owners<Error: std::fmt::Debug> {
     fn append(&mut self, owners: &[(Offset, Identity)]);
     fn expire(&mut self, first: Offset);
-    /// Prefetches what [`Ledger::is_sealed`] reads.
-    fn prefetch(&self, _key: &IndexKey) {}
+    /// Finds the slices that may contain these identities.
+    fn find(&self, _lookups: &mut [SealedLookup]) {}
     /// Whether an identity that the window does not contain is in a sealed slice.
-    fn is_sealed(&self, _key: &IndexKey) -> bool {
+    fn is_sealed(&self, _lookup: &SealedLookup) -> bool {
         false
     }
     /// Bytes on disk; `None` in memory.

@@ -4,10 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{
-    HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
-};
-use dedupd::ports::{Head, Store, StoreError};
+use dedupd::dedupe::{HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window, WindowLimits};
+use dedupd::ports::{Head, SealedLookup, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
 
 use super::contest::Contestant;
@@ -26,7 +24,7 @@ pub struct Ours<L> {
     window: Window,
     ledger: L,
     at: Offset,
-    keys: Vec<IndexKey>,
+    lookups: Vec<SealedLookup>,
     /// Number of identities in the full window.
     ids: u64,
 }
@@ -42,7 +40,7 @@ impl<L: Ledger> Ours<L> {
         };
         let mut window = Window::new(limits);
         window.reserve(ids + ids / 64);
-        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
+        Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
 
     /// A window whose newest identities, one part in `parts`, are in the exact part, for as long as `held` records arrive. The ledger
@@ -56,7 +54,7 @@ impl<L: Ledger> Ours<L> {
         };
         let mut window = Window::new(limits);
         window.reserve(ids / parts + ids / parts / 64);
-        Self { name, window, ledger, at: 0, keys: Vec::with_capacity(CHUNK), ids }
+        Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
 
     fn commit(&mut self) {
@@ -83,13 +81,15 @@ impl<L: Ledger> Contestant for Ours<L> {
     fn transaction(&mut self, records: &[Identity]) -> u64 {
         let mut dropped = 0;
         for chunk in records.chunks(CHUNK) {
-            self.keys.clear();
-            self.keys.extend(chunk.iter().map(|identity| self.window.key(*identity)));
-            self.keys.iter().for_each(|key| self.ledger.prefetch(key));
-            for key in &self.keys {
+            self.lookups.clear();
+            let keys = chunk.iter().map(|identity| self.window.key(*identity));
+            self.lookups.extend(keys.map(|key| SealedLookup::new(0.into(), key)));
+            self.ledger.find(&mut self.lookups);
+            for lookup in &self.lookups {
+                let key = &lookup.key;
                 self.window.observe(Some(START_MS + self.at.cast_signed()), i64::MAX);
                 match self.window.verdict(self.at, key, &self.ledger).unwrap() {
-                    Verdict::New if self.ledger.is_sealed(key) => dropped += 1,
+                    Verdict::New if self.ledger.is_sealed(lookup) => dropped += 1,
                     Verdict::New | Verdict::Retry => self.window.admit(self.at, key),
                     Verdict::Duplicate { .. } => dropped += 1,
                 }

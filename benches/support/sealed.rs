@@ -5,8 +5,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use dedupd::dedupe::{Identity, IndexKey, KindId, Offset, Owners, SliceMark, SlicePartition};
-use dedupd::ports::{SealJob, Sealing, Store, StoreError};
+use dedupd::dedupe::{Identity, KindId, Offset, Owners, SliceMark, SlicePartition};
+use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, StoreError};
 
 use super::contest::TRANSACTION;
 use super::ledger::Ledger;
@@ -74,12 +74,12 @@ impl Ledger for Sealed {
         }
     }
 
-    fn prefetch(&self, key: &IndexKey) {
-        self.stored.store.prefetch_sealed(0.into(), key);
+    fn find(&self, lookups: &mut [SealedLookup]) {
+        self.stored.store.find_sealed(&mut lookups.iter_mut().collect::<Vec<_>>());
     }
 
-    fn is_sealed(&self, key: &IndexKey) -> bool {
-        let places = self.stored.store.sealed_places(0.into(), key).unwrap();
+    fn is_sealed(&self, lookup: &SealedLookup) -> bool {
+        let places = self.stored.store.sealed_places(lookup).unwrap();
         !places.owners.is_empty() || !places.filters.is_empty()
     }
 

@@ -74,6 +74,34 @@ pub struct FilterJob {
     pub bits: FilterBits,
 }
 
+/// An identity that is looked up in the slices that a window shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SealedLookup {
+    /// The window.
+    pub window: WindowId,
+    /// The identity.
+    pub key: IndexKey,
+    /// What [`Store::find_sealed`] has found. Only that store understands it.
+    pub found: Option<FoundSlices>,
+}
+
+impl SealedLookup {
+    /// A look-up that nothing was found for yet.
+    #[must_use]
+    pub fn new(window: WindowId, key: IndexKey) -> Self {
+        Self { window, key, found: None }
+    }
+}
+
+/// The slices that may contain an identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoundSlices {
+    /// The version of the slices for which that is known.
+    pub version: u64,
+    /// A bit for each of the oldest 64.
+    pub slices: u64,
+}
+
 /// What slices have of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SealedPlaces {
@@ -207,14 +235,12 @@ pub trait Store {
     fn sealed(&self, _window: WindowId) -> Vec<SlicePartition> {
         Vec::new()
     }
-    /// Prefetches what [`Store::sealed_places`] reads from memory.
-    fn prefetch_sealed(&self, _window: WindowId, _key: &IndexKey) {}
-    /// Begins to read what [`Store::sealed_places`] reads from a disk, if recent reads had to wait for it. For several identities that
-    /// are looked up soon: their reads overlap.
-    fn read_ahead_sealed(&self, _window: WindowId, _key: &IndexKey) {}
+    /// Finds the slices that may contain identities which are looked up soon, so that [`Store::sealed_places`] does not have to. For many
+    /// at once, because their reads of memory overlap, and those of a disk too if recent ones had to wait for it.
+    fn find_sealed(&self, _lookups: &mut [&mut SealedLookup]) {}
     /// The sealed owners of an identity, in the slices that the window shares: those of all partitions, if slices are written for all
     /// partitions together. Some may be older than their window.
-    fn sealed_places(&self, _window: WindowId, _key: &IndexKey) -> Result<SealedPlaces, StoreError> {
+    fn sealed_places(&self, _lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
         Ok(SealedPlaces::default())
     }
     /// The filters without owners of the slices that the window shares, the oldest first.

@@ -23,10 +23,10 @@ use super::joining::Joining;
 use super::parts::consistent;
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, SlicePartition, WindowId};
 use crate::ports::{
-    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
-    VisitOwner,
+    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
+    ToForget, VisitBlock, VisitOwner,
 };
 
 /// How long closing waits for the engine's threads.
@@ -276,16 +276,12 @@ impl Store for SledStore {
         self.sealed_ranges(window)
     }
 
-    fn prefetch_sealed(&self, window: WindowId, key: &IndexKey) {
-        self.prefetch_slices(window, key);
+    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
+        self.find_in_slices(lookups);
     }
 
-    fn read_ahead_sealed(&self, window: WindowId, key: &IndexKey) {
-        self.read_ahead_in_slices(window, key);
-    }
-
-    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
-        self.places_in_slices(window, key)
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        self.places_in_slices(lookup)
     }
 
     fn filters(&self, window: WindowId) -> Vec<FilterSummary> {

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, SlicePartition, WindowId};
 use crate::ports::{
-    FilterJob, FilterSummary, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
-    VisitOwner,
+    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
+    ToForget, VisitBlock, VisitOwner,
 };
 
 /// Stands for the handle of a window that none holds.
@@ -225,16 +225,12 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.sealed(window)
     }
 
-    fn prefetch_sealed(&self, window: WindowId, key: &IndexKey) {
-        self.store.prefetch_sealed(window, key);
+    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
+        self.store.find_sealed(lookups);
     }
 
-    fn read_ahead_sealed(&self, window: WindowId, key: &IndexKey) {
-        self.store.read_ahead_sealed(window, key);
-    }
-
-    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
-        self.store.sealed_places(window, key)
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        self.store.sealed_places(lookup)
     }
 
     fn filters(&self, window: WindowId) -> Vec<FilterSummary> {

@@ -215,9 +215,7 @@ impl Readers {
         (file, at): (u32, u64),
         bytes: &mut [u8],
     ) -> io::Result<()> {
-        let length = bytes.len();
-        bytes.copy_from_slice(self.part(segments, Location { file, at, crc: 0 }, 0..length)?);
-        Ok(())
+        opened(&mut self.files, self.most, segments, file)?.read_exact_at(bytes, at)
     }
 
     pub(super) fn close(&mut self) {

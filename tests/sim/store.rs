@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Block, BlockView, Identity, Offset, SlicePartition, WindowId};
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
 use dedupd::store::LeasedStore;
 
@@ -230,13 +230,13 @@ impl Store for SimStore {
         self.inner.sealed(window)
     }
 
-    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
-        let places = self.inner.sealed_places(window, key)?;
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        let places = self.inner.sealed_places(lookup)?;
         let count = |hits: &Cell<u64>, is_hit: bool| hits.set(hits.get() + u64::from(is_hit));
         count(&self.universe.sealed_hits, !places.owners.is_empty());
         count(&self.universe.filter_hits, !places.filters.is_empty());
         let is_missed =
-            self.universe.sabotage == Sabotage::SliceMisses && key.identity.0[0].is_multiple_of(4);
+            self.universe.sabotage == Sabotage::SliceMisses && lookup.key.identity.0[0].is_multiple_of(4);
         Ok(if is_missed { SealedPlaces::default() } else { places })
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use dedupd::dedupe::{FilterBits, IndexKey, WindowId};
-use dedupd::ports::{FilterJob, SealedPlaces, Sealing, StoreError, ToForget};
+use dedupd::ports::{FilterJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget};
 
 use super::sealed::{
     CUT, END, FORGOTTEN, Instance, Model, SLICE_ENDS, arrival, imported, in_blocks, in_each_state,
@@ -34,20 +34,24 @@ fn filter(instance: &Instance) -> SledStore {
     store
 }
 
+fn places(store: &SledStore, partition: u32, identity: Identity) -> Result<SealedPlaces, StoreError> {
+    store.sealed_places(&SealedLookup::new(partition.into(), IndexKey::at(identity)))
+}
+
 #[test]
 fn a_filter_has_the_ids_of_its_slices_without_owners_and_the_rest_is_as_before() {
     in_each_state(|instance| {
         filter(instance).close().unwrap();
         let store = open_shared(instance.dir.path(), instance.shares_slices);
         for ((partition, offset), identity) in &instance.model {
-            let places = store.sealed_places((*partition).into(), &IndexKey::at(*identity)).unwrap();
+            let places = places(&store, *partition, *identity).unwrap();
             let in_filter = *offset < SLICE_ENDS[0];
             assert_eq!(places.filters.len(), usize::from(in_filter), "{partition}@{offset}");
             let is_sealed = !in_filter && *offset < if *partition == 0 { SLICE_ENDS[1] } else { CUT };
             assert_eq!(places.owners.len(), usize::from(is_sealed), "{partition}@{offset}");
         }
         for identity in [id(0, FORGOTTEN[0], Hasher::Xxh3), id(1, 5, Hasher::Xxh3)] {
-            assert_eq!(store.sealed_places(0.into(), &IndexKey::at(identity)), Ok(SealedPlaces::default()));
+            assert_eq!(places(&store, 0, identity), Ok(SealedPlaces::default()));
         }
         for (partition, end) in END.map(|(partition, _)| partition).into_iter().zip([SLICE_ENDS[1], CUT]) {
             let ranges: Vec<_> = store.sealed(partition.into()).iter().map(|of| of.first..of.next).collect();
@@ -65,9 +69,7 @@ fn an_id_leaves_a_filter_when_it_is_forgotten_and_all_of_it_when_owners_are_undo
     in_each_state(|instance| {
         let mut store = filter(instance);
         let (gone, kept) = (id(2, 100, Hasher::Xxh3), id(2, 103, Hasher::Xxh3));
-        let is_known = |store: &SledStore, identity| {
-            !store.sealed_places(2.into(), &IndexKey::at(identity)).unwrap().filters.is_empty()
-        };
+        let is_known = |store: &SledStore, identity| !places(store, 2, identity).unwrap().filters.is_empty();
         let head = store.head(2.into()).unwrap().unwrap();
         let identities = [gone, id(2, 1_003_500, Hasher::Xxh3)];
         // An owner is not known, and a record that was forgotten earlier does not affect later ones.
@@ -101,9 +103,7 @@ fn a_filter_is_removed_with_its_last_owners() {
     in_each_state(|instance| {
         let mut store = filter(instance);
         let identity = id(0, 100, Hasher::Xxh3);
-        let is_known = |store: &SledStore| {
-            !store.sealed_places(0.into(), &IndexKey::at(identity)).unwrap().filters.is_empty()
-        };
+        let is_known = |store: &SledStore| !places(store, 0, identity).unwrap().filters.is_empty();
         store.expire(0.into(), SLICE_ENDS[0] - 1).unwrap();
         store.expire(2.into(), SLICE_ENDS[0] - 1).unwrap();
         assert!(is_known(&store));

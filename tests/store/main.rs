@@ -10,6 +10,7 @@
 
 mod damage;
 mod directory;
+mod finding;
 mod golden;
 mod killed;
 mod leases;

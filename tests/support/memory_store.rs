@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dedupd::dedupe::{Block, BlockError, BlockView, Identity, IndexKey, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, SlicePartition, WindowId};
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
 
 #[path = "memory_slices.rs"]
@@ -370,8 +370,8 @@ impl Store for MemoryStore {
         self.sealed_ranges(window)
     }
 
-    fn sealed_places(&self, window: WindowId, key: &IndexKey) -> Result<SealedPlaces, StoreError> {
-        Ok(self.places_in_slices(window, key))
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        Ok(self.places_in_slices(lookup.window, &lookup.key))
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

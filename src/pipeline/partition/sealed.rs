@@ -1,7 +1,7 @@
 //! Look-ups of sealed owners: the store finds them, their windows decide whether they count.
 
-use crate::dedupe::{Coordinates, IndexKey, KindId, Offset, PartitionId, SlicePartition, Window, WindowId};
-use crate::ports::{SealedPlaces, Store, StoreError};
+use crate::dedupe::{Coordinates, IndexKey, Offset, PartitionId, SlicePartition, Window, WindowId};
+use crate::ports::{SealedLookup, SealedPlaces, Store, StoreError};
 
 /// What the slices have of the identity of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub enum SealedCopy {
 /// identity. `window_of` returns the window of the kind in another partition.
 pub fn sealed_copy<'a, T: Store>(
     store: &T,
-    (kind, at, window): (KindId, Coordinates, &Window),
-    key: &IndexKey,
+    lookup: &SealedLookup,
+    (at, window): (Coordinates, &Window),
     window_of: impl Fn(PartitionId) -> Option<&'a Window>,
 ) -> Result<Option<SealedCopy>, StoreError> {
     let counts = |owner: &Coordinates| {
@@ -29,7 +29,7 @@ pub fn sealed_copy<'a, T: Store>(
         }
         window_of(owner.partition)?.sealed_copy(window.stream_time_ms(), owner.offset)
     };
-    let SealedPlaces { owners, filters } = store.sealed_places(kind.window(at.partition), key)?;
+    let SealedPlaces { owners, filters } = store.sealed_places(lookup)?;
     let mut others = owners.into_iter().filter(|owner| *owner != at);
     let owner = others.find_map(|owner| Some(SealedCopy::Owner(owner, counts(&owner)?)));
     let filter = || window.counting_filter(&filters).map(|(since_ms, _)| SealedCopy::Filter { since_ms });
@@ -55,7 +55,7 @@ pub fn sealed_in<T: Store>(
     if !window.has_sealed() {
         return Ok(PlacesInWindow::default());
     }
-    let SealedPlaces { owners, filters } = store.sealed_places(id, key)?;
+    let SealedPlaces { owners, filters } = store.sealed_places(&SealedLookup::new(id, *key))?;
     let here = owners.into_iter().filter(|owner| owner.partition == id.partition());
     let owners = here.filter_map(|owner| Some((owner.offset, window.sealed_owner_ms(owner.offset)?)));
     Ok(PlacesInWindow {

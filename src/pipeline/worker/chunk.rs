@@ -14,15 +14,14 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::step::{AfterRecord, Lookup, RawOf, Step};
-use crate::ports::{Failure, Record, Source, Store};
+use crate::ports::{Failure, Record, SealedLookup, Source, Store};
 
 /// An iteration processes no more records after the first commit that ends later than this after its start: group events,
 /// requests and partitions that wait are served between iterations. Only slow commits, or many small ones, last as long.
 pub const ITERATION_TIME: Duration = Duration::from_secs(2);
 
-/// Records whose places in memory are prefetched before the first of them is decided: with 24 slices some 1,500 cache lines,
-/// which fit into the second-level cache.
-const LOOKED_UP_TOGETHER: usize = 64;
+/// Records whose places in the indexes are prefetched before the first of them is decided.
+const PREFETCHED: usize = 64;
 
 /// Polls the records that are available, at most `most`; waits only for the first. The records polled before a
 /// failure are returned with it: the client does not return them again.
@@ -35,6 +34,9 @@ pub(crate) fn gather<S: Source>(
     let polled = source.poll(&mut chunk, most, wait);
     (chunk, polled)
 }
+
+/// What a record is looked up by, unless its schema is not known.
+type Found = Result<Lookup, MissingSchema>;
 
 /// How far a chunk is processed.
 #[derive(Default)]
@@ -62,8 +64,10 @@ impl<W: WorkerPorts> Parts<W> {
     ) -> Result<bool, WorkerError> {
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let mut progress = ChunkProgress::default();
-        for part in chunk.chunks_mut(LOOKED_UP_TOGETHER) {
-            self.process_part(source, part, (now_ms, until), &mut progress)?;
+        let mut lookups: Vec<_> = chunk.iter().map(|record| look_up(&self.ctx, record)).collect();
+        find_sealed(&self.ctx.store, &mut lookups);
+        for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {
+            self.process_part(source, (part, lookups), (now_ms, until), &mut progress)?;
             if progress.is_over {
                 break;
             }
@@ -85,14 +89,12 @@ impl<W: WorkerPorts> Parts<W> {
     fn process_part(
         &mut self,
         source: &W::Source,
-        part: &mut [RawOf<'_, W>],
+        (part, lookups): (&mut [RawOf<'_, W>], &[Found]),
         (now_ms, until): (i64, Duration),
         progress: &mut ChunkProgress,
     ) -> Result<(), WorkerError> {
-        let lookups: Vec<Result<Lookup, MissingSchema>> =
-            part.iter().map(|record| key(&self.ctx, record)).collect();
-        read_ahead(&self.ctx, part, &lookups);
-        for (record, lookup) in part.iter_mut().zip(&lookups) {
+        lookups.iter().flatten().for_each(|lookup| prefetch(&self.ctx, lookup));
+        for (record, lookup) in part.iter_mut().zip(lookups) {
             let lookup = match lookup {
                 Ok(lookup) => lookup,
                 Err(MissingSchema(id)) => {
@@ -197,47 +199,38 @@ fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Resul
     Ok(())
 }
 
-/// Begins to read from disk what the records of a part need.
-fn read_ahead<W: WorkerPorts>(
-    ctx: &Context<W>,
-    part: &[RawOf<'_, W>],
-    lookups: &[Result<Lookup, MissingSchema>],
-) {
-    if !ctx.store.has_sealed() {
-        return;
-    }
-    for (record, lookup) in part.iter().zip(lookups) {
-        if let Ok(Lookup { kind, key: Some(key) }) = lookup
-            && let Some(kind) = ctx.options.kinds.get(*kind)
-        {
-            ctx.store.read_ahead_sealed(kind.id.window(record.coordinates().partition), key);
-        }
+/// Finds the slices that may contain the identities of a chunk.
+fn find_sealed(store: &impl Store, lookups: &mut [Found]) {
+    if store.has_sealed() {
+        let mut wanted: Vec<_> =
+            lookups.iter_mut().flatten().filter_map(|lookup| lookup.sealed.as_mut()).collect();
+        store.find_sealed(&mut wanted);
     }
 }
 
-/// First pass: kind and identity, and a prefetch of the index bucket.
-fn key<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Result<Lookup, MissingSchema> {
-    let kind = match ctx.options.kinds.number_of(record, &ctx.schemas) {
+/// Prefetches what the decision about a record reads.
+fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed }: &Lookup) {
+    let Some(SealedLookup { window, key, .. }) = sealed else { return };
+    let running = ctx.partitions.get(window.partition()).and_then(Partition::running);
+    if let Some(window) = running.and_then(|running| running.state.windows.get(*kind)) {
+        window.prefetch(key);
+    }
+    if let Some(topic) = &ctx.topic {
+        topic.filter.prefetch(key);
+    }
+}
+
+/// The kind and the identity of a record.
+fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
+    let number = match ctx.options.kinds.number_of(record, &ctx.schemas) {
         // Nothing waits in this mode.
         Err(_) if ctx.options.mode == Mode::Bypass => 0,
-        kind => kind?,
+        number => number?,
     };
-    if ctx.options.bypasses_window(kind) {
-        return Ok(Lookup { kind, key: None });
-    }
-    let key = ctx.options.rule.identify(record, &ctx.schemas)?.map(|identity| {
-        let running = ctx.partitions.get(record.coordinates().partition).and_then(Partition::running);
-        let window = running.and_then(|running| running.state.windows.get(kind));
-        let key = window.map_or_else(|| IndexKey::at(identity), |window| window.key(identity));
-        if let Some(topic) = &ctx.topic {
-            topic.filter.prefetch(&key);
-        }
-        if ctx.store.has_sealed()
-            && let Some(of_kind) = ctx.options.kinds.get(kind)
-        {
-            ctx.store.prefetch_sealed(of_kind.id.window(record.coordinates().partition), &key);
-        }
-        key
-    });
-    Ok(Lookup { kind, key })
+    let kind = ctx.options.kinds.get(number).filter(|_| !ctx.options.bypasses_window(number));
+    let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None }) };
+    let identity = ctx.options.rule.identify(record, &ctx.schemas)?;
+    let window = kind.id.window(record.coordinates().partition);
+    let sealed = identity.map(|identity| SealedLookup::new(window, IndexKey::at(identity)));
+    Ok(Lookup { kind: number, sealed })
 }

@@ -19,14 +19,14 @@ use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Epoch, Failure, Reason, Record, Remedy, Side, Sink, Source, Store};
+use crate::ports::{Epoch, Failure, Reason, Record, Remedy, SealedLookup, Side, Sink, Source, Store};
 
 /// Result of the first pass for one record.
 pub(crate) struct Lookup {
     /// Number of the record's kind.
     pub(crate) kind: usize,
-    /// Position of the identity in the index; `None` when the record has no identity.
-    pub(crate) key: Option<IndexKey>,
+    /// The identity, and what was found in slices; `None` when the record has no identity.
+    pub(crate) sealed: Option<SealedLookup>,
 }
 
 /// A record arrived that had been skipped as a gap in the log.
@@ -102,14 +102,14 @@ impl<W: WorkerPorts> Step<'_, W> {
         let records = open.records;
         state.windows.observe(record.timestamp_ms(), self.now_ms.saturating_add(state.ahead_ms));
         self.transaction.add(record.size());
-        let outcome = match (rejections.exhausted(at.offset), &lookup.key) {
+        let outcome = match (rejections.exhausted(at.offset), &lookup.sealed) {
             (Some(error), _) => self.apply_rejection_policy(state, record, error)?,
             _ if self.options.bypasses_window(lookup.kind) => {
                 self.forward(state, record)?;
                 Outcome::Bypassed
             }
             (None, None) => self.without_id(state, record)?,
-            (None, Some(key)) => self.with_id(state, record, lookup.kind, key)?,
+            (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed)?,
         };
         self.transaction.tally.count(lookup.kind, outcome);
         self.transaction.tally.seen(record.size(), record.timestamp_ms());
@@ -141,9 +141,9 @@ impl<W: WorkerPorts> Step<'_, W> {
         state: &mut DedupeState,
         record: &mut RawOf<'_, W>,
         number: usize,
-        key: &IndexKey,
+        lookup: &SealedLookup,
     ) -> Result<Outcome, WorkerError> {
-        let at = record.coordinates();
+        let (at, key) = (record.coordinates(), &lookup.key);
         let (Some(window), Some(kind)) = (state.windows.get_mut(number), self.options.kinds.get(number))
         else {
             let what = format!(
@@ -157,7 +157,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, at_ms, groups)) {
             window.verdict_without_owner(at.offset, key)
         } else {
-            let owners = Stored { store: self.store, window: kind.id.window(at.partition) };
+            let owners = Stored { store: self.store, window: lookup.window };
             window.verdict(at.offset, key, &owners)?
         };
         let groups = groups.unwrap_or_default();
@@ -165,7 +165,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         let is_known = copy.is_some() || matches!(verdict, Verdict::Duplicate { .. });
         let sealed = if !is_known && self.store.has_sealed() {
             let window_of = |partition| self.others.window(partition, number);
-            sealed_copy(self.store, (kind.id, at, window), key, window_of)?
+            sealed_copy(self.store, lookup, (at, window), window_of)?
         } else {
             None
         };

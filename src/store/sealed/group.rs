@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::iter;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -55,18 +56,58 @@ impl Deref for SliceList {
 }
 
 impl SliceList {
-    /// Prefetches what [`SliceList::candidates`] reads for most identities.
+    /// Prefetches what [`SliceList::passing`] reads.
     #[inline]
     pub fn prefetch(&self, key: &IndexKey) {
         self.first_levels.prefetch(key);
     }
 
-    /// The slices that may contain an identity, the newest first: of those that do not, at most 1 in 20,000.
+    /// A bit for each of the oldest 64 slices that passes the first level of its filter. Prefetches the second level.
     #[inline]
-    pub fn candidates(&self, key: &IndexKey) -> impl Iterator<Item = &SealedSlice> {
-        let passing = self.first_levels.passing(key).filter_map(|at| self.slices.get(at));
-        passing.map(|slice| &**slice).filter(|slice| slice.slice.may_contain(key))
+    pub fn passing(&self, key: &IndexKey) -> u64 {
+        let mut bits = 0;
+        for (at, slice) in self.first_levels.passing(key).filter_map(|at| Some((at, self.slices.get(at)?))) {
+            slice.slice.prefetch_second(key);
+            bits |= bit(at);
+        }
+        bits
     }
+
+    /// The slices of these bits, the newest first.
+    #[inline]
+    fn of_bits(&self, mut bits: u64) -> impl Iterator<Item = (usize, &SealedSlice)> {
+        iter::from_fn(move || {
+            let at = bits.checked_ilog2()? as usize;
+            bits &= !bit(at);
+            Some((at, &**self.slices.get(at)?))
+        })
+    }
+
+    /// Those of the bits that [`SliceList::passing`] returned whose slices may contain an identity.
+    #[inline]
+    pub fn confirmed(&self, key: &IndexKey, passing: u64) -> u64 {
+        let mut bits = 0;
+        for (at, slice) in self.of_bits(passing).filter(|(_, slice)| slice.slice.may_contain(key)) {
+            slice.slice.prefetch_fences(key);
+            bits |= bit(at);
+        }
+        bits
+    }
+
+    /// The slices that may contain an identity, the newest first: of those that do not, at most 1 in 20,000. `confirmed` is what
+    /// [`SliceList::confirmed`] returned.
+    #[inline]
+    pub fn candidates(&self, key: &IndexKey, confirmed: u64) -> impl Iterator<Item = &SealedSlice> {
+        // Windows have fewer than 64 slices, unless many cannot be merged.
+        let newest = self.slices.get(u64::BITS as usize..).unwrap_or_default().iter().rev();
+        let newest = newest.map(|slice| &**slice).filter(|slice| slice.slice.may_contain(key));
+        newest.chain(self.of_bits(confirmed).map(|(_, slice)| slice))
+    }
+}
+
+/// The bit of a slice; none for later slices.
+fn bit(at: usize) -> u64 {
+    u32::try_from(at).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0)
 }
 
 /// One past the last owner that each window has dropped.
@@ -126,8 +167,7 @@ impl SealedSlice {
 
     /// What the file covers of a partition.
     fn covered(&self, partition: PartitionId) -> Option<&SlicePartition> {
-        let at = self.partitions().binary_search_by_key(&partition, |of| of.partition).ok()?;
-        self.partitions().get(at)
+        SlicePartition::find(self.partitions(), partition).map(|(_, of)| of)
     }
 
     /// The offsets of a partition's owners that were not removed; `None` when there are none.
@@ -178,5 +218,61 @@ impl SealedSlice {
         let mut owners = self.slice.owners_of(key, read, SliceReadError::Damaged)?;
         owners.retain(|owner| self.has(*owner));
         Ok(owners)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::dedupe::{HashKind, Identity, OwnerScan, SliceBuilder, SliceCoverage};
+
+    fn identity(number: u64) -> Identity {
+        Identity(u128::from(number).to_be_bytes())
+    }
+
+    /// A slice with ten identities.
+    fn slice(number: u64) -> Arc<SealedSlice> {
+        let (first, next) = (number * 10, number * 10 + 10);
+        let partitions = vec![SlicePartition { partition: 0, first, next, marks: Vec::new() }];
+        let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
+        let coverage = SliceCoverage { hash, kind, partitions, only_filter: None };
+        let mut builder = SliceBuilder::new(coverage, 10, OwnerScan::Everything).unwrap();
+        let mut file = Vec::new();
+        let mut write = |part: &[u8]| -> Result<(), SliceError> {
+            file.extend_from_slice(part);
+            Ok(())
+        };
+        while builder.needs_pass() {
+            for offset in first..next {
+                builder.offer(identity(offset), Coordinates { partition: 0, offset });
+            }
+            builder.end_pass(&mut write, |error| error).unwrap();
+        }
+        builder.finish(&mut write).unwrap();
+        let read = |at: u64, bytes: &mut [u8]| {
+            let at = usize::try_from(at).unwrap();
+            bytes.copy_from_slice(file.get(at..at + bytes.len()).unwrap());
+            Ok(())
+        };
+        let slice = Slice::read(file.len() as u64, read, |error: SliceError| error).unwrap();
+        Arc::new(SealedSlice::new(u32::try_from(number).unwrap(), Arc::new(slice), SliceEntry::default()))
+    }
+
+    #[test]
+    fn the_slice_of_an_identity_is_found_among_any_number_of_slices() {
+        let list = SliceList::from((0..100).map(slice).collect::<Vec<_>>());
+        let mut others = 0;
+        for number in 0..2_000 {
+            let key = IndexKey::at(identity(number));
+            let confirmed = list.confirmed(&key, list.passing(&key));
+            let found: Vec<u32> = list.candidates(&key, confirmed).map(|slice| slice.number).collect();
+            assert!(found.is_sorted_by(|newer, older| newer > older), "{number}: {found:?}");
+            let own = u32::try_from(number / 10).unwrap();
+            assert_eq!(found.contains(&own), number < 1_000, "{number}: {found:?}");
+            others += found.iter().filter(|other| **other != own).count();
+        }
+        // Filters of so few identities have more false positives.
+        assert!(others < 400, "{others}");
     }
 }

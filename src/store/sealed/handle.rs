@@ -11,15 +11,19 @@ use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::read_error;
 use super::task::SealTask;
 use crate::clock::monotonic;
-use crate::dedupe::{IndexKey, Offset, SlicePartition, WindowId};
+use crate::dedupe::{Offset, SlicePartition, WindowId};
 use crate::ports::{
-    FilterJob, FilterSummary, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitOwner,
+    FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
+    ToForget, VisitOwner,
 };
 use crate::store::blocks::SledStore;
 use crate::store::cut::expire;
 use crate::store::engine::{BATCH, Engine};
 use crate::store::index::Covering;
 use crate::store::segments::Readers;
+
+/// Identities whose slices are found together: with 24 slices they have 384 cache lines, which fit into the first-level cache.
+const FOUND_TOGETHER: usize = 16;
 
 /// The task of a handle, and the slices that it has looked up before.
 #[derive(Default)]
@@ -36,6 +40,8 @@ pub(in crate::store) struct HandleSealing {
 struct ReadTime {
     /// Moving average.
     average: Cell<Duration>,
+    /// Reads during which others are slow too, presumably.
+    slow: Cell<u32>,
 }
 
 impl ReadTime {
@@ -43,15 +49,20 @@ impl ReadTime {
     const WAITED: Duration = Duration::from_micros(5);
     /// Reads over which the average is taken.
     const READS: u32 = 16;
+    /// Pages that were requested in advance are read quickly, which does not show that others would be.
+    const SLOW_READS: u32 = 4_096;
 
     fn add(&self, read: Duration) {
         let average = self.average.get();
-        self.average.set(average.saturating_sub(average / Self::READS) + read / Self::READS);
+        let average = average.saturating_sub(average / Self::READS) + read / Self::READS;
+        self.average.set(average);
+        let left = if average > Self::WAITED { Self::SLOW_READS } else { self.slow.get().saturating_sub(1) };
+        self.slow.set(left);
     }
 
     /// Whether some of the last reads had to wait for a disk.
     fn is_slow(&self) -> bool {
-        self.average.get() > Self::WAITED
+        self.slow.get() > 0
     }
 }
 
@@ -65,7 +76,8 @@ struct CachedLists {
 }
 
 impl CachedLists {
-    fn list(&mut self, group: SliceGroup, engine: &Engine) -> &Arc<SliceList> {
+    /// The slices of a group, and their version.
+    fn list(&mut self, group: SliceGroup, engine: &Engine) -> (&Arc<SliceList>, u64) {
         let version = engine.sealed.version();
         if self.version != version {
             *self = Self { version, ..Self::default() };
@@ -75,7 +87,7 @@ impl CachedLists {
             let slices = self.all.entry(group).or_insert_with(|| engine.sealed.list(group));
             (group, Arc::clone(slices))
         });
-        &self.last.insert(entry).1
+        (&self.last.insert(entry).1, version)
     }
 }
 
@@ -98,32 +110,62 @@ impl HandleSealing {
 impl SledStore {
     /// The slices that a window shares.
     pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
-        self.with_slices(window, Arc::clone)
+        self.with_slices(window, |slices, _| Arc::clone(slices))
     }
 
     #[inline]
-    fn with_slices<R>(&self, window: WindowId, read: impl FnOnce(&Arc<SliceList>) -> R) -> R {
-        read(self.sealing.lists.borrow_mut().list(self.engine.group_of(window), &self.engine))
+    fn with_slices<R>(&self, window: WindowId, read: impl FnOnce(&Arc<SliceList>, u64) -> R) -> R {
+        let mut lists = self.sealing.lists.borrow_mut();
+        let (slices, version) = lists.list(self.engine.group_of(window), &self.engine);
+        read(slices, version)
     }
 
-    /// Prefetches what [`SledStore::places_in_slices`] reads for most identities.
-    #[inline]
-    pub(in crate::store) fn prefetch_slices(&self, window: WindowId, key: &IndexKey) {
-        self.with_slices(window, |slices| slices.prefetch(key));
-    }
-
-    /// Begins to read the pages that [`SledStore::places_in_slices`] reads, if recent reads had to wait for a disk.
-    pub(in crate::store) fn read_ahead_in_slices(&self, window: WindowId, key: &IndexKey) {
-        if !self.sealing.reads.is_slow() {
-            return;
+    /// Finds the slices that may contain identities. Begins to read their pages, if recent reads had to wait for a disk.
+    pub(in crate::store) fn find_in_slices(&self, lookups: &mut [&mut SealedLookup]) {
+        let is_slow = self.sealing.reads.is_slow();
+        for part in lookups.chunks_mut(FOUND_TOGETHER) {
+            for SealedLookup { window, key, .. } in part.iter().map(|lookup| &**lookup) {
+                self.with_slices(*window, |slices, _| slices.prefetch(key));
+            }
+            for SealedLookup { window, key, found } in part.iter_mut().map(|lookup| &mut **lookup) {
+                *found = self.with_slices(*window, |slices, version| {
+                    Some(FoundSlices { version, slices: slices.passing(key) })
+                });
+            }
+            for SealedLookup { window, key, found } in part.iter_mut().map(|lookup| &mut **lookup) {
+                for FoundSlices { slices: bits, .. } in found.iter_mut().filter(|found| found.slices > 0) {
+                    *bits = self.with_slices(*window, |slices, _| slices.confirmed(key, *bits));
+                }
+            }
+            for lookup in part.iter().filter(|_| is_slow) {
+                self.read_ahead_in_slices(lookup);
+            }
         }
-        self.with_slices(window, |slices| {
-            for slice in slices.candidates(key).filter(|slice| slice.slice.has_owners()) {
+    }
+
+    /// Begins to read the pages that [`SledStore::places_in_slices`] reads.
+    fn read_ahead_in_slices(&self, lookup: &SealedLookup) {
+        self.with_candidates(lookup, |candidates| {
+            for slice in candidates.filter(|slice| slice.slice.has_owners()) {
                 let mut readers = self.readers.borrow_mut();
                 self.limit_readers(&mut readers);
-                readers.read_ahead(&self.engine.segments, slice.number, slice.slice.bytes_of(key));
+                readers.read_ahead(&self.engine.segments, slice.number, slice.slice.bytes_of(&lookup.key));
             }
         });
+    }
+
+    /// The slices that may contain an identity.
+    fn with_candidates<R>(
+        &self,
+        SealedLookup { window, key, found }: &SealedLookup,
+        read: impl FnOnce(&mut dyn Iterator<Item = &SealedSlice>) -> R,
+    ) -> R {
+        self.with_slices(*window, |slices, version| {
+            // The slices may have changed since it was found.
+            let known = found.filter(|found| found.version == version);
+            let bits = known.map_or_else(|| slices.confirmed(key, slices.passing(key)), |known| known.slices);
+            read(&mut slices.candidates(key, bits))
+        })
     }
 
     /// Removes the owners of a window at or beyond `from` from slices, after they were removed from blocks: the head is lowered first,
@@ -243,12 +285,12 @@ impl SledStore {
     /// The owners of an identity in the slices that a window shares, and the filters that contain it.
     pub(in crate::store) fn places_in_slices(
         &self,
-        window: WindowId,
-        key: &IndexKey,
+        lookup: &SealedLookup,
     ) -> Result<SealedPlaces, StoreError> {
-        self.with_slices(window, |slices| {
+        let SealedLookup { window, key, .. } = lookup;
+        self.with_candidates(lookup, |candidates| {
             let mut places = SealedPlaces::default();
-            for slice in slices.candidates(key) {
+            for slice in candidates {
                 if !slice.slice.has_owners() {
                     if !slice.has_forgotten(key) {
                         places.filters.push(slice.time_ms);
@@ -264,7 +306,7 @@ impl SledStore {
                     Ok(())
                 };
                 let found = slice.owners_of(key, read);
-                places.owners.extend(found.map_err(|error| self.slice_error(window, slice, &error))?);
+                places.owners.extend(found.map_err(|error| self.slice_error(*window, slice, &error))?);
             }
             Ok(places)
         })

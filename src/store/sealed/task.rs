@@ -99,7 +99,10 @@ impl SealTask {
         let number = store.engine.segments.allocate();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));
-        let write = move || write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed));
+        let write = move || {
+            yield_to_others();
+            write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed))
+        };
         let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write);
         let thread = thread.map_err(|e| StoreError::Io(format!("cannot start a thread: {e}")))?;
         Ok(Self { group, number, source, is_void: false, is_cancelled, thread: Some(thread) })
@@ -183,6 +186,17 @@ impl Drop for SealTask {
         self.is_cancelled.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// Lowers the priority of this thread: what it does can wait, and the records of the worker cannot. While too much waits, the worker pauses
+/// (`pipeline/worker/sealing.rs`).
+fn yield_to_others() {
+    /// A thread of the default priority gets nine times the time on a busy core.
+    #[cfg(target_os = "linux")]
+    const NICE: i32 = 10;
+    // On Linux the priority is that of one thread. Nothing depends on it.
+    #[cfg(target_os = "linux")]
+    rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE).ok();
 }
 
 /// The slices of a group that have owners.
@@ -296,9 +310,8 @@ fn offer_slice(
     };
     let damaged = |cause| read_error(engine, number, &SliceReadError::Damaged(cause));
     slice.slice.scan(positions, read, damaged, |identity, owner| {
-        let at = live.binary_search_by_key(&owner.partition, |of| of.partition);
-        let of = at.ok().and_then(|at| live.get(at));
-        let is_live = of.is_some_and(|of| (of.first..of.next).contains(&owner.offset));
+        let of = SlicePartition::find(live, owner.partition);
+        let is_live = of.is_some_and(|(_, of)| (of.first..of.next).contains(&owner.offset));
         if is_live && slice.has(owner) {
             offer(identity, owner);
         }

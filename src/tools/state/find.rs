@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::whole::{scan_unsealed, scan_whole, sealed_end};
 use crate::dedupe::{BlockError, HashKind, Identity, IndexKey, Offset, WindowId};
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, SealedLookup, Store, StoreError};
 
 /// The record that owns an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -49,7 +49,7 @@ fn find_sealed(
     identity: Identity,
     range: &Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
-    let owners = store.sealed_places(window, &IndexKey::at(identity))?.owners;
+    let owners = store.sealed_places(&SealedLookup::new(window, IndexKey::at(identity)))?.owners;
     let here = owners.into_iter().filter(|owner| owner.partition == window.partition());
     let newest = here.map(|owner| owner.offset).filter(|offset| range.contains(offset)).max();
     let marks = store.sealed(window).into_iter().flat_map(|of| of.marks);

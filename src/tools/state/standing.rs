@@ -9,7 +9,7 @@ use crate::dedupe::{
     WindowLimits,
 };
 use crate::pipeline::Stored;
-use crate::ports::{Head, Store, StoreError};
+use crate::ports::{Head, SealedLookup, Store, StoreError};
 
 /// How the window treats a stored id: the verdict on the next record with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -92,7 +92,7 @@ impl<T: Store> Owners for AllOwners<'_, T> {
         }
         let Stored { store, window } = self.unsealed;
         let place = Coordinates { partition: window.partition(), offset: owner };
-        Ok(store.sealed_places(window, &IndexKey::at(identity))?.owners.contains(&place))
+        Ok(store.sealed_places(&SealedLookup::new(window, IndexKey::at(identity)))?.owners.contains(&place))
     }
 }
 
@@ -110,7 +110,7 @@ pub fn standing_of(
     if matches!(verdict, Verdict::Duplicate { .. } | Verdict::Retry) {
         return Ok(owned.map(|_| Standing::Exact));
     }
-    let filters = store.sealed_places(id, &key)?.filters;
+    let filters = store.sealed_places(&SealedLookup::new(id, key))?.filters;
     let expired = owned.map(|_| Standing::Expired);
     Ok(window.counting_filter(&filters).map(|time_ms| Standing::Bloom { time_ms }).or(expired))
 }

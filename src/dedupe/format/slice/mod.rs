@@ -50,6 +50,17 @@ impl SlicePartition {
     pub fn owners(&self) -> u64 {
         self.marks.iter().map(|mark| mark.count).sum()
     }
+
+    /// The one of a partition among these, which are in ascending order, with its index.
+    #[must_use]
+    pub fn find(all: &[Self], partition: PartitionId) -> Option<(usize, &Self)> {
+        // Where it is if none is missing.
+        let expected = partition.checked_sub(all.first()?.partition)? as usize;
+        let is_there = all.get(expected).is_some_and(|of| of.partition == partition);
+        let at =
+            if is_there { expected } else { all.binary_search_by_key(&partition, |of| of.partition).ok()? };
+        Some((at, all.get(at)?))
+    }
 }
 
 /// Why bytes are not a slice file, or a part of one.
@@ -117,10 +128,7 @@ impl OwnerLayout {
 
     /// Appends an owner; returns false, and appends nothing, when the slice does not cover it.
     fn push(&self, owner: Coordinates, out: &mut Vec<u8>) -> bool {
-        let place = self.partitions.binary_search_by_key(&owner.partition, |of| of.partition);
-        let Some((at, of)) = place.ok().and_then(|at| Some((at, self.partitions.get(at)?))) else {
-            return false;
-        };
+        let Some((at, of)) = SlicePartition::find(&self.partitions, owner.partition) else { return false };
         if !(of.first..of.next).contains(&owner.offset) {
             return false;
         }

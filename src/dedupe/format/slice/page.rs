@@ -83,15 +83,35 @@ impl<'a> SlicePage<'a> {
         })
     }
 
-    /// The owners of an identity.
-    pub fn owners_of(self, identity: Identity) -> impl Iterator<Item = Result<Coordinates, SliceError>> + 'a {
-        let entries = self.entries.chunks_exact(self.layout.entry_bytes());
-        // One comparison of a number, and not of bytes: all entries are compared.
+    /// Number of entries.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.entries.len() / self.layout.entry_bytes()
+    }
+
+    /// The owners of an identity. Entries are searched from the one at `expected` in both directions; the entries of one identity are
+    /// consecutive.
+    pub fn owners_of(
+        self,
+        identity: Identity,
+        expected: usize,
+    ) -> impl Iterator<Item = Result<Coordinates, SliceError>> + 'a {
+        // One comparison of a number, and not of bytes.
         let wanted = u128::from_ne_bytes(identity.0);
-        let is_wanted =
-            move |entry: &&[u8]| entry.first_chunk().map(|it| u128::from_ne_bytes(*it)) == Some(wanted);
-        entries.filter(is_wanted).map(move |entry| {
-            let owner = entry.get(16..).and_then(|owner| self.layout.read(owner));
+        let bytes = self.layout.entry_bytes();
+        let entry = move |at: usize| self.entries.get(at * bytes..(at + 1) * bytes);
+        let is_wanted = move |at: &usize| {
+            entry(*at).and_then(|entry| entry.first_chunk()).map(|it| u128::from_ne_bytes(*it))
+                == Some(wanted)
+        };
+        let around =
+            (0..self.count()).flat_map(move |by| [expected.checked_add(by), expected.checked_sub(by + 1)]);
+        let found = around.flatten().find(is_wanted);
+        let before = move |at: usize| (0..at).rev().take_while(is_wanted).last();
+        let first = found.map(|at| before(at).unwrap_or(at));
+        let places = first.into_iter().flat_map(|at| at..).take_while(is_wanted);
+        places.map(move |at| {
+            let owner = entry(at).and_then(|entry| entry.get(16..)).and_then(|owner| self.layout.read(owner));
             owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))
         })
     }

@@ -19,10 +19,11 @@ use std::ops::{Range, RangeInclusive};
 
 pub use build::{OwnerScan, SliceBuilder, SliceCoverage};
 pub use filter::{FilterBits, FirstLevels};
-use filter::{FilterReader, SliceFilter};
+use filter::{FilterReader, SliceFilter, part_of};
 pub use sizes::{FILTERS, FilterPart, MERGED_PART, SMALLEST_SLICE, SealedBytes, slice_ids};
 
 use super::index::IndexKey;
+use super::prefetch::prefetch;
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};
 use crate::dedupe::identity::Identity;
@@ -102,6 +103,21 @@ impl Slice {
         self.filter.contains(key.position.first)
     }
 
+    /// Prefetches what [`Slice::may_contain`] reads for an identity that passes the first level.
+    #[inline]
+    pub fn prefetch_second(&self, key: &IndexKey) {
+        self.filter.prefetch_second(key.position.first);
+    }
+
+    /// Prefetches what [`Slice::bytes_of`] reads.
+    #[inline]
+    pub fn prefetch_fences(&self, key: &IndexKey) {
+        let fences = &self.footer.fences;
+        if let Some(fence) = fences.get(part_of(key.position.first, fences.len())) {
+            prefetch(fence);
+        }
+    }
+
     /// The owners of an identity that [`Slice::may_contain`] returns true for. Reads the page in which it can be. `read` and `damaged` as in
     /// [`Slice::read`].
     pub fn owners_of<E>(
@@ -111,15 +127,24 @@ impl Slice {
         damaged: impl Fn(SliceError) -> E,
     ) -> Result<Vec<Coordinates>, E> {
         let mut owners = Vec::new();
-        for page in self.pages_of(key).filter(|_| self.has_owners()) {
+        for number in self.pages_of(key).filter(|_| self.has_owners()) {
             let mut bytes = [0; PAGE_BYTES];
-            read((page * PAGE_BYTES) as u64, &mut bytes)?;
+            read((number * PAGE_BYTES) as u64, &mut bytes)?;
             let page = SlicePage::parse(&bytes, &self.footer.owners).map_err(&damaged)?;
-            for owner in page.owners_of(key.identity) {
+            let expected = self.expected_entry(number, page.count(), key);
+            for owner in page.owners_of(key.identity, expected) {
                 owners.push(owner.map_err(&damaged)?);
             }
         }
         Ok(owners)
+    }
+
+    /// Where an identity is among the entries of a page, approximately: positions are uniform.
+    fn expected_entry(&self, page: usize, entries: usize, key: &IndexKey) -> usize {
+        let fence = |page| self.footer.fences.get(page).copied();
+        let (first, next) = (fence(page).unwrap_or(0), fence(page + 1).unwrap_or(u64::MAX));
+        let after = u128::from(key.position.first.saturating_sub(first)) * entries as u128;
+        usize::try_from(after / u128::from(next.saturating_sub(first).max(1))).unwrap_or(0).min(entries)
     }
 
     /// Visits the identities with positions in a range, each with its owner, in the order of their positions; and some others. `read` and
@@ -132,8 +157,8 @@ impl Slice {
         mut visit: impl FnMut(Identity, Coordinates) -> Result<(), E>,
     ) -> Result<(), E> {
         let fences = &self.footer.fences;
-        let first = fences.partition_point(|fence| fence < positions.start()).saturating_sub(1);
-        let next = fences.partition_point(|fence| fence <= positions.end());
+        let first = count_below(fences, *positions.start()).saturating_sub(1);
+        let next = positions.end().checked_add(1).map_or(fences.len(), |after| count_below(fences, after));
         let mut bytes = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
         for begin in (first..next).step_by(PAGES_AT_ONCE) {
             let pages = bytes.get_mut(..PAGES_AT_ONCE.min(next - begin) * PAGE_BYTES).unwrap_or_default();
@@ -158,14 +183,30 @@ impl Slice {
     /// The pages in which the identity can be: one, or more if equal positions fill the end of a page.
     fn pages_of(&self, key: &IndexKey) -> RangeInclusive<usize> {
         let (fences, position) = (&self.footer.fences, key.position.first);
-        let last = fences.partition_point(|fence| *fence <= position).saturating_sub(1);
-        let first = fences.partition_point(|fence| *fence < position).saturating_sub(1);
-        first..=last
+        let next = position.checked_add(1).map_or(fences.len(), |after| count_below(fences, after));
+        let first = count_below(fences, position).saturating_sub(1);
+        first..=next.saturating_sub(1)
     }
 
     /// Bytes in memory: 2.4 per identity of a slice with owners.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.filter.memory_bytes() + (self.footer.fences.len() * size_of::<u64>()) as u64
+    }
+}
+
+/// How many of these positions, which are in ascending order, are below another one. Positions are uniform, so that is close to the expected
+/// number: a binary search in all of them would read another cache line in most steps.
+fn count_below(ascending: &[u64], position: u64) -> usize {
+    let expected = part_of(position, ascending.len());
+    let mut reach = 16;
+    loop {
+        let (begin, end) = (expected.saturating_sub(reach), ascending.len().min(expected + reach));
+        let near = ascending.get(begin..end).unwrap_or_default();
+        let below = near.partition_point(|other| *other < position);
+        if (below > 0 || begin == 0) && (below < near.len() || end == ascending.len()) {
+            return begin + below;
+        }
+        reach *= 4;
     }
 }

@@ -122,6 +122,20 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn positions_below_another_one_are_counted_whatever_they_are(
+        positions in proptest::collection::vec(prop_oneof![any::<u64>(), 0..300u64, Just(u64::MAX)], 0..400),
+        others in proptest::collection::vec(prop_oneof![any::<u64>(), 0..300u64, Just(u64::MAX)], 1..20),
+    ) {
+        let mut positions = positions;
+        positions.sort_unstable();
+        for other in others {
+            prop_assert_eq!(count_below(&positions, other), positions.partition_point(|it| *it < other));
+        }
+    }
+}
+
 #[test]
 fn equal_identities_on_several_pages_are_all_found() {
     let owners: Vec<_> = (0..1_000).map(|offset| owned(7, 0, offset)).chain([owned(8, 0, 1_000)]).collect();

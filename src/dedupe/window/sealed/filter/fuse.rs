@@ -6,6 +6,7 @@
 use xorf::{BinaryFuse8, BinaryFuse32};
 
 use crate::dedupe::format::SliceError;
+use crate::dedupe::window::prefetch::prefetch;
 
 /// Bytes before the fingerprints: seed (8), length of a segment (4), number of starting places (4), bits of a fingerprint (4).
 const DESCRIPTOR_BYTES: usize = 20;
@@ -73,22 +74,48 @@ impl FuseFilter {
     /// As in `xorf`.
     #[inline]
     pub fn contains(&self, position: u64) -> bool {
-        let hash = mix(position.wrapping_add(self.seed));
+        let hash = self.hash(position);
+        let [first, second, third] = self.places(hash).map(|place| self.print(place));
+        let found = first ^ second ^ third ^ hash ^ (hash >> 32);
+        found & u64::from(mask(self.bits)) == 0
+    }
+
+    /// Prefetches what [`FuseFilter::contains`] reads.
+    #[inline]
+    pub fn prefetch(&self, position: u64) {
+        for place in self.places(self.hash(position)) {
+            if let Some(byte) = self.packed.get(self.byte_of(place)) {
+                prefetch(byte);
+            }
+        }
+    }
+
+    #[inline]
+    fn hash(&self, position: u64) -> u64 {
+        mix(position.wrapping_add(self.seed))
+    }
+
+    /// The three places of a position with this hash.
+    #[inline]
+    fn places(&self, hash: u64) -> [u64; 3] {
         let (_, start) = hash.carrying_mul(u64::from(self.starts), 0);
         let in_segment = u64::from(self.segment_length - 1);
         let second = (start + u64::from(self.segment_length)) ^ ((hash >> 18) & in_segment);
         let third = (start + 2 * u64::from(self.segment_length)) ^ (hash & in_segment);
-        let found = self.print(start) ^ self.print(second) ^ self.print(third) ^ hash ^ (hash >> 32);
-        found & u64::from(mask(self.bits)) == 0
+        [start, second, third]
+    }
+
+    /// The byte in which the fingerprint at a place begins.
+    #[inline]
+    fn byte_of(&self, place: u64) -> usize {
+        usize::try_from(place * u64::from(self.bits) / 8).unwrap_or(usize::MAX)
     }
 
     /// The fingerprint at a place, and bits of others.
     #[inline]
     fn print(&self, place: u64) -> u64 {
-        let bit = place * u64::from(self.bits);
-        let begin = usize::try_from(bit / 8).unwrap_or(usize::MAX);
-        let word = self.packed.get(begin..).and_then(|rest| rest.first_chunk::<WORD_BYTES>());
-        word.map_or(0, |word| u64::from_le_bytes(*word) >> (bit % 8))
+        let word = self.packed.get(self.byte_of(place)..).and_then(|rest| rest.first_chunk::<WORD_BYTES>());
+        word.map_or(0, |word| u64::from_le_bytes(*word) >> (place * u64::from(self.bits) % 8))
     }
 
     /// Bits of a fingerprint.

@@ -187,6 +187,14 @@ impl SliceFilter {
             && shard.is_some_and(|shard| shard.contains(position))
     }
 
+    /// Prefetches the second level.
+    #[inline]
+    pub fn prefetch_second(&self, position: u64) {
+        if let Some(shard) = self.shards.get(part_of(position, self.shards.len())) {
+            shard.prefetch(position);
+        }
+    }
+
     /// Share of the look-ups that have a false positive.
     pub fn false_positive_rate(&self) -> f64 {
         self.shards.first().map_or(0.0, |shard| FilterBits(shard.bits()).rate())
