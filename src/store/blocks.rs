@@ -101,7 +101,7 @@ impl SledStore {
             return Ok(identity);
         }
         let mut readers = self.readers.borrow_mut();
-        self.limit_readers(&mut readers);
+        readers.most = self.share_of(MAX_OPEN_FILES);
         let read = |rank| readers.read_identity(&self.engine.segments, &found.entry, rank);
         if expected.is_some() && rank.and_then(read) == expected {
             return Ok(expected);
@@ -111,9 +111,9 @@ impl SledStore {
         self.engine.view(&found, &bytes)?.identity_of(owner).map_err(bad)
     }
 
-    /// The handles share the limit on open files. If there are several, the first one is only cloned and reads nothing.
-    pub(super) fn limit_readers(&self, readers: &mut Readers) {
-        readers.most = MAX_OPEN_FILES / Arc::strong_count(&self.engine).saturating_sub(1).max(1);
+    /// The share of this handle in a number of open files. If there are several, the first one is only cloned and reads nothing.
+    pub(super) fn share_of(&self, files: usize) -> usize {
+        files / Arc::strong_count(&self.engine).saturating_sub(1).max(1)
     }
 
     /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
@@ -215,6 +215,7 @@ impl Store for SledStore {
         let mut removed = Vec::new();
         let mut on_removed = |owner, identity| removed.push((owner, identity));
         self.with(window, |engine, index| truncate(engine, index, from, &mut on_removed))?;
+        self.readers.get_mut().close();
         self.cut_sealed(window, from)?;
         removed.sort_unstable();
         Ok(removed)
@@ -228,9 +229,12 @@ impl Store for SledStore {
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
         let blocks = self.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
-        if self.engine.expire_slices(window, first)? || blocks > 0 {
-            // Deleted files must not stay open, or their space is not freed.
+        // Deleted files must not stay open, or their space is not freed.
+        if blocks > 0 {
             self.readers.get_mut().close();
+        }
+        if self.engine.expire_slices(window, first)? {
+            self.sealing.close_files();
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
 //! What was found in slices before a look-up never changes its result.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dedupd::dedupe::{IndexKey, KindId, Offset, SliceMark, SlicePartition};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, ToForget};
-use dedupd::store::SledStore;
+use dedupd::store::{Binding, SledStore, open};
 
-use crate::{block, head, identity, opened};
+use crate::{CACHE_BYTES, DEADLINE, binding, block, blocks, head, identity, opened};
 
 /// Identities of a slice.
 const SLICE: u64 = 50;
@@ -65,5 +68,42 @@ fn slices_that_were_found_are_used_until_slices_change() {
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
     store.expire(0.into(), 1_000).unwrap();
     assert_eq!(known(&store, &found), 0);
+    store.close().unwrap();
+}
+
+/// The files of blocks and slices that this process has open below a directory.
+#[cfg(target_os = "linux")]
+fn open_files(dir: &Path) -> BTreeSet<PathBuf> {
+    let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+    targets
+        .filter(|path| path.starts_with(dir) && path.components().any(|it| it.as_os_str() == "blocks"))
+        .collect()
+}
+
+/// With a common limit the slices were closed first, because their files have the lowest numbers, and each look-up opened one.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_file_of_a_slice_stays_open_while_many_blocks_are_read() {
+    const PARTITIONS: u32 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let binding = Binding { partitions: PARTITIONS, ..binding() };
+    let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
+    seal(&mut store, 0);
+    for partition in 1..PARTITIONS {
+        // The last block is in sled.
+        store.append_all(&blocks(partition, (0, &[2_000, 2_000, 1]), 1, 1), head(4_001)).unwrap();
+    }
+    let of_slices = lookups(SLICE);
+    assert_eq!(known(&store, &of_slices) as u64, SLICE);
+    let slice = open_files(dir.path());
+    assert_eq!(slice.len(), 1, "{slice:?}");
+    for partition in 1..PARTITIONS {
+        let owned = store.identity_of(partition.into(), 1).unwrap();
+        assert_eq!(owned, Some(identity(partition, 1, 1)));
+    }
+    let all = open_files(dir.path());
+    assert!(all.is_superset(&slice), "{slice:?} of {}", all.len());
+    assert!((250..=257).contains(&all.len()), "{} open files", all.len());
     store.close().unwrap();
 }

@@ -1,6 +1,6 @@
 //! What a handle of the store does with slices.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
@@ -32,7 +32,20 @@ pub(in crate::store) struct HandleSealing {
     /// Windows whose blocks below an offset are removed, because a slice has their owners.
     unneeded: Vec<(WindowId, Offset)>,
     lists: RefCell<CachedLists>,
+    /// Files of slices, apart from those of blocks: with these there are too many, and those with the lowest numbers are closed.
+    readers: RefCell<Readers>,
+    limit: OpenLimit,
     reads: ReadTime,
+}
+
+/// Most files of slices that all handles keep open: a quarter of what the process may open, which are often 1,024.
+struct OpenLimit(usize);
+
+impl Default for OpenLimit {
+    fn default() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        Self(usize::try_from(limit.unwrap_or(u64::MAX) / 4).unwrap_or(usize::MAX).clamp(32, 4_096))
+    }
 }
 
 /// How long reads of pages take.
@@ -48,13 +61,15 @@ impl ReadTime {
     /// A page in the page cache is read in some two microseconds, one on an SSD in 50 to 100.
     const WAITED: Duration = Duration::from_micros(5);
     /// Reads over which the average is taken.
-    const READS: u32 = 16;
+    const READS: u32 = 64;
+    /// A read that takes longer counts as this: the thread may have waited for a core. One of them does not make reads slow.
+    const LONGEST: Duration = Duration::from_micros(100);
     /// Pages that were requested in advance are read quickly, which does not show that others would be.
     const SLOW_READS: u32 = 4_096;
 
     fn add(&self, read: Duration) {
         let average = self.average.get();
-        let average = average.saturating_sub(average / Self::READS) + read / Self::READS;
+        let average = average.saturating_sub(average / Self::READS) + read.min(Self::LONGEST) / Self::READS;
         self.average.set(average);
         let left = if average > Self::WAITED { Self::SLOW_READS } else { self.slow.get().saturating_sub(1) };
         self.slow.set(left);
@@ -100,6 +115,11 @@ impl HandleSealing {
         self.unneeded.clear();
     }
 
+    /// Closes the files of slices. A file that was deleted must not stay open, or its space is not freed.
+    pub fn close_files(&mut self) {
+        self.readers.get_mut().close();
+    }
+
     fn removed(&mut self, window: WindowId, from: Offset) {
         if let Some(task) = &mut self.task {
             task.removed(window, from);
@@ -143,12 +163,17 @@ impl SledStore {
         }
     }
 
+    fn slice_readers(&self) -> RefMut<'_, Readers> {
+        let mut readers = self.sealing.readers.borrow_mut();
+        readers.most = self.share_of(self.sealing.limit.0);
+        readers
+    }
+
     /// Begins to read the pages that [`SledStore::places_in_slices`] reads.
     fn read_ahead_in_slices(&self, lookup: &SealedLookup) {
         self.with_candidates(lookup, |candidates| {
             for slice in candidates.filter(|slice| slice.slice.has_owners()) {
-                let mut readers = self.readers.borrow_mut();
-                self.limit_readers(&mut readers);
+                let mut readers = self.slice_readers();
                 readers.read_ahead(&self.engine.segments, slice.number, slice.slice.bytes_of(&lookup.key));
             }
         });
@@ -176,7 +201,7 @@ impl SledStore {
         // Later blocks may begin below the end of the slice.
         self.sealing.unneeded.retain(|end| !is_below(end));
         if self.engine.cut_slices(window, from)? {
-            self.readers.get_mut().close();
+            self.sealing.close_files();
         }
         Ok(())
     }
@@ -233,7 +258,7 @@ impl SledStore {
             return Ok(if self.sealing.task.is_some() { Sealing::Busy } else { Sealing::Idle });
         };
         let (group, done) = task.finish(&self.engine)?;
-        self.readers.get_mut().close();
+        self.sealing.close_files();
         self.sealing.task = SealTask::merge(self, group)?;
         let Some(job) = done else { return Ok(Sealing::Busy) };
         self.sealing.unneeded =
@@ -297,8 +322,7 @@ impl SledStore {
                     }
                     continue;
                 }
-                let mut readers = self.readers.borrow_mut();
-                self.limit_readers(&mut readers);
+                let mut readers = self.slice_readers();
                 let read = |at, bytes: &mut [u8]| {
                     let began = monotonic();
                     readers.fill(&self.engine.segments, (slice.number, at), bytes)?;

@@ -28,8 +28,8 @@ use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};
 use crate::dedupe::identity::Identity;
 
-/// Pages that [`Slice::scan`] reads together: 256 KiB.
-const PAGES_AT_ONCE: usize = 64;
+/// Pages that [`Slice::scan`] reads together: 128 KiB, which the allocator does not return to the system after each scan.
+const PAGES_AT_ONCE: usize = 32;
 
 /// A sealed slice.
 #[derive(Debug)]
