@@ -6,6 +6,7 @@
     reason = "a bench fails by panicking"
 )]
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -103,11 +104,7 @@ fn sealed(total: u64) {
     let mut store = opened(dir.path());
     let of_slice = total / SLICES / IDS_PER_BLOCK * IDS_PER_BLOCK;
     for first in (0..of_slice * SLICES).step_by(usize::try_from(of_slice).unwrap()) {
-        let blocks = (first..first + of_slice).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
-        blocks.for_each(|first| append(&mut store, 0, first, IDS_PER_BLOCK));
-        let next = first + of_slice;
-        let marks = vec![SliceMark { next, count: of_slice, time_ms: (0, 0) }];
-        let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
+        let partitions = vec![append_slice(&mut store, 0, first..first + of_slice)];
         store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             std::thread::sleep(Duration::from_millis(1));
@@ -136,14 +133,8 @@ fn merged(total: u64) {
     let mut time = [Duration::ZERO; 2];
     let (mut sealed, mut merged) = (0, 0);
     for first in (0..of_slice * 30).step_by(usize::try_from(of_slice).unwrap()) {
-        let next = first + of_slice;
-        let covered = (0..SPREAD).map(|partition| {
-            let blocks = (first..next).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
-            blocks.for_each(|first| append(&mut store, partition, first, IDS_PER_BLOCK));
-            let marks = vec![SliceMark { next, count: of_slice, time_ms: (0, 0) }];
-            SlicePartition { partition, first, next, marks }
-        });
-        let partitions = covered.collect();
+        let covered = |partition| append_slice(&mut store, partition, first..first + of_slice);
+        let partitions = (0..SPREAD).map(covered).collect();
         let (mut start, mut slices) = (monotonic(), store.sealed(0.into()).len());
         store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
         loop {
@@ -169,6 +160,15 @@ fn merged(total: u64) {
         println!("{what:40} {:>12.0} ids/s", ids as f64 / time.as_secs_f64());
     }
     store.close().unwrap();
+}
+
+/// Appends blocks with an owner at each offset, and returns them as owners to seal.
+fn append_slice(store: &mut SledStore, partition: u32, owners: Range<u64>) -> SlicePartition {
+    let Range { start: first, end: next } = owners;
+    let blocks = (first..next).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
+    blocks.for_each(|first| append(store, partition, first, IDS_PER_BLOCK));
+    let marks = vec![SliceMark { next, count: next - first, time_ms: (0, 0) }];
+    SlicePartition { partition, first, next, marks }
 }
 
 fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {

@@ -144,21 +144,24 @@ impl SledStore {
     pub(in crate::store) fn find_in_slices(&self, lookups: &mut [&mut SealedLookup]) {
         let is_slow = self.sealing.reads.is_slow();
         for part in lookups.chunks_mut(FOUND_TOGETHER) {
-            for SealedLookup { window, key, .. } in part.iter().map(|lookup| &**lookup) {
-                self.with_slices(*window, |slices, _| slices.prefetch(key));
+            for lookup in &*part {
+                self.with_slices(lookup.window, |slices, _| slices.prefetch(&lookup.key));
             }
-            for SealedLookup { window, key, found } in part.iter_mut().map(|lookup| &mut **lookup) {
-                *found = self.with_slices(*window, |slices, version| {
-                    Some(FoundSlices { version, slices: slices.passing(key) })
+            for lookup in &mut *part {
+                lookup.found = self.with_slices(lookup.window, |slices, version| {
+                    Some(FoundSlices { version, slices: slices.passing(&lookup.key) })
                 });
             }
-            for SealedLookup { window, key, found } in part.iter_mut().map(|lookup| &mut **lookup) {
-                for FoundSlices { slices: bits, .. } in found.iter_mut().filter(|found| found.slices > 0) {
-                    *bits = self.with_slices(*window, |slices, _| slices.confirmed(key, *bits));
+            for lookup in &mut *part {
+                if let Some(found) = lookup.found.as_mut().filter(|found| found.slices > 0) {
+                    found.slices = self
+                        .with_slices(lookup.window, |slices, _| slices.confirmed(&lookup.key, found.slices));
                 }
             }
-            for lookup in part.iter().filter(|_| is_slow) {
-                self.read_ahead_in_slices(lookup);
+            if is_slow {
+                for lookup in &*part {
+                    self.read_ahead_in_slices(lookup);
+                }
             }
         }
     }

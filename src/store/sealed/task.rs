@@ -191,12 +191,13 @@ impl Drop for SealTask {
 /// Lowers the priority of this thread: what it does can wait, and the records of the worker cannot. While too much waits, the worker pauses
 /// (`pipeline/worker/sealing.rs`).
 fn yield_to_others() {
-    /// A thread of the default priority gets nine times the time on a busy core.
-    #[cfg(target_os = "linux")]
-    const NICE: i32 = 10;
     // On Linux the priority is that of one thread. Nothing depends on it.
     #[cfg(target_os = "linux")]
-    rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE).ok();
+    {
+        /// A thread of the default priority gets nine times the time on a busy core.
+        const NICE: i32 = 10;
+        rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE).ok();
+    }
 }
 
 /// The slices of a group that have owners.

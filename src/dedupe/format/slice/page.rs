@@ -107,8 +107,7 @@ impl<'a> SlicePage<'a> {
         let around =
             (0..self.count()).flat_map(move |by| [expected.checked_add(by), expected.checked_sub(by + 1)]);
         let found = around.flatten().find(is_wanted);
-        let before = move |at: usize| (0..at).rev().take_while(is_wanted).last();
-        let first = found.map(|at| before(at).unwrap_or(at));
+        let first = found.and_then(|at| (0..=at).rev().take_while(is_wanted).last());
         let places = first.into_iter().flat_map(|at| at..).take_while(is_wanted);
         places.map(move |at| {
             let owner = entry(at).and_then(|entry| entry.get(16..)).and_then(|owner| self.layout.read(owner));

@@ -157,8 +157,8 @@ impl Slice {
         mut visit: impl FnMut(Identity, Coordinates) -> Result<(), E>,
     ) -> Result<(), E> {
         let fences = &self.footer.fences;
-        let first = count_below(fences, *positions.start()).saturating_sub(1);
-        let next = positions.end().checked_add(1).map_or(fences.len(), |after| count_below(fences, after));
+        let first = fences.partition_point(|fence| fence < positions.start()).saturating_sub(1);
+        let next = fences.partition_point(|fence| fence <= positions.end());
         let mut bytes = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
         for begin in (first..next).step_by(PAGES_AT_ONCE) {
             let pages = bytes.get_mut(..PAGES_AT_ONCE.min(next - begin) * PAGE_BYTES).unwrap_or_default();

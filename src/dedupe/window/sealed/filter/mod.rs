@@ -182,17 +182,21 @@ pub(super) struct SliceFilter {
 impl SliceFilter {
     #[inline]
     pub fn contains(&self, position: u64) -> bool {
-        let shard = self.shards.get(part_of(position, self.shards.len()));
         blocked::contain(&self.blocks, position, BlockBits::of(position))
-            && shard.is_some_and(|shard| shard.contains(position))
+            && self.shard_of(position).is_some_and(|shard| shard.contains(position))
     }
 
     /// Prefetches the second level.
     #[inline]
     pub fn prefetch_second(&self, position: u64) {
-        if let Some(shard) = self.shards.get(part_of(position, self.shards.len())) {
+        if let Some(shard) = self.shard_of(position) {
             shard.prefetch(position);
         }
+    }
+
+    #[inline]
+    fn shard_of(&self, position: u64) -> Option<&FuseFilter> {
+        self.shards.get(part_of(position, self.shards.len()))
     }
 
     /// Share of the look-ups that have a false positive.
