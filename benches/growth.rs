@@ -23,7 +23,7 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 
 use plot::{Panel, draw};
-use support::files::size_of_files;
+use support::files::{drop_cached, size_of_files};
 use support::harness::{Kafka, Pipe, Running, Sidecar, wait_until};
 use support::progress::{GroupOffsets, Run, follow_beside, wait_for};
 use support::traffic::{Filler, Shape, Traffic, fill};
@@ -145,7 +145,9 @@ fn long_run(kafka: &Kafka, millions: &[u64]) -> Vec<(f64, Run)> {
     });
     assert_eq!(running.outcome("forwarded"), ids, "one record of each id is forwarded");
     running.kill9();
-    load(&sidecar, ids);
+    load(&sidecar, ids, "after kill -9");
+    drop_cached(&sidecar.state_dir);
+    load(&sidecar, ids, "with files that are not cached");
     measured
 }
 
@@ -167,8 +169,8 @@ fn show_parts(running: &Running, ids: u64, state: &Path) {
     );
 }
 
-/// Restarts with the local state, after the process was killed.
-fn load(sidecar: &Sidecar, ids: u64) {
+/// Restarts with the local state.
+fn load(sidecar: &Sidecar, ids: u64, how: &str) {
     let began = monotonic();
     let running = sidecar.start();
     let loaded = |source: &str| running.metric(&format!("dedupd_restored_ids_total{{source=\"{source}\"}}"));
@@ -176,7 +178,7 @@ fn load(sidecar: &Sidecar, ids: u64) {
     let sources = ["local", "state_topic"].map(|source| loaded(source).unwrap_or(0.0));
     assert!(sources.iter().sum::<f64>() >= ids as f64, "{sources:?} of {ids} ids were loaded");
     println!(
-        "restart after kill -9 with {:.1} M ids: ready after {:.1} s, of which {:.1} s load the state; {:.0} ids from the \
+        "restart {how} with {:.1} M ids: ready after {:.1} s, of which {:.1} s load the state; {:.0} ids from the \
          state topic; peak memory {:.0} MiB",
         ids as f64 / 1e6,
         began.elapsed().as_secs_f64(),

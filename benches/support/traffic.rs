@@ -104,7 +104,7 @@ pub struct Traffic {
 /// An id in the text form of a UUID.
 fn uuid(id: u128) -> String {
     let hex = format!("{id:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// An event with this id. The id is neither the first nor the last field; the other fields are strings, numbers, an
