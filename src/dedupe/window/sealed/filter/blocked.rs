@@ -1,7 +1,7 @@
 //! The first level of the filter: a blocked Bloom filter (Putze, Sanders and Singler, 2007). All bits of a position are in one block.
 
 use super::part_of;
-use crate::dedupe::window::prefetch::prefetch;
+use crate::dedupe::window::prefetch::prefetch_many;
 
 /// Words of a block.
 const WORDS: usize = 8;
@@ -80,6 +80,6 @@ pub(super) fn contain(blocks: &[FilterBlock], position: u64, BlockBits(words): B
 #[inline]
 pub(super) fn prefetch_block(blocks: &[FilterBlock], position: u64) {
     if let Some(block) = blocks.get(part_of(position, blocks.len())) {
-        prefetch(block);
+        prefetch_many(block);
     }
 }
