@@ -6,6 +6,9 @@
     reason = "a bench fails by panicking"
 )]
 
+#[path = "support/files.rs"]
+mod files;
+
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,6 +17,7 @@ use dedupd::clock::monotonic;
 use dedupd::dedupe::{Block, HashKind, Identity, IndexKey, KindId, SliceMark, SlicePartition};
 use dedupd::ports::{Head, SealJob, SealedLookup, Sealing, Store};
 use dedupd::store::{Binding, SledStore, open};
+use files::drop_cached;
 
 const IDS_PER_BLOCK: u64 = 4_000;
 const CACHE_BYTES: u64 = 64 << 20;
@@ -105,7 +109,7 @@ fn sealed(total: u64) {
     let of_slice = total / SLICES / IDS_PER_BLOCK * IDS_PER_BLOCK;
     for first in (0..of_slice * SLICES).step_by(usize::try_from(of_slice).unwrap()) {
         let partitions = vec![append_slice(&mut store, 0, first..first + of_slice)];
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -116,7 +120,7 @@ fn sealed(total: u64) {
     for (ahead, what) in
         [(false, "sealed, from the disk, one by one"), (true, "sealed, from the disk, 64 together")]
     {
-        forget_pages(dir.path());
+        drop_cached(dir.path());
         in_slices(&store, (known, ahead), what);
     }
     in_slices(&store, (known, true), "sealed, 64 together, pages in the cache");
@@ -136,7 +140,7 @@ fn merged(total: u64) {
         let covered = |partition| append_slice(&mut store, partition, first..first + of_slice);
         let partitions = (0..SPREAD).map(covered).collect();
         let (mut start, mut slices) = (monotonic(), store.sealed(0.into()).len());
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
         loop {
             match store.poll_seal().unwrap() {
                 Sealing::Done(_) => {
@@ -184,19 +188,6 @@ fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {
         }
     }
     rate(what, count, "look-ups/s", start);
-}
-
-/// Drops the pages of all files from the page cache.
-fn forget_pages(dir: &Path) {
-    for entry in std::fs::read_dir(dir).unwrap().flatten() {
-        if entry.path().is_dir() {
-            forget_pages(&entry.path());
-        } else {
-            let file = std::fs::File::open(entry.path()).unwrap();
-            file.sync_all().unwrap();
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        }
-    }
 }
 
 /// Many partitions with little traffic: one identity per block.

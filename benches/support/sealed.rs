@@ -40,7 +40,7 @@ impl Sealed {
         let store = &mut self.stored.store;
         let marks = vec![SliceMark { next, count: self.ids, time_ms: (0, 0) }];
         let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             // Waiting takes no CPU time.
             sleep(Duration::from_millis(1));

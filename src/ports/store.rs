@@ -52,6 +52,8 @@ pub struct SealJob {
     pub kind: KindId,
     /// The owners, by partition in ascending order; not empty.
     pub partitions: Vec<SlicePartition>,
+    /// Too many owners wait to be sealed: the job should not be slower than what else the machine does.
+    pub is_urgent: bool,
 }
 
 impl SealJob {

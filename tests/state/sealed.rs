@@ -91,7 +91,7 @@ fn to_seal(partition: PartitionId, range: Range<Offset>) -> SlicePartition {
 
 /// Seals these owners, and removes their blocks if `removes`.
 fn seal(store: &mut SledStore, partitions: Vec<SlicePartition>, removes: bool) {
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
     let mut is_done = false;
     while !is_done || (removes && store.poll_seal().unwrap() != Sealing::Idle) {
         is_done = is_done || matches!(store.poll_seal().unwrap(), Sealing::Done(_));

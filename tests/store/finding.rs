@@ -20,7 +20,7 @@ fn seal(store: &mut SledStore, first: Offset) {
     store.append(&block(0, first..next, 1, 1), head(next)).unwrap();
     let marks = vec![SliceMark { next, count: SLICE, time_ms: (0, 0) }];
     let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions }).unwrap();
+    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
     while store.poll_seal().unwrap() != Sealing::Idle {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -19,12 +19,18 @@ use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
 
-/// Pause in an iteration when this many slices are unsealed, and this many owners, which take some 60 MiB; twice as long for each
-/// further slice, so that records do not arrive faster than their owners are sealed.
+/// Arrivals are slowed down when this many slices are unsealed, and this many owners, which take some 60 MiB.
 const BACKLOG: u64 = 4;
 const BACKLOG_IDS: u64 = 4_000_000;
-const PAUSE: Duration = Duration::from_millis(20);
-const DOUBLINGS_MAX: u64 = 4;
+/// Pause for each new owner then; twice as long for each further slice. A thread seals some million owners in a second, so a slice or two
+/// further, owners arrive as fast as they are sealed. Where other processes use the cores, it seals some hundred thousand, and pauses do not
+/// help: at the longest one, some thousand records in a second still arrive.
+const PAUSE: Duration = Duration::from_nanos(500);
+const DOUBLINGS_MAX: u64 = 7;
+/// Longest pause, after which the client is polled.
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+/// During a pause, what is sealed is polled in this interval: the next job begins as soon as one is done.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Owners that are sealed at once, if a slice has fewer: each slice costs a few writes that are synced.
 const MOST_AT_ONCE: u64 = 1_000_000;
 
@@ -37,8 +43,8 @@ pub(crate) struct Sealer {
     cut: Option<Cut>,
     /// Monotonic time of the last look at all windows.
     looked: Option<Duration>,
-    /// Pause in each iteration, because too many owners are unsealed.
-    pause: Duration,
+    /// Unsealed owners at that time, while some are being sealed.
+    unsealed: Option<u64>,
 }
 
 /// A stream time up to which owners are sealed.
@@ -49,6 +55,7 @@ struct Cut {
     time_ms: i64,
     /// The kinds whose windows are still to be sealed.
     kinds: Vec<KindId>,
+    is_urgent: bool,
 }
 
 impl Sealer {
@@ -57,22 +64,24 @@ impl Sealer {
         let Some(smallest) = ctx.options.limits.smallest_slice.filter(|_| ctx.store.seals()) else {
             return Ok(());
         };
-        match ctx.store.poll_seal()? {
+        let mut sealing = ctx.store.poll_seal()?;
+        if matches!(sealing, Sealing::Busy) && self.looks_now(ctx.clock.elapsed()) {
+            let until = ctx.clock.elapsed() + self.pause(ctx, smallest);
+            while matches!(sealing, Sealing::Busy) && ctx.clock.elapsed() < until {
+                ctx.clock.rest(POLL_INTERVAL);
+                sealing = ctx.store.poll_seal()?;
+            }
+        }
+        match sealing {
             Sealing::Done(job) => {
                 failpoint::pass("after_slice");
+                self.unsealed = None;
                 sealed(ctx, &job);
                 failpoint::pass("after_seal");
             }
-            Sealing::Busy => {
-                if self.looks_now(ctx.clock.elapsed()) {
-                    self.pause = pause(ctx, smallest);
-                }
-                if !self.pause.is_zero() {
-                    ctx.clock.rest(self.pause);
-                }
-            }
+            Sealing::Busy => {}
             Sealing::Idle => {
-                self.pause = Duration::ZERO;
+                self.unsealed = None;
                 let looks = self.cut.is_none() && self.looks_now(ctx.clock.elapsed());
                 if looks && begin_filter(ctx)? {
                     return Ok(());
@@ -84,6 +93,16 @@ impl Sealer {
             }
         }
         Ok(())
+    }
+
+    /// The pause in which no owners arrive, because too many are unsealed.
+    fn pause<W: WorkerPorts>(&mut self, ctx: &Context<W>, smallest: u64) -> Duration {
+        let groups = groups(ctx).into_values().map(|windows| sizes(&windows, smallest));
+        let (unsealed, beyond) = groups.fold((0, None), |(sum, most), (slice, unsealed)| {
+            (sum + unsealed, most.max(beyond_backlog(slice, unsealed)))
+        });
+        let before = self.unsealed.replace(unsealed).unwrap_or(unsealed);
+        pause(unsealed.saturating_sub(before), beyond)
     }
 
     fn looks_now(&mut self, now: Duration) -> bool {
@@ -100,7 +119,8 @@ impl Sealer {
         }
         let Some(cut) = &mut self.cut else { return Ok(()) };
         while let Some(kind) = cut.kinds.pop() {
-            let job = SealJob { kind, partitions: to_seal(ctx, cut.partition, (kind, cut.time_ms))? };
+            let partitions = to_seal(ctx, cut.partition, (kind, cut.time_ms))?;
+            let job = SealJob { kind, partitions, is_urgent: cut.is_urgent };
             if !job.partitions.is_empty() {
                 ctx.store.begin_seal(job)?;
                 failpoint::pass("after_begin_seal");
@@ -145,7 +165,7 @@ fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) -> Option<Cut> 
         topic.filter.seal_by(slice);
     }
     let kinds = ctx.options.kinds.iter().map(|kind| kind.id).collect();
-    Some(Cut { partition, time_ms, kinds })
+    Some(Cut { partition, time_ms, kinds, is_urgent: beyond_backlog(slice, unsealed).is_some() })
 }
 
 /// The stream time up to which `wanted` owners of these windows have arrived.
@@ -244,12 +264,48 @@ fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
     }
 }
 
-/// The pause in an iteration while far more owners are unsealed than a slice has.
-fn pause<W: WorkerPorts>(ctx: &Context<W>, smallest: u64) -> Duration {
-    let slices = groups(ctx).into_values().map(|windows| {
-        let (slice, unsealed) = sizes(&windows, smallest);
-        if unsealed < BACKLOG_IDS { 0 } else { unsealed / slice }
-    });
-    let beyond = slices.max().unwrap_or(0).checked_sub(BACKLOG);
-    beyond.map_or(Duration::ZERO, |beyond| PAUSE * (1 << beyond.min(DOUBLINGS_MAX)))
+/// Slices beyond the backlog at which arrivals are slowed down; `None` while fewer owners are unsealed.
+fn beyond_backlog(slice: u64, unsealed: u64) -> Option<u64> {
+    (unsealed / slice).checked_sub(BACKLOG).filter(|_| unsealed >= BACKLOG_IDS)
+}
+
+/// The pause after so many new owners.
+fn pause(new: u64, beyond: Option<u64>) -> Duration {
+    let each = beyond.map_or(Duration::ZERO, |beyond| PAUSE * (1 << beyond.min(DOUBLINGS_MAX)));
+    each.saturating_mul(u32::try_from(new).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Owners that arrive in a second in which as many as possible arrive, at most this many between two pauses of the interval between
+    /// looks.
+    fn arrivals(rate: u64, beyond: Option<u64>) -> u64 {
+        let of_look = rate * u64::try_from(LOOK_INTERVAL.as_millis()).unwrap() / 1_000;
+        let cycle = LOOK_INTERVAL + pause(of_look, beyond);
+        of_look * 1_000_000 / u64::try_from(cycle.as_micros()).unwrap()
+    }
+
+    #[test]
+    fn arrivals_are_slowed_down_only_at_a_backlog() {
+        assert_eq!(beyond_backlog(1_000_000, 3_999_999), None);
+        assert_eq!(beyond_backlog(1_000_000, 4_000_000), Some(0));
+        assert_eq!(beyond_backlog(1_000_000, 6_500_000), Some(2));
+        assert_eq!(beyond_backlog(100_000, 3_999_999), None, "they take little memory");
+        assert_eq!(arrivals(1_000_000, None), 1_000_000);
+    }
+
+    #[test]
+    fn the_more_owners_wait_the_fewer_arrive() {
+        let rates = [0, 1, 2, 3, 4, 5, 6, 7, 100].map(|beyond| arrivals(1_000_000, Some(beyond)) / 1_000);
+        assert_eq!(rates, [666, 500, 333, 200, 111, 58, 58, 58, 58]);
+    }
+
+    /// However many owners wait: the thread that seals them can be slow because of other processes.
+    #[test]
+    fn some_thousand_records_in_a_second_are_hardly_delayed() {
+        assert!(arrivals(1_000, Some(100)) > 900);
+        assert!(arrivals(5_000, Some(100)) > 3_500);
+    }
 }

@@ -262,7 +262,8 @@ impl SledStore {
         };
         let (group, done) = task.finish(&self.engine)?;
         self.sealing.close_files();
-        self.sealing.task = SealTask::merge(self, group)?;
+        let is_urgent = done.as_ref().is_some_and(|job| job.is_urgent);
+        self.sealing.task = SealTask::merge(self, (group, is_urgent))?;
         let Some(job) = done else { return Ok(Sealing::Busy) };
         self.sealing.unneeded =
             job.partitions.iter().map(|of| (job.kind.window(of.partition), of.next)).collect();

@@ -61,11 +61,15 @@ impl SealTask {
     pub fn seal(store: &SledStore, job: SealJob) -> Result<Self, StoreError> {
         let group =
             store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
-        Self::start(store, group, SliceSource::Blocks(job))
+        let is_urgent = job.is_urgent;
+        Self::start(store, (group, is_urgent), SliceSource::Blocks(job))
     }
 
-    /// Starts to merge slices of a group; `None` when that is not needed.
-    pub fn merge(store: &SledStore, group: SliceGroup) -> Result<Option<Self>, StoreError> {
+    /// Starts to merge slices of a group; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
+    pub fn merge(
+        store: &SledStore,
+        (group, is_urgent): (SliceGroup, bool),
+    ) -> Result<Option<Self>, StoreError> {
         let slices = with_owners(store, group);
         let live = live_owners(store, group, &slices);
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
@@ -75,8 +79,8 @@ impl SealTask {
         let Some(run) = to_merge(&counts) else { return Ok(None) };
         let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
         let live = joined(live.get(run).unwrap_or_default());
-        Self::start(store, group, SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None }))
-            .map(Some)
+        let source = SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None });
+        Self::start(store, (group, is_urgent), source).map(Some)
     }
 
     /// Starts to replace the oldest slices by a filter; `None` when there are none that the job allows.
@@ -92,15 +96,21 @@ impl SealTask {
             return Ok(None);
         }
         let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
-        Self::start(store, group, source).map(Some)
+        Self::start(store, (group, false), source).map(Some)
     }
 
-    fn start(store: &SledStore, group: SliceGroup, source: SliceSource) -> Result<Self, StoreError> {
+    fn start(
+        store: &SledStore,
+        (group, is_urgent): (SliceGroup, bool),
+        source: SliceSource,
+    ) -> Result<Self, StoreError> {
         let number = store.engine.segments.allocate();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));
         let write = move || {
-            yield_to_others();
+            if !is_urgent {
+                yield_to_others();
+            }
             write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed))
         };
         let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write);
@@ -188,8 +198,7 @@ impl Drop for SealTask {
     }
 }
 
-/// Lowers the priority of this thread: what it does can wait, and the records of the worker cannot. While too much waits, the worker pauses
-/// (`pipeline/worker/sealing.rs`).
+/// Lowers the priority of this thread: what it does can wait, and the records of the worker cannot.
 fn yield_to_others() {
     // On Linux the priority is that of one thread. Nothing depends on it.
     #[cfg(target_os = "linux")]

@@ -8,7 +8,7 @@ use crate::ports::{SealJob, Sealing};
 fn seal(store: &mut SledStore, covered: Range<Offset>) {
     let marks = vec![SliceMark { next: covered.end, count: covered.end - covered.start, time_ms: (0, 0) }];
     let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range] }).unwrap();
+    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false }).unwrap();
     let mut sealed = 0;
     loop {
         match store.poll_seal().unwrap() {
