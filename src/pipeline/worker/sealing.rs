@@ -279,8 +279,7 @@ fn pause(new: u64, beyond: Option<u64>) -> Duration {
 mod tests {
     use super::*;
 
-    /// Owners that arrive in a second in which as many as possible arrive, at most this many between two pauses of the interval between
-    /// looks.
+    /// Owners that arrive in a second, pauses included, where `rate` would arrive without them.
     fn arrivals(rate: u64, beyond: Option<u64>) -> u64 {
         let of_look = rate * u64::try_from(LOOK_INTERVAL.as_millis()).unwrap() / 1_000;
         let cycle = LOOK_INTERVAL + pause(of_look, beyond);
