@@ -89,6 +89,38 @@ impl SledStore {
         })
     }
 
+    /// Offers the owners of a window in a range of offsets, each once, while another handle appends to the window. That merges blocks: the
+    /// next one is found by the offset up to which owners were offered, and not by where it begins. `check` is called for each block.
+    pub(super) fn offer_owners(
+        &self,
+        window: WindowId,
+        range: Range<Offset>,
+        check: &dyn Fn() -> Result<(), StoreError>,
+        offer: &mut dyn FnMut(Offset, Identity),
+    ) -> Result<(), StoreError> {
+        let (mut readers, mut from) = (Readers::default(), range.start);
+        let next = |index: &BlockIndex, from| {
+            let covering = index.block_of(from).map(|covering| covering.found);
+            covering.or_else(|| index.blocks_from(from).next())
+        };
+        while let Some(found) = self.with(window, |_, index| Ok(next(index, from)))?
+            && from < range.end
+        {
+            check()?;
+            let bytes = self.bytes(&found, &mut readers)?;
+            let view = self.engine.view(&found, &bytes)?;
+            let offered = from..range.end;
+            let read = view.for_each(|owner, identity| {
+                if offered.contains(&owner) {
+                    offer(owner, identity);
+                }
+            });
+            read.map_err(|cause| self.engine.bad_block(&found, &cause))?;
+            from = view.header.next;
+        }
+        Ok(())
+    }
+
     /// The identity of an owner. Where possible, only compares it with the expected one.
     fn look_up(
         &self,

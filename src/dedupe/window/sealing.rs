@@ -47,6 +47,10 @@ impl Window {
         let first = marks.peek().map(|(first, _)| *first).filter(|_| self.can_seal())?;
         let marks: Vec<SliceMark> = marks.map(|(_, mark)| mark).collect();
         let next = marks.last()?.next;
+        // All of them were forgotten: a slice without identities would be taken for a filter.
+        if marks.iter().all(|mark| mark.count == 0) {
+            return None;
+        }
         self.marks.close(next);
         Some(SlicePartition { partition, first, next, marks })
     }
@@ -58,10 +62,11 @@ impl Window {
         }
     }
 
-    /// The stream time, epoch milliseconds, before which the owners of this window may be in filters only.
+    /// The stream time, epoch milliseconds, before which the owners of this window may be in filters only. `horizon_ms`: that of all windows
+    /// in topic scope, which the clock of a partition without new records does not delay.
     #[must_use]
-    pub fn exact_from_ms(&self) -> i64 {
-        self.time.committed_ms().min(self.horizon_ms).saturating_sub(self.exact_ms)
+    pub fn exact_from_ms(&self, horizon_ms: Option<i64>) -> i64 {
+        horizon_ms.unwrap_or(self.time.committed_ms()).saturating_sub(self.exact_ms)
     }
 
     /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
@@ -107,15 +112,14 @@ impl Window {
         (at_ms.saturating_sub(self.length_ms), at_ms.saturating_add(self.length_ms))
     }
 
-    /// The stream time before which every owner is in a sealed slice, epoch milliseconds. Later records arrive at or after it.
+    /// The stream time before which every owner is in a sealed slice, epoch milliseconds; `None` when all of them are.
     #[must_use]
-    pub fn unsealed_from_ms(&self) -> i64 {
+    pub fn unsealed_from_ms(&self) -> Option<i64> {
         if !self.can_seal() {
-            return i64::MIN;
+            return Some(i64::MIN);
         }
         let committed = self.marks.indexed().map(|(_, mark)| mark.time_ms.0);
-        let pending = self.arrived_ms.first().copied();
-        committed.chain(pending).fold(self.time.committed_ms(), i64::min)
+        committed.chain(self.arrived_ms.first().copied()).min()
     }
 }
 

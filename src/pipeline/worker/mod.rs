@@ -182,6 +182,8 @@ impl<W: WorkerPorts> Worker<W> {
                 }
             }
         }
+        // The thread that seals has written a part of a file, which nothing would delete.
+        parts.ctx.store.end_seal();
         // Also of partitions that the group has not revoked in time: a standby of this process may follow them.
         for id in parts.ctx.partitions.ids(|_| true) {
             parts.ctx.release_leases(id);

@@ -15,6 +15,7 @@ use crate::dedupe::{BloomPart, FILTERS, KindId, PartitionId, SlicePartition, Win
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
@@ -228,11 +229,14 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
     if ctx.options.kinds.iter().all(|kind| kind.window.is_none_or(|window| window.bloom.is_none())) {
         return Ok(false);
     }
-    // An owner of a partition that is not loaded can be in the slices, too.
-    if ctx.options.is_topic_wide() && ctx.partitions.iter().any(|it| it.state().is_none()) {
+    // An owner of a partition that is not loaded can be in the slices, too. A restore can read or end with an earlier offset, to which an operator
+    // has set the group back; then owners are undone, and a filter cannot lose them.
+    let is_running = |id| ctx.partitions.get(id).is_some_and(Partition::is_running);
+    if ctx.options.is_topic_wide() && !ctx.partitions.iter().all(Partition::is_running) {
         return Ok(false);
     }
-    for (partition, kind, window) in ctx.partitions.kinds() {
+    let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+    for (partition, kind, window) in ctx.partitions.kinds().filter(|(id, ..)| is_running(*id)) {
         let of_kind = ctx.options.kinds.iter().find(|it| it.id == kind);
         let bloom = of_kind.and_then(|it| it.window?.bloom).filter(|_| window.has_sealed());
         let Some(BloomPart { bits, .. }) = bloom else { continue };
@@ -245,7 +249,7 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
             bits,
         });
         job.windows.push(kind.window(partition));
-        job.before_ms = job.before_ms.min(window.exact_from_ms());
+        job.before_ms = job.before_ms.min(window.exact_from_ms(horizon_ms));
     }
     for job in jobs.into_values() {
         if ctx.store.begin_filter(&job)? {
@@ -258,7 +262,8 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
 /// Removes the identities of sealed owners from the filter over all windows.
 fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
     let is_complete = ctx.partitions.iter().all(|partition| partition.state().is_some());
-    let unsealed_ms = ctx.partitions.windows().map(Window::unsealed_from_ms).min();
+    // A partition without new records, all of whose owners are sealed, does not delay this.
+    let unsealed_ms = ctx.partitions.windows().filter_map(Window::unsealed_from_ms).min();
     if let (Some(topic), Some(ms), true) = (&mut ctx.topic, unsealed_ms, is_complete) {
         topic.filter.sealed_before(ms);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
-use super::registry::read_error;
+use super::registry::registered_error;
 use super::task::SealTask;
 use crate::clock::monotonic;
 use crate::dedupe::{Offset, SlicePartition, WindowId};
@@ -19,7 +19,6 @@ use crate::ports::{
 use crate::store::blocks::SledStore;
 use crate::store::cut::expire;
 use crate::store::engine::{BATCH, Engine};
-use crate::store::index::Covering;
 use crate::store::segments::Readers;
 
 /// Records by which a cache line is prefetched before it is read: with 24 slices they have 192 lines, enough for the time that memory takes.
@@ -340,11 +339,9 @@ impl SledStore {
         })
     }
 
-    /// A slice that cannot be read is damaged, unless another worker has taken the window and deleted the file.
+    /// See [`registered_error`]: another worker may have taken the window and deleted the file.
     fn slice_error(&self, window: WindowId, slice: &SealedSlice, error: &SliceReadError) -> StoreError {
-        let engine: &Engine = &self.engine;
-        let is_registered = engine.sealed.files().contains(&slice.number);
-        if is_registered { read_error(engine, slice.number, error) } else { StoreError::LeaseLost(window) }
+        registered_error(&self.engine, window, slice.number, error)
     }
 
     pub(in crate::store) fn scan_slices(
@@ -373,15 +370,5 @@ impl SledStore {
             })?;
         }
         Ok(())
-    }
-
-    /// First offset of the block that covers an offset; the offset itself when none does.
-    pub(in crate::store) fn block_begin(
-        &self,
-        window: WindowId,
-        offset: Offset,
-    ) -> Result<Offset, StoreError> {
-        let found = |covering: Covering| covering.found.first;
-        self.with(window, |_, index| Ok(index.block_of(offset).map_or(offset, found)))
     }
 }

@@ -17,3 +17,5 @@ mod task;
 use entry::SliceEntry;
 pub(super) use handle::HandleSealing;
 pub(super) use registry::{SealedSlices, read_all};
+#[cfg(test)]
+pub(super) use task::write_merged;

@@ -255,6 +255,18 @@ pub(in crate::store) fn read_all(
     })
 }
 
+/// An error of the file of a slice that was registered as one of the store: the file is damaged, unless it was deleted because the slice is
+/// not registered any more.
+pub(in crate::store) fn registered_error(
+    engine: &Engine,
+    window: WindowId,
+    number: u32,
+    error: &SliceReadError,
+) -> StoreError {
+    let is_registered = engine.sealed.files().contains(&number);
+    if is_registered { read_error(engine, number, error) } else { StoreError::LeaseLost(window) }
+}
+
 /// An error of a slice file as one of the store.
 pub(in crate::store) fn read_error(engine: &Engine, number: u32, error: &SliceReadError) -> StoreError {
     match error {

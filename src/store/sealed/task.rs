@@ -4,8 +4,7 @@
 //! slice afterwards, unless its owners have changed meanwhile.
 
 use std::fs::File;
-use std::io;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +13,12 @@ use std::thread::{self, JoinHandle};
 use super::SliceEntry;
 use super::group::{SealedSlice, SliceGroup, SliceReadError};
 use super::merging::{to_filter, to_merge};
-use super::registry::read_error;
+use super::registry::{read_error, registered_error};
 use crate::dedupe::{
     Coordinates, FilterBits, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError,
     SlicePartition, WindowId,
 };
-use crate::ports::{FilterJob, SealJob, Store, StoreError};
+use crate::ports::{FilterJob, SealJob, StoreError};
 use crate::store::blocks::SledStore;
 use crate::store::engine::Engine;
 
@@ -45,6 +44,9 @@ enum SliceSource {
     /// In slices, which it replaces.
     Slices(OldSlices),
 }
+
+/// Whether the file of a task is used.
+struct IsUsed(bool);
 
 /// Slices that are replaced by one.
 #[derive(Debug, Clone)]
@@ -152,7 +154,7 @@ impl SealTask {
             Some(Ok(_)) if self.is_void => Ok(None),
             Some(Ok(slice)) => slice.and_then(|slice| self.register(engine, slice)),
         };
-        if !matches!(registered, Ok(Some(()))) {
+        if !matches!(registered, Ok(Some(IsUsed(true)))) {
             let deleted = engine.segments.delete(number);
             deleted.map_err(|cause| engine.file_error("delete", number, &cause))?;
         }
@@ -161,32 +163,33 @@ impl SealTask {
         Ok((group, job.filter(|_| is_done)))
     }
 
-    /// Returns `None` when the slices that it replaces have changed.
-    fn register(&self, engine: &Engine, slice: Slice) -> Result<Option<()>, StoreError> {
-        let (footer, slice) = (slice.footer_checksum(), Arc::new(slice));
+    /// Returns `None` when the slices that it replaces have changed. A slice is not used if all of its owners were forgotten.
+    fn register(&self, engine: &Engine, slice: Slice) -> Result<Option<IsUsed>, StoreError> {
+        let (footer, is_used) = (slice.footer_checksum(), slice.footer().ids > 0);
+        let slice = Some(Arc::new(slice)).filter(|_| is_used);
         let new = |order| {
             let entry = SliceEntry { footer, order, ..SliceEntry::default() };
-            Arc::new(SealedSlice::new(self.number, slice, entry))
+            slice.map(|slice| Arc::new(SealedSlice::new(self.number, slice, entry)))
         };
         let mut is_registered = false;
         engine.change_slices(self.group, |slices, _| {
             let mut changed = slices.to_vec();
             match &self.source {
                 SliceSource::Blocks(_) => {
-                    changed.push(new(slices.last().map_or(0, |last| last.entry.order + 1)));
+                    changed.extend(new(slices.last().map_or(0, |last| last.entry.order + 1)));
                 }
                 SliceSource::Slices(OldSlices { slices: old, .. }) => {
                     let first = old.first()?;
                     let at = slices.iter().position(|slice| Arc::ptr_eq(first, slice))?;
                     let run = at..at + old.len();
                     let is_same = slices.get(run.clone())?.iter().zip(old).all(|(a, b)| Arc::ptr_eq(a, b));
-                    is_same.then(|| changed.splice(run, [new(first.entry.order)]).for_each(drop))?;
+                    is_same.then(|| changed.splice(run, new(first.entry.order)).for_each(drop))?;
                 }
             }
             is_registered = true;
             Some(changed)
         })?;
-        Ok(is_registered.then_some(()))
+        Ok(is_registered.then_some(IsUsed(is_used)))
     }
 }
 
@@ -284,20 +287,9 @@ fn offer_blocks(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
     for of in &job.partitions {
-        let window = job.kind.window(of.partition);
-        let from = store.block_begin(window, of.first)?;
-        store.scan_from(window, from, &mut |view| {
-            check(is_cancelled, window)?;
-            let offer_covered = |offset, identity| {
-                if (of.first..of.next).contains(&offset) {
-                    offer(identity, Coordinates { partition: of.partition, offset });
-                }
-            };
-            let read = view.for_each(offer_covered);
-            read.map_err(|e| StoreError::Corrupt(format!("partition {window}: {e}")))?;
-            let is_end = view.header.next >= of.next;
-            Ok(if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        })?;
+        let (window, partition) = (job.kind.window(of.partition), of.partition);
+        let mut offer = |offset, identity| offer(identity, Coordinates { partition, offset });
+        store.offer_owners(window, of.first..of.next, &|| check(is_cancelled, window), &mut offer)?;
     }
     Ok(())
 }
@@ -310,15 +302,15 @@ fn offer_slice(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
     let any = WindowId::from(0);
-    let number = slice.number;
-    let file = File::open(engine.segments.path(number));
-    let file = file.map_err(|cause| read_error(engine, number, &SliceReadError::Io(cause)))?;
+    // The worker may have dropped all owners of the slice meanwhile, and deleted the file.
+    let failed = |error| registered_error(engine, any, slice.number, &error);
+    let file = File::open(engine.segments.path(slice.number));
+    let file = file.map_err(|cause| failed(SliceReadError::Io(cause)))?;
     let read = |at, bytes: &mut [u8]| {
         check(is_cancelled, any)?;
-        let read: io::Result<()> = file.read_exact_at(bytes, at);
-        read.map_err(|cause| read_error(engine, number, &SliceReadError::Io(cause)))
+        file.read_exact_at(bytes, at).map_err(|cause| failed(SliceReadError::Io(cause)))
     };
-    let damaged = |cause| read_error(engine, number, &SliceReadError::Damaged(cause));
+    let damaged = |cause| failed(SliceReadError::Damaged(cause));
     slice.slice.scan(positions, read, damaged, |identity, owner| {
         let of = SlicePartition::find(live, owner.partition);
         let is_live = of.is_some_and(|(_, of)| (of.first..of.next).contains(&owner.offset));
@@ -332,4 +324,20 @@ fn offer_slice(
 /// An error when the task is cancelled. Its result is not used.
 fn check(is_cancelled: &dyn Fn() -> bool, window: WindowId) -> Result<(), StoreError> {
     if is_cancelled() { Err(StoreError::LeaseLost(window)) } else { Ok(()) }
+}
+
+/// Merges all slices of a window, as the thread does if this happens between its start and its first read.
+#[cfg(test)]
+pub(in crate::store) fn write_merged(
+    store: &mut SledStore,
+    window: WindowId,
+    meanwhile: impl FnOnce(&mut SledStore),
+) -> Result<Slice, StoreError> {
+    let group = store.engine.group_of(window);
+    let slices = with_owners(store, group);
+    let live = joined(&live_owners(store, group, &slices));
+    let source = SliceSource::Slices(OldSlices { slices, live, only_filter: None });
+    let number = store.engine.segments.allocate();
+    meanwhile(store);
+    write(store, (group, number), &source, &|| false)
 }

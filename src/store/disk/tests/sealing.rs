@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::dedupe::{KindId, SliceMark, SlicePartition};
-use crate::ports::{SealJob, Sealing};
+use crate::ports::{SealJob, Sealing, StoreError};
+use crate::store::sealed::write_merged;
 
 /// Seals these owners, and waits until their blocks are removed and slices are merged.
 fn seal(store: &mut SledStore, covered: Range<Offset>) {
@@ -81,6 +82,63 @@ fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dro
     let ranges = store.sealed(0.into());
     let ends: Vec<_> = ranges.iter().map(|of| (of.first, of.next)).collect();
     assert_eq!(ends, [(100, 400), (400, 590)]);
+    close(&disk, store);
+}
+
+/// The worker appends while a thread reads the owners to seal.
+#[test]
+fn owners_are_offered_once_although_blocks_are_merged_meanwhile() {
+    let (disk, mut store) = filled(4, 250);
+    (1_000..1_015).for_each(|owner| append(&mut store, owner..owner + 1));
+    let reader = store.clone();
+    let mut appended = 1_015;
+    let mut offered = Vec::new();
+    let checks = std::cell::Cell::new(0);
+    let check = || {
+        checks.set(checks.get() + 1);
+        Ok(())
+    };
+    let mut offer = |owner, identity| {
+        // The sixteenth block of this size is merged with those before it, then again and again.
+        if owner >= 1_000 && appended < 1_300 {
+            append(&mut store, appended..appended + 1);
+            appended += 1;
+        }
+        offered.push((owner, identity));
+    };
+    reader.offer_owners(0.into(), 900..1_015, &check, &mut offer).unwrap();
+    let expected: Vec<_> =
+        (900..1_015u64).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
+    assert!(checks.get() > 2, "nothing was merged after a block was read");
+    assert_eq!(offered, expected);
+    drop(reader);
+    close(&disk, store);
+}
+
+/// The oldest slice is merged with others, and all of its owners expire before the thread reads it.
+#[test]
+fn a_slice_that_is_dropped_while_it_is_merged_is_not_damaged() {
+    let (disk, mut store) = filled(24, 250);
+    (0..4_800).step_by(200).for_each(|first| seal(&mut store, first..first + 200));
+    let written = write_merged(&mut store, 0.into(), |store| {
+        store.expire(0.into(), 450).unwrap();
+        store.sync().unwrap();
+    });
+    assert_eq!(written.err(), Some(StoreError::LeaseLost(0.into())));
+    assert!(store.engine.failed.get().is_none());
+    assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(400));
+    close(&disk, store);
+}
+
+#[test]
+fn a_slice_of_which_everything_was_forgotten_is_not_kept() {
+    let (disk, mut store) = filled(2, 250);
+    seal(&mut store, 0..100);
+    (100..200).for_each(|owner| forget(&disk, &mut store, owner));
+    seal(&mut store, 100..200);
+    seal(&mut store, 200..300);
+    let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
+    assert_eq!(ranges, [(0, 100), (200, 300)]);
     close(&disk, store);
 }
 
