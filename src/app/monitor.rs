@@ -210,7 +210,8 @@ impl Monitor {
     fn check_log_ends(&mut self) -> Result<(), Failure> {
         let fastest_ms = self.stable_ends.fastest_ms();
         let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), self.all(), REQUEST_LIMIT)?;
-        self.stable_ends.note(&stable, &high_watermarks, fastest_ms);
+        self.stable_ends.note((&stable, &high_watermarks), fastest_ms);
+        self.read_silent(&stable);
         let is_owned = |partition: &u32| self.owned.contains(partition);
         let owned: Offsets =
             stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();
@@ -223,6 +224,19 @@ impl Monitor {
         let committed = self.group.committed(self.all(), REQUEST_LIMIT)?;
         self.status.note_group_lag(lag(&stable, &committed, &self.status.log_starts()));
         Ok(())
+    }
+
+    /// Reads what the workers' clients do not return of some partitions.
+    fn read_silent(&self, stable: &Offsets) {
+        let silent = self.stable_ends.silent();
+        let range = |(id, from): (&u32, &u64)| Some((*id, *from..*stable.get(id)?));
+        let ranges = silent.iter().filter_map(range).filter(|(_, range)| !range.is_empty());
+        match self.ends.without_records(self.hanging.topic(), &ranges.collect(), REQUEST_LIMIT) {
+            Ok(empty) => self.stable_ends.note_empty(&empty, stable),
+            Err(failed) => {
+                tracing::debug!(%failed, "reading partitions without new records failed; retrying");
+            }
+        }
     }
 
     /// For how long a transaction has been open in each topic that dedupd writes to: of clean and state in the partitions of this

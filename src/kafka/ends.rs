@@ -16,9 +16,9 @@ use super::client_config::Settings;
 use super::error::failure;
 use super::log_context::LogContext;
 use super::partitions::{self, kafka_partition};
-use super::reader::{self, Reader};
+use super::reader::{self, Ranges, Reader, TemporaryReaders};
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogBounds};
+use crate::ports::{Failure, Leftover, LogBounds};
 
 /// A partition with the name of its topic.
 pub(super) type Log<'a> = (&'a str, PartitionId);
@@ -156,12 +156,13 @@ pub type Offsets = BTreeMap<PartitionId, Offset>;
 /// first error is returned.
 pub struct LogEnds {
     ends: EndReader,
+    readers: TemporaryReaders,
 }
 
 impl LogEnds {
     /// Creates the clients; sends no request yet.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        Ok(Self { ends: EndReader::new(settings)? })
+        Ok(Self { ends: EndReader::new(settings)?, readers: TemporaryReaders::new(settings) })
     }
 
     /// The partitions of a topic.
@@ -189,6 +190,16 @@ impl LogEnds {
     ) -> Result<(Offsets, Offsets), Failure> {
         let stable = offsets(self.ends.stable(), KafkaOffset::End, (topic, partitions.clone()), wait)?;
         Ok((stable, offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions), wait)?))
+    }
+
+    /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record.
+    pub fn without_records(&self, topic: &str, ranges: &Ranges, wait: Duration) -> Result<Offsets, Failure> {
+        let mut empty: Offsets = ranges.iter().map(|(partition, range)| (*partition, range.start)).collect();
+        self.readers.read((topic, ranges), Leftover::Committed, wait, &mut |message| {
+            empty.remove(&message.coordinates().partition);
+            false
+        })?;
+        Ok(empty)
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::support::jvm::tool;
-use crate::support::{Draft, Isolation, Kafka, Pipe, Record, Running, Scope, shared_kafka, wait_until};
+use crate::support::{
+    Draft, Isolation, Kafka, Pipe, Record, Running, Scope, now_ms, shared_kafka, wait_until,
+};
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -135,4 +137,33 @@ fn partition_scope_reports_copies_in_other_partitions() {
     assert!(readiness.contains("note: worker 0: about 50.0 % of the records"), "{readiness}");
     stop(&running);
     assert_eq!(running.text().matches(note).count(), 1, "{}", running.text());
+}
+
+/// The client does not return the marker at the end of a log. Until another reader has found out that nothing else is there, the partition
+/// may have unread records that need the ids of the others.
+#[test]
+fn a_partition_that_ends_with_a_marker_does_not_keep_the_ids_of_others() {
+    const FIRST: u64 = 20;
+    let pipe = Pipe::new(shared_kafka(), "marker-last", 2);
+    let running = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1m").start();
+    running.wait_running(2, LIMIT);
+    let began_ms = now_ms() - 10 * 3_600_000;
+    pipe.kafka.send_in_transaction(&pipe.raw, &[Draft::id(0, "first").at(began_ms)], true);
+    // One record a minute of stream time.
+    let mut sent = 0;
+    let mut send = || {
+        sent += 1;
+        let draft = Draft::id(1, &sent.to_string()).at(began_ms + 60_000 * sent);
+        pipe.kafka.send(&pipe.raw, &[draft]);
+    };
+    let ids = || running.metric("dedupd_window_ids{partition=\"1\"}").unwrap_or_default();
+    (0..FIRST).for_each(|_| send());
+    wait_until("all ids to be in the window", LIMIT, || (ids() >= FIRST as f64).then_some(()));
+    wait_until("the old ids to leave the window", LIMIT, || {
+        send();
+        std::thread::sleep(Duration::from_millis(500));
+        (ids() < 6.0).then_some(())
+    });
+    stop(&running);
+    pipe.assert_exactly_once();
 }

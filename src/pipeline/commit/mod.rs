@@ -109,6 +109,7 @@ impl<W: WorkerPorts> Committer<W> {
             self.undecided.add(counts);
             return Err(failed);
         }
+        advance_horizon(ctx);
         ctx.progress.advance();
         failpoint::pass("after_markers");
         let ended = ctx.clock.elapsed();
@@ -201,14 +202,6 @@ impl<W: WorkerPorts> Committer<W> {
                 rejections.committed(id, running.state.committed);
             }
         }
-        if let Some(topic) = &mut ctx.topic {
-            let slowest_ms = if ctx.options.keeps(Safeguard::SlowestClock) {
-                ctx.partitions.slowest_ms()
-            } else {
-                ctx.partitions.windows().map(Window::stream_time_ms).max()
-            };
-            topic.committed(slowest_ms);
-        }
         self.transaction.close();
         self.pace.reset_backoff();
         ctx.enforce_limits()?;
@@ -298,6 +291,18 @@ fn position(
         ..Checkpoint::default()
     });
     CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
+}
+
+/// Lets windows expire by the clocks that the transaction has advanced, from the next commit on. Its markers are there, so no repair undoes it:
+/// the horizon never goes back.
+fn advance_horizon<W: WorkerPorts>(ctx: &mut Context<W>) {
+    if let Some(topic) = &mut ctx.topic {
+        topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
+            ctx.partitions.slowest_ms()
+        } else {
+            ctx.partitions.windows().map(Window::stream_time_ms).max()
+        });
+    }
 }
 
 impl<W: WorkerPorts> Committer<W> {

@@ -125,11 +125,11 @@ impl<W: WorkerPorts> Context<W> {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
-        if let Some(checkpoint) = checkpoint {
-            // Without a horizon the windows were written in partition scope, and have expired by their own clocks.
-            if let Some(ms) = checkpoint.horizon_ms.filter(|_| self.topic.is_some()) {
-                windows.set_horizon(ms);
-            }
+        // With a checkpoint that has no horizon, the windows were written in partition scope, and have expired by their own clocks. Without a
+        // checkpoint nothing expires before the horizon is known: other partitions may be far behind.
+        let horizon_ms = checkpoint.map_or(Some(0), |checkpoint| checkpoint.horizon_ms);
+        if let Some(ms) = horizon_ms.filter(|_| self.topic.is_some()) {
+            windows.set_horizon(ms);
         }
         windows
     }

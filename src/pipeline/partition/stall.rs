@@ -10,7 +10,8 @@ use crate::metrics::Stall;
 pub struct Fetching {
     /// The next offset to process.
     pub next: Offset,
-    /// The last stable offset in the last fetch response of the worker's own client; `None` before the first response.
+    /// The high watermark in the last fetch response of the worker's own client, which may have had no records of the partition; `None`
+    /// before the first response.
     pub fetched_end: Option<Offset>,
     /// The last stable offset as read by another client.
     pub log_end: Offset,
@@ -30,11 +31,17 @@ impl Fetching {
     }
 }
 
+/// The time between two observations counts as this at most. If the worker was busy or the process was suspended for longer, the client
+/// may have records that the worker has not polled.
+const LONGEST_STEP: Duration = Duration::from_secs(2);
+
 /// How long a partition has made no progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StallDetector {
-    /// The fetch position when the stall began, and the monotonic time of that.
+    /// The fetch position when the stall began, and how long it has lasted.
     since: Option<(Fetching, Duration)>,
+    /// Monotonic time of the last observation.
+    observed: Option<Duration>,
     /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
     /// may hold only transaction markers and aborted records there, which no fetch delivers.
     last_reassigned: Option<(Offset, Offset)>,
@@ -44,25 +51,27 @@ impl StallDetector {
     /// Records the current fetch position. Returns the kind of stall when the partition has to be reassigned.
     pub fn observe(&mut self, now: Duration, seen: Fetching, patience: Duration) -> Option<Stall> {
         let missing = seen.missing();
+        let step = now.saturating_sub(self.observed.replace(now).unwrap_or(now)).min(LONGEST_STEP);
         let since = self.since.filter(|(then, _)| {
             // A change means that a record or a new log end came from the fetcher, so it is alive.
             then.next == seen.next && then.fetched_end == seen.fetched_end && then.missing() == missing
         });
-        let (then, began) = *self.since.insert(since.unwrap_or((seen, now)));
-        let stall = missing.filter(|_| now.saturating_sub(began) >= patience)?;
+        let (then, waited) = since.map_or((seen, Duration::ZERO), |(then, waited)| (then, waited + step));
+        self.since = Some((then, waited));
+        let stall = missing.filter(|_| waited >= patience)?;
         let place = (seen.next, then.log_end.max(seen.log_end));
         if stall == Stall::NotDelivered && self.last_reassigned == Some(place) {
             return None;
         }
-        *self = Self { since: None, last_reassigned: Some(place) };
+        (self.since, self.last_reassigned) = (None, Some(place));
         Some(stall)
     }
 
-    /// Whether the log between the next offset and its end, `place`, was fetched again, and no record followed for `patience`.
+    /// Whether the log between the next offset and its end, `place`, is being fetched again. That does not prove that it has no records: the
+    /// client may have fetched nothing of this partition yet.
     #[must_use]
-    pub fn delivers_nothing(&self, place: (Offset, Offset), now: Duration, patience: Duration) -> bool {
-        let has_waited = self.since.is_some_and(|(_, began)| now.saturating_sub(began) >= patience);
-        self.last_reassigned == Some(place) && has_waited
+    pub fn is_refetched(&self, place: (Offset, Offset)) -> bool {
+        self.last_reassigned == Some(place)
     }
 }
 
@@ -116,6 +125,20 @@ mod tests {
             let end = 10_000 + second / 20;
             assert_eq!(stall.observe(SECOND(second), at(100, Some(end), end - 1), STALL_TIMEOUT), None);
         }
+    }
+
+    #[test]
+    fn a_partition_is_not_stalled_while_the_worker_does_not_poll() {
+        let mut stall = StallDetector::default();
+        let lag = at(10, Some(20), 20);
+        assert_eq!(stalls(&mut stall, 0, 20, lag), []);
+        // The process was suspended for an hour.
+        assert_eq!(stalls(&mut stall, 3_600, 30, lag), [(3_609, Stall::NotDelivered)]);
+        let mut stall = StallDetector::default();
+        for second in (0..300).step_by(20) {
+            assert_eq!(stall.observe(SECOND(second), lag, STALL_TIMEOUT), None, "each iteration takes 20 s");
+        }
+        assert_eq!(stall.observe(SECOND(300), lag, STALL_TIMEOUT), Some(Stall::NotDelivered));
     }
 
     #[test]

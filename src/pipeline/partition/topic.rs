@@ -7,8 +7,6 @@
 //! - Windows expire by the *horizon*: the clock of the slowest partition that has unread records. Otherwise an owner could be
 //!   gone when a copy that is closer to it than the window is read.
 
-use std::time::Duration;
-
 use crate::dedupe::{CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, TopicFilter, Window};
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::partition::partitions::Others;
@@ -110,15 +108,17 @@ pub struct RawEnd {
     pub high: Offset,
     /// The stream time.
     pub fastest_ms: i64,
+    /// Another reader has found no committed record between this offset and the last stable one.
+    pub empty_from: Option<Offset>,
 }
 
 impl Running {
-    /// Notes that the partition has no unread record, if that is certain at this monotonic time: it had reached the high
-    /// watermark, or what lies before that is only markers and aborted records, of which a repeated fetch delivered nothing.
-    pub(crate) fn note_read_to_end(&mut self, end: RawEnd, (now, patience): (Duration, Duration)) {
-        let Self { state, stall, .. } = self;
-        let has_more = state.next < end.high
-            && !(end.stable == end.high && stall.delivers_nothing((state.next, end.stable), now, patience));
+    /// Notes that the partition has no unread record, if that is certain: it had reached the high watermark, or what lies before
+    /// that is only markers and aborted records.
+    pub(crate) fn note_read_to_end(&mut self, end: RawEnd) {
+        let state = &mut self.state;
+        let is_empty = end.stable == end.high && end.empty_from.is_some_and(|from| from <= state.next);
+        let has_more = state.next < end.high && !is_empty;
         // Records of the open transaction may have to be read again.
         if state.open.is_none() && !has_more {
             state.caught_up_ms = state.caught_up_ms.max(end.fastest_ms);

@@ -39,6 +39,8 @@ struct Shared {
     ends: BTreeMap<PartitionId, RawEnd>,
     /// See [`StableEnds::fastest_ms`].
     fastest_ms: i64,
+    /// See [`StableEnds::silent`].
+    silent: BTreeMap<PartitionId, Offset>,
 }
 
 impl Default for StableEnds {
@@ -60,20 +62,40 @@ impl StableEnds {
         self.lock().fastest_ms
     }
 
+    /// The partitions of which the client returns no records, each with its next offset, although the log ends later. Another reader has to
+    /// find out whether there are any before that end, or only markers and aborted records.
+    #[must_use]
+    pub fn silent(&self) -> BTreeMap<PartitionId, Offset> {
+        self.lock().silent.clone()
+    }
+
     /// Sets the last stable offsets and the high watermarks of these partitions. `fastest_ms` is [`Self::fastest_ms`] before the
     /// request.
     pub fn note(
         &self,
-        stable: &BTreeMap<PartitionId, Offset>,
-        high: &BTreeMap<PartitionId, Offset>,
+        (stable, high): (&BTreeMap<PartitionId, Offset>, &BTreeMap<PartitionId, Offset>),
         fastest_ms: i64,
     ) {
+        let mut shared = self.lock();
         let ends = stable.iter().map(|(id, stable)| {
             // A partition without a known high watermark never counts as read to its end.
             let high = high.get(id).copied().unwrap_or(Offset::MAX);
-            (*id, RawEnd { stable: *stable, high, fastest_ms })
+            let known = shared.ends.get(id).filter(|known| known.stable == *stable);
+            let empty_from = known.and_then(|known| known.empty_from);
+            (*id, RawEnd { stable: *stable, high, fastest_ms, empty_from })
         });
-        self.lock().ends.extend(ends);
+        let ends: Vec<_> = ends.collect();
+        shared.ends.extend(ends);
+    }
+
+    /// Notes that these partitions have no committed record between an offset and their last stable one, which is `stable`.
+    pub fn note_empty(&self, empty: &BTreeMap<PartitionId, Offset>, stable: &BTreeMap<PartitionId, Offset>) {
+        let mut shared = self.lock();
+        for (id, from) in empty {
+            if let Some(end) = shared.ends.get_mut(id).filter(|end| stable.get(id) == Some(&end.stable)) {
+                end.empty_from = Some(*from);
+            }
+        }
     }
 
     fn all(&self) -> BTreeMap<PartitionId, RawEnd> {
@@ -118,7 +140,7 @@ impl StallCheck {
             return Ok(());
         }
         let (ends, patience) = (self.ends.all(), self.ends.patience);
-        let mut stalled = Vec::new();
+        let (mut stalled, mut silent) = (Vec::new(), BTreeMap::new());
         for (id, running) in ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
             let next = running.state.next;
             let Some(end) = ends.get(&id).copied() else {
@@ -127,7 +149,10 @@ impl StallCheck {
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
             if ctx.topic.is_some() {
-                running.note_read_to_end(end, (now, patience));
+                running.note_read_to_end(end);
+                if running.stall.is_refetched((next, end.stable)) {
+                    silent.insert(id, next);
+                }
             }
             // A partition that waits for a schema is paused.
             let stall = if running.is_open() { running.stall.observe(now, seen, patience) } else { None };
@@ -139,7 +164,10 @@ impl StallCheck {
             }
         }
         let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
-        self.ends.lock().fastest_ms = clocks.max().unwrap_or(0);
+        {
+            let mut shared = self.ends.lock();
+            (shared.fastest_ms, shared.silent) = (clocks.max().unwrap_or(0), silent);
+        }
         if stalled.is_empty() {
             return Ok(());
         }

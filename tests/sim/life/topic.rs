@@ -40,7 +40,7 @@ impl Life {
         }
         let ends = (0..).zip(cluster.raw.iter().map(RawLog::end)).collect();
         let ends_of = &self.ends[worker];
-        ends_of.note(&ends, &ends, ends_of.fastest_ms());
+        ends_of.note((&ends, &ends), ends_of.fastest_ms());
     }
 }
 
@@ -50,14 +50,18 @@ const PARTITIONS: PartitionId = 12;
 const WINDOW_MS: i64 = 2_000;
 /// An id may stay longer than the window by one mark and the span of one block, ms.
 const TOLERANCE_MS: i64 = WINDOW_MS / 256 + WINDOW_MS / 32 + 1;
+/// How long a partition with unread records may deliver none before it counts as stalled.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between the first and the last record of a partition, ms: six windows.
 const BACKLOG_MS: i64 = 6 * WINDOW_MS;
 
 /// A backlog of six windows in twelve partitions is read one partition after the other, in an order that the seed determines.
-/// Each id has two records, in different partitions, at distances below and above the window. The process restarts in between,
-/// without local state for an odd seed, or with that of a standby. Returns the ids whose number of clean records is wrong.
+/// Each id has two records, in different partitions, at distances below and above the window. Between two partitions the client returns
+/// nothing for so long that the others count as stalled. The process restarts in between, without local state for an odd seed, or with that
+/// of a standby; in every fourth history the checkpoints are gone then. Returns the ids whose number of clean records is wrong.
 pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<String> {
     let mut life = Life::quiet(setting, PARTITIONS as usize, Choices::short_topic);
+    life.ends = vec![StableEnds::with_patience(PATIENCE)];
     let mut rng = fastrand::Rng::with_seed(seed);
     let expected = life.produce_pairs(&mut rng);
     let mut order: Vec<PartitionId> = (0..PARTITIONS).collect();
@@ -75,9 +79,13 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
             } else if seed % 2 == 1 && !has_standby {
                 life.processes[0].store = LeasedStore::new(MemoryStore::new());
             }
+            if seed % 4 == 2 {
+                life.universe.cluster.borrow_mut().lose_checkpoints();
+            }
         }
         life.universe.cluster.borrow_mut().delivers_only = Some(partition);
         life.process_delivered(partition as usize);
+        life.deliver_nothing();
         standby.iter_mut().for_each(|standby| life.follow_to_the_end(standby));
     }
     let cluster = life.universe.cluster.borrow();
@@ -87,6 +95,17 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
         (found != copies).then(|| format!("{found} of {copies} records of id {id}, {distance_ms} ms apart"))
     });
     wrong.collect()
+}
+
+impl Cluster {
+    /// The metadata of the committed offsets is gone, as after `kafka-consumer-groups.sh --reset-offsets --to-current`.
+    fn lose_checkpoints(&mut self) {
+        for offsets in &mut self.offsets {
+            if let Some((_, metadata)) = &mut offsets.settled {
+                metadata.clear();
+            }
+        }
+    }
 }
 
 impl Life {
@@ -110,6 +129,15 @@ impl Life {
             raw[partition as usize].produce_id(id, chance, at_ms);
         }
         expected
+    }
+
+    /// The client returns no records for several times [`PATIENCE`].
+    fn deliver_nothing(&mut self) {
+        for _ in 0..12 {
+            self.universe.cluster.borrow_mut().advance(Duration::from_secs(1));
+            self.elect(0);
+            assert!(self.universe.iterate(0), "the worker has ended");
+        }
     }
 
     /// Processes the records of the partition that is delivered.
