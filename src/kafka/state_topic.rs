@@ -57,6 +57,8 @@ pub struct KafkaStateLog {
     /// For records that are read once.
     others: TemporaryReaders,
     open: BTreeMap<PartitionId, OpenRead>,
+    /// The failure of the last read, which returned records from before it.
+    failed: Option<Failure>,
 }
 
 impl KafkaStateLog {
@@ -70,6 +72,7 @@ impl KafkaStateLog {
             ends: EndReader::new(settings)?,
             others: TemporaryReaders::new(settings),
             open: BTreeMap::new(),
+            failed: None,
         })
     }
 
@@ -189,6 +192,9 @@ impl StateLog for KafkaStateLog {
     }
 
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
         let (mut items, now) = (Vec::new(), clock::monotonic());
         let checked = self.check_due(now, &mut items);
         let mut wait = wait;
@@ -197,7 +203,11 @@ impl StateLog for KafkaStateLog {
                 Ok(true) => {}
                 Ok(false) => break,
                 // The client returns each item once, so items read before the failure must be returned.
-                Err(failed) if items.is_empty() || failed.remedy == Remedy::Stop => return Err(failed),
+                Err(failed) if items.is_empty() => return Err(failed),
+                Err(failed) if failed.remedy == Remedy::Stop => {
+                    self.failed = Some(failed);
+                    break;
+                }
                 Err(failed) => {
                     tracing::debug!(%failed, "reading the state topic failed; retrying");
                     break;

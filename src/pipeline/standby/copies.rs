@@ -119,6 +119,7 @@ impl Copies {
             return Ok(());
         }
         self.expired = now;
+        let mut is_more = false;
         let is_topic_wide = ctx.options.is_topic_wide() && ctx.options.keeps(Safeguard::StandbyHorizon);
         for restoring in ctx.partitions.all_restoring_mut() {
             let (id, windows) = (restoring.state.id, &mut restoring.state.windows);
@@ -130,8 +131,12 @@ impl Copies {
             for (kind, window) in windows.iter() {
                 let dropped_ms = dropped_ms(checkpoint, kind);
                 let times = (settled_ms, window.configured_ms(), dropped_ms);
-                deleted.entry(kind).or_default().advance((&mut ctx.store, kind.window(id)), times)?;
+                let deleted = deleted.entry(kind).or_default();
+                is_more |= deleted.advance((&mut ctx.store, kind.window(id)), times)?;
             }
+        }
+        if is_more {
+            self.expired = now.saturating_sub(self.expire_interval);
         }
         Ok(())
     }
@@ -142,7 +147,7 @@ impl Copies {
             return;
         }
         self.measured = Some(now);
-        let ids = followed(&ctx.partitions);
+        let ids = self.measured(&ctx.partitions);
         let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
         if logs.is_empty() {
             return;
@@ -157,17 +162,22 @@ impl Copies {
         }
     }
 
+    /// The partitions that count in the lag: those that are followed, and those whose copy cannot be used.
+    fn measured(&self, partitions: &Partitions) -> Vec<PartitionId> {
+        let is_refused = |id: &PartitionId| self.all.get(id).is_some_and(|copy| copy.refused.is_some());
+        partitions.ids(|p| is_followed(p) || is_refused(&p.id))
+    }
+
     pub fn status(&self, partitions: &Partitions) -> StandbyStatus {
-        let followed = followed(partitions);
         let lag = |id: &PartitionId| {
             let copy = self.all.get(id)?;
             Some(copy.end?.saturating_sub(copy.next))
         };
         let is_refused = |copy: &&Copy| copy.refused.is_some();
         StandbyStatus {
-            partitions: followed.len() as u64,
+            partitions: followed(partitions).len() as u64,
             complete: self.all.values().filter(|copy| copy.is_complete).count() as u64,
-            lag_records: followed.iter().map(lag).sum(),
+            lag_records: self.measured(partitions).iter().map(lag).sum(),
             refused: self.all.values().find(is_refused).and_then(|copy| copy.refused.clone()),
         }
     }
@@ -175,7 +185,11 @@ impl Copies {
 
 /// The partitions that are read or loaded.
 fn followed(partitions: &Partitions) -> Vec<PartitionId> {
-    partitions.ids(|p| matches!(p.phase(), Phase::Restoring(_) | Phase::Loading(_)))
+    partitions.ids(is_followed)
+}
+
+fn is_followed(partition: &Partition) -> bool {
+    matches!(partition.phase(), Phase::Restoring(_) | Phase::Loading(_))
 }
 
 /// Removes owners from the indexes: where nothing is sealed, only their arrival times are used.

@@ -50,29 +50,30 @@ pub(super) fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Optio
 pub(super) struct Deleted(Offset);
 
 impl Deleted {
-    /// Deletes stored owners of a window of this length. See [`oldest_ms`] for the times.
+    /// Deletes stored owners of a window of this length. See [`oldest_ms`] for the times. Returns whether there may be more to delete.
     pub fn advance(
         &mut self,
         (store, window): (&mut impl Store, WindowId),
         (settled_ms, length_ms, dropped_ms): (i64, i64, Option<i64>),
-    ) -> Result<(), StoreError> {
-        let Some(oldest_ms) = oldest_ms(settled_ms, length_ms, dropped_ms) else { return Ok(()) };
-        let first = first_needed(store, window, oldest_ms)?;
-        if first > self.0 {
-            store.expire(window, first)?;
-            self.0 = first;
+    ) -> Result<bool, StoreError> {
+        let Some(oldest_ms) = oldest_ms(settled_ms, length_ms, dropped_ms) else { return Ok(false) };
+        let (first, is_more) = first_needed(store, window, oldest_ms)?;
+        if first <= self.0 {
+            return Ok(false);
         }
-        Ok(())
+        store.expire(window, first)?;
+        self.0 = first;
+        Ok(is_more)
     }
 }
 
-/// The lowest offset behind the first stored owners, all of which arrived before `oldest_ms`.
-fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<Offset, StoreError> {
+/// The lowest offset behind the first stored owners, all of which arrived before `oldest_ms`; and whether there may be more of them.
+fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<(Offset, bool), StoreError> {
     let is_expired = |last_ms: i64| last_ms > 0 && last_ms < oldest_ms;
     let mut first = 0;
     for mark in store.sealed(window).iter().flat_map(|range| &range.marks) {
         if !is_expired(mark.time_ms.1) {
-            return Ok(first);
+            return Ok((first, false));
         }
         first = mark.next;
     }
@@ -85,7 +86,7 @@ fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<
         first = first.max(view.header.next);
         Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    Ok(first)
+    Ok((first, left == 0))
 }
 
 #[cfg(test)]

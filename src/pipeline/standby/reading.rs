@@ -22,7 +22,8 @@ impl<W: WorkerPorts> Standby<W> {
             let items = match self.ctx.log.read(WAIT) {
                 Ok(items) if items.is_empty() => break,
                 Ok(items) => items,
-                Err(failed) => return self.failed(None, failed.into()),
+                // A damaged batch concerns its partition only.
+                Err(failed) => return self.failed(failed.damaged.map(|at| at.partition), failed.into()),
             };
             for item in items {
                 let id = item.partition();
