@@ -154,6 +154,20 @@ fn largest_fitting(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     fitting
 }
 
+/// The largest limit for each of some windows with which they have at most `most` identities together: the larger ones become smaller.
+fn common_limit(most: u64, mut stored: Vec<u64>) -> u64 {
+    stored.sort_unstable();
+    let (mut rest, mut windows) = (most, stored.len() as u64);
+    for ids in stored {
+        let share = rest / windows.max(1);
+        if ids > share || windows == 1 {
+            return share.max(1);
+        }
+        (rest, windows) = (rest - ids, windows - 1);
+    }
+    u64::MAX
+}
+
 /// `count` multiplied by `to / of`; at least 1.
 fn scaled(count: u64, to: u64, of: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(to) / u128::from(of.max(1))).unwrap_or(u64::MAX).max(1)
@@ -203,7 +217,8 @@ impl Enforced {
         self.full = ids >= limits.ids_of_worker() / 16 * 15;
         let crowded = ids > limits.ids_of_worker() || share.limit == Limit::Memory;
         let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
-        let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| (most / count.max(1)).max(1));
+        let stored = partitions.windows().map(Window::stored_ids);
+        let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| common_limit(most, stored.collect()));
         for window in partitions.windows_mut() {
             // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the
             // memory of the tables, not set by the ids stored now: memory is freed only when the last owners of the
@@ -334,6 +349,16 @@ mod tests {
             [true, false, false, true]
         );
         assert!(!LIMITS.needs_other_table(&LIMITS.window(configured, 1), 50));
+    }
+
+    #[test]
+    fn a_limit_on_all_windows_shortens_the_largest_ones() {
+        assert_eq!(common_limit(93, vec![10, 50, 20, 20]), 43, "the others stay as they are");
+        assert_eq!(common_limit(60, vec![40, 0, 50, 10]), 25);
+        assert_eq!(common_limit(2, vec![40, 50, 10]), 1);
+        assert_eq!(common_limit(100, vec![10, 20]), 90, "the largest one may grow into the rest");
+        assert_eq!(common_limit(7, vec![100]), 7);
+        assert_eq!(common_limit(7, Vec::new()), u64::MAX);
     }
 
     #[test]
