@@ -188,6 +188,7 @@ impl Fetched {
         {
             if let Some(code) = message.error() {
                 let reason = message.error_text();
+                message.keep_position(code);
                 consumer.context().error(KafkaError::Global(code), reason.trim());
                 return Err(ReadError { code, fatal: false, at: Some(message.place()), reason });
             }

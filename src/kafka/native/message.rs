@@ -12,6 +12,7 @@ use rdkafka::error::{IsError, RDKafkaErrorCode};
 
 use super::poll::text;
 use crate::dedupe::Coordinates;
+use crate::kafka::error::is_damage;
 use crate::kafka::partitions::coordinates;
 
 /// A header: its name and its value, `None` when null. The name ends before its first zero byte, because the C API returns no
@@ -88,6 +89,24 @@ impl Message<'_> {
     pub(super) fn error(&self) -> Option<RDKafkaErrorCode> {
         let code = self.parts().err;
         code.is_error().then(|| code.into())
+    }
+
+    /// Makes the client read on at the offset of an error that a fetch has returned for a partition. `rd_kafka_consume_batch_queue` moves the
+    /// position behind each message, errors included, and after a pause, as for each rebalance, the client reads on at that position: one
+    /// record would be skipped. Not for the end of a partition, and not for damaged bytes, behind which the client reads on anyway.
+    pub(super) fn keep_position(&self, code: RDKafkaErrorCode) {
+        use RDKafkaErrorCode::{AutoOffsetReset, PartitionEOF};
+        let ((partition, offset), topic) = (self.place(), self.parts().rkt);
+        let is_other = matches!(code, PartitionEOF | AutoOffsetReset) || is_damage(code);
+        if is_other || offset < 0 || topic.is_null() {
+            return;
+        }
+        // SAFETY: the message keeps its topic alive. Without a time limit the call returns at once; it has no effect on a partition that is
+        // not assigned any more.
+        let code = unsafe { sys::rd_kafka_seek(topic, partition, offset, 0) };
+        if code.is_error() {
+            tracing::debug!(partition, offset, "a partition with a read error was not sought");
+        }
     }
 
     /// The text of the error in place of a record; empty when there is none.

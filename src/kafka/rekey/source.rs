@@ -196,6 +196,8 @@ impl SourceReader {
         }
         let assign = || self.consumer.incremental_assign(&list);
         self.fetched.assign(&self.consumer, ("", std::iter::empty()), assign).map_err(fail)?;
+        // A pause survives a revocation, and the same partition may come back (librdkafka#1849).
+        self.consumer.resume(&list).map_err(fail)?;
         self.assigned.borrow_mut().extend(starts.iter().map(|(log, _)| log.clone()));
         self.consumer.context().is_pending.store(false, Ordering::Release);
         Ok(())
@@ -221,9 +223,7 @@ impl SourceReader {
     /// Reads a paused partition again from this offset.
     pub fn read_again(&self, log: &SourceLog, next: Offset) -> Result<(), Failure> {
         self.unassign(std::slice::from_ref(log))?;
-        self.place(&[(log.clone(), next)])?;
-        let list = partition_list([log].into_iter());
-        self.consumer.resume(&list).map_err(|e| self.fail(&format!("resuming {log}"), &e))
+        self.place(&[(log.clone(), next)])
     }
 
     fn unassign(&self, logs: &[SourceLog]) -> Result<(), Failure> {

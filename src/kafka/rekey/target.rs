@@ -1,5 +1,6 @@
 //! The idempotent producer of one topic.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +27,13 @@ pub struct TargetWriter {
     topic: TopicHandle,
     client: Authenticated<ThreadedProducer<Reports>>,
     settings: Settings,
+    /// Consecutive requests in which the topic was not found.
+    absent: Cell<u32>,
 }
+
+/// A topic counts as deleted when this many consecutive requests do not find it: a broker that has just started may not have its metadata
+/// yet.
+const ABSENT_CHECKS: u32 = 4;
 
 /// The records that the broker has acknowledged since the last call, by the numbers given to [`TargetWriter::send`].
 #[derive(Debug, Default)]
@@ -51,7 +58,7 @@ impl TargetWriter {
         let client: Authenticated<ThreadedProducer<Reports>> =
             tokens::create(&config, Reports::default()).map_err(fail)?;
         let topic = TopicHandle::open(client.client(), &settings.clean).map_err(fail)?;
-        Ok(Self { topic, client, settings: settings.clone() })
+        Ok(Self { topic, client, settings: settings.clone(), absent: Cell::new(0) })
     }
 
     /// The number of partitions of the topic.
@@ -60,7 +67,14 @@ impl TargetWriter {
         let found = partitions_of(self.client.client(), to, wait)
             .map_err(|e| self.fail(&format!("reading the partitions of topic {to}"), &e))?;
         match u32::try_from(found.len()) {
-            Ok(count) if count > 0 => Ok(count),
+            Ok(count) if count > 0 => {
+                self.absent.set(0);
+                Ok(count)
+            }
+            _ if self.absent.replace(self.absent.get() + 1) + 1 < ABSENT_CHECKS => Err(Failure::new(
+                Remedy::Retry,
+                format!("the brokers do not report topic {to}; asking again"),
+            )),
             _ => Err(Failure::new(
                 Remedy::Stop,
                 format!(

@@ -45,7 +45,13 @@ pub struct StallDetector {
     /// The next offset and the log end of the last reassignment, which brought no records if they are still the same. The log
     /// may hold only transaction markers and aborted records there, which no fetch delivers.
     last_reassigned: Option<(Offset, Offset)>,
+    /// Reassignments since the next offset has changed.
+    repeated: u32,
 }
+
+/// The timeout is doubled with each reassignment, this often at most. A reassignment discards the response in flight: over a slow link one can take
+/// longer than the timeout, and would be discarded again and again.
+const DOUBLINGS: u32 = 5;
 
 impl StallDetector {
     /// Records the current fetch position. Returns the kind of stall when the partition has to be reassigned.
@@ -58,12 +64,16 @@ impl StallDetector {
         });
         let (then, waited) = since.map_or((seen, Duration::ZERO), |(then, waited)| (then, waited + step));
         self.since = Some((then, waited));
-        let stall = missing.filter(|_| waited >= patience)?;
+        if self.last_reassigned.is_some_and(|(next, _)| next != seen.next) {
+            self.repeated = 0;
+        }
+        let stall = missing.filter(|_| waited >= patience * (1 << self.repeated.min(DOUBLINGS)))?;
         let place = (seen.next, then.log_end.max(seen.log_end));
         if stall == Stall::NotDelivered && self.last_reassigned == Some(place) {
             return None;
         }
         (self.since, self.last_reassigned) = (None, Some(place));
+        self.repeated += 1;
         Some(stall)
     }
 
@@ -107,8 +117,8 @@ mod tests {
         for fetched_end in [None, Some(10)] {
             let mut stall = StallDetector::default();
             let stalled = stalls(&mut stall, 0, 100, at(10, fetched_end, 11));
-            // The timeout restarts with the check after each reassignment.
-            assert_eq!(stalled, [30, 61, 92].map(|second| (second, Stall::NotFetched)));
+            // The timeout restarts with the check after each reassignment, and is twice as long.
+            assert_eq!(stalled, [30, 91].map(|second| (second, Stall::NotFetched)));
         }
     }
 
@@ -148,9 +158,24 @@ mod tests {
         assert_eq!(stalls(&mut stall, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
         // One more transaction causes one more reassignment.
         let two = at(10, Some(13), 13);
-        assert_eq!(stalls(&mut stall, 1_000, 1_000, two), [(1_030, Stall::NotDelivered)]);
+        assert_eq!(stalls(&mut stall, 1_000, 1_000, two), [(1_060, Stall::NotDelivered)]);
         // A record that was really missing has been fetched by the reassignment.
         assert_eq!(stalls(&mut stall, 2_000, 1_000, at(13, Some(13), 13)), []);
+    }
+
+    #[test]
+    fn a_response_that_takes_longer_than_the_timeout_arrives_after_some_reassignments() {
+        let mut stall = StallDetector::default();
+        // Each reassignment discards the response in flight, and the next one takes 50 s more.
+        let (mut second, mut arrives, mut reassigned) = (0, 50, 0);
+        while second < arrives {
+            let seen = at(10, None, 100 + second);
+            if stall.observe(SECOND(second), seen, STALL_TIMEOUT).is_some() {
+                (reassigned, arrives) = (reassigned + 1, arrives + 50);
+            }
+            second += 1;
+        }
+        assert_eq!((reassigned, arrives), (2, 150));
     }
 
     #[test]

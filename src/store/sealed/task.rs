@@ -145,6 +145,7 @@ impl SealTask {
     pub fn finish(mut self, engine: &Engine) -> Result<(SliceGroup, Option<SealJob>), StoreError> {
         let (group, number) = (self.group, self.number);
         let written = self.thread.take().map(JoinHandle::join);
+        let mut may_be_registered = false;
         let registered = match written {
             None => Ok(None),
             Some(Err(_)) => Err(StoreError::Io(
@@ -152,9 +153,14 @@ impl SealTask {
             )),
             // What it read may have been removed meanwhile.
             Some(Ok(_)) if self.is_void => Ok(None),
-            Some(Ok(slice)) => slice.and_then(|slice| self.register(engine, slice)),
+            Some(Ok(slice)) => slice.and_then(|slice| {
+                let registered = self.register(engine, slice);
+                // After an error sled may refer to the file. If not, the next start deletes it.
+                may_be_registered = !matches!(registered, Ok(None | Some(IsUsed(false))));
+                registered
+            }),
         };
-        if !matches!(registered, Ok(Some(IsUsed(true)))) {
+        if !may_be_registered {
             let deleted = engine.segments.delete(number);
             deleted.map_err(|cause| engine.file_error("delete", number, &cause))?;
         }

@@ -58,6 +58,11 @@ impl InFlight {
         self.position
     }
 
+    /// Number of records from the first one that is not acknowledged on, acknowledged or not.
+    pub fn held(&self) -> usize {
+        self.records.len()
+    }
+
     /// The number and the bytes of the records that are not acknowledged.
     pub fn unacknowledged(&self) -> (usize, usize) {
         let open = self.records.iter().filter(|record| !record.is_acknowledged);

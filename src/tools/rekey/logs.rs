@@ -10,6 +10,9 @@ use crate::kafka::SourceLog;
 /// Most records and bytes of keys and values that are in flight. More are not read until some are acknowledged.
 const MOST_RECORDS: usize = 100_000;
 const MOST_BYTES: usize = 64 << 20;
+/// Most records in all partitions from the first one on that is not acknowledged: acknowledged ones are kept behind it, in 24 bytes each. One
+/// target partition that is unavailable is enough for that.
+const MOST_HELD: usize = 1_000_000;
 /// Low bits of the number of a record, for its number in its partition. The other bits are the placement.
 const RECORD_BITS: u32 = 40;
 
@@ -126,7 +129,8 @@ impl AssignedLogs {
 
     /// Whether more records may be read.
     pub fn has_room(&self) -> bool {
-        self.records < MOST_RECORDS && self.bytes < MOST_BYTES
+        let held = || self.logs.values().map(|log| log.in_flight.held()).sum::<usize>();
+        self.records < MOST_RECORDS && self.bytes < MOST_BYTES && held() < MOST_HELD
     }
 
     /// The positions that have changed since the last call.
