@@ -25,8 +25,8 @@ use sim::{
     CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
     Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
     compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore, load_slowly,
-    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_forgotten_slowly, run,
-    search_slowly, tear_the_first_transaction,
+    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_a_long_log,
+    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -336,6 +336,14 @@ fn copies_in_partitions_that_are_read_unevenly_count_within_the_window_exactly()
     assert!(fastest > 20, "the history does not depend on the slowest clock: {fastest} ids");
     let by_own_clock = without(Safeguard::StandbyHorizon, true);
     assert!(by_own_clock > 20, "the history does not depend on the horizon: {by_own_clock} ids");
+}
+
+/// The state topic has far more than a window.
+#[test]
+fn a_restore_keeps_only_what_the_windows_need() {
+    let (forwarded, stored) = restore_a_long_log(&Setting::sound());
+    println!("{stored} of {forwarded} ids");
+    assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
 }
 
 #[test]

@@ -151,16 +151,16 @@ fn a_partition_that_ends_with_a_marker_does_not_keep_the_ids_of_others() {
     pipe.kafka.send_in_transaction(&pipe.raw, &[Draft::id(0, "first").at(began_ms)], true);
     // One record a minute of stream time.
     let mut sent = 0;
-    let mut send = || {
+    let mut produce = || {
         sent += 1;
         let draft = Draft::id(1, &sent.to_string()).at(began_ms + 60_000 * sent);
         pipe.kafka.send(&pipe.raw, &[draft]);
     };
     let ids = || running.metric("dedupd_window_ids{partition=\"1\"}").unwrap_or_default();
-    (0..FIRST).for_each(|_| send());
+    (0..FIRST).for_each(|_| produce());
     wait_until("all ids to be in the window", LIMIT, || (ids() >= FIRST as f64).then_some(()));
     wait_until("the old ids to leave the window", LIMIT, || {
-        send();
+        produce();
         std::thread::sleep(Duration::from_millis(500));
         (ids() < 6.0).then_some(())
     });

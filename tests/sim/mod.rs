@@ -29,7 +29,7 @@ pub use life::{
     CAUGHT_UP, COMMIT_FAULTS, EVICTED, FILTER_HITS, FORGOTTEN, HANDED_OVER, JOINED, Outcome, SEALED,
     SEALED_HITS, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
     evidence_over_a_slow_link, forget_before_a_restore, load_slowly, open_a_foreign_transaction,
-    over_a_slow_link, read_unevenly, restore_forgotten_slowly, run, search_slowly,
+    over_a_slow_link, read_unevenly, restore_a_long_log, restore_forgotten_slowly, run, search_slowly,
     tear_the_first_transaction,
 };
 pub use universe::{Sabotage, Setting};

@@ -1,5 +1,6 @@
 //! One raw partition of a worker: its phase, and what outlives a phase.
 
+pub mod expiry;
 pub mod forgetting;
 pub mod loading;
 pub mod local;

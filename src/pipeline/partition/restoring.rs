@@ -10,6 +10,7 @@ use crate::dedupe::{
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::expiry::StoredExpiry;
 use crate::pipeline::partition::forgetting::Forgetting;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::read_progress::ReadProgress;
@@ -87,6 +88,8 @@ pub struct Restoring {
     pub checkpoint: Option<Checkpoint>,
     /// Why the log is read.
     pub purpose: ReadPurpose,
+    /// What was deleted of the local store meanwhile, because it has left the windows.
+    pub expiry: StoredExpiry,
     /// The forget record whose owners are being searched in the stored blocks. No record behind it is read meanwhile.
     pub forgetting: Option<Forgetting>,
 }
@@ -119,6 +122,7 @@ impl Restoring {
             left_out: BTreeMap::new(),
             checkpoint: None,
             purpose,
+            expiry: StoredExpiry::default(),
             forgetting: None,
         }
     }

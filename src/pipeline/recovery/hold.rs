@@ -21,7 +21,7 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     if is_open && access.ctx.partitions.has_nothing_pending() {
         return Ok(());
     }
-    let is_complete = has_all_states(access.ctx);
+    let is_complete = has_all_states(access.ctx, is_open);
     if let Some(topic) = &mut access.ctx.topic {
         topic.is_open = is_complete;
         if is_complete {
@@ -31,11 +31,13 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     if is_complete { release(access) } else { hold(access) }
 }
 
-fn has_all_states<W: WorkerPorts>(ctx: &Context<W>) -> bool {
+/// A partition that the topic has got while records are processed is not waited for until clean and state have it too. Before that, the instance
+/// that was active before may have processed it, although this process has not noticed yet that the topic has grown.
+fn has_all_states<W: WorkerPorts>(ctx: &Context<W>, is_open: bool) -> bool {
     let options = &ctx.options;
     let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();
     let ignored = |id| owned(id) || !options.keeps(Safeguard::AllStates) && ctx.partitions.get(id).is_some();
-    let has_none = |id| ignored(id) || !options.partition_limit.covers(id);
+    let has_none = |id| ignored(id) || is_open && !options.partition_limit.covers(id);
     ctx.known_partitions().all(|id| has_none(id) || ctx.partitions.get(id).is_some_and(has_settled_state))
 }
 

@@ -20,8 +20,11 @@ use crate::config::Overflow;
 use crate::dedupe::PartitionId;
 use crate::dedupe::coordinates::ranges;
 use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::partition::{Partition, Phase, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::resume_offset;
@@ -30,10 +33,12 @@ use crate::pipeline::recovery::restore::abandon_restore;
 use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
-use crate::ports::{Source, StateLog};
+use crate::ports::{Source, StateLog, StoreError};
 
 /// Time to read the state topic between two polls.
 const READ_SLICE: Duration = Duration::from_millis(20);
+/// Interval between two deletions of what has left a window that is being restored.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What starts partitions.
 ///
@@ -118,7 +123,7 @@ impl Recovery {
         }
         let now = access.ctx.clock.elapsed();
         access.ctx.partitions.all_restoring_mut().for_each(|restoring| restoring.log_progress(now));
-        outcome
+        if is_grave(&outcome) { outcome } else { expire_restored(access.ctx, now).and(outcome) }
     }
 
     /// Starts processing with state that was just loaded. `load` is the monotonic start time of the load and its number of
@@ -238,4 +243,22 @@ impl Recovery {
         self.recover(access)?;
         result
     }
+}
+
+/// Deletes stored owners that have left the windows, as later each commit does. The state topic retains a day more than a window at least, and
+/// often far more: all of it would be on the disk until the end of the restore, and in the filters of slices. By the horizon in topic scope, otherwise
+/// at most by the stream time of the committed offset.
+fn expire_restored<W: WorkerPorts>(ctx: &mut Context<W>, now: Duration) -> Result<(), WorkerError> {
+    let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+    let due =
+        ctx.partitions.all_restoring_mut().filter(|it| it.forgetting.is_none() && it.expiry.next <= now);
+    for Restoring { state, expiry, checkpoint, .. } in due {
+        let most_ms = horizon_ms.or(checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms));
+        let settled_ms = expiry.settled_ms(&state.windows, most_ms.is_some(), most_ms);
+        let settled = (settled_ms, checkpoint.as_ref());
+        let deleted = expiry.delete((&mut ctx.store, state.id), &state.windows, settled);
+        let is_more = StoreError::unless_lease_lost(deleted)?.unwrap_or(false);
+        expiry.next = if is_more { now } else { now + EXPIRE_INTERVAL };
+    }
+    Ok(())
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, Window};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, Window};
 use crate::metrics::StandbyStatus;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::expiry::StoredExpiry;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::standby::expiry::{Deleted, ExpiryClock, dropped_ms};
 use crate::ports::{LogId, LogTails};
 
 /// Interval between two measurements of the lag.
@@ -37,8 +37,7 @@ struct Copy {
     refused: Option<String>,
     /// Whether the log had lost its start when reading began there.
     is_cut: bool,
-    clock: ExpiryClock,
-    deleted: BTreeMap<KindId, Deleted>,
+    expiry: StoredExpiry,
 }
 
 /// All copies of a process.
@@ -123,17 +122,12 @@ impl Copies {
         let is_topic_wide = ctx.options.is_topic_wide() && ctx.options.keeps(Safeguard::StandbyHorizon);
         for restoring in ctx.partitions.all_restoring_mut() {
             let (id, windows) = (restoring.state.id, &mut restoring.state.windows);
-            let Copy { clock, deleted, .. } = self.all.entry(id).or_default();
-            let settled_ms = clock.advance(windows.stream_time_ms(), is_topic_wide, horizon_ms);
+            let expiry = &mut self.all.entry(id).or_default().expiry;
+            let settled_ms = expiry.settled_ms(windows, is_topic_wide, horizon_ms);
             // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
             windows.set_horizon(settled_ms);
-            let checkpoint = group.get(&id).and_then(Option::as_ref);
-            for (kind, window) in windows.iter() {
-                let dropped_ms = dropped_ms(checkpoint, kind);
-                let times = (settled_ms, window.configured_ms(), dropped_ms);
-                let deleted = deleted.entry(kind).or_default();
-                is_more |= deleted.advance((&mut ctx.store, kind.window(id)), times)?;
-            }
+            let settled = (settled_ms, group.get(&id).and_then(Option::as_ref));
+            is_more |= expiry.delete((&mut ctx.store, id), windows, settled)?;
         }
         if is_more {
             self.expired = now.saturating_sub(self.expire_interval);

@@ -9,10 +9,9 @@
 //! - A copy is written only under the lease of its windows. It takes a lease only while no worker holds it, and a worker takes it
 //!   away at any time.
 //! - Old owners are sealed as they are by a worker ([`Sealer`]). Where nothing is sealed, the windows keep only arrival times. Owners
-//!   that no later worker needs are deleted ([`expiry`]).
+//!   that no later worker needs are deleted ([`StoredExpiry`](crate::pipeline::partition::expiry::StoredExpiry)).
 
 mod copies;
-mod expiry;
 mod origin;
 mod reading;
 mod start;

@@ -12,6 +12,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::local::{all_expired, usable};
+use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::decision::{Lack, TornDecision};
 use crate::pipeline::torn::evidence::{PartitionEvidence, ResumePoint};
@@ -141,6 +142,8 @@ fn plan_repair<W: WorkerPorts>(
     let before = evidence.checkpoint.clone().unwrap_or(Checkpoint {
         state_next: evidence.state.low,
         first_raw_partitions: Some(access.ctx.options.raw_partitions),
+        // Without one, the windows would be taken for those of partition scope.
+        horizon_ms: access.ctx.topic.as_ref().map(TopicScope::horizon_ms),
         ..Checkpoint::default()
     });
     let committed = evidence.answer.offset.unwrap_or(0);

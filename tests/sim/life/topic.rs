@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::sim::raw::RawLog;
 use dedupd::dedupe::PartitionId;
+use dedupd::ports::Store;
 
 impl Life {
     pub(super) fn is_topic_wide(&self) -> bool {
@@ -95,6 +96,37 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
         (found != copies).then(|| format!("{found} of {copies} records of id {id}, {distance_ms} ms apart"))
     });
     wrong.collect()
+}
+
+/// Restores the state of a backlog of six windows without local state. Returns the number of ids that were forwarded, and of those that the
+/// restored store has.
+pub fn restore_a_long_log(setting: &Setting) -> (u64, u64) {
+    let mut life = Life::quiet(setting, PARTITIONS as usize, |chance| {
+        let mut choices = Choices::short_topic(chance);
+        // Many small transactions.
+        choices.max_records = 9;
+        choices
+    });
+    life.produce_pairs(&mut fastrand::Rng::with_seed(1));
+    for partition in 0..PARTITIONS {
+        life.universe.cluster.borrow_mut().delivers_only = Some(partition);
+        life.process_delivered(partition as usize);
+    }
+    life.universe.cluster.borrow_mut().delivers_only = Some(0);
+    // The horizon is that of the commit before the last one.
+    for step in 0..3 {
+        life.produce_ids((1 << 40) + 30 * step..(1 << 40) + 30 * (step + 1));
+        life.process_delivered(0);
+    }
+    life.leave(0);
+    let forwarded =
+        life.universe.cluster.borrow().clean.iter().map(|log| log.committed(0).count()).sum::<usize>();
+    life.processes[0].store = LeasedStore::new(MemoryStore::new());
+    life.produce_ids([1 << 50]);
+    life.process_delivered(0);
+    let store = life.processes[0].store.another();
+    let stored = (0..PARTITIONS).map(|partition| store.ids(partition.into()).unwrap()).sum();
+    (forwarded as u64, stored)
 }
 
 impl Cluster {

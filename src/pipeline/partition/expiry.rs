@@ -1,12 +1,14 @@
-//! Deletes stored owners of a copy that no window needs any more.
+//! Deletes stored owners that no window needs any more, while the state topic is read: for a start, or for a standby copy.
 //!
-//! A copy must not lack an owner that still counts for its next worker, so it deletes only what every later worker has dropped too: by
+//! No owner may be deleted that still counts for the next worker, so only those are that every later worker has dropped too: by
 //! the stream time of a transaction before the last one that was read, because a repair may undo the last one, and its records are
 //! then read again.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use crate::dedupe::{Checkpoint, KindId, Offset, WindowId};
+use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, WindowId, Windows};
 use crate::ports::{Store, StoreError};
 
 /// Most blocks that are looked at in one pass over a window.
@@ -14,7 +16,7 @@ const BLOCKS: usize = 64;
 
 /// The stream time by which the owners of a copy expire.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ExpiryClock {
+struct ExpiryClock {
     /// The time of the last transaction that was read, epoch milliseconds.
     latest_ms: i64,
     /// A time before it.
@@ -24,7 +26,7 @@ pub(super) struct ExpiryClock {
 impl ExpiryClock {
     /// Takes the stream time of the partition, as far as the copy was read, and in topic scope the horizon, `None` while that is not
     /// known. Returns the time by which owners expire; 0 while that is not known.
-    pub fn advance(&mut self, stream_ms: i64, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
+    fn advance(&mut self, stream_ms: i64, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
         let now_ms = if is_topic_wide { horizon_ms.map_or(0, |ms| ms.min(stream_ms)) } else { stream_ms };
         if now_ms > self.latest_ms {
             (self.settled_ms, self.latest_ms) = (self.latest_ms, now_ms);
@@ -41,17 +43,17 @@ fn oldest_ms(settled_ms: i64, length_ms: i64, dropped_ms: Option<i64>) -> Option
 }
 
 /// What a checkpoint states about owners that limits have dropped from a window.
-pub(super) fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Option<i64> {
+fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Option<i64> {
     checkpoint?.windows.iter().find(|window| window.kind == kind)?.dropped_ms
 }
 
 /// One past the last owner of a window that was deleted.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Deleted(Offset);
+struct Deleted(Offset);
 
 impl Deleted {
     /// Deletes stored owners of a window of this length. See [`oldest_ms`] for the times. Returns whether there may be more to delete.
-    pub fn advance(
+    fn advance(
         &mut self,
         (store, window): (&mut impl Store, WindowId),
         (settled_ms, length_ms, dropped_ms): (i64, i64, Option<i64>),
@@ -63,6 +65,39 @@ impl Deleted {
         }
         store.expire(window, first)?;
         self.0 = first;
+        Ok(is_more)
+    }
+}
+
+/// What was deleted of a partition.
+#[derive(Debug, Default)]
+pub struct StoredExpiry {
+    clock: ExpiryClock,
+    deleted: BTreeMap<KindId, Deleted>,
+    /// Monotonic time of the next look during a restore.
+    pub next: Duration,
+}
+
+impl StoredExpiry {
+    /// The stream time by which owners expire, as far as the state topic was read; 0 while that is not known. `horizon_ms` as in
+    /// [`Checkpoint`], if the windows expire by it.
+    pub fn settled_ms(&mut self, windows: &Windows, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
+        self.clock.advance(windows.stream_time_ms(), is_topic_wide, horizon_ms)
+    }
+
+    /// Deletes stored owners of a partition by this time, and those that limits have dropped according to the checkpoint. Returns whether
+    /// there may be more to delete.
+    pub fn delete(
+        &mut self,
+        (store, id): (&mut impl Store, PartitionId),
+        windows: &Windows,
+        (settled_ms, checkpoint): (i64, Option<&Checkpoint>),
+    ) -> Result<bool, StoreError> {
+        let mut is_more = false;
+        for (kind, window) in windows.iter() {
+            let times = (settled_ms, window.configured_ms(), dropped_ms(checkpoint, kind));
+            is_more |= self.deleted.entry(kind).or_default().advance((store, kind.window(id)), times)?;
+        }
         Ok(is_more)
     }
 }
