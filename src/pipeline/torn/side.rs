@@ -279,8 +279,10 @@ fn check_sides<W: WorkerPorts>(
             }
             SideDecision::Leave => drop(open.remove(&log)),
             SideDecision::Settle(writer, copies) => {
-                let stable = open.get(&log).map_or(0, |seen| seen.stable);
-                settle_side(access, (log, stable), &writer, &copies)?;
+                // Behind the transaction of another program the purge cannot move the last stable offset.
+                let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
+                let needed = first.map(|seen| (log, seen.stable + 1));
+                settle_side(access, (log, needed), &writer, &copies)?;
                 if writer == access.ctx.options.writer {
                     open.remove(&log);
                 }
@@ -292,7 +294,7 @@ fn check_sides<W: WorkerPorts>(
 
 fn settle_side<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (log, stable): (LogId, Offset),
+    (log, needed): (LogId, Option<(LogId, Offset)>),
     writer: &str,
     copies: &[Offset],
 ) -> Result<(), WorkerError> {
@@ -310,7 +312,7 @@ fn settle_side<W: WorkerPorts>(
     // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
     // next commit would commit the offset of the purge.
     let offsets = if writer == access.ctx.options.writer { vec![id] } else { Vec::new() };
-    await_markers(access.ctx, access.source, Touched::of([(log, stable + 1)], offsets))
+    await_markers(access.ctx, access.source, Touched::of(needed, offsets))
 }
 
 fn read_sides<W: WorkerPorts>(
