@@ -210,7 +210,7 @@ impl Monitor {
     fn check_log_ends(&mut self) -> Result<(), Failure> {
         let fastest_ms = self.stable_ends.fastest_ms();
         let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), self.all(), REQUEST_LIMIT)?;
-        self.stable_ends.note((&stable, &high_watermarks), fastest_ms);
+        self.stable_ends.note(&stable, &high_watermarks, fastest_ms);
         self.read_silent(&stable);
         let is_owned = |partition: &u32| self.owned.contains(partition);
         let owned: Offsets =

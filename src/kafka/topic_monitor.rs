@@ -11,7 +11,7 @@ use crate::config::Scope;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// A topic counts as deleted when this many consecutive checks do not find it: a broker that has just started may not have
 /// its metadata yet.
-const ABSENT_CHECKS: u32 = 4;
+pub(super) const ABSENT_CHECKS: u32 = 4;
 
 /// Checks the topics with clients of its own, so no worker waits for the responses.
 pub struct TopicMonitor {

@@ -103,8 +103,8 @@ impl SledStore {
             let covering = index.block_of(from).map(|covering| covering.found);
             covering.or_else(|| index.blocks_from(from).next())
         };
-        while let Some(found) = self.with(window, |_, index| Ok(next(index, from)))?
-            && from < range.end
+        while from < range.end
+            && let Some(found) = self.with(window, |_, index| Ok(next(index, from)))?
         {
             check()?;
             let bytes = self.bytes(&found, &mut readers)?;

@@ -79,7 +79,7 @@ fn a_worker_reassigns_stalled_partitions_and_counts_them() {
         (0..4).map(|p| (p, (0..3).map(|offset| format!("{p}-{offset}")).collect())).collect();
     clean.wait_for(&wanted, || member.assert_alive());
     // The true ends of the logs.
-    let note = |read: &BTreeMap<u32, u64>| ends.note((read, read), 0);
+    let note = |read: &BTreeMap<u32, u64>| ends.note(read, read, 0);
     note(&(0..4).map(|partition| (partition, 3)).collect());
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((stalled(Stall::NotFetched), stalled(Stall::NotDelivered)), (0, 0));

@@ -19,6 +19,7 @@ use crate::kafka::log_context::LogContext;
 use crate::kafka::native;
 use crate::kafka::record::RawRecord;
 use crate::kafka::topic::{Outgoing, TopicHandle};
+use crate::kafka::topic_monitor::ABSENT_CHECKS;
 use crate::ports::{Failure, Remedy};
 
 /// The producer and its topic. After a failure it must be replaced.
@@ -30,10 +31,6 @@ pub struct TargetWriter {
     /// Consecutive requests in which the topic was not found.
     absent: Cell<u32>,
 }
-
-/// A topic counts as deleted when this many consecutive requests do not find it: a broker that has just started may not have its metadata
-/// yet.
-const ABSENT_CHECKS: u32 = 4;
 
 /// The records that the broker has acknowledged since the last call, by the numbers given to [`TargetWriter::send`].
 #[derive(Debug, Default)]
@@ -73,7 +70,7 @@ impl TargetWriter {
             }
             _ if self.absent.replace(self.absent.get() + 1) + 1 < ABSENT_CHECKS => Err(Failure::new(
                 Remedy::Retry,
-                format!("the brokers do not report topic {to}; asking again"),
+                format!("the brokers do not report topic {to}; requesting it again"),
             )),
             _ => Err(Failure::new(
                 Remedy::Stop,

@@ -159,7 +159,7 @@ fn common_limit(most: u64, mut stored: Vec<u64>) -> u64 {
     stored.sort_unstable();
     let (mut rest, mut windows) = (most, stored.len() as u64);
     for ids in stored {
-        let share = rest / windows.max(1);
+        let share = rest / windows;
         if ids > share || windows == 1 {
             return share.max(1);
         }

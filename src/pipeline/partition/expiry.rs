@@ -1,6 +1,6 @@
 //! Deletes stored owners that no window needs any more, while the state topic is read: for a start, or for a standby copy.
 //!
-//! No owner may be deleted that still counts for the next worker, so only those are that every later worker has dropped too: by
+//! An owner that still counts for the next worker must stay, so only what every later worker has dropped too is deleted: by
 //! the stream time of a transaction before the last one that was read, because a repair may undo the last one, and its records are
 //! then read again.
 
@@ -74,31 +74,40 @@ impl Deleted {
 pub struct StoredExpiry {
     clock: ExpiryClock,
     deleted: BTreeMap<KindId, Deleted>,
-    /// Monotonic time of the next look during a restore.
-    pub next: Duration,
+    /// Monotonic time of the next look.
+    next: Duration,
 }
 
 impl StoredExpiry {
+    /// Whether it is time to delete.
+    #[must_use]
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.next <= now
+    }
+
     /// The stream time by which owners expire, as far as the state topic was read; 0 while that is not known. `horizon_ms` as in
     /// [`Checkpoint`], if the windows expire by it.
     pub fn settled_ms(&mut self, windows: &Windows, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
         self.clock.advance(windows.stream_time_ms(), is_topic_wide, horizon_ms)
     }
 
-    /// Deletes stored owners of a partition by this time, and those that limits have dropped according to the checkpoint. Returns whether
-    /// there may be more to delete.
+    /// Deletes stored owners of a partition by this time, and those that limits have dropped according to the checkpoint. The next look is after
+    /// `interval`, or at once if there may be more to delete.
     pub fn delete(
         &mut self,
         (store, id): (&mut impl Store, PartitionId),
         windows: &Windows,
         (settled_ms, checkpoint): (i64, Option<&Checkpoint>),
-    ) -> Result<bool, StoreError> {
+        (now, interval): (Duration, Duration),
+    ) -> Result<(), StoreError> {
         let mut is_more = false;
+        self.next = now + interval;
         for (kind, window) in windows.iter() {
             let times = (settled_ms, window.configured_ms(), dropped_ms(checkpoint, kind));
             is_more |= self.deleted.entry(kind).or_default().advance((store, kind.window(id)), times)?;
         }
-        Ok(is_more)
+        self.next = if is_more { now } else { self.next };
+        Ok(())
     }
 }
 

@@ -112,13 +112,20 @@ pub struct RawEnd {
     pub empty_from: Option<Offset>,
 }
 
+impl RawEnd {
+    /// Whether it is known that there are only markers and aborted records from this offset on.
+    #[must_use]
+    pub fn is_empty_from(&self, next: Offset) -> bool {
+        self.stable == self.high && self.empty_from.is_some_and(|from| from <= next)
+    }
+}
+
 impl Running {
     /// Notes that the partition has no unread record, if that is certain: it had reached the high watermark, or what lies before
     /// that is only markers and aborted records.
     pub(crate) fn note_read_to_end(&mut self, end: RawEnd) {
         let state = &mut self.state;
-        let is_empty = end.stable == end.high && end.empty_from.is_some_and(|from| from <= state.next);
-        let has_more = state.next < end.high && !is_empty;
+        let has_more = state.next < end.high && !end.is_empty_from(state.next);
         // Records of the open transaction may have to be read again.
         if state.open.is_none() && !has_more {
             state.caught_up_ms = state.caught_up_ms.max(end.fastest_ms);

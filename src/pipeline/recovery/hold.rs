@@ -31,8 +31,8 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     if is_complete { release(access) } else { hold(access) }
 }
 
-/// A partition that the topic has got while records are processed is not waited for until clean and state have it too. Before that, the instance
-/// that was active before may have processed it, although this process has not noticed yet that the topic has grown.
+/// While records are processed, a partition that was added to raw does not hold the others until clean and state have it too. Before the first
+/// record it does: the last active instance may have processed it, although the topic monitor of this process has not seen it yet.
 fn has_all_states<W: WorkerPorts>(ctx: &Context<W>, is_open: bool) -> bool {
     let options = &ctx.options;
     let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();

@@ -245,20 +245,20 @@ impl Recovery {
     }
 }
 
-/// Deletes stored owners that have left the windows, as later each commit does. The state topic retains a day more than a window at least, and
+/// Deletes stored owners that have left the windows, as each commit does later. The state topic retains a day more than a window at least, and
 /// often far more: all of it would be on the disk until the end of the restore, and in the filters of slices. By the horizon in topic scope, otherwise
 /// at most by the stream time of the committed offset.
 fn expire_restored<W: WorkerPorts>(ctx: &mut Context<W>, now: Duration) -> Result<(), WorkerError> {
     let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
     let due =
-        ctx.partitions.all_restoring_mut().filter(|it| it.forgetting.is_none() && it.expiry.next <= now);
+        ctx.partitions.all_restoring_mut().filter(|it| it.forgetting.is_none() && it.expiry.is_due(now));
     for Restoring { state, expiry, checkpoint, .. } in due {
         let most_ms = horizon_ms.or(checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms));
         let settled_ms = expiry.settled_ms(&state.windows, most_ms.is_some(), most_ms);
         let settled = (settled_ms, checkpoint.as_ref());
-        let deleted = expiry.delete((&mut ctx.store, state.id), &state.windows, settled);
-        let is_more = StoreError::unless_lease_lost(deleted)?.unwrap_or(false);
-        expiry.next = if is_more { now } else { now + EXPIRE_INTERVAL };
+        let times = (now, EXPIRE_INTERVAL);
+        let deleted = expiry.delete((&mut ctx.store, state.id), &state.windows, settled, times);
+        StoreError::unless_lease_lost(deleted)?;
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kinds;
-use crate::pipeline::partition::expiry::StoredExpiry;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -37,7 +37,6 @@ struct Copy {
     refused: Option<String>,
     /// Whether the log had lost its start when reading began there.
     is_cut: bool,
-    expiry: StoredExpiry,
 }
 
 /// All copies of a process.
@@ -45,8 +44,7 @@ struct Copy {
 pub(super) struct Copies {
     all: BTreeMap<PartitionId, Copy>,
     expire_interval: Duration,
-    /// Monotonic times.
-    expired: Duration,
+    /// Monotonic time.
     measured: Option<Duration>,
 }
 
@@ -58,7 +56,6 @@ impl Copies {
         Self {
             all: BTreeMap::new(),
             expire_interval: EXPIRE_INTERVAL.min(shortest / EXPIRIES_PER_WINDOW),
-            expired: Duration::ZERO,
             measured: None,
         }
     }
@@ -109,28 +106,21 @@ impl Copies {
 
     /// Deletes stored owners that no worker needs any more, if that is due.
     pub fn expire<W: WorkerPorts>(
-        &mut self,
+        &self,
         ctx: &mut Context<W>,
         (group, horizon_ms): (&BTreeMap<PartitionId, Option<Checkpoint>>, Option<i64>),
         now: Duration,
     ) -> Result<(), WorkerError> {
-        if now.saturating_sub(self.expired) < self.expire_interval {
-            return Ok(());
-        }
-        self.expired = now;
-        let mut is_more = false;
         let is_topic_wide = ctx.options.is_topic_wide() && ctx.options.keeps(Safeguard::StandbyHorizon);
-        for restoring in ctx.partitions.all_restoring_mut() {
-            let (id, windows) = (restoring.state.id, &mut restoring.state.windows);
-            let expiry = &mut self.all.entry(id).or_default().expiry;
+        for Restoring { state, expiry, .. } in
+            ctx.partitions.all_restoring_mut().filter(|it| it.expiry.is_due(now))
+        {
+            let (id, windows) = (state.id, &mut state.windows);
             let settled_ms = expiry.settled_ms(windows, is_topic_wide, horizon_ms);
             // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
             windows.set_horizon(settled_ms);
             let settled = (settled_ms, group.get(&id).and_then(Option::as_ref));
-            is_more |= expiry.delete((&mut ctx.store, id), windows, settled)?;
-        }
-        if is_more {
-            self.expired = now.saturating_sub(self.expire_interval);
+            expiry.delete((&mut ctx.store, id), windows, settled, (now, self.expire_interval))?;
         }
         Ok(())
     }

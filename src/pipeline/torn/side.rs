@@ -281,7 +281,7 @@ fn check_sides<W: WorkerPorts>(
             SideDecision::Settle(writer, copies) => {
                 // Behind the transaction of another program the purge cannot move the last stable offset.
                 let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
-                let needed = first.map(|seen| (log, seen.stable + 1));
+                let needed = first.map(|seen| seen.stable + 1);
                 settle_side(access, (log, needed), &writer, &copies)?;
                 if writer == access.ctx.options.writer {
                     open.remove(&log);
@@ -294,7 +294,7 @@ fn check_sides<W: WorkerPorts>(
 
 fn settle_side<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (log, needed): (LogId, Option<(LogId, Offset)>),
+    (log, needed): (LogId, Option<Offset>),
     writer: &str,
     copies: &[Offset],
 ) -> Result<(), WorkerError> {
@@ -312,7 +312,7 @@ fn settle_side<W: WorkerPorts>(
     // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
     // next commit would commit the offset of the purge.
     let offsets = if writer == access.ctx.options.writer { vec![id] } else { Vec::new() };
-    await_markers(access.ctx, access.source, Touched::of(needed, offsets))
+    await_markers(access.ctx, access.source, Touched::of(needed.map(|needed| (log, needed)), offsets))
 }
 
 fn read_sides<W: WorkerPorts>(

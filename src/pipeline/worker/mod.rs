@@ -182,7 +182,7 @@ impl<W: WorkerPorts> Worker<W> {
                 }
             }
         }
-        // The thread that seals has written a part of a file, which nothing would delete.
+        // Otherwise the unfinished file of a slice stays until the next start.
         parts.ctx.store.end_seal();
         // Also of partitions that the group has not revoked in time: a standby of this process may follow them.
         for id in parts.ctx.partitions.ids(|_| true) {

@@ -229,8 +229,8 @@ fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError
     if ctx.options.kinds.iter().all(|kind| kind.window.is_none_or(|window| window.bloom.is_none())) {
         return Ok(false);
     }
-    // An owner of a partition that is not loaded can be in the slices, too. A restore can read or end with an earlier offset, to which an operator
-    // has set the group back; then owners are undone, and a filter cannot lose them.
+    // An owner of a partition that is not loaded can be in the slices, too. A restore can end at an
+    // earlier offset, after an offset reset: then owners are undone, and a filter cannot lose them.
     let is_running = |id| ctx.partitions.get(id).is_some_and(Partition::is_running);
     if ctx.options.is_topic_wide() && !ctx.partitions.iter().all(Partition::is_running) {
         return Ok(false);

@@ -73,7 +73,8 @@ impl StableEnds {
     /// request.
     pub fn note(
         &self,
-        (stable, high): (&BTreeMap<PartitionId, Offset>, &BTreeMap<PartitionId, Offset>),
+        stable: &BTreeMap<PartitionId, Offset>,
+        high: &BTreeMap<PartitionId, Offset>,
         fastest_ms: i64,
     ) {
         let mut shared = self.lock();
@@ -150,7 +151,7 @@ impl StallCheck {
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
             if ctx.topic.is_some() {
                 running.note_read_to_end(end);
-                if running.stall.is_refetched((next, end.stable)) {
+                if running.stall.is_refetched((next, end.stable)) && !end.is_empty_from(next) {
                     silent.insert(id, next);
                 }
             }

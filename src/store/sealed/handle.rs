@@ -333,15 +333,12 @@ impl SledStore {
                     Ok(())
                 };
                 let found = slice.owners_of(key, read);
-                places.owners.extend(found.map_err(|error| self.slice_error(*window, slice, &error))?);
+                places.owners.extend(
+                    found.map_err(|error| registered_error(&self.engine, *window, slice.number, &error))?,
+                );
             }
             Ok(places)
         })
-    }
-
-    /// See [`registered_error`]: another worker may have taken the window and deleted the file.
-    fn slice_error(&self, window: WindowId, slice: &SealedSlice, error: &SliceReadError) -> StoreError {
-        registered_error(&self.engine, window, slice.number, error)
     }
 
     pub(in crate::store) fn scan_slices(
@@ -361,9 +358,12 @@ impl SledStore {
             let mut readers = Readers::default();
             let read = |at, bytes: &mut [u8]| {
                 let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
-                read.map_err(|cause| self.slice_error(window, slice, &SliceReadError::Io(cause)))
+                read.map_err(|cause| {
+                    registered_error(&self.engine, window, slice.number, &SliceReadError::Io(cause))
+                })
             };
-            let damaged = |cause| self.slice_error(window, slice, &SliceReadError::Damaged(cause));
+            let damaged =
+                |cause| registered_error(&self.engine, window, slice.number, &SliceReadError::Damaged(cause));
             slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
                 let is_wanted = owner.partition == partition && wanted.contains(&owner.offset);
                 if is_wanted && slice.has(owner) { visit(owner.offset, identity) } else { Ok(()) }
