@@ -17,6 +17,7 @@ const TOPIC: &str = "dedupd.topic";
 const PARTITION: &str = "dedupd.partition";
 const OFFSET: &str = "dedupd.offset";
 const WRITER: &str = "dedupd.writer";
+const OUTSIDE: &str = "dedupd.outside";
 
 /// A dead-letter or duplicates topic. Its number of partitions is independent of the raw topic.
 pub(super) struct SideTopic {
@@ -83,54 +84,77 @@ pub(super) fn reason_headers(
     always.into_iter().chain(optional).collect()
 }
 
+/// The header of a side record that is written outside of any transaction. It follows the headers of the same writer.
+pub(super) fn outside_header() -> (&'static str, String) {
+    (OUTSIDE, "true".to_owned())
+}
+
 /// The headers of a record that is not a copy of a raw record.
 pub(super) fn writer_header(writer: &str) -> OwnedHeaders {
     OwnedHeaders::new().insert(Header { key: WRITER, value: Some(writer) })
 }
 
-/// The writer of a record of a side topic, and the coordinates of the record of topic `raw` that it is a copy of.
-pub(super) fn origin(message: &Message<'_>, raw: &str) -> (Option<String>, Option<Coordinates>) {
+/// Who wrote a record of a side topic, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SideOrigin {
+    /// Transactional id; `None` for another program.
+    pub(super) writer: Option<String>,
+    /// The record of the raw topic that it is a copy of.
+    pub(super) raw: Option<Coordinates>,
+    /// Whether it was written outside of any transaction.
+    pub(super) is_outside: bool,
+}
+
+/// The origin of a record of a side topic, where the raw topic is `raw`.
+pub(super) fn origin(message: &Message<'_>, raw: &str) -> SideOrigin {
     origin_from(message.headers(), raw)
 }
 
 /// A record that was copied from a side topic into raw already has such headers; the last ones count.
-fn origin_from<'a>(
-    headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-    raw: &str,
-) -> (Option<String>, Option<Coordinates>) {
-    let (mut writer, mut topic, mut partition, mut offset) = (None, None, None, None);
+fn origin_from<'a>(headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>, raw: &str) -> SideOrigin {
+    let (mut writer, mut topic, mut partition, mut offset, mut is_outside) = (None, None, None, None, false);
     for (name, value) in headers {
         let slot = match std::str::from_utf8(name) {
             Ok(WRITER) => &mut writer,
             Ok(TOPIC) => &mut topic,
             Ok(PARTITION) => &mut partition,
             Ok(OFFSET) => &mut offset,
+            Ok(OUTSIDE) => {
+                is_outside = true;
+                continue;
+            }
             _ => continue,
         };
+        is_outside = false;
         *slot = value.and_then(|value| std::str::from_utf8(value).ok());
     }
     let at = || Some(Coordinates { partition: partition?.parse().ok()?, offset: offset?.parse().ok()? });
-    (writer.map(str::to_owned), topic.filter(|topic| *topic == raw).and_then(|_| at()))
+    let raw = topic.filter(|topic| *topic == raw).and_then(|_| at());
+    SideOrigin { writer: writer.map(str::to_owned), raw, is_outside }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(headers: &[(&str, String)], raw: &str) -> (Option<String>, Option<Coordinates>) {
+    fn read(headers: &[(&str, String)], raw: &str) -> SideOrigin {
         origin_from(headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))), raw)
     }
 
     #[test]
     fn the_origin_of_a_side_record_round_trips_through_its_headers() {
         let at = Coordinates { partition: 3, offset: 70 };
+        let by_a = |raw, is_outside| SideOrigin { writer: Some("g.a.0".to_owned()), raw, is_outside };
         let reason = Reason::new("missing_id", "no id".to_owned());
         let written = reason_headers(at, &reason, "raw", Some("g.a.0"));
-        assert_eq!(read(&written, "raw"), (Some("g.a.0".to_owned()), Some(at)));
-        assert_eq!(read(&written, "other"), (Some("g.a.0".to_owned()), None));
+        assert_eq!(read(&written, "raw"), by_a(Some(at), false));
+        assert_eq!(read(&written, "other"), by_a(None, false));
+        let outside = [written.clone(), vec![outside_header()]].concat();
+        assert_eq!(read(&outside, "raw"), by_a(Some(at), true));
         let earlier =
             reason_headers(Coordinates { partition: 9, offset: 9 }, &reason, "before", Some("g.b.0"));
-        assert_eq!(read(&[earlier, written].concat(), "raw"), (Some("g.a.0".to_owned()), Some(at)));
-        assert_eq!(read(&[], "raw"), (None, None));
+        assert_eq!(read(&[earlier, written.clone()].concat(), "raw"), by_a(Some(at), false));
+        assert_eq!(read(&[outside, written].concat(), "raw"), by_a(Some(at), false));
+        assert_eq!(read(&[], "raw"), SideOrigin { writer: None, raw: None, is_outside: false });
     }
 }

@@ -77,15 +77,6 @@ impl AckedOffsets {
         self.0.iter().filter_map(OnceLock::get).flatten().for_each(|end| end.store(0, Ordering::Relaxed));
     }
 
-    /// All partitions that have an offset, each with one past it.
-    fn all(&self) -> Vec<(PartitionId, Offset)> {
-        let rows = (0..u32::BITS).zip(&self.0).filter_map(|(row, slots)| Some((row, slots.get()?)));
-        let ends = rows
-            .flat_map(|(row, slots)| (0..).map(move |column: u32| (1 << row) + column - 1).zip(slots.iter()));
-        let ends = ends.map(|(partition, end)| (partition, end.load(Ordering::Acquire)));
-        ends.filter(|(_, end)| *end > 0).collect()
-    }
-
     fn get(&self, partition: PartitionId) -> Option<Offset> {
         let end = self.slot(partition)?.load(Ordering::Acquire);
         (end > 0).then_some(end)
@@ -118,13 +109,9 @@ impl Deliveries {
         self.acked(log.topic).get(log.partition)
     }
 
-    /// The partitions of side topics written to in this transaction, with their lowest acknowledged offsets.
-    pub(super) fn side_starts(&self) -> Vec<(LogId, Offset)> {
-        let of = |topic| {
-            let starts = self.acked(topic).all().into_iter();
-            starts.map(move |(partition, after)| (LogId { topic, partition }, after - 1))
-        };
-        [OutputTopic::DeadLetter, OutputTopic::Duplicates].into_iter().flat_map(of).collect()
+    /// The lowest offset of a side partition that was acknowledged in this transaction.
+    pub(super) fn start(&self, log: LogId) -> Option<Offset> {
+        self.acked(log.topic).get(log.partition).map(|after| after - 1)
     }
 
     /// Clears the ends and failures of the previous transaction.
@@ -247,14 +234,12 @@ mod tests {
             assert_eq!(ends.get(partition), Some(u64::from(partition) * 10 + 1));
         }
         assert_eq!(ends.get(71), None);
-        assert_eq!(ends.all().len(), 73);
-        assert!(ends.all().into_iter().all(|(partition, end)| end == u64::from(partition) * 10 + 1));
         ends.reset();
-        assert_eq!((ends.get(3), ends.all()), (None, Vec::new()));
+        assert_eq!((ends.get(3), ends.get(4_095)), (None, None));
         for offset in [7, 9, 5, 6] {
             ends.lower(3, offset);
         }
-        assert_eq!(ends.all(), [(3, 6)], "one past the lowest");
+        assert_eq!(ends.get(3), Some(6), "one past the lowest");
     }
 
     #[test]

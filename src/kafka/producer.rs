@@ -1,7 +1,9 @@
 //! The transactional producer: writes the clean, state and side topics and the group's offsets in one transaction.
 
 mod life;
+mod outside;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,14 +12,14 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
-use super::aside::{SideTopic, reason_headers};
+use super::aside::{SideTopic, outside_header, reason_headers};
 use super::client_config::Settings;
 use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, opaque};
 use super::error::failure_with_permission;
 use super::native;
 use super::offsets::{self, ABANDONED};
-use super::partitions::kafka_partition;
+use super::partitions::{kafka_partition, partition_id};
 use super::record::RawRecord;
 use super::topic::{Headers, Outgoing, TopicHandle};
 use crate::clock;
@@ -26,6 +28,7 @@ use crate::ports::{
     CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, Record, Remedy, Side, Sink,
     WrittenEnds,
 };
+use outside::Outside;
 
 pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
 
@@ -50,18 +53,20 @@ pub struct KafkaSink {
     settings: Settings,
     producer: Option<ActiveProducer>,
     ready: bool,
+    /// The side partitions that records of the transaction were sent to.
+    sides: BTreeSet<LogId>,
+    outside: Outside,
 }
 
 impl KafkaSink {
     /// A sink without a producer; [`ProducerLife::prepare`] creates it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, producer: None, ready: false }
+        Self { settings, producer: None, ready: false, sides: BTreeSet::new(), outside: Outside::default() }
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        let id = &self.settings.transactional_id;
-        failure_with_permission(&self.settings, &format!("{doing} (transactional id {id})"), error)
+        fail(&self.settings, doing, error)
     }
 
     fn client(&self) -> Result<&Client, Failure> {
@@ -77,37 +82,6 @@ impl KafkaSink {
         })
     }
 
-    /// Calls `send`, and retries while the client's queue is full or the client's metadata lacks a new partition.
-    fn send(
-        &self,
-        client: &Client,
-        topic: &str,
-        mut send: impl FnMut() -> Result<(), KafkaError>,
-    ) -> Result<(), Failure> {
-        let mut deadline = None;
-        loop {
-            match send() {
-                Ok(()) => return Ok(()),
-                Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
-                    if clock::monotonic()
-                        < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
-                {
-                    client.poll(Duration::from_millis(1));
-                }
-                // The topic has grown: the partition exists, but this client's metadata does not show it yet.
-                Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
-                    if clock::monotonic()
-                        < *deadline.get_or_insert_with(|| clock::monotonic() + NEW_PARTITION_WAIT) =>
-                {
-                    drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
-                }
-                Err(error) => {
-                    return Err(self.fail(&format!("writing to topic {topic}"), &root_cause(client, error)));
-                }
-            }
-        }
-    }
-
     /// The failure for records that were never sent because the transaction had failed before.
     fn unsent(&self, client: &Client) -> Failure {
         let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
@@ -117,6 +91,42 @@ impl KafkaSink {
     fn first_failure(&self, client: &Client) -> Option<Failure> {
         client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean)))
     }
+}
+
+/// Calls `send`, and retries while the client's queue is full or the client's metadata lacks a new partition.
+fn send(
+    settings: &Settings,
+    client: &Client,
+    topic: &str,
+    mut send: impl FnMut() -> Result<(), KafkaError>,
+) -> Result<(), Failure> {
+    let mut deadline = None;
+    loop {
+        match send() {
+            Ok(()) => return Ok(()),
+            Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
+                if clock::monotonic()
+                    < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
+            {
+                client.poll(Duration::from_millis(1));
+            }
+            // The topic has grown: the partition exists, but this client's metadata does not show it yet.
+            Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))
+                if clock::monotonic()
+                    < *deadline.get_or_insert_with(|| clock::monotonic() + NEW_PARTITION_WAIT) =>
+            {
+                drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
+            }
+            Err(error) => {
+                return Err(fail(settings, &format!("writing to topic {topic}"), &root_cause(client, error)));
+            }
+        }
+    }
+}
+
+fn fail(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
+    let id = &settings.transactional_id;
+    failure_with_permission(settings, &format!("{doing} (transactional id {id})"), error)
 }
 
 /// The error that failed the transaction, when `seen` is only a consequence of it. After a transaction has failed, records
@@ -142,6 +152,9 @@ impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
         let client = self.client()?;
         client.context().reset();
+        self.outside.reset();
+        self.sides.clear();
+        let client = self.client()?;
         client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
     }
 
@@ -151,7 +164,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let moved = Outgoing::moved_from(&mut record.0, opaque(Some(OutputTopic::Clean), at.offset));
         let mut outgoing =
             moved.map_err(|e| self.fail(&format!("reading the headers of raw record {at}"), &e))?;
-        self.send(client, &self.settings.clean, || clean.send(client.client(), &mut outgoing))
+        send(&self.settings, client, &self.settings.clean, || clean.send(client.client(), &mut outgoing))
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
@@ -175,12 +188,26 @@ impl Sink<KafkaSource> for KafkaSink {
             ));
         };
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
-        let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
+        let mut more_headers = reason_headers(at, reason, &self.settings.raw, writer);
+        let log = LogId { topic: written, partition: partition_id(partition) };
+        let is_outside = self.outside.contains(log);
+        more_headers.extend(is_outside.then(outside_header));
         let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), at.offset))
             .and_then(|copy| copy.with_more_headers(&more_headers))
             .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
         outgoing.partition = Some(partition);
-        self.send(client, self.settings.topic_of(written), || topic.send(client.client(), &mut outgoing))
+        let name = self.settings.topic_of(written);
+        if is_outside {
+            let target = self.outside.target(&self.settings, written);
+            let (client, topic) =
+                target.map_err(|e| fail(&self.settings, &format!("writing to topic {name}"), &e))?;
+            return send(&self.settings, client, name, || topic.send(client.client(), &mut outgoing));
+        }
+        send(&self.settings, client, name, || topic.send(client.client(), &mut outgoing))?;
+        if side != Side::Clean {
+            self.sides.insert(log);
+        }
+        Ok(())
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -197,7 +224,7 @@ impl Sink<KafkaSource> for KafkaSink {
         match self.first_failure(client) {
             Some(failed) => Err(failed),
             None if client.context().dropped_records() => Err(self.unsent(client)),
-            None => Ok(()),
+            None => self.outside.drain(&self.settings, wait),
         }
     }
 
@@ -211,7 +238,7 @@ impl Sink<KafkaSource> for KafkaSink {
             headers: Headers::none(),
             opaque: opaque(Some(OutputTopic::State), 0),
         };
-        self.send(client, &self.settings.state, || state.send(client.client(), &mut outgoing))
+        send(&self.settings, client, &self.settings.state, || state.send(client.client(), &mut outgoing))
     }
 
     fn send_offsets(
@@ -282,8 +309,9 @@ impl WrittenEnds for KafkaSink {
         self.producer.as_ref()?.client.context().end(LogId::state(partition))
     }
 
-    fn side_starts(&self) -> Vec<(LogId, Offset)> {
-        self.producer.as_ref().map(|producing| producing.client.context().side_starts()).unwrap_or_default()
+    fn side_starts(&self) -> Vec<(LogId, Option<Offset>)> {
+        let Some(producing) = &self.producer else { return Vec::new() };
+        self.sides.iter().map(|log| (*log, producing.client.context().start(*log))).collect()
     }
 }
 

@@ -72,8 +72,8 @@ pub(super) fn records(
                 cut.insert(partition);
                 return false;
             }
-            let (writer, raw) = aside::origin(&message, &settings.raw);
-            found.push(SideRecord { log, offset, writer, raw });
+            let aside::SideOrigin { writer, raw, is_outside } = aside::origin(&message, &settings.raw);
+            found.push(SideRecord { log, offset, writer, raw, is_outside });
             true
         })?;
         let complete = of_topic().filter(|(log, _)| !cut.contains(&log.partition));
@@ -82,7 +82,7 @@ pub(super) fn records(
     Ok((found, next))
 }
 
-/// Writes the records at these offsets of a partition to its end again, unchanged, with a producer without transactions: the
+/// Writes the records at these offsets of a partition to its end again, with a producer without transactions: the
 /// copies are visible at once, even if the process ends right after.
 pub(super) fn copy(
     settings: &Settings,
@@ -122,7 +122,8 @@ fn send(
     (written, message): (OutputTopic, &Message<'_>),
     wait: Duration,
 ) -> Result<(), KafkaError> {
-    let mut copy = Outgoing::copy_of(message, opaque(Some(written), 0))?;
+    let copy = Outgoing::copy_of(message, opaque(Some(written), 0))?;
+    let mut copy = copy.with_more_headers(&[aside::outside_header()])?;
     let deadline = clock::monotonic() + wait;
     loop {
         match topic.send(client.client(), &mut copy) {

@@ -27,6 +27,8 @@ pub struct SideRecord {
     pub writer: Option<String>,
     /// The raw record of which it is a copy; `None` when it is not a copy.
     pub raw: Option<Coordinates>,
+    /// Written outside of any transaction: no abort can remove it.
+    pub is_outside: bool,
 }
 
 /// Records of side partitions that one read returned, in order within each partition, and the offset at which the

@@ -23,7 +23,10 @@ pub trait ProducerLife {
         position: &CommitPosition,
         wait: Duration,
     ) -> Result<(), Failure>;
-    /// Appends copies of the records at these offsets of a side partition to the same partition, unchanged and
-    /// outside of any transaction. Returns when all in-sync replicas have them.
+    /// Appends copies of the records at these offsets of a side partition to the same partition, outside of any transaction and
+    /// marked as such, otherwise unchanged. Returns when all in-sync replicas have them.
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure>;
+    /// Writes all later records for this side partition outside of any transaction, and marks them as such. They are
+    /// acknowledged when [`Sink::drain`](super::Sink::drain) returns, and an abort does not discard them.
+    fn write_outside(&mut self, log: LogId);
 }

@@ -84,8 +84,8 @@ pub trait WrittenEnds {
     fn clean_end(&self, partition: PartitionId) -> Option<Offset>;
     /// One past the highest state offset acknowledged in this transaction, for a partition.
     fn state_end(&self, partition: PartitionId) -> Option<Offset>;
-    /// The partitions of side topics written to in this transaction, each with the lowest offset acknowledged.
-    fn side_starts(&self) -> Vec<(LogId, Offset)> {
+    /// The partitions of side topics that records of this transaction were sent to, each with the lowest offset acknowledged.
+    fn side_starts(&self) -> Vec<(LogId, Option<Offset>)> {
         Vec::new()
     }
 }

@@ -3,10 +3,13 @@
 //! dedupd cannot see whether its records in that partition are committed until the transaction ends, so that partition waits.
 //! In partition scope no other partition may be affected, whichever worker owns it. In topic scope all partitions wait, because
 //! their records are compared with those of that partition.
+//!
+//! The same in a side topic delays the worker once. After that it writes the records for that partition outside of transactions.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::{Isolation, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
+use crate::support::{Isolation, Pipe, Record, Running, Scope, Sidecar, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
@@ -20,18 +23,18 @@ const FORWARDS_WITHIN: Duration = Duration::from_secs(10);
 const DISTURBED_MOST: f64 = 10.0;
 const HANGING: &str = "dedupd_output_hanging_seconds{topic=\"clean\"}";
 
-/// Opens a transaction with one record in partition 0 of the clean topic. It does not time out during the test. Returns the
+/// Opens a transaction with one record in partition 0 of a topic. It does not time out during the test. Returns the
 /// producer and the offset of the record.
-fn open_transaction(pipe: &Pipe<'_>) -> (BaseProducer, i64) {
+fn open_transaction(pipe: &Pipe<'_>, topic: &str) -> (BaseProducer, i64) {
     let mut config = pipe.kafka.client_config();
-    config.set("transactional.id", format!("foreign.{}", pipe.clean)).set("transaction.timeout.ms", "600000");
+    config.set("transactional.id", format!("foreign.{topic}")).set("transaction.timeout.ms", "600000");
     let producer: BaseProducer = config.create().unwrap();
     producer.init_transactions(LIMIT).unwrap();
     producer.begin_transaction().unwrap();
-    let record = BaseRecord::<(), str>::to(&pipe.clean).partition(0).payload("{\"id\":\"never\"}");
+    let record = BaseRecord::<(), str>::to(topic).partition(0).payload("{\"id\":\"never\"}");
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(LIMIT).unwrap();
-    let records = pipe.kafka.records_in(&pipe.clean, 0, Isolation::Uncommitted);
+    let records = pipe.kafka.records_in(topic, 0, Isolation::Uncommitted);
     let offset = records.iter().find(|record| record.text().contains("never")).unwrap().offset;
     (producer, offset)
 }
@@ -129,7 +132,7 @@ fn a_restart_behind_a_foreign_transaction_in_clean_leaves_other_instances_alone(
     };
     let restarted = running.iter().position(owns_first).expect("an owner of partition 0");
     assert_eq!(running[restarted].stop(), Some(0), "{}", running[restarted].text());
-    let (foreign, offset) = open_transaction(&pipe);
+    let (foreign, offset) = open_transaction(&pipe, &pipe.clean);
     running[restarted] = sidecars[restarted].start();
     watch(&pipe, &[&running[0], &running[1]]);
     // Meanwhile partition 0 may have moved to the other instance.
@@ -165,7 +168,7 @@ fn beside(name: &str, scope: Scope) {
     wait_until("both partitions to be processed", LIMIT, || {
         (committed(&pipe, 0) > 0 && committed(&pipe, 1) > 0).then_some(())
     });
-    let (foreign, offset) = open_transaction(&pipe);
+    let (foreign, offset) = open_transaction(&pipe, &pipe.clean);
     match scope {
         Scope::Partition => watch(&pipe, &[&running]),
         Scope::Topic => {
@@ -181,4 +184,50 @@ fn beside(name: &str, scope: Scope) {
     assert_resumes(&pipe, &foreign, &running);
     let findings = pipe.audit_after(&running);
     assert!(findings.is_clean() && findings.repeats > 0, "{findings:?}");
+}
+
+/// How often the worker waited for a marker that it could not see.
+fn waited_for_markers(running: &Running) -> usize {
+    running.text().matches("the markers of the last transaction are missing").count()
+}
+
+#[test]
+fn a_foreign_transaction_in_a_side_topic_delays_the_worker_once() {
+    let pipe = Pipe::new(shared_kafka(), "aside", 2);
+    let again = "aside.again";
+    pipe.kafka.create_topic(again, 1, &[]);
+    let running = pipe.sidecar("a").with("DEDUPD_TOPICS__DUPLICATES", again).start();
+    running.wait_running(2, LIMIT);
+    let load = pipe.load(2, 200);
+    wait_until("duplicates", LIMIT, || {
+        (!pipe.kafka.records_in(again, 0, Isolation::Committed).is_empty()).then_some(())
+    });
+    let (foreign, _) = open_transaction(&pipe, again);
+    wait_until("records outside of transactions", LIMIT * 3, || {
+        running.text().contains("are written outside of transactions").then_some(())
+    });
+    let before = waited_for_markers(&running);
+    let start = committed(&pipe, 1);
+    wait_until("partition 1 to be processed again", LIMIT, || (committed(&pipe, 1) > start).then_some(()));
+    watch(&pipe, &[&running]);
+    assert_eq!(waited_for_markers(&running), before, "{}", running.text());
+    load.finish();
+    foreign.abort_transaction(LIMIT).unwrap();
+    pipe.wait_caught_up(2, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let findings = pipe.assert_exactly_once();
+    let records = pipe.kafka.records(again, Isolation::Committed);
+    let origin = |record: &Record| {
+        let value = |name: &str| {
+            let found = record.headers.iter().rev().find(|(header, _)| header == name);
+            found.unwrap_or_else(|| panic!("no header {name}")).1.clone()
+        };
+        (value("dedupd.partition"), value("dedupd.offset"))
+    };
+    let origins: BTreeSet<_> = records.iter().map(origin).collect();
+    let copies = records.len() - origins.len();
+    println!("{} duplicates, {copies} of them twice", origins.len());
+    assert_eq!(origins.len(), findings.repeats);
+    // The records of one transaction were copied.
+    assert!(copies < findings.repeats / 4, "{copies} of {} records twice", findings.repeats);
 }

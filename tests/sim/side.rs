@@ -21,6 +21,8 @@ pub struct Letter {
     pub writer: String,
     /// The raw record that it is a copy of.
     pub raw: Rc<Raw>,
+    /// Written outside of a transaction.
+    pub is_outside: bool,
 }
 
 /// All partitions of the side topics, and the number of copies of each raw record written outside of a transaction.
@@ -61,16 +63,17 @@ impl Sides {
 impl Cluster {
     /// Copies records of a side partition outside of any transaction.
     pub fn copy_aside(&mut self, log: LogId, offsets: &[Offset]) {
-        let now = self.now;
         for offset in offsets {
-            let Some(of) = self.sides.logs.get_mut(&log) else { continue };
+            let Some(of) = self.sides.logs.get(&log) else { continue };
             let found = of.everything(*offset).next().filter(|(at, _)| at == offset);
             let Some(letter) = found.map(|(_, letter)| letter.clone()) else {
                 self.violations.push(format!("copied from {log:?}: no record at {offset}"));
                 continue;
             };
             *self.sides.copied.entry(letter.raw.value.clone()).or_default() += 1;
-            of.append_alone(now, letter);
+            if let Some(of) = self.sides.logs.get_mut(&log) {
+                of.append_alone(self.now, Letter { is_outside: true, ..letter });
+            }
         }
     }
 
@@ -93,6 +96,7 @@ impl Cluster {
                 offset,
                 writer: Some(letter.writer.clone()),
                 raw: Some(letter.raw.at),
+                is_outside: letter.is_outside,
             }));
             next.insert(*log, to);
         }

@@ -32,7 +32,7 @@ struct Producer {
     sent: Vec<Rc<Raw>>,
     clean_ends: BTreeMap<PartitionId, Offset>,
     state_ends: BTreeMap<PartitionId, Offset>,
-    side_starts: BTreeMap<LogId, Offset>,
+    side_starts: BTreeMap<LogId, Option<Offset>>,
     failed: Option<Failure>,
     /// The broker has committed, but the client has not received the answer.
     committed: bool,
@@ -61,7 +61,7 @@ impl Producer {
                 }
                 Outgoing::Side(log, letter) => {
                     cluster.write_side((writer, self.epoch), log, Some(letter)).map(|at| {
-                        self.side_starts.entry(log).or_insert(at);
+                        self.side_starts.entry(log).or_default().get_or_insert(at);
                     })
                 }
             };
@@ -128,7 +128,8 @@ pub struct SimSink {
 impl SimSink {
     /// A sink without a producer.
     pub fn new(universe: &Rc<Universe>, worker: usize) -> Self {
-        Self { universe: Rc::clone(universe), worker, writer: universe.writer(worker), producer: None }
+        let writer = universe.writer(worker);
+        Self { universe: Rc::clone(universe), worker, writer, producer: None }
     }
 
     /// A call that requires a usable producer.
@@ -254,6 +255,11 @@ impl ProducerLife for SimSink {
         })
     }
 
+    fn write_outside(&mut self, log: LogId) {
+        let violation = format!("no other program writes to {log:?}");
+        self.universe.cluster.borrow_mut().violations.push(violation);
+    }
+
     fn discard(&mut self) {
         let mut cluster = self.universe.cluster.borrow_mut();
         if let Some(mut producer) = self.producer.take()
@@ -294,8 +300,12 @@ impl Sink<SimSource> for SimSink {
         };
         let log = self.universe.cluster.borrow().sides.log_of(topic, record.0.at.partition);
         tracing::trace!(at = ?record.0.at, ?log, "divert");
-        let letter = Letter { writer: self.writer.clone(), raw: Rc::clone(&record.0) };
-        self.enqueue(Outgoing::Side(log, letter))
+        let letter = Letter { writer: self.writer.clone(), raw: Rc::clone(&record.0), is_outside: false };
+        self.enqueue(Outgoing::Side(log, letter))?;
+        if let Some(producer) = self.producer.as_mut() {
+            producer.side_starts.entry(log).or_default();
+        }
+        Ok(())
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -355,6 +365,12 @@ impl Sink<SimSource> for SimSink {
 
     fn abort(&mut self, _: Duration) -> Result<(), Failure> {
         self.with(Exposure::Ending, |producer, cluster, writer| {
+            // Records in flight can be written although their acknowledgements do not arrive any more.
+            let acknowledged =
+                (producer.clean_ends.clone(), producer.state_ends.clone(), producer.side_starts.clone());
+            let in_flight = cluster.chance.rng.usize(0..=producer.queue.len());
+            producer.deliver(writer, cluster, in_flight);
+            (producer.clean_ends, producer.state_ends, producer.side_starts) = acknowledged;
             producer.queue.clear();
             if producer.committed {
                 cluster.violations.push("an abort after a commit".to_owned());
@@ -376,7 +392,7 @@ impl WrittenEnds for SimSink {
         self.producer.as_ref()?.state_ends.get(&partition).copied()
     }
 
-    fn side_starts(&self) -> Vec<(LogId, Offset)> {
+    fn side_starts(&self) -> Vec<(LogId, Option<Offset>)> {
         let starts = self.producer.iter().flat_map(|producer| &producer.side_starts);
         starts.map(|(log, start)| (*log, *start)).collect()
     }

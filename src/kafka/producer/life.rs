@@ -166,6 +166,10 @@ impl ProducerLife for KafkaSink {
         side_log::copy(&self.settings, log, offsets, wait)
     }
 
+    fn write_outside(&mut self, log: LogId) {
+        self.outside.add(log);
+    }
+
     fn discard(&mut self) {
         self.ready = false;
         self.producer = None;

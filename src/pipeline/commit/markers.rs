@@ -63,7 +63,7 @@ impl<W: WorkerPorts> Committer<W> {
         let offsets = self.transaction.touched();
         let starts = self.sink.side_starts();
         let mut logs: Vec<(LogId, Offset)> =
-            starts.into_iter().map(|(log, start)| (log, start + 1)).collect();
+            starts.into_iter().filter_map(|(log, start)| Some((log, start? + 1))).collect();
         for id in &offsets {
             logs.extend(self.sink.clean_end(*id).map(|end| (LogId::clean(*id), end)));
             logs.extend(self.sink.state_end(*id).map(|end| (LogId::state(*id), end)));
@@ -76,15 +76,16 @@ impl<W: WorkerPorts> Committer<W> {
     pub(crate) fn touched_by_abort(
         &mut self,
         ctx: &mut Context<W>,
-        side: Vec<(LogId, Offset)>,
+        side: Vec<(LogId, Option<Offset>)>,
     ) -> Result<Touched, WorkerError> {
         let offsets = self.transaction.touched();
-        let logs = LogId::pairs(&offsets);
+        let mut logs = LogId::pairs(&offsets);
+        logs.extend(side.iter().filter(|(_, start)| start.is_none()).map(|(log, _)| *log));
         let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high));
         // Records are appended in order, so the first acknowledged one is the first of the transaction.
-        let logs = logs.chain(side.into_iter().map(|(log, start)| (log, start + 1))).collect();
-        Ok(Touched { logs, offsets })
+        let started = side.into_iter().filter_map(|(log, start)| Some((log, start? + 1)));
+        Ok(Touched { logs: logs.chain(started).collect(), offsets })
     }
 }
 

@@ -122,6 +122,12 @@ impl Seen {
             self.first.clone_from(&record.writer);
         }
         let Some(writer) = record.writer else { return };
+        if record.is_outside {
+            // An earlier copy: no abort can remove it.
+            let raw = record.raw;
+            self.found.values_mut().for_each(|records| records.retain(|at, _| Some(*at) != raw));
+            return;
+        }
         if let Some(raw) = record.raw {
             // A writer processes a raw record again only when no earlier transaction has committed it.
             let others = self.found.iter_mut().filter(|(name, _)| **name != writer);
@@ -283,6 +289,9 @@ fn check_sides<W: WorkerPorts>(
                 let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
                 let needed = first.map(|seen| seen.stable + 1);
                 settle_side(access, (log, needed), &writer, &copies)?;
+                if needed.is_none() {
+                    access.committer.sink.write_outside(log);
+                }
                 if writer == access.ctx.options.writer {
                     open.remove(&log);
                 }
@@ -298,12 +307,22 @@ fn settle_side<W: WorkerPorts>(
     writer: &str,
     copies: &[Offset],
 ) -> Result<(), WorkerError> {
-    tracing::warn!(
-        ?log,
-        writer,
-        copies = copies.len(),
-        "the broker left a transaction without its marker in a side topic; rewriting its committed records"
-    );
+    if needed.is_some() {
+        tracing::warn!(
+            ?log,
+            writer,
+            copies = copies.len(),
+            "the broker left a transaction without its marker in a side topic; rewriting its committed records"
+        );
+    } else {
+        tracing::warn!(
+            ?log,
+            copies = copies.len(),
+            "another program has a transaction open in a side topic before records of this instance, so nothing shows whether \
+             these are committed; rewriting those that are. From now on records for this partition are written outside of \
+             transactions: after an abort or a crash some appear twice. End that transaction, or use a topic of its own"
+        );
+    }
     access.committer.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
     crate::pipeline::failpoint::pass("side_copied");
     let own = access.ctx.partitions.iter().map(|partition| partition.id).next();

@@ -14,7 +14,7 @@ fn seen(records: &[(Option<&str>, Option<Offset>)]) -> Seen {
     let mut seen = Seen::new(&LogBounds { low: 0, stable: 100, high }, Duration::ZERO);
     for (offset, (writer, at)) in (100..).zip(records) {
         let (writer, raw) = (writer.map(str::to_owned), at.map(raw));
-        seen.take(SideRecord { log: LOG, offset, writer, raw }, "a");
+        seen.take(SideRecord { log: LOG, offset, writer, raw, is_outside: false }, "a");
     }
     seen.next = high;
     seen
@@ -55,6 +55,23 @@ fn a_record_that_another_worker_has_written_instead_is_not_copied() {
 fn a_record_and_its_copy_from_before_a_crash_are_copied_once() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(7))]);
     assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
+}
+
+#[test]
+fn a_record_that_was_copied_outside_of_transactions_is_not_copied_again() {
+    let mut seen = seen(&[(None, None), (Some("a"), Some(7)), (Some("a"), Some(8))]);
+    let copy = |offset| SideRecord {
+        log: LOG,
+        offset,
+        writer: Some("a".to_owned()),
+        raw: Some(raw(7)),
+        is_outside: true,
+    };
+    seen.take(copy(103), "a");
+    assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[102]));
+    let mut alone = Seen::new(&LogBounds { low: 0, stable: 100, high: 100 }, Duration::ZERO);
+    alone.take(copy(100), "a");
+    assert_eq!(alone.decide("a", true, &at(9, true)), SideDecision::Leave);
 }
 
 #[test]
