@@ -14,11 +14,14 @@
 //!   aborted, and with them the records of the open transaction.
 //!
 //! Records of a committed transaction are first copied, by a producer without transactions. Then everything open is aborted.
-//! A crash between the two repeats the copy: it can write a record twice, but it never loses one. A record counts as
+//! A crash between the two loses nothing, and the next start finds the copies that are in the log. A record counts as
 //! committed if its raw record is not processed again, that is, if its raw partition resumes beyond it
 //! ([`resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
 //! nothing is settled. If another worker processed the raw record meanwhile, its own record in the same side partition shows
 //! that, and no copy is made. This requires that the side topic still has the same number of partitions.
+//!
+//! Behind the transaction of another program no marker of ours can be seen. Further records for such a partition are written
+//! outside of transactions: the marker of an abort could otherwise end the transaction before it, whose own marker is missing.
 //!
 //! The last stable offset shows only the first open transaction of a partition. If that transaction is not ours, its writer is
 //! either alive and ends it, or settles it at its next start. If our records stay behind it for longer than any transaction
