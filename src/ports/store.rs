@@ -4,7 +4,8 @@ use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use crate::dedupe::{
-    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId,
+    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, PartitionId,
+    SlicePartition, WindowId,
 };
 
 /// How much of a window's local state is confirmed as committed.
@@ -265,6 +266,10 @@ pub trait Store {
     }
     /// Removes all state of the window.
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError>;
+    /// The partitions of which there is any state, in ascending order.
+    fn stored_partitions(&self) -> Vec<PartitionId> {
+        Vec::new()
+    }
     /// Bytes on disk of all stored state; `None` where that is not known.
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)

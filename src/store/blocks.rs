@@ -1,7 +1,7 @@
 //! The store as the pipeline uses it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use super::joining::Joining;
 use super::parts::consistent;
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, PartitionId, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitBlock, VisitOwner,
@@ -72,10 +72,8 @@ impl SledStore {
         // A panic may have interrupted a change.
         let mut index =
             index.map_err(|_| engine.damaged("lock", "a thread panicked while it used the store"))?;
-        match engine.failed.get() {
-            Some(failure) => Err(failure.clone()),
-            None => run(engine, &mut index),
-        }
+        engine.check()?;
+        run(engine, &mut index)
     }
 
     /// Reads the bytes of a block while its index is not locked. If the index has changed meanwhile, another worker has
@@ -175,10 +173,7 @@ impl SledStore {
     /// flushed, and that failure is returned again.
     pub fn close(mut self) -> Result<(), StoreError> {
         self.sealing.end(&self.engine);
-        let synced = match self.engine.failed.get() {
-            None => self.engine.sync(),
-            Some(failure) => Err(failure.clone()),
-        };
+        let synced = self.engine.check().and_then(|()| self.engine.sync());
         let path = self.engine.path.clone();
         let failed = |cause: &dyn fmt::Display| StoreError::Io(format!("close {}: {cause}", path.display()));
         let last = Arc::into_inner(self.engine);
@@ -195,6 +190,13 @@ impl fmt::Debug for SledStore {
 }
 
 impl Store for SledStore {
+    fn release_lease(&mut self, window: WindowId) {
+        // Another handle may delete the files.
+        self.readers.get_mut().close();
+        self.sealing.close_files();
+        self.engine.unload_slices(window);
+    }
+
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
         self.with(window, |_, index| Ok(index.head))
     }
@@ -335,6 +337,16 @@ impl Store for SledStore {
 
     fn sealed_memory(&self, window: WindowId) -> u64 {
         self.slices_of(window).iter().map(|slice| slice.slice.memory_bytes()).sum()
+    }
+
+    fn stored_partitions(&self) -> Vec<PartitionId> {
+        // A handle locks an index before it locks all of them.
+        let windows: Vec<_> =
+            self.engine.lock_windows().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
+        let has_state = |index: &SharedIndex| index.lock().is_ok_and(|index| index.head.is_some());
+        let stored =
+            windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.partition());
+        stored.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

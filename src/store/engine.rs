@@ -100,15 +100,18 @@ impl WindowChange {
 }
 
 impl Engine {
+    /// Returns the first failure after which nothing can be trusted.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.failed.get().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
     /// Calls sled. A panic or damage condemns the database: the next open quarantines it.
     pub(super) fn call<T>(
         &self,
         what: &'static str,
         call: impl FnOnce() -> sled::Result<T>,
     ) -> Result<T, StoreError> {
-        if let Some(failure) = self.failed.get() {
-            return Err(failure.clone());
-        }
+        self.check()?;
         match catch_panic(call) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(sled::Error::Io(cause))) if !is_damage(&cause) => {
@@ -132,7 +135,7 @@ impl Engine {
     }
 
     /// Makes a failure final: no further call succeeds.
-    fn fail(&self, failure: StoreError) -> StoreError {
+    pub(super) fn fail(&self, failure: StoreError) -> StoreError {
         self.failed.get_or_init(|| failure).clone()
     }
 
@@ -166,7 +169,7 @@ impl Engine {
         Arc::clone(index)
     }
 
-    fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, SharedIndex>> {
+    pub(super) fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, SharedIndex>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

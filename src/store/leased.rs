@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Identity, Offset, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, PartitionId, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitBlock, VisitOwner,
@@ -130,6 +130,7 @@ impl<S: Store> Store for LeasedStore<S> {
         let holder = self.holder(window);
         let mut held = lock(&holder);
         if *held == self.id {
+            self.store.release_lease(window);
             *held = NOBODY;
         }
     }
@@ -248,6 +249,10 @@ impl<S: Store> Store for LeasedStore<S> {
 
     fn sealed_memory(&self, window: WindowId) -> u64 {
         self.store.sealed_memory(window)
+    }
+
+    fn stored_partitions(&self) -> Vec<PartitionId> {
+        self.store.stored_partitions()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

@@ -129,11 +129,12 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref(), inner.disk)?;
         let mut windows = verify(&engine, &|| progress.report())?;
-        engine.sealed = read_all(&engine, &|| progress.report())?;
+        let (sealed, slice_files) = read_all(&engine, &|| progress.report())?;
+        engine.sealed = sealed;
         engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         let files = windows.values_mut().map(|index| &mut index.files);
         engine.sync_found().map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
-        engine.segments.begin(files, engine.sealed.files()).map_err(OpenFailure::Disk)?;
+        engine.segments.begin(files, slice_files).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
         engine.windows = Mutex::new(shared.collect());
         Ok(engine)

@@ -143,6 +143,56 @@ fn the_directory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
 }
 
 #[test]
+fn state_of_a_partition_that_moved_away_is_deleted_before_windows_become_shorter() {
+    let pipe = Pipe::new(shared_kafka(), "moved", 2);
+    let clock = pipe.dir.path().join("clock");
+    let sidecar = |name: &str| {
+        pipe.sidecar(name)
+            .with("DEDUPD_DEDUPE__SCOPE", "partition")
+            .with("DEDUPD_WINDOW__EXACT", "1h")
+            .with("DEDUPD_STATE__MAX_DISK", "16MiB")
+    };
+    let one = sidecar("a").with("DEDUPD_CLOCK", clock.to_str().unwrap());
+    let (first, start_ms) = (one.start(), now_ms() - 48 * HOUR_MS);
+    let send = |partition, from: u64, count: u64| {
+        let draft = |number: u64| {
+            Draft::id(partition, &format!("{partition}-{number}"))
+                .at(start_ms + i64::try_from(number * 2).unwrap())
+        };
+        for begin in (from..from + count).step_by(40_000) {
+            let some: Vec<Draft> = (begin..begin + 40_000).map(draft).collect();
+            pipe.kafka.send(&pipe.raw, &some);
+        }
+        pipe.wait_caught_up(2, LIMIT);
+    };
+    for partition in [0, 1] {
+        send(partition, 0, 160_000);
+    }
+    let second = sidecar("b").start();
+    second.wait_running(1, LIMIT);
+    let stays = wait_until("a partition at each instance", LIMIT, || {
+        let has = |id| {
+            first.metric(&format!("dedupd_window_ids{{partition=\"{id}\"}}")).is_some_and(|ids| ids > 0.0)
+        };
+        (has(0) != has(1)).then_some(i32::from(has(1)))
+    });
+    // Windows become shorter at 10 MiB. What stays has 9 MiB in the end. State that nothing has held for 30 s is deleted.
+    for step in 0..7 {
+        send(stays, 160_000 + step * 40_000, 40_000);
+        println!("{} bytes", bytes_of(&one.state_dir));
+        set_clock(&clock, 0, (i64::try_from(step).unwrap() + 1) * 31_000);
+    }
+    let log = first.text();
+    assert!(log.contains("local state of a partition that moved") && !log.contains("dedupd plan"), "{log}");
+    // The oldest ids are still known.
+    send(stays, 0, 40_000);
+    let bytes = bytes_of(&one.state_dir);
+    assert!(bytes <= 16 * MIB, "{bytes} bytes");
+    assert_eq!((first.stop(), second.stop()), (Some(0), Some(0)));
+    pipe.assert_exactly_once();
+}
+
+#[test]
 fn a_full_disk_ends_the_process_with_its_name_and_loses_nothing() {
     let pipe = Pipe::new(shared_kafka(), "full", 1);
     let sidecar = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1h");

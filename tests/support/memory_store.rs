@@ -2,10 +2,10 @@
 //! store on disk is compared with. It shares no bookkeeping with it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, PartitionId, SlicePartition, WindowId};
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
@@ -372,6 +372,12 @@ impl Store for MemoryStore {
 
     fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
         Ok(self.places_in_slices(lookup.window, &lookup.key))
+    }
+
+    fn stored_partitions(&self) -> Vec<PartitionId> {
+        let partitions: BTreeSet<_> =
+            self.lock().partitions.keys().map(|window| window.partition()).collect();
+        partitions.into_iter().collect()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

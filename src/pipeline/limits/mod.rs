@@ -6,6 +6,7 @@
 //! when the size of the directory approaches it, the number of ids that may be stored is reduced in proportion.
 
 pub mod shortened;
+pub(crate) mod unheld;
 
 use std::time::Duration;
 
@@ -72,6 +73,12 @@ impl Limits {
     /// Most identities of one worker's windows.
     fn ids_of_worker(&self) -> u64 {
         (self.max_ids / self.workers.max(1)).max(1)
+    }
+
+    /// Bytes on disk beyond which the windows become shorter. The directory keeps growing until the measurement after next: an eighth is
+    /// reserved for that. Where slices are merged, the old ones are deleted after the new one is written.
+    pub(crate) fn most_on_disk(&self) -> Option<u64> {
+        Some(self.max_disk? / 8 * if self.smallest_slice.is_some() { 5 } else { 7 })
     }
 
     /// Most bytes of the filter over all windows by `window.max_memory`, in topic scope. It takes about three bytes for an id and an
@@ -199,12 +206,14 @@ impl Enforced {
 
     /// Processes a measurement of the directory's size.
     pub fn disk(&mut self, bytes: u64, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
-        let Some(bound) = options.limits.max_disk else { return };
+        let Some(most) = options.limits.most_on_disk() else { return };
         let stored = partitions.windows().map(Window::stored_ids).sum();
-        // The directory keeps growing until the measurement after next: an eighth is reserved for that. Where slices are merged, the
-        // old ones are deleted after the new one is written.
-        let most = bound / 8 * if options.limits.smallest_slice.is_some() { 5 } else { 7 };
         self.disk.measured(bytes, most, stored, now);
+    }
+
+    /// Makes the next commit measure again: other state was deleted.
+    pub fn measure_disk_again(&mut self) {
+        self.disk.measured_at = None;
     }
 
     /// Sets the bounds of every window; its next commit applies them. While all windows together are below the limit

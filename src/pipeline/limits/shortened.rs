@@ -10,11 +10,12 @@ use crate::metrics::WindowStatus;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kind;
+use crate::pipeline::limits::unheld::{Relief, Unheld};
 use crate::pipeline::limits::{Enforced, Limit, Limits};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::ports::Store;
+use crate::ports::{Store, StoreError};
 
 /// Interval between two checks of the windows for the log.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ pub(crate) struct LimitLog {
 #[derive(Debug, Default)]
 pub(crate) struct WindowLimiter {
     enforced: Enforced,
+    unheld: Unheld,
     log: LimitLog,
 }
 
@@ -106,17 +108,48 @@ impl<W: WorkerPorts> Context<W> {
     /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
-        let enforced = &mut self.limits.enforced;
-        if enforced.disk_check_due(&self.options, now)
-            && let Some(bytes) = self.store.disk_bytes()?
-        {
-            enforced.disk(bytes, &self.options, &self.partitions, now);
-        }
+        self.limit_disk(now)?;
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.metrics.evicted_ids().inc_by(windows.map(Window::take_evicted).sum());
         let missing_ms = self.missing_elsewhere_ms();
         self.limits.log(&self.options, &self.partitions, missing_ms, now);
+        Ok(())
+    }
+
+    /// Measures the directory, if that is due. Where it is too large, state that nothing holds is deleted before windows become shorter.
+    fn limit_disk(&mut self, now: Duration) -> Result<(), StoreError> {
+        let WindowLimiter { enforced, unheld, .. } = &mut self.limits;
+        if !enforced.disk_check_due(&self.options, now) {
+            return Ok(());
+        }
+        let Some(bytes) = self.store.disk_bytes()? else { return Ok(()) };
+        let limits = &self.options.limits;
+        let is_full = limits.most_on_disk().is_some_and(|most| bytes > most);
+        let is_urgent = limits.max_disk.is_some_and(|most| bytes > most);
+        let relief = if is_full && !self.options.is_topic_wide() {
+            let own = |id| self.partitions.get(id).is_some();
+            unheld.relieve(
+                &mut self.store,
+                (own, |id| self.options.kinds.windows_of(id)),
+                (now, is_urgent),
+            )?
+        } else {
+            Relief::None
+        };
+        match relief {
+            Relief::None => enforced.disk(bytes, &self.options, &self.partitions, now),
+            Relief::Waits => {}
+            Relief::Deleted(partition) => {
+                enforced.measure_disk_again();
+                tracing::info!(
+                    partition,
+                    setting = Limit::Disk.setting(&self.options.limits),
+                    "local state of a partition that moved to another instance deleted, because the directory is full; \
+                     if the partition returns, its state is restored from the state topic"
+                );
+            }
+        }
         Ok(())
     }
 

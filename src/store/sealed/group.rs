@@ -31,6 +31,17 @@ impl SliceGroup {
     pub fn key(self, number: u32) -> [u8; keys::SLICE] {
         keys::slice(self.kind, self.partition, number)
     }
+
+    /// The part of these keys that all of its slices have in common.
+    pub fn prefix(self) -> [u8; keys::SLICE - size_of::<u32>()] {
+        let [prefix @ .., _, _, _, _] = self.key(0);
+        prefix
+    }
+
+    /// One of its windows.
+    pub fn window(self) -> WindowId {
+        self.kind.window(self.partition.unwrap_or(0))
+    }
 }
 
 /// The slices of a group, in their order. Replaced as a whole.

@@ -98,7 +98,7 @@ impl CachedLists {
         }
         let known = self.last.take().filter(|(known, _)| *known == group);
         let entry = known.unwrap_or_else(|| {
-            let slices = self.all.entry(group).or_insert_with(|| engine.sealed.list(group));
+            let slices = self.all.entry(group).or_insert_with(|| engine.slices_of_group(group));
             (group, Arc::clone(slices))
         });
         (&self.last.insert(entry).1, version)
@@ -114,9 +114,10 @@ impl HandleSealing {
         self.unneeded.clear();
     }
 
-    /// Closes the files of slices. A file that was deleted must not stay open, or its space is not freed.
+    /// Closes the files of slices, and drops the lists of them. A file that was deleted must not stay open, or its space is not freed.
     pub fn close_files(&mut self) {
         self.readers.get_mut().close();
+        *self.lists.get_mut() = CachedLists::default();
     }
 
     fn removed(&mut self, window: WindowId, from: Offset) {
@@ -317,6 +318,8 @@ impl SledStore {
     ) -> Result<SealedPlaces, StoreError> {
         let SealedLookup { window, key, .. } = lookup;
         self.with_candidates(lookup, |candidates| {
+            // The slices may not have been read.
+            self.engine.check()?;
             let mut places = SealedPlaces::default();
             for slice in candidates {
                 if !slice.slice.has_owners() {
@@ -348,7 +351,10 @@ impl SledStore {
         visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {
         let partition = window.partition();
-        for slice in self.slices_of(window).iter() {
+        let slices = self.slices_of(window);
+        // They may not have been read.
+        self.engine.check()?;
+        for slice in slices.iter() {
             let Some(of) = slice.offsets(partition) else { continue };
             let wanted = of.start.max(range.start)..of.end.min(range.end);
             if wanted.is_empty() {

@@ -1,20 +1,21 @@
-//! The registered slices of all windows, in memory as in sled.
+//! The registered slices of all windows: in sled, and in memory those that are used.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sled::Batch;
+use sled::{Batch, IVec};
 
 use super::SliceEntry;
 use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
 use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, Slice, WindowId};
 use crate::ports::{StoreError, ToForget};
 use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
-use crate::store::error::needs_operator;
+use crate::store::error::{needs_operator, remedy};
 use crate::store::keys;
 use crate::store::open::OpenFailure;
 
@@ -24,12 +25,13 @@ pub(in crate::store) struct SealedSlices {
     lists: Mutex<SliceLists>,
     /// Changes with every list.
     version: AtomicU64,
-    /// Number of slices.
+    /// Number of registered slices.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct SliceLists {
+    /// Those of groups that are in memory.
     groups: HashMap<SliceGroup, Arc<SliceList>>,
     dropped: DroppedEnds,
 }
@@ -49,23 +51,95 @@ impl SealedSlices {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// The slices of a group.
-    pub fn list(&self, group: SliceGroup) -> Arc<SliceList> {
-        self.lock().groups.get(&group).cloned().unwrap_or_default()
-    }
-
     /// One past the last owner that each window has dropped, where that is known.
     pub fn dropped(&self) -> DroppedEnds {
         self.lock().dropped.clone()
     }
 
-    /// The numbers of all slice files.
-    pub fn files(&self) -> Vec<u32> {
-        self.lock().groups.values().flat_map(|slices| slices.iter()).map(|slice| slice.number).collect()
+    /// Bytes in memory of the slices of all groups.
+    #[cfg(test)]
+    pub fn memory_bytes(&self) -> u64 {
+        let lists = self.lock();
+        lists.groups.values().flat_map(|slices| slices.iter()).map(|slice| slice.slice.memory_bytes()).sum()
     }
 }
 
 impl Engine {
+    /// The slices of a group. They are read if they are not in memory. After a failure there are none, and every later call of the store
+    /// returns that failure.
+    pub(in crate::store) fn slices_of_group(&self, group: SliceGroup) -> Arc<SliceList> {
+        let mut lists = self.sealed.lock();
+        self.load_slices(&mut lists.groups, group).map(|list| Arc::clone(list)).unwrap_or_default()
+    }
+
+    fn load_slices<'a>(
+        &self,
+        groups: &'a mut HashMap<SliceGroup, Arc<SliceList>>,
+        group: SliceGroup,
+    ) -> Result<&'a mut Arc<SliceList>, StoreError> {
+        let missing = match groups.entry(group) {
+            Entry::Occupied(known) => return Ok(known.into_mut()),
+            Entry::Vacant(missing) => missing,
+        };
+        let mut slices = Vec::new();
+        for (key, value) in self.slice_entries(group)? {
+            let read = read_registered(self, &key, &value).map_err(|failure| self.load_error(failure));
+            slices.push(Arc::new(read?.1));
+        }
+        slices.sort_by_key(|slice| slice.entry.order);
+        Ok(missing.insert(Arc::new(slices.into())))
+    }
+
+    fn slice_entries(&self, group: SliceGroup) -> Result<Vec<(IVec, IVec)>, StoreError> {
+        if !self.sealed.is_any() {
+            return Ok(Vec::new());
+        }
+        self.call("read", || self.slices.scan_prefix(group.prefix()).collect())
+    }
+
+    fn load_error(&self, failure: OpenFailure) -> StoreError {
+        match failure {
+            OpenFailure::Unusable(cause) => self.damaged("read", &cause),
+            OpenFailure::Disk(cause) => self.fail(StoreError::Io(format!(
+                "read a slice file in {}: {cause}; {}",
+                self.path.display(),
+                remedy(&cause)
+            ))),
+            OpenFailure::Rejected(error) => self.fail(StoreError::Io(error.to_string())),
+        }
+    }
+
+    /// Removes the slices of a window from memory, unless all partitions share them.
+    pub(in crate::store) fn unload_slices(&self, window: WindowId) {
+        let group = self.group_of(window);
+        if group.partition.is_some() && self.sealed.lock().groups.remove(&group).is_some() {
+            // Other handles may have the list.
+            self.sealed.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Removes all slices of a group, without reading them. Returns whether there were any.
+    fn remove_slices(&self, group: SliceGroup) -> Result<bool, StoreError> {
+        let mut lists = self.sealed.lock();
+        let entries = self.slice_entries(group)?;
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        for (key, _) in &entries {
+            batch.remove(key);
+        }
+        self.write("write", || self.slices.apply_batch(batch))?;
+        lists.groups.remove(&group);
+        self.sealed.count.fetch_sub(entries.len(), Ordering::AcqRel);
+        self.sealed.version.fetch_add(1, Ordering::Release);
+        drop(lists);
+        let numbers = entries.iter().filter_map(|(key, _)| keys::parse_slice(key));
+        self.segments.retire(numbers.map(|(.., number)| number).collect());
+        self.flush_when_due(OPERATION_BYTES)?;
+        Ok(true)
+    }
+
     /// Replaces the slices of a group by those that `change` returns, in sled first. Returns whether a file is no longer used.
     pub(in crate::store) fn change_slices(
         &self,
@@ -74,7 +148,7 @@ impl Engine {
     ) -> Result<bool, StoreError> {
         let mut lists = self.sealed.lock();
         let SliceLists { groups, dropped } = &mut *lists;
-        let list = groups.entry(group).or_default();
+        let list = self.load_slices(groups, group)?;
         let Some(changed) = change(list, dropped) else { return Ok(false) };
         let has = |slices: &[Arc<SealedSlice>], number| slices.iter().any(|slice| slice.number == number);
         let unused = list.iter().map(|slice| slice.number).filter(|number| !has(&changed, *number));
@@ -90,9 +164,9 @@ impl Engine {
             }
         }
         self.write("write", || self.slices.apply_batch(batch))?;
+        self.sealed.count.fetch_add(changed.len(), Ordering::AcqRel);
+        self.sealed.count.fetch_sub(list.len(), Ordering::AcqRel);
         *list = Arc::new(changed.into());
-        let count = groups.values().map(|slices| slices.len()).sum();
-        self.sealed.count.store(count, Ordering::Release);
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
         let is_any_unused = !unused.is_empty();
@@ -109,6 +183,9 @@ impl Engine {
         if let Some(dropped) = self.sealed.lock().dropped.get_mut(&window) {
             // Owners from here on are written again, and count although those at the same offsets were dropped.
             *dropped = (*dropped).min(from);
+        }
+        if from == 0 && group.partition.is_some() {
+            return self.remove_slices(group);
         }
         let mut is_wrong = false;
         let is_unused = self.change_slices(group, |slices, dropped| {
@@ -177,9 +254,10 @@ impl Engine {
         let group = self.group_of(window);
         {
             let mut lists = self.sealed.lock();
-            let Some(slices) = lists.groups.get(&group).filter(|slices| !slices.is_empty()).cloned() else {
+            let slices = Arc::clone(self.load_slices(&mut lists.groups, group)?);
+            if slices.is_empty() {
                 return Ok(false);
-            };
+            }
             let before = lists.dropped.insert(window, first).unwrap_or(0);
             let offsets = slices.iter().filter_map(|slice| slice.offsets(window.partition()));
             let mut ended = offsets.filter(|of| before < of.end && of.end <= first);
@@ -216,43 +294,56 @@ fn used(
     slices.filter(|slice| !slice.live(group.kind, dropped).is_empty()).collect()
 }
 
-/// Reads and verifies all registered slices.
+/// Reads and verifies all registered slices. Keeps them in memory if all partitions share them; otherwise those of a window are read again when it
+/// is used. Also returns the numbers of their files.
 pub(in crate::store) fn read_all(
     engine: &Engine,
     report_progress: &dyn Fn(),
-) -> Result<SealedSlices, OpenFailure> {
+) -> Result<(SealedSlices, Vec<u32>), OpenFailure> {
     let mut groups: HashMap<SliceGroup, Vec<Arc<SealedSlice>>> = HashMap::new();
-    let is_shared = engine.binding.shares_slices == Some(true);
+    let mut files = Vec::new();
     for item in &engine.slices {
         report_progress();
         let (key, value) = item?;
-        let (kind, partition, number) = keys::parse_slice(&key).ok_or("the key of a slice is damaged")?;
-        let bad = |cause: &dyn Display| format!("slice file {number} of kind {}: {cause}", kind.number());
-        let entry = SliceEntry::decode(&key, &value).ok_or_else(|| bad(&"its entry is damaged"))?;
-        let slice = engine.read_slice(number).map_err(|error| match error {
-            SliceReadError::Io(cause) if needs_operator(&cause) => OpenFailure::Disk(cause),
-            SliceReadError::Io(cause) => bad(&cause).into(),
-            SliceReadError::Damaged(cause) => bad(&cause).into(),
-        })?;
-        let footer = slice.footer();
-        let is_ours =
-            footer.kind == kind && footer.hash == engine.binding.hash && partition.is_none() == is_shared;
-        if slice.footer_checksum() != entry.footer || !is_ours {
-            return Err(bad(&"it is another slice than the registered one").into());
+        let (group, slice) = read_registered(engine, &key, &value)?;
+        files.push(slice.number);
+        if group.partition.is_none() {
+            groups.entry(group).or_default().push(Arc::new(slice));
         }
-        let group = SliceGroup { kind, partition };
-        groups.entry(group).or_default().push(Arc::new(SealedSlice::new(number, Arc::new(slice), entry)));
     }
     for slices in groups.values_mut() {
         slices.sort_by_key(|slice| slice.entry.order);
     }
-    let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into())));
-    let groups: HashMap<SliceGroup, Arc<SliceList>> = groups.collect();
-    Ok(SealedSlices {
-        count: AtomicUsize::new(groups.values().map(|slices| slices.len()).sum()),
+    let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into()))).collect();
+    let sealed = SealedSlices {
+        count: AtomicUsize::new(files.len()),
         lists: Mutex::new(SliceLists { groups, ..SliceLists::default() }),
         ..SealedSlices::default()
-    })
+    };
+    Ok((sealed, files))
+}
+
+/// Reads and verifies a registered slice.
+fn read_registered(
+    engine: &Engine,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(SliceGroup, SealedSlice), OpenFailure> {
+    let (kind, partition, number) = keys::parse_slice(key).ok_or("the key of a slice is damaged")?;
+    let bad = |cause: &dyn Display| format!("slice file {number} of kind {}: {cause}", kind.number());
+    let entry = SliceEntry::decode(key, value).ok_or_else(|| bad(&"its entry is damaged"))?;
+    let slice = engine.read_slice(number).map_err(|error| match error {
+        SliceReadError::Io(cause) if needs_operator(&cause) => OpenFailure::Disk(cause),
+        SliceReadError::Io(cause) => bad(&cause).into(),
+        SliceReadError::Damaged(cause) => bad(&cause).into(),
+    })?;
+    let (footer, is_shared) = (slice.footer(), engine.binding.shares_slices == Some(true));
+    let is_ours =
+        footer.kind == kind && footer.hash == engine.binding.hash && partition.is_none() == is_shared;
+    if slice.footer_checksum() != entry.footer || !is_ours {
+        return Err(bad(&"it is another slice than the registered one").into());
+    }
+    Ok((SliceGroup { kind, partition }, SealedSlice::new(number, Arc::new(slice), entry)))
 }
 
 /// An error of the file of a slice that was registered as one of the store: the file is damaged, unless it was deleted because the slice is
@@ -263,8 +354,12 @@ pub(in crate::store) fn registered_error(
     number: u32,
     error: &SliceReadError,
 ) -> StoreError {
-    let is_registered = engine.sealed.files().contains(&number);
-    if is_registered { read_error(engine, number, error) } else { StoreError::LeaseLost(window) }
+    let key = engine.group_of(window).key(number);
+    match engine.call("read", || engine.slices.contains_key(key)) {
+        Ok(true) => read_error(engine, number, error),
+        Ok(false) => StoreError::LeaseLost(window),
+        Err(failure) => failure,
+    }
 }
 
 /// An error of a slice file as one of the store.

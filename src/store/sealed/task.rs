@@ -220,7 +220,7 @@ fn yield_to_others() {
 
 /// The slices of a group that have owners.
 fn with_owners(store: &SledStore, group: SliceGroup) -> Vec<Arc<SealedSlice>> {
-    store.engine.sealed.list(group).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
+    store.engine.slices_of_group(group).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
 }
 
 /// For each of these slices, the owners that were neither removed nor dropped.
@@ -266,9 +266,9 @@ fn write(
     let mut builder = SliceBuilder::new(coverage, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
-        SliceSource::Slices(OldSlices { slices, live, .. }) => slices
-            .iter()
-            .try_for_each(|slice| offer_slice(engine, positions.clone(), (slice, live), offer, is_cancelled)),
+        SliceSource::Slices(OldSlices { slices, live, .. }) => slices.iter().try_for_each(|slice| {
+            offer_slice(store, (group, positions.clone()), (slice, live), offer, is_cancelled)
+        }),
     };
     let mut at = 0;
     let mut append = |bytes: &[u8]| {
@@ -301,13 +301,13 @@ fn offer_blocks(
 }
 
 fn offer_slice(
-    engine: &Engine,
-    positions: RangeInclusive<u64>,
+    store: &SledStore,
+    (group, positions): (SliceGroup, RangeInclusive<u64>),
     (slice, live): (&SealedSlice, &[SlicePartition]),
     offer: OfferOwner<'_>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
-    let any = WindowId::from(0);
+    let (engine, any) = (&*store.engine, group.window());
     // The worker may have dropped all owners of the slice meanwhile, and deleted the file.
     let failed = |error| registered_error(engine, any, slice.number, &error);
     let file = File::open(engine.segments.path(slice.number));

@@ -1,8 +1,9 @@
 //! Owners are in a block or in a slice, whenever the power fails.
 
 use super::*;
-use crate::dedupe::{KindId, SliceMark, SlicePartition};
-use crate::ports::{SealJob, Sealing, StoreError};
+use crate::dedupe::{IndexKey, KindId, SliceMark, SlicePartition};
+use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
+use crate::store::LeasedStore;
 use crate::store::sealed::write_merged;
 
 /// Seals these owners, and waits until their blocks are removed and slices are merged.
@@ -153,4 +154,42 @@ fn what_a_killed_process_has_sealed_is_complete() {
     seal(&mut reopened, 3_000..3_700);
     next.end(8, 1);
     close(&next, reopened);
+}
+
+/// Partition scope: a window has slices of its own.
+#[test]
+fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
+    let (disk, mut store) = filled(8, 250);
+    (0..2_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
+    let mut worker = LeasedStore::new(store);
+    let mut other = worker.another();
+    let bytes = |store: &LeasedStore<SledStore>| store.store().engine.sealed.memory_bytes();
+    worker.acquire_lease(0.into());
+    let of_window = bytes(&worker);
+    assert!(of_window > 2_000, "{of_window}");
+    other.release_lease(0.into());
+    assert_eq!(bytes(&worker), of_window, "it does not hold the window");
+    worker.release_lease(0.into());
+    assert_eq!((bytes(&worker), worker.has_sealed()), (0, true));
+    other.acquire_lease(0.into());
+    let places = |store: &LeasedStore<SledStore>, owner: u64| {
+        let key = IndexKey::at(Identity(u128::from(owner).to_le_bytes()));
+        store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap().owners
+    };
+    assert_eq!(places(&other, 1_700).first().map(|owner| owner.offset), Some(1_700));
+    assert_eq!(bytes(&other), of_window);
+    drop(other);
+    close(&disk, worker.into_store());
+    let mut store = disk.open();
+    assert_eq!((store.engine.sealed.memory_bytes(), store.has_sealed()), (0, true), "not held yet");
+    let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
+    assert_eq!(ranges, [(0, 1_000), (1_000, 2_000)]);
+    assert_eq!(store.engine.sealed.memory_bytes(), of_window);
+    // What is deleted does not have to be read.
+    store.release_lease(0.into());
+    store.clear(0.into()).unwrap();
+    assert_eq!((store.engine.sealed.memory_bytes(), store.has_sealed()), (0, false));
+    store.sync().unwrap();
+    close(&disk, store);
+    assert!(disk.open().sealed(0.into()).is_empty());
 }

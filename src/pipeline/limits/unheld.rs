@@ -1,0 +1,116 @@
+//! Deletes the local state of partitions that nothing in this process holds, when the directory reaches its limit.
+//!
+//! The state of a partition that has moved to another instance stays, so that it loads quickly when it returns. It is a cache, and live windows
+//! need the space more. Only in partition scope: otherwise one worker has all partitions.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::dedupe::{PartitionId, WindowId};
+use crate::pipeline::partition::loading::clear;
+use crate::ports::{Store, StoreError};
+
+/// How long nothing has held a partition before its state is deleted: a rebalance may move it to another worker of this process, and
+/// standby copies begin some time after the workers.
+const UNHELD_TIME: Duration = Duration::from_secs(30);
+
+/// What was done about a directory that has reached its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Relief {
+    /// All local state is held.
+    None,
+    /// Some will be deleted, if nothing takes it before.
+    Waits,
+    /// The state of a partition was deleted.
+    Deleted(PartitionId),
+}
+
+/// The partitions that nothing holds, and since when, as far as that was examined. Monotonic times.
+#[derive(Debug, Default)]
+pub(crate) struct Unheld(BTreeMap<PartitionId, Duration>);
+
+impl Unheld {
+    /// Deletes the state of one partition that this worker does not have. `windows_of` returns the windows of a partition, the one whose
+    /// head stands for all of them last.
+    ///
+    /// It is deleted under the lease of its windows, like a standby copy: another worker can take that at any time, and then finds a head
+    /// that is complete, or none. `is_urgent`: the directory has exceeded its limit.
+    pub fn relieve(
+        &mut self,
+        store: &mut impl Store,
+        (is_own, windows_of): (impl Fn(PartitionId) -> bool, impl Fn(PartitionId) -> Vec<WindowId>),
+        (now, is_urgent): (Duration, bool),
+    ) -> Result<Relief, StoreError> {
+        let mut relief = Relief::None;
+        let mut unheld = BTreeMap::new();
+        for id in store.stored_partitions().into_iter().filter(|id| !is_own(*id)) {
+            let windows = windows_of(id);
+            if windows.iter().all(|window| store.acquire_free_lease(*window)) {
+                let since = self.0.get(&id).copied().unwrap_or(now);
+                let is_due = is_urgent || now.saturating_sub(since) >= UNHELD_TIME;
+                let may_delete = is_due && !matches!(relief, Relief::Deleted(_));
+                let cleared =
+                    if may_delete { clear(store, &windows).and_then(|()| store.sync()) } else { Ok(()) };
+                if StoreError::unless_lease_lost(cleared)?.is_none() {
+                    relief = Relief::Waits;
+                } else if may_delete {
+                    relief = Relief::Deleted(id);
+                } else {
+                    relief = if relief == Relief::None { Relief::Waits } else { relief };
+                    unheld.insert(id, since);
+                }
+            }
+            for window in windows {
+                store.release_lease(window);
+            }
+        }
+        self.0 = unheld;
+        Ok(relief)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::{Block, HashKind, Identity, Offset};
+    use crate::ports::Head;
+    use crate::store::{Binding, LeasedStore, SledStore, open};
+
+    fn append(store: &mut LeasedStore<SledStore>, partition: PartitionId) {
+        let (hash, window, next): (_, _, Offset) = (HashKind::Xxh3, partition.into(), 1_000);
+        let entries = (0..next).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
+        let block = Block { hash, window, first: 0, next, time_first_ms: 0, time_last_ms: 0, entries };
+        store.acquire_lease(window);
+        store.append(&block, Head { confirmed: next, ..Head::default() }).unwrap();
+    }
+
+    #[test]
+    fn state_is_deleted_only_if_nothing_has_held_it_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open(dir.path(), &Binding::default(), 1 << 20, Duration::from_secs(20)).unwrap();
+        let mut worker = LeasedStore::new(opened.store);
+        let (mut other, mut standby) = (worker.another(), worker.another());
+        (0..5).for_each(|partition| append(&mut worker, partition));
+        for partition in [1, 2, 3, 4] {
+            worker.release_lease(WindowId::from(partition));
+        }
+        other.acquire_lease(1.into());
+        assert!(standby.acquire_free_lease(2.into()));
+        let mut unheld = Unheld::default();
+        let mut relieve = |worker: &mut LeasedStore<SledStore>, seconds, is_urgent| {
+            let ports = (|id| id == 0, |id: PartitionId| vec![WindowId::from(id)]);
+            unheld.relieve(worker, ports, (Duration::from_secs(seconds), is_urgent)).unwrap()
+        };
+        assert_eq!([0, 29].map(|at| relieve(&mut worker, at, false)), [Relief::Waits, Relief::Waits]);
+        assert_eq!(relieve(&mut worker, 30, false), Relief::Deleted(3));
+        // The group assigns the other one to a worker of this process.
+        other.acquire_lease(4.into());
+        assert_eq!(relieve(&mut worker, 31, true), Relief::None);
+        other.release_lease(4.into());
+        assert_eq!(relieve(&mut worker, 60, false), Relief::Waits, "it was held in between");
+        assert_eq!(relieve(&mut worker, 61, true), Relief::Deleted(4));
+        assert_eq!(relieve(&mut worker, 99, true), Relief::None);
+        assert_eq!(worker.stored_partitions(), [0, 1, 2]);
+        assert!(worker.set_head(0.into(), Head::default()).is_ok(), "its own lease stays");
+    }
+}
