@@ -104,7 +104,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         workers.push(spawn_standby(service, (settings(config, 0), options), &store, stop)?);
     }
     let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
-    let ended = supervise_workers(workers, &monitor, service, &store, stop);
+    let ended = supervise_workers(workers, &monitor, service, stop);
     stop.store(true, Ordering::Release);
     // The clients of the monitor must be closed before the process ends.
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
@@ -258,7 +258,6 @@ fn supervise_workers(
     mut workers: Vec<WorkerThread>,
     monitor: &JoinHandle<Result<(), ExitError>>,
     service: &Service,
-    store: &LeasedStore<SledStore>,
     stop: &AtomicBool,
 ) -> Result<(), ExitError> {
     let mut checks = 0u32;
@@ -276,10 +275,8 @@ fn supervise_workers(
             let seconds = worker.stuck_for().as_secs();
             publish_not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
         }
-        if checks.is_multiple_of(CHECKS_PER_MEASUREMENT)
-            && let Ok(bytes) = store.store().disk_bytes()
-        {
-            service.metrics.state_disk_bytes().set(bytes as f64);
+        if checks.is_multiple_of(CHECKS_PER_MEASUREMENT) {
+            measure_disk(service);
         }
         checks = checks.wrapping_add(1);
         std::thread::sleep(CHECK_INTERVAL);
@@ -302,6 +299,16 @@ fn supervise_workers(
         ended = ended.and(one);
     }
     ended
+}
+
+/// Publishes the size of the directory, and deletes quarantined state that the limit leaves no space for: at half of it, before the
+/// workers make windows shorter.
+fn measure_disk(service: &Service) {
+    let state = &service.config.state;
+    match store::limit_quarantined(&state.dir, state.max_disk.map_or(u64::MAX, |most| most / 2)) {
+        Ok(bytes) => service.metrics.state_disk_bytes().set(bytes as f64),
+        Err(error) => tracing::debug!(%error, "measuring the local state failed"),
+    }
 }
 
 /// Whether all workers end within the time limit of a stop.

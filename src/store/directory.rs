@@ -16,7 +16,7 @@ const DATABASE: &str = "db-";
 const QUARANTINE: &str = "quarantine-";
 /// A database that is being deleted.
 const RESET: &str = "reset-";
-/// How many quarantined databases are kept. Older ones are deleted.
+/// How many quarantined databases are kept. Older ones are deleted; see also [`limit_quarantined`].
 const KEPT: usize = 2;
 /// File in a database that marks it as unusable. Contains the reason.
 const CONDEMNED: &str = "CONDEMNED";
@@ -75,6 +75,25 @@ impl Generations {
         kept.iter().rev().skip(KEPT).for_each(|old| remove(&quarantined(*old)));
         Ok(Some(Quarantine { path, reason: reason.to_owned() }))
     }
+}
+
+/// Deletes quarantined databases, the oldest first, while those of the state directory together have more than `most` bytes. Returns the bytes
+/// that are left.
+pub fn limit_quarantined(dir: &Path, most: u64) -> Result<u64, OpenError> {
+    let contents = DirectoryContents::of(dir)?;
+    let mut left: u64 = contents.ours.iter().map(|entry| entry.bytes).sum();
+    for number in numbered(dir, QUARANTINE)? {
+        let path = dir.join(format!("{QUARANTINE}{number}"));
+        let Some(entry) = contents.ours.iter().find(|entry| left > most && entry.path == path) else { break };
+        remove(&path);
+        if path.exists() {
+            break;
+        }
+        left = left.saturating_sub(entry.bytes);
+        tracing::info!(path = %path.display(), bytes = entry.bytes,
+            "quarantined local state deleted, because the directory has reached half of state.max_disk");
+    }
+    Ok(left)
 }
 
 /// Removes half-written snapshots. A kill during an open leaves one behind. sled 0.34 treats it as complete and then
@@ -220,6 +239,26 @@ mod tests {
             assert_eq!(generations.path(), root.path().join(format!("db-{}", round + 1)));
         }
         assert_eq!(numbered(root.path(), QUARANTINE).unwrap(), [3, 4]);
+    }
+
+    #[test]
+    fn quarantined_databases_count_and_the_oldest_is_deleted_first() {
+        let root = tempfile::tempdir().unwrap();
+        let left = || {
+            let mut names: Vec<_> = entries(root.path()).unwrap().iter().map(|path| name(path)).collect();
+            names.sort();
+            names
+        };
+        for name in ["quarantine-9", "quarantine-10", "db-11"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+            fs::write(root.path().join(name).join("db"), [7; 1_000]).unwrap();
+        }
+        assert_eq!(limit_quarantined(root.path(), 3_000).unwrap(), 3_000);
+        assert_eq!(left().len(), 3);
+        assert_eq!(limit_quarantined(root.path(), 2_999).unwrap(), 2_000);
+        assert_eq!(left(), ["db-11", "quarantine-10"]);
+        assert_eq!(limit_quarantined(root.path(), 10).unwrap(), 1_000);
+        assert_eq!(left(), ["db-11"]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use adopt::Adoption;
 pub use binding::Binding;
 pub use blocks::SledStore;
 pub use copied::{Copied, open_copy};
-pub use directory::{DirectoryContents, DirectoryEntry};
+pub use directory::{DirectoryContents, DirectoryEntry, limit_quarantined};
 pub use error::OpenError;
 pub use joining::Joining;
 pub use leased::LeasedStore;

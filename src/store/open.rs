@@ -111,7 +111,8 @@ pub(super) fn open_with(dir: &Path, binding: &Binding, start: &OpenStart) -> Res
         let Some(Quarantine { path: kept, .. }) = &quarantined else {
             return Err(OpenError::Engine { path, cause: reason });
         };
-        tracing::warn!(path = %kept.display(), reason, "local state quarantined; rebuilding it from the state topic");
+        tracing::warn!(path = %kept.display(), reason, "local state quarantined; rebuilding it from the state topic. \
+            The quarantined copy is deleted when the directory reaches half of state.max_disk");
     }
 }
 
