@@ -24,9 +24,10 @@ use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::{
     CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
     Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
-    compact_the_last_record, count, evidence_over_a_slow_link, forget_before_a_restore, load_slowly,
-    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_a_long_log,
-    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
+    forget_before_a_restore, limit_an_idle_partition, load_slowly, open_a_foreign_transaction,
+    over_a_slow_link, read_unevenly, restore_a_long_log, restore_forgotten_slowly, run, search_slowly,
+    tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -344,6 +345,19 @@ fn a_restore_keeps_only_what_the_windows_need() {
     let (forwarded, stored) = restore_a_long_log(&Setting::sound());
     println!("{stored} of {forwarded} ids");
     assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
+}
+
+#[test]
+fn a_partition_without_new_records_keeps_one_window() {
+    let (forwarded, stored) = expire_idle_partitions(&Setting::sound());
+    println!("{stored} of {forwarded} ids");
+    assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
+}
+
+#[test]
+fn limits_apply_to_a_partition_without_new_records() {
+    let stored = limit_an_idle_partition(&Setting::sound());
+    assert!((45..60).contains(&stored.0) && (45..70).contains(&stored.1), "{stored:?}");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Choices {
     pub evicts: bool,
     /// Slots of a window that evicts, shared by its partitions.
     pub slots: u64,
+    /// Most ids of a worker whose window does not evict.
+    pub most_ids: u64,
     /// The window is shorter than a history.
     short: bool,
     /// Some records have windows of their own.
@@ -57,7 +59,7 @@ pub struct Choices {
     /// The process finds another raw topic.
     pub foreign: bool,
     /// Fewest ids of a sealed slice.
-    smallest_slice: Option<u64>,
+    pub smallest_slice: Option<u64>,
 }
 
 impl Choices {
@@ -70,6 +72,7 @@ impl Choices {
             filters: chance.rng.u8(0..3) == 0,
             evicts: chance.rng.u8(0..4) == 0,
             slots: SLOTS,
+            most_ids: 1 << 20,
             short: false,
             has_kinds: chance.rng.u8(0..3) == 0,
             sides,
@@ -186,7 +189,7 @@ impl Choices {
             kinds,
             limits: Limits {
                 workers: 1,
-                max_ids: if self.evicts { self.slots } else { 1 << 20 },
+                max_ids: if self.evicts { self.slots } else { self.most_ids },
                 when_full: if self.evicts { Overflow::Evict } else { Overflow::Shrink },
                 max_memory: None,
                 is_topic_wide: false,

@@ -104,12 +104,19 @@ impl Window {
         });
     }
 
+    /// The stream time before which owners have expired, epoch milliseconds, and the most owners that stay. Its own records
+    /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
+    pub(super) fn expiry_limits(&self) -> (i64, u64) {
+        let oldest_ms = self.time.ms().min(self.horizon_ms).saturating_sub(self.length_ms);
+        let most = if self.slots().is_some() { u64::MAX } else { self.bounds.max_ids };
+        (oldest_ms, most.min(self.bounds.max_stored))
+    }
+
     /// Drops the owners that have expired or exceed a limit.
     pub(super) fn expire(&mut self) {
         let (now, evicts) = (self.time.ms(), self.slots().is_some());
-        let horizon = now.min(self.horizon_ms);
-        let most = if evicts { u64::MAX } else { self.bounds.max_ids }.min(self.bounds.max_stored);
-        if let Some(dropped) = self.marks.drop_expired(now, horizon.saturating_sub(self.length_ms), most) {
+        let (oldest_ms, most) = self.expiry_limits();
+        if let Some(dropped) = self.marks.drop_expired(now, oldest_ms, most) {
             self.index.expire(dropped.next, dropped.count);
             self.first_live = self.first_live.max(dropped.next);
         }

@@ -168,6 +168,12 @@ impl Marks {
         dropped
     }
 
+    /// Whether [`Marks::drop_expired`] drops owners.
+    pub fn has_expired(&self, oldest_ms: i64, most_ids: u64) -> bool {
+        let is_old = |mark: &Mark| mark.time_last_ms > 0 && mark.time_last_ms < oldest_ms;
+        self.queue.front().is_some_and(|mark| is_old(mark) || self.count + self.evicted > most_ids)
+    }
+
     /// Removes the owners at or beyond `from`; `indexed` is the number of those that were in the index.
     pub fn truncate(&mut self, from: Offset, indexed: u64) {
         let mut left = indexed.min(self.count - self.sealed);

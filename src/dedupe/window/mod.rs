@@ -129,6 +129,8 @@ pub struct Window {
     next: Offset,
     /// Owners below it have been dropped. Those between it and the first owner in the index are in sealed slices.
     first_live: Offset,
+    /// What the last commit returned as the lowest offset whose block must stay stored.
+    first_needed: Offset,
     /// See [`Window::set_horizon`].
     horizon_ms: i64,
 }
@@ -152,6 +154,7 @@ impl Window {
             claims: HashMap::new(),
             next: 0,
             first_live: 0,
+            first_needed: 0,
             horizon_ms: i64::MAX,
         }
     }
@@ -252,7 +255,7 @@ impl Window {
         debug_assert!(next >= self.next, "the committed offset must not decrease");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
         let most = self.max_owners_per_mark();
-        let first_needed = self.first_live;
+        self.first_needed = self.first_live;
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
             self.marks.add(owner, (arrived, arrived), most);
         }
@@ -261,7 +264,14 @@ impl Window {
         self.next = self.next.max(next);
         self.clear_claims_below(next);
         self.expire();
-        first_needed
+        self.first_needed
+    }
+
+    /// Whether a commit without records drops owners, or lets the store remove those that were dropped before.
+    #[must_use]
+    pub fn drops_without_records(&self) -> bool {
+        let (oldest_ms, most) = self.expiry_limits();
+        self.first_live > self.first_needed || self.marks.has_expired(oldest_ms, most)
     }
 
     /// Undoes the open transaction: its pending owners and stream time.

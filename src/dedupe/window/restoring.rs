@@ -66,6 +66,7 @@ impl Window {
         let removed = self.index.remove_from(from);
         self.marks.truncate(from, removed);
         self.first_live = self.first_live.min(from);
+        self.first_needed = self.first_needed.min(from);
         self.next = self.next.min(from);
         removed
     }

@@ -55,7 +55,12 @@ impl EndedTransaction {
     /// Takes the counts of the open transaction.
     pub(crate) fn take<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) -> Self {
         let sent = ctx.partitions.open_mut().filter_map(|state| {
-            let (next, metadata) = state.open.as_ref()?.sent.clone()?;
+            let open = state.open.as_ref()?;
+            let (next, metadata) = open.sent.clone()?;
+            // Without records, the position before the transaction can be equal.
+            if next == state.committed && open.forgotten.is_none() && !state.uncommitted_position {
+                return None;
+            }
             Some((state.id, SentPosition { before: state.committed, next, metadata }))
         });
         let positions = sent.collect();

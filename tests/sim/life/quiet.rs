@@ -50,10 +50,15 @@ impl Life {
 
     /// Appends one record for each of these ids to the first partition.
     pub(super) fn produce_ids(&self, ids: impl IntoIterator<Item = u64>) {
+        self.produce_ids_to(0, ids);
+    }
+
+    /// Appends one record for each of these ids to a partition.
+    pub(super) fn produce_ids_to(&self, partition: usize, ids: impl IntoIterator<Item = u64>) {
         let mut cluster = self.universe.cluster.borrow_mut();
         let now_ms = cluster.wall_ms();
         let Cluster { chance, raw, .. } = &mut *cluster;
-        ids.into_iter().for_each(|id| raw[0].produce_id(id, chance, now_ms));
+        ids.into_iter().for_each(|id| raw[partition].produce_id(id, chance, now_ms));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Histories in topic scope: one worker has all partitions, and the others wait.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::*;
 use crate::sim::raw::RawLog;
@@ -98,13 +99,12 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
     wrong.collect()
 }
 
-/// Restores the state of a backlog of six windows without local state. Returns the number of ids that were forwarded, and of those that the
-/// restored store has.
-pub fn restore_a_long_log(setting: &Setting) -> (u64, u64) {
+/// Reads a backlog of six windows, one partition after the other, then some later records of the first partition.
+fn read_a_backlog(setting: &Setting, smallest_slice: Option<u64>) -> Life {
     let mut life = Life::quiet(setting, PARTITIONS as usize, |chance| {
         let mut choices = Choices::short_topic(chance);
         // Many small transactions.
-        choices.max_records = 9;
+        (choices.max_records, choices.smallest_slice) = (9, smallest_slice);
         choices
     });
     life.produce_pairs(&mut fastrand::Rng::with_seed(1));
@@ -118,15 +118,61 @@ pub fn restore_a_long_log(setting: &Setting) -> (u64, u64) {
         life.produce_ids((1 << 40) + 30 * step..(1 << 40) + 30 * (step + 1));
         life.process_delivered(0);
     }
+    life
+}
+
+impl Life {
+    fn ids_in_clean(&self, partitions: Range<PartitionId>) -> u64 {
+        let cluster = self.universe.cluster.borrow();
+        partitions.map(|id| cluster.clean[id as usize].committed(0).count() as u64).sum()
+    }
+
+    /// Ids in the stored blocks of a partition.
+    fn stored(&self, partition: PartitionId) -> u64 {
+        self.processes[0].store.another().ids(partition.into()).unwrap()
+    }
+}
+
+/// Restores the state of a backlog of six windows without local state. Returns the number of ids that were forwarded, and of those that the
+/// restored store has.
+pub fn restore_a_long_log(setting: &Setting) -> (u64, u64) {
+    let mut life = read_a_backlog(setting, Some(10));
     life.leave(0);
-    let forwarded =
-        life.universe.cluster.borrow().clean.iter().map(|log| log.committed(0).count()).sum::<usize>();
+    let forwarded = life.ids_in_clean(0..PARTITIONS);
     life.processes[0].store = LeasedStore::new(MemoryStore::new());
     life.produce_ids([1 << 50]);
     life.process_delivered(0);
-    let store = life.processes[0].store.another();
-    let stored = (0..PARTITIONS).map(|partition| store.ids(partition.into()).unwrap()).sum();
-    (forwarded as u64, stored)
+    (forwarded, (0..PARTITIONS).map(|partition| life.stored(partition)).sum())
+}
+
+/// Reads a backlog of six windows. Only the first partition has later records. Returns the number of ids that were forwarded in the other ones,
+/// and of those that the store has.
+pub fn expire_idle_partitions(setting: &Setting) -> (u64, u64) {
+    let mut life = read_a_backlog(setting, None);
+    // A transaction adds one partition.
+    for step in 0..30 {
+        life.produce_ids((1 << 41) + 9 * step..(1 << 41) + 9 * (step + 1));
+        life.process_delivered(0);
+    }
+    let idle = 1..PARTITIONS;
+    (life.ids_in_clean(idle.clone()), idle.map(|partition| life.stored(partition)).sum())
+}
+
+/// In partition scope with at most 100 ids, 100 ids arrive in one partition, then 400 in another one. Returns the number of ids that the
+/// store has of each.
+pub fn limit_an_idle_partition(setting: &Setting) -> (u64, u64) {
+    let mut life = Life::quiet(setting, 2, |chance| {
+        let mut choices = Choices::plain(chance);
+        (choices.max_records, choices.most_ids) = (9, 100);
+        choices
+    });
+    life.produce_ids(0..100);
+    life.process_delivered(0);
+    for step in 0..40 {
+        life.produce_ids_to(1, (1 << 40) + 10 * step..(1 << 40) + 10 * (step + 1));
+        life.process_delivered(1);
+    }
+    (life.stored(0), life.stored(1))
 }
 
 impl Cluster {
