@@ -25,9 +25,9 @@ use sim::{
     CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
     Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
     compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
-    forget_before_a_restore, limit_an_idle_partition, load_slowly, open_a_foreign_transaction,
-    over_a_slow_link, read_unevenly, restore_a_long_log, restore_forgotten_slowly, run, search_slowly,
-    tear_the_first_transaction,
+    follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
+    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_a_long_log,
+    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -272,6 +272,13 @@ fn a_record_that_compaction_has_removed_does_not_count_as_aborted() {
 }
 
 #[test]
+fn a_copy_that_follows_an_undone_transaction_keeps_what_its_records_need() {
+    let of = |sabotage| follow_an_undone_transaction(&Setting { sabotage, metrics: Metrics::new() });
+    assert_eq!(of(Sabotage::Nothing), 1, "how often the id was forwarded");
+    assert_eq!(of(Sabotage::Without(Safeguard::StandbyExpiry)), 2, "the history does not depend on it");
+}
+
+#[test]
 fn every_record_and_transaction_is_counted_once_whatever_happens_to_its_commit() {
     let (faults, with_repairs) = (&COMMIT_FAULTS[..5], &COMMIT_FAULTS);
     let (mut results, mut repairs) = ([0; 3], 0);
@@ -335,7 +342,7 @@ fn copies_in_partitions_that_are_read_unevenly_count_within_the_window_exactly()
     };
     let fastest = without(Safeguard::SlowestClock, false);
     assert!(fastest > 20, "the history does not depend on the slowest clock: {fastest} ids");
-    let by_own_clock = without(Safeguard::StandbyHorizon, true);
+    let by_own_clock = without(Safeguard::StandbyExpiry, true);
     assert!(by_own_clock > 20, "the history does not depend on the horizon: {by_own_clock} ids");
 }
 

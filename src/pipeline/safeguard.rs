@@ -40,8 +40,9 @@ pub enum Safeguard {
     AllStates,
     /// Windows expire by the slowest partition with unread records (`topic`).
     SlowestClock,
-    /// A standby copy deletes owners by the horizon of the group, and not by the clock of their partition (`standby`).
-    StandbyHorizon,
+    /// A standby copy deletes owners by a time that the group's checkpoints show to be settled, and not by the clock of their partition
+    /// (`standby`).
+    StandbyExpiry,
 }
 
 impl WorkerOptions {

@@ -18,7 +18,7 @@ use crate::sim::universe::MOST_RECORDS;
 /// Longer than any history, in simulated time.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Shorter than most histories, in simulated time.
-const SHORT: Duration = Duration::from_secs(2);
+pub const SHORT: Duration = Duration::from_secs(2);
 /// Fewer slots than there are ids.
 const SLOTS: u64 = 16;
 /// The id of the raw topic, and the id of another one.
@@ -107,6 +107,12 @@ impl Choices {
         let plain = Self { max_records: 1_809, ..Self::plain(chance) };
         assert_eq!(plain.block_ids(), 1);
         plain
+    }
+
+    /// As [`Self::one_id_blocks`], with a window of two seconds in record time, and large transactions.
+    pub fn short_one_id_blocks(chance: &mut Chance) -> Self {
+        let interval = TRANSACTION_TIMEOUT / 2;
+        Self { time: TimeSource::Record, short: true, interval, ..Self::one_id_blocks(chance) }
     }
 
     /// Draws another configuration for a process that restarts.

@@ -1,8 +1,7 @@
 //! Deletes stored owners that no window needs any more, while the state topic is read: for a start, or for a standby copy.
 //!
-//! An owner that still counts for the next worker must stay, so only what every later worker has dropped too is deleted: by
-//! the stream time of a transaction before the last one that was read, because a repair may undo the last one, and its records are
-//! then read again.
+//! An owner that still counts for the next worker must stay, so only what every later worker has dropped too is deleted: by a stream
+//! time that no repair undoes ([`SettledTime`]), because the records of a transaction that is undone are read again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,23 +13,25 @@ use crate::ports::{Store, StoreError};
 /// Most blocks that are looked at in one pass over a window.
 const BLOCKS: usize = 64;
 
-/// The stream time by which the owners of a copy expire.
+/// The stream time of the group's last checkpoint but one, as far as those of a partition were seen.
+///
+/// A broker can undo the transaction of the last checkpoint in some topics, and a repair then undoes it in all of them. The one before
+/// it has all its markers: its producer, or the next one, awaits them before another transaction.
 #[derive(Debug, Clone, Copy, Default)]
-struct ExpiryClock {
-    /// The time of the last transaction that was read, epoch milliseconds.
+pub struct SettledTime {
+    /// The time of the last checkpoint, epoch milliseconds.
     latest_ms: i64,
-    /// A time before it.
+    /// The latest time known to be settled.
     settled_ms: i64,
 }
 
-impl ExpiryClock {
-    /// Takes the stream time of the partition, as far as the copy was read, and in topic scope the horizon, `None` while that is not
-    /// known. Returns the time by which owners expire; 0 while that is not known.
-    fn advance(&mut self, stream_ms: i64, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
-        let now_ms = if is_topic_wide { horizon_ms.map_or(0, |ms| ms.min(stream_ms)) } else { stream_ms };
-        if now_ms > self.latest_ms {
-            (self.settled_ms, self.latest_ms) = (self.latest_ms, now_ms);
-        }
+impl SettledTime {
+    /// Takes the stream time of the group's checkpoint, 0 while that is not known. Returns the settled one; 0 while that is not known.
+    pub fn advance(&mut self, checkpoint_ms: i64) -> i64 {
+        let is_later = checkpoint_ms > self.latest_ms;
+        // After a repair the group has an earlier checkpoint.
+        self.settled_ms = if is_later { self.latest_ms } else { self.settled_ms.min(checkpoint_ms) };
+        self.latest_ms = checkpoint_ms;
         self.settled_ms
     }
 }
@@ -72,7 +73,6 @@ impl Deleted {
 /// What was deleted of a partition.
 #[derive(Debug, Default)]
 pub struct StoredExpiry {
-    clock: ExpiryClock,
     deleted: BTreeMap<KindId, Deleted>,
     /// Monotonic time of the next look.
     next: Duration,
@@ -83,12 +83,6 @@ impl StoredExpiry {
     #[must_use]
     pub fn is_due(&self, now: Duration) -> bool {
         self.next <= now
-    }
-
-    /// The stream time by which owners expire, as far as the state topic was read; 0 while that is not known. `horizon_ms` as in
-    /// [`Checkpoint`], if the windows expire by it.
-    pub fn settled_ms(&mut self, windows: &Windows, is_topic_wide: bool, horizon_ms: Option<i64>) -> i64 {
-        self.clock.advance(windows.stream_time_ms(), is_topic_wide, horizon_ms)
     }
 
     /// Deletes stored owners of a partition by this time, and those that limits have dropped according to the checkpoint. The next look is after
@@ -111,44 +105,46 @@ impl StoredExpiry {
     }
 }
 
+/// The stored owners at the front of a window, all of which arrived before a stream time.
+#[derive(Debug, Clone, Copy)]
+struct Expired {
+    oldest_ms: i64,
+    /// One past the last of them.
+    next: Offset,
+}
+
+impl Expired {
+    /// Adds the owners below `next`, the last of which arrived at that time. Returns whether the ones behind them may have expired too.
+    fn add(&mut self, last_ms: i64, next: Offset) -> bool {
+        // Owners that arrived before stream time was known expire with the first ones that arrived later.
+        let is_known = last_ms > 0;
+        if is_known && last_ms < self.oldest_ms {
+            self.next = self.next.max(next);
+        }
+        !is_known || last_ms < self.oldest_ms
+    }
+}
+
 /// The lowest offset behind the first stored owners, all of which arrived before `oldest_ms`; and whether there may be more of them.
 fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<(Offset, bool), StoreError> {
-    let is_expired = |last_ms: i64| last_ms > 0 && last_ms < oldest_ms;
-    let mut first = 0;
-    for mark in store.sealed(window).iter().flat_map(|range| &range.marks) {
-        if !is_expired(mark.time_ms.1) {
-            return Ok((first, false));
-        }
-        first = mark.next;
+    let mut expired = Expired { oldest_ms, next: 0 };
+    let sealed = store.sealed(window);
+    let mut marks = sealed.iter().flat_map(|range| &range.marks);
+    if !marks.all(|mark| expired.add(mark.time_ms.1, mark.next)) {
+        return Ok((expired.next, false));
     }
     let mut left = BLOCKS;
     store.scan_from(window, 0, &mut |view| {
         left -= 1;
-        if !is_expired(view.header.time_last_ms) {
-            return Ok(ControlFlow::Break(()));
-        }
-        first = first.max(view.header.next);
-        Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        let may_be_more = expired.add(view.header.time_last_ms, view.header.next);
+        Ok(if may_be_more && left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;
-    Ok((first, left == 0))
+    Ok((expired.next, left == 0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn in_topic_scope_owners_expire_by_the_slowest_partition() {
-        let settled = |is_topic_wide, horizon_ms| {
-            let mut clock = ExpiryClock::default();
-            clock.advance(10_000, is_topic_wide, horizon_ms);
-            clock.advance(20_000, is_topic_wide, horizon_ms.map(|ms: i64| ms + 1));
-            clock.settled_ms
-        };
-        assert_eq!(settled(false, None), 10_000);
-        assert_eq!(settled(true, Some(8_000)), 8_000);
-        assert_eq!(settled(true, None), 0);
-    }
 
     #[test]
     fn what_a_limit_has_dropped_expires_earlier() {
@@ -159,9 +155,28 @@ mod tests {
     }
 
     #[test]
-    fn the_last_transaction_alone_deletes_nothing() {
-        let mut clock = ExpiryClock::default();
-        assert_eq!([50, 50, 50].map(|ms| clock.advance(ms, false, None)), [0, 0, 0]);
-        assert_eq!([60, 60, 40, 70].map(|ms| clock.advance(ms, false, None)), [50, 50, 50, 60]);
+    fn owners_from_before_stream_time_was_known_expire_with_the_next_ones() {
+        let of = |times: &[i64]| {
+            let mut expired = Expired { oldest_ms: 100, next: 0 };
+            let added =
+                (10..).step_by(10).zip(times).take_while(|(next, ms)| expired.add(**ms, *next)).count();
+            (added, expired.next)
+        };
+        assert_eq!(of(&[0, 0, 99, 99, 100]), (4, 40));
+        assert_eq!(of(&[0, 100, 101]), (1, 0));
+        assert_eq!(of(&[0, -1]), (2, 0));
+    }
+
+    #[test]
+    fn the_last_checkpoint_is_not_settled() {
+        let mut time = SettledTime::default();
+        assert_eq!([50, 50, 60, 60, 70].map(|ms| time.advance(ms)), [0, 0, 50, 50, 60]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_undone_is_never_settled() {
+        let mut time = SettledTime::default();
+        assert_eq!([50, 60, 50, 70, 50, 80].map(|ms| time.advance(ms)), [0, 50, 50, 50, 50, 50]);
+        assert_eq!([0, 90, 95].map(|ms| time.advance(ms)), [0, 0, 90], "the group's offset was lost");
     }
 }

@@ -253,8 +253,9 @@ fn expire_restored<W: WorkerPorts>(ctx: &mut Context<W>, now: Duration) -> Resul
     let due =
         ctx.partitions.all_restoring_mut().filter(|it| it.forgetting.is_none() && it.expiry.is_due(now));
     for Restoring { state, expiry, checkpoint, .. } in due {
+        // Both are settled: the logs of the partition agree with its committed offset.
         let most_ms = horizon_ms.or(checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms));
-        let settled_ms = expiry.settled_ms(&state.windows, most_ms.is_some(), most_ms);
+        let settled_ms = most_ms.map_or(0, |ms| ms.min(state.windows.stream_time_ms()));
         let settled = (settled_ms, checkpoint.as_ref());
         let times = (now, EXPIRE_INTERVAL);
         let deleted = expiry.delete((&mut ctx.store, state.id), &state.windows, settled, times);

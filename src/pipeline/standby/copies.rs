@@ -9,6 +9,7 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kinds;
+use crate::pipeline::partition::expiry::SettledTime;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::{Partition, Phase};
@@ -37,6 +38,8 @@ struct Copy {
     refused: Option<String>,
     /// Whether the log had lost its start when reading began there.
     is_cut: bool,
+    /// In partition scope, the time by which its owners expire.
+    time: SettledTime,
 }
 
 /// All copies of a process.
@@ -68,7 +71,7 @@ impl Copies {
     /// A copy begins to read at this state offset.
     pub fn started(&mut self, id: PartitionId, next: Offset, is_cut: bool) {
         let copy = self.all.entry(id).or_default();
-        *copy = Copy { next, is_cut, refused: copy.refused.take(), ..Copy::default() };
+        *copy = Copy { next, is_cut, refused: copy.refused.take(), time: copy.time, ..Copy::default() };
     }
 
     /// A copy is not read any more.
@@ -106,20 +109,29 @@ impl Copies {
 
     /// Deletes stored owners that no worker needs any more, if that is due.
     pub fn expire<W: WorkerPorts>(
-        &self,
+        &mut self,
         ctx: &mut Context<W>,
         (group, horizon_ms): (&BTreeMap<PartitionId, Option<Checkpoint>>, Option<i64>),
         now: Duration,
     ) -> Result<(), WorkerError> {
-        let is_topic_wide = ctx.options.is_topic_wide() && ctx.options.keeps(Safeguard::StandbyHorizon);
+        let is_topic_wide = ctx.options.is_topic_wide();
+        let is_bounded = ctx.options.keeps(Safeguard::StandbyExpiry);
         for Restoring { state, expiry, .. } in
             ctx.partitions.all_restoring_mut().filter(|it| it.expiry.is_due(now))
         {
             let (id, windows) = (state.id, &mut state.windows);
-            let settled_ms = expiry.settled_ms(windows, is_topic_wide, horizon_ms);
+            let checkpoint = group.get(&id).and_then(Option::as_ref);
+            let copy = self.all.entry(id).or_default();
+            let most_ms = match (is_bounded, is_topic_wide) {
+                (false, _) => i64::MAX,
+                // A checkpoint has the horizon of the commit before it.
+                (_, true) => horizon_ms.unwrap_or(0),
+                (_, false) => copy.time.advance(checkpoint.map_or(0, |checkpoint| checkpoint.stream_time_ms)),
+            };
+            let settled_ms = most_ms.min(windows.stream_time_ms());
             // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
             windows.set_horizon(settled_ms);
-            let settled = (settled_ms, group.get(&id).and_then(Option::as_ref));
+            let settled = (settled_ms, checkpoint);
             expiry.delete((&mut ctx.store, id), windows, settled, (now, self.expire_interval))?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sim::cluster::Marked;
+use crate::sim::config::SHORT;
 
 /// The first transaction of a partition has one block for each of `records` records, and its markers reach one log only. With
 /// the marker in clean, another instance then continues without local state, and receives a copy of every record. Returns the
@@ -35,4 +36,55 @@ pub fn compact_the_last_record(setting: &Setting) -> Vec<String> {
     }
     let calmed = life.calm();
     life.end(calmed).violations
+}
+
+/// Ids of the transaction that a standby reads in several steps. Each has a block of its own.
+const OF_LARGE: u64 = 300;
+/// The id that a copy must not lose.
+const KEPT: u64 = 0;
+
+/// A large transaction begins with a copy of an id, and its other records are many windows later. Its markers reach the state topic
+/// only, so a repair undoes it. A standby reads all of that in small steps, and takes over. Returns how often the id was forwarded.
+pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
+    let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
+    let at_ms = life.universe.cluster.borrow().wall_ms();
+    life.produce_ids([KEPT]);
+    assert!(life.calm(), "the record is not processed");
+    {
+        let mut cluster = life.universe.cluster.borrow_mut();
+        let later_ms = at_ms + 8 * i64::try_from(SHORT.as_millis()).unwrap();
+        let Cluster { chance, raw, tears_next, .. } = &mut *cluster;
+        raw[0].produce_id(KEPT, chance, at_ms);
+        (1..=OF_LARGE).zip(later_ms..).for_each(|(id, at_ms)| raw[0].produce_id(id, chance, at_ms));
+        *tears_next = Some(Marked::State);
+    }
+    life.iterate_while(|cluster| cluster.tears_next.is_some());
+    // The worker ends before it has read the records again.
+    life.universe.cluster.borrow_mut().delivers_only = Some(1);
+    let written = life.universe.cluster.borrow().state[0].committed(0).count();
+    life.iterate_while(|cluster| !cluster.is_settled() || cluster.state[0].committed(0).count() <= written);
+    life.leave(0);
+    let copy = LeasedStore::new(MemoryStore::new());
+    let mut standby = life.standby_on(0, &copy);
+    life.follow_to_the_end(&mut standby);
+    standby.release();
+    life.processes[0].store = copy;
+    life.universe.cluster.borrow_mut().delivers_only = None;
+    assert!(life.calm(), "the records are not processed");
+    let cluster = life.universe.cluster.borrow();
+    let name = format!("0-{KEPT}");
+    cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
+}
+
+impl Life {
+    /// Iterates the worker while that holds.
+    fn iterate_while(&mut self, is_so: impl Fn(&Cluster) -> bool) {
+        for _ in 0..CALM_ITERATIONS {
+            if !is_so(&self.universe.cluster.borrow()) {
+                return;
+            }
+            assert!(self.universe.iterate(0), "the worker has ended");
+        }
+        panic!("the cluster does not change");
+    }
 }
