@@ -26,8 +26,8 @@ use sim::{
     Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
     compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
     follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
-    open_a_foreign_transaction, over_a_slow_link, read_unevenly, restore_a_long_log,
-    restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
+    restore_a_long_log, restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -324,6 +324,13 @@ fn a_foreign_transaction_in_clean_does_not_disturb_other_workers() {
         assert!(beside.violations.is_empty(), "{beside:?}");
         assert!(beside.initialised == 0 && beside.forwarded > 50, "{beside:?}");
     }
+}
+
+#[test]
+fn a_partition_that_waits_for_a_rejected_record_does_not_stop_the_others() {
+    let (took, violations) = replace_the_producer_in_a_wait(&Setting::sound());
+    assert_eq!(violations, [""; 0]);
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[test]

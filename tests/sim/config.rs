@@ -60,6 +60,8 @@ pub struct Choices {
     pub foreign: bool,
     /// Fewest ids of a sealed slice.
     pub smallest_slice: Option<u64>,
+    /// How long a rejected record is retried, if the number of records in a transaction does not determine that.
+    pub retry: Option<Duration>,
 }
 
 impl Choices {
@@ -84,6 +86,7 @@ impl Choices {
             accepts: false,
             accepts_gap: false,
             foreign: false,
+            retry: None,
             smallest_slice: [None, Some(1), Some(3), Some(10)][chance.rng.usize(0..4)],
         }
     }
@@ -210,7 +213,7 @@ impl Choices {
             on_missing: OnMissing::Forward,
             on_poison: self.on_poison,
             // No retry in a third of the histories, otherwise one or two.
-            poison_retry: Duration::from_secs(self.max_records as u64 % 3),
+            poison_retry: self.retry.unwrap_or(Duration::from_secs(self.max_records as u64 % 3)),
             start: Start::Earliest,
             on_rewind: OnRewind::Stop,
             on_stop: OnStop::Leave,

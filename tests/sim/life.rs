@@ -5,6 +5,7 @@ mod foreign;
 mod forgotten;
 mod quiet;
 mod recreated;
+mod rejected;
 mod slow;
 mod standby;
 mod topic;
@@ -17,7 +18,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dedupd::control::Request;
-use dedupd::dedupe::Offset;
+use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::metrics::Status;
 use dedupd::pipeline::{Scope, StableEnds, Standby, WorkerReport};
 use dedupd::store::LeasedStore;
@@ -39,6 +40,7 @@ pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
 use quiet::{is_idle, status};
+pub use rejected::replace_the_producer_in_a_wait;
 pub use slow::{
     SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
     restore_forgotten_slowly, search_slowly,

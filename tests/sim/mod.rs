@@ -30,6 +30,7 @@ pub use life::{
     SEALED_HITS, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
     evidence_over_a_slow_link, expire_idle_partitions, follow_an_undone_transaction, forget_before_a_restore,
     limit_an_idle_partition, load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly,
-    restore_a_long_log, restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    replace_the_producer_in_a_wait, restore_a_long_log, restore_forgotten_slowly, run, search_slowly,
+    tear_the_first_transaction,
 };
 pub use universe::{Sabotage, Setting};

@@ -11,7 +11,7 @@ use dedupd::ports::Record;
 use crate::sim::chance::{Chance, Fault};
 
 /// A record as its producer wrote it. Its value is unique.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
     /// Its coordinates, also after deletion.
     pub at: Coordinates,
@@ -188,6 +188,16 @@ impl RawLog {
             used
         };
         self.produce_id(id, chance, now_ms);
+    }
+
+    /// Appends a record with this id, which the broker of the clean topic rejects.
+    pub fn produce_rejected(&mut self, id: u64, chance: &mut Chance, now_ms: i64) {
+        self.produce_id(id, chance, now_ms);
+        let slot = self.records.last_mut().expect("a record was appended");
+        let appended = slot.take().expect("it was not removed");
+        let kept = self.history.get_mut(&appended.value).expect("it is in the history");
+        *kept = Rc::new(Raw { rejected: true, ..(**kept).clone() });
+        *slot = Some(Rc::clone(kept));
     }
 
     /// Appends a record with this id.

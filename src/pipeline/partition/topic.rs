@@ -7,6 +7,8 @@
 //! - Windows expire by the *horizon*: the clock of the slowest partition that has unread records. Otherwise an owner could be
 //!   gone when a copy that is closer to it than the window is read.
 
+use std::time::Duration;
+
 use crate::dedupe::{CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, TopicFilter, Window};
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::partition::partitions::Others;
@@ -96,6 +98,13 @@ pub fn has_settled_state(partition: &Partition) -> bool {
         }
         Phase::Locating(_) | Phase::Loading(_) | Phase::Restoring(_) => false,
     }
+}
+
+/// Whether nothing is to be done for a partition before the next attempt for its rejected record. Its state is needed meanwhile: the
+/// records of other partitions are compared with it.
+#[must_use]
+pub fn waits_for_retry(partition: &Partition, now: Duration) -> bool {
+    partition.rejections.waits(now) && has_settled_state(partition)
 }
 
 /// Where the log of a raw partition ended, and the stream time of the fastest partition at some moment before that, epoch

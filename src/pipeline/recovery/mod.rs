@@ -24,7 +24,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::topic::TopicScope;
+use crate::pipeline::partition::topic::{TopicScope, waits_for_retry};
 use crate::pipeline::partition::{Partition, Phase, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::resume_offset;
@@ -69,7 +69,7 @@ impl Recovery {
         let due =
             |p: &Partition| matches!(p.phase(), Phase::Locating(locating) if locating.not_before <= now);
         let waiting =
-            access.ctx.partitions.ids(|p| due(p) && !p.rejections.waits(now) && partition_limit.covers(p.id));
+            access.ctx.partitions.ids(|p| due(p) && !waits_for_retry(p, now) && partition_limit.covers(p.id));
         if !waiting.is_empty() && !access.committer.transaction.is_open() {
             // The local state is taken before the committed offset is read. Otherwise another worker could still change that
             // state after the response.
@@ -152,8 +152,9 @@ impl Recovery {
     ) -> Result<(), WorkerError> {
         let id = state.id;
         let resumed = resume_offset(&mut self.start_bounds, access, &mut state);
-        let (now, held) = (access.ctx.clock.elapsed(), self.torn.held_by_leftovers(access, id));
+        let (now, left) = (access.ctx.clock.elapsed(), self.torn.held_by_leftovers(access, id));
         let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
+        let held = left.or_else(|| partition.rejections.waits(now).then_some(now));
         // In topic scope the partition is sought when the state of all partitions is there.
         let is_released = access.ctx.topic.is_none();
         let sought = resumed.and_then(|next| {

@@ -24,6 +24,7 @@ use crate::pipeline::commit::{Access, Committer};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{OnStop, WorkerOptions};
+use crate::pipeline::partition::topic::waits_for_retry;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
@@ -307,7 +308,7 @@ impl<W: WorkerPorts> Parts<W> {
         }
         if !self.ctx.partitions.has_nothing_pending() {
             let is_reading = |p: &Partition| matches!(p.phase(), Phase::Loading(_) | Phase::Restoring(_));
-            let is_starting = |p: &Partition| !p.is_running() && !p.rejections.waits(now);
+            let is_starting = |p: &Partition| !p.is_running() && !waits_for_retry(p, now);
             if self.ctx.partitions.iter().any(is_reading) {
                 // The next slice waits for the state topic where necessary.
                 return Duration::ZERO;

@@ -40,6 +40,17 @@ impl Life {
         Self::new(setting, universe, choices)
     }
 
+    /// Iterates the only worker while that holds.
+    pub(super) fn iterate_while(&mut self, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..CALM_ITERATIONS {
+            if !is_so(self) {
+                return;
+            }
+            assert!(self.universe.iterate(0), "the worker has ended");
+        }
+        panic!("what is awaited does not happen");
+    }
+
     /// Appends records with new and with repeated ids.
     pub(super) fn produce_to(&self, partition: usize, records: usize) {
         let mut cluster = self.universe.cluster.borrow_mut();

@@ -1,7 +1,6 @@
 //! Standby copies: a process follows the state topic of the partitions that its workers do not own.
 
 use super::*;
-use dedupd::dedupe::PartitionId;
 use dedupd::pipeline::{Fatal, Standby, StandbyPace};
 use dedupd::ports::Committed;
 

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use super::*;
 use crate::sim::raw::RawLog;
-use dedupd::dedupe::PartitionId;
 use dedupd::ports::Store;
 
 impl Life {

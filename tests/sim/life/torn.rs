@@ -58,11 +58,14 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
         (1..=OF_LARGE).zip(later_ms..).for_each(|(id, at_ms)| raw[0].produce_id(id, chance, at_ms));
         *tears_next = Some(Marked::State);
     }
-    life.iterate_while(|cluster| cluster.tears_next.is_some());
+    life.iterate_while(|life| life.universe.cluster.borrow().tears_next.is_some());
     // The worker ends before it has read the records again.
     life.universe.cluster.borrow_mut().delivers_only = Some(1);
     let written = life.universe.cluster.borrow().state[0].committed(0).count();
-    life.iterate_while(|cluster| !cluster.is_settled() || cluster.state[0].committed(0).count() <= written);
+    life.iterate_while(|life| {
+        let cluster = life.universe.cluster.borrow();
+        !cluster.is_settled() || cluster.state[0].committed(0).count() <= written
+    });
     life.leave(0);
     let copy = LeasedStore::new(MemoryStore::new());
     let mut standby = life.standby_on(0, &copy);
@@ -74,17 +77,4 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
     let cluster = life.universe.cluster.borrow();
     let name = format!("0-{KEPT}");
     cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
-}
-
-impl Life {
-    /// Iterates the worker while that holds.
-    fn iterate_while(&mut self, is_so: impl Fn(&Cluster) -> bool) {
-        for _ in 0..CALM_ITERATIONS {
-            if !is_so(&self.universe.cluster.borrow()) {
-                return;
-            }
-            assert!(self.universe.iterate(0), "the worker has ended");
-        }
-        panic!("the cluster does not change");
-    }
 }
