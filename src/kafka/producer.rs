@@ -150,11 +150,10 @@ const NOW: i64 = 0;
 
 impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
-        let client = self.client()?;
-        client.context().reset();
         self.outside.reset();
         self.sides.clear();
         let client = self.client()?;
+        client.context().reset();
         client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
     }
 

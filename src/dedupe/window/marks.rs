@@ -153,9 +153,8 @@ impl Marks {
             (unknown.time_first_ms, unknown.time_last_ms) = (now_ms, now_ms);
         }
         let mut dropped = None;
-        while let Some(mark) = self
-            .queue
-            .pop_front_if(|mark| mark.time_last_ms < oldest_ms || self.count + self.evicted > most_ids)
+        while self.has_expired(oldest_ms, most_ids)
+            && let Some(mark) = self.queue.pop_front()
         {
             self.count -= mark.count;
             self.evicted -= mark.evicted;
