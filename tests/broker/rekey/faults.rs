@@ -19,6 +19,8 @@ struct Chain<'k> {
 
 impl<'k> Chain<'k> {
     fn new(kafka: &'k Kafka, name: &str) -> Self {
+        // The second stage creates the clean topic, so a name that another test uses would not be rejected here.
+        let name = format!("chain-{name}");
         let sources = SOURCES.map(|source| format!("{name}.{source}"));
         for topic in &sources {
             kafka.create_topic(topic, 3, &[]);
