@@ -50,9 +50,8 @@ pub(crate) use group_monitor::{GroupMonitor, GroupState, GroupView};
 pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
-pub(crate) use rekey::{
-    Acknowledgements, MembershipChange, RekeyTopics, SourceLog, SourceReader, TargetWriter, check_rekey,
-};
+pub(crate) use rekey::{Acknowledgements, RekeyTopics, TargetWriter, check_rekey};
+pub use rekey::{MembershipChange, SourceLog, SourceReader};
 pub use sample::sample;
 pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};
 pub use state_topic::KafkaStateLog;

@@ -5,5 +5,5 @@ mod source;
 mod target;
 
 pub(crate) use check::{RekeyTopics, check_rekey};
-pub(crate) use source::{MembershipChange, SourceLog, SourceReader};
+pub use source::{MembershipChange, SourceLog, SourceReader};
 pub(crate) use target::{Acknowledgements, TargetWriter};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::kafka::{KafkaSource, Settings};
+use dedupd::kafka::{KafkaSource, MembershipChange, Settings, SourceReader};
 use dedupd::ports::{Failure, GroupEvent, GroupMember, Record, Remedy, Source};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
@@ -42,9 +42,9 @@ fn next_event(source: &KafkaSource) -> GroupEvent {
     })
 }
 
-fn assert_drops_quickly(source: KafkaSource, state: &str) {
+fn assert_drops_quickly(member: impl Sized, state: &str) {
     let began = monotonic();
-    drop(source);
+    drop(member);
     let took = began.elapsed();
     eprintln!("dropping a member {state} took {took:?}");
     assert!(took < QUICK, "dropping a member {state} took {took:?}");
@@ -90,6 +90,64 @@ fn a_member_is_dropped_quickly_with_a_rebalance_pending() {
             assert!(matches!(next_event(&source), GroupEvent::Lost(_)));
             assert_drops_quickly(source, &state);
         });
+    });
+}
+
+fn reader(mock: &Mock, group: &str) -> SourceReader {
+    let settings = mock.settings("reader");
+    let settings = Settings { group: group.to_owned(), session_timeout: SESSION, ..settings };
+    SourceReader::subscribe(&settings, &[settings.raw.clone()]).expect("a member")
+}
+
+fn next_change(reader: &SourceReader) -> MembershipChange {
+    wait_until("a change of the assignment", WATCHDOG, || {
+        reader.poll(&mut Vec::new(), 1, Duration::from_millis(10)).expect("a quiet group");
+        reader.changes().into_iter().next()
+    })
+}
+
+/// A member with some partitions, all from their first offset.
+fn placed(mock: &Mock, group: &str) -> SourceReader {
+    let reader = reader(mock, group);
+    let MembershipChange::Assigned(logs) = next_change(&reader) else { panic!("no assignment") };
+    reader.place(&logs.into_iter().map(|log| (log, 0)).collect::<Vec<_>>()).expect("accepted");
+    reader
+}
+
+/// The members of `rekey` accept only incremental changes.
+#[test]
+fn a_reader_of_rekey_is_dropped_quickly_with_a_change_pending() {
+    watched(|progress| {
+        let report = |state: &'static str| {
+            progress.send(format!("dropping {state}")).unwrap();
+            state
+        };
+        let mock = Mock::start(4);
+        fill(&mock, 0, 10);
+        let state = report("that has not joined");
+        assert_drops_quickly(reader(&mock, "new"), state);
+
+        let state = report("with an unanswered assignment");
+        let assigned = reader(&mock, "assigned");
+        assert!(matches!(next_change(&assigned), MembershipChange::Assigned(_)));
+        assert_drops_quickly(assigned, state);
+
+        let state = report("that reads");
+        assert_drops_quickly(placed(&mock, "reading"), state);
+
+        let state = report("with an unanswered revocation");
+        let revoked = placed(&mock, "revoked");
+        let other = reader(&mock, "revoked");
+        assert!(matches!(next_change(&revoked), MembershipChange::Revoked(_)));
+        assert_drops_quickly(revoked, state);
+        let state = report("that joins while another leaves");
+        assert_drops_quickly(other, state);
+
+        let state = report("with an unanswered loss");
+        let lost = placed(&mock, "lost");
+        mock.inject(Api::Heartbeat, &[Code::UnknownMemberId]);
+        assert!(matches!(next_change(&lost), MembershipChange::Lost(_)));
+        assert_drops_quickly(lost, state);
     });
 }
 

@@ -32,7 +32,9 @@ use crate::ports::{Failure, LogBounds, Remedy};
 /// A partition of a source topic.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceLog {
+    /// The topic.
     pub topic: String,
+    /// The number of the partition.
     pub partition: PartitionId,
 }
 
@@ -268,9 +270,11 @@ impl Drop for SourceReader {
     fn drop(&mut self) {
         let context = self.consumer.context();
         context.is_closing.store(true, Ordering::Release);
-        // Closing waits until an earlier change is handled. Closing the client resolves any error of this call.
         if context.is_pending.load(Ordering::Acquire) {
-            drop(self.consumer.unassign());
+            // Closing waits until an earlier change is handled, and only incremental changes handle it: the assignment of
+            // nothing an addition, the release of all partitions a removal. Closing the client resolves any error of these calls.
+            let all: Vec<SourceLog> = self.assigned.borrow().iter().cloned().collect();
+            drop(self.place(&[]).and_then(|()| self.unassign(&all)));
         }
     }
 }
