@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
+use super::endings::Endings;
+use super::log_context::log_in_detail;
 use super::statistics;
 use crate::ports::OutputTopic;
 
@@ -187,6 +189,7 @@ impl Settings {
             // The broker decides whether a record is too large; the client's own limit would reject records that the
             // topic allows.
             .set("message.max.bytes", "1000000000");
+        log_in_detail(&mut config, Endings::CONTEXTS);
         let linger_ms = self.linger().as_millis().to_string();
         for (key, value) in [
             ("linger.ms", linger_ms.as_str()),

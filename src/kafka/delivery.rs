@@ -1,4 +1,4 @@
-//! The producer's delivery reports: end offsets of the written partitions, and the first failure of a transaction.
+//! What a producer reports: end offsets of the written partitions, the first failure of a transaction, and how transactions ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -9,6 +9,7 @@ use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 use rdkafka::{ClientContext, Statistics, types::RDKafkaErrorCode as Code};
 
+use super::endings::Endings;
 use super::error;
 use super::log_context::LogContext;
 use super::partitions::partition_id;
@@ -92,6 +93,7 @@ pub(super) struct Deliveries {
     duplicates: AckedOffsets,
     failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
+    pub endings: Endings,
 }
 
 impl Deliveries {
@@ -171,6 +173,7 @@ impl Deliveries {
 
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.endings.record(facility, message);
         LogContext.log(level, facility, message);
     }
 

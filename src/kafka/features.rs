@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use rdkafka::ClientConfig;
-use rdkafka::config::RDKafkaLogLevel;
+
+use super::log_context::log_in_detail;
 
 /// The highest version of each API by its key, the lowest of all brokers that responded.
 type Versions = BTreeMap<i16, i16>;
@@ -22,8 +23,7 @@ impl ApiVersions {
 
     /// Makes a client with this configuration log the versions.
     pub fn request(config: &mut ClientConfig) {
-        let debug = config.get("debug").map_or_else(|| "feature".to_owned(), |own| format!("{own},feature"));
-        config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
+        log_in_detail(config, "feature");
     }
 
     /// Stores the version of a log line. Other lines of the facility have none.

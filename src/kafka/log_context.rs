@@ -1,11 +1,17 @@
 //! What is logged of the errors and log lines of the clients.
 
-use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel as Level;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, ClientContext};
 
 use super::outages;
+
+/// Makes a client with this configuration log the lines of a `debug` context, beside those that the user has configured.
+pub(super) fn log_in_detail(config: &mut ClientConfig, context: &str) {
+    let debug = config.get("debug").map_or_else(|| context.to_owned(), |own| format!("{own},{context}"));
+    config.set("debug", debug).set_log_level(Level::Debug);
+}
 
 /// A context that logs an outage of a broker once for all clients, and all other errors at debug level: failed calls are
 /// reported by their callers. The default context logs the end of a partition, which readers wait for, as an error, and

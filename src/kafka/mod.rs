@@ -10,6 +10,7 @@ pub mod connection;
 mod consumer;
 mod creating;
 mod delivery;
+mod endings;
 mod ends;
 pub mod error;
 mod features;

@@ -88,6 +88,22 @@ impl KafkaSink {
         self.fail("writing to the clean and state topics", &root_cause(client, purged))
     }
 
+    /// Fails if a late request could end the next transaction.
+    fn check_endings(&self, client: &Client) -> Result<(), Failure> {
+        if client.context().endings.are_final() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Remedy::Renew,
+            format!(
+                "a request of the last transaction was repeated, because its connection was lost (transactional id {}): the first \
+                 request could arrive late and end the next transaction; replacing the producer and continuing from the \
+                 committed offset",
+                self.settings.transactional_id
+            ),
+        ))
+    }
+
     fn first_failure(&self, client: &Client) -> Option<Failure> {
         client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean)))
     }
@@ -153,6 +169,7 @@ impl Sink<KafkaSource> for KafkaSink {
         self.outside.reset();
         self.sides.clear();
         let client = self.client()?;
+        self.check_endings(client)?;
         client.context().reset();
         client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
     }
@@ -274,7 +291,9 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn commit(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
-        client.commit_transaction(wait).map_err(|e| self.fail("committing a transaction", &e))
+        client.commit_transaction(wait).map_err(|e| self.fail("committing a transaction", &e))?;
+        client.context().endings.ended();
+        Ok(())
     }
 
     fn abort(&mut self, wait: Duration) -> Result<(), Failure> {
@@ -289,6 +308,7 @@ impl Sink<KafkaSource> for KafkaSink {
             client.poll(Duration::from_millis(1));
         }
         client.abort_transaction(wait).map_err(|e| self.fail("aborting a transaction", &e))?;
+        client.context().endings.ended();
         if self.first_failure(client).is_some() {
             // Rejected records leave a gap in the sequence numbers. The client detects it at the next record for the
             // partition, and fails that transaction too.

@@ -48,5 +48,7 @@ pub(super) fn purge(
         .group_metadata()
         .ok_or_else(|| KafkaError::ClientCreation("a consumer without a group".to_owned()))?;
     offsets::add(client, list, metadata, wait, wait)?;
-    client.abort_transaction(wait)
+    client.abort_transaction(wait)?;
+    client.context().endings.ended();
+    Ok(())
 }

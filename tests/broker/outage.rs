@@ -85,6 +85,30 @@ fn a_commit_without_an_answer_is_resolved_for_both_outcomes() {
     assert_eq!(running.metric(UNKNOWN), Some(0.0), "outcomes that were never found");
 }
 
+/// The client repeats a commit over another connection, while the first request is delayed in the network. It must not end a later
+/// transaction of the producer.
+#[test]
+fn a_delayed_commit_that_the_client_has_repeated_ends_no_later_transaction() {
+    const ROUNDS: u32 = 20;
+    let kafka = Kafka::start();
+    let proxy = kafka.proxy();
+    let pipe = Pipe::new(&kafka, "repeated-commits", PARTITIONS);
+    let (running, load) = working(&pipe, &proxy);
+    for (round, hits) in (1..=ROUNDS).zip(1..) {
+        let held = Duration::from_millis(600 + 37 * u64::from(round));
+        proxy.hold_requests(api::END_TXN, 1, held);
+        proxy.wait_hits(Direction::Request, api::END_TXN, hits, LIMIT);
+        proxy.cut_clients();
+        std::thread::sleep(held + Duration::from_millis(200));
+        load.more(1_000);
+    }
+    assert_recovered(&pipe, &running, load);
+    let text = running.text();
+    let found = text.matches("a request of the last transaction was repeated").count();
+    println!("{found} of {ROUNDS} repeated commits were noticed");
+    assert!(found >= 10, "{text}");
+}
+
 #[test]
 fn lost_answers_and_requests_lose_no_records() {
     let kafka = Kafka::start();

@@ -108,6 +108,13 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
+    /// Cuts all connections now on the side of the client. The broker still receives their held requests.
+    pub fn cut_clients(&self) {
+        for connection in &self.rules().connections {
+            connection.client.shutdown(Shutdown::Both).ok(); // it may be closed already
+        }
+    }
+
     /// Rejects or accepts new connections from now on. Open ones stay.
     pub fn refuse(&self, refuse: bool) {
         self.rules().refuse = refuse;

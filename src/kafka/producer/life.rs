@@ -155,7 +155,9 @@ impl ProducerLife for KafkaSink {
         let fail = |e| failure_with_permission(&self.settings, &doing, &e);
         // Our own transactional id needs our own producer, because a second producer would fence it.
         if writer == self.settings.transactional_id {
-            let purged = settle::purge(&self.settings, (self.client()?, writer), (&named, position), wait);
+            let client = self.client()?;
+            self.check_endings(client)?;
+            let purged = settle::purge(&self.settings, (client, writer), (&named, position), wait);
             return purged.map_err(fail).map_err(escalated_to_renew);
         }
         let client = other_producer(&self.settings, writer, wait).map_err(fail)?;
