@@ -19,7 +19,7 @@ use super::Sample;
 use super::messages::{PROTO, PROTO_PATHS, expected, message, root};
 
 /// The id that both implementations find, which must be the same.
-fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
+pub fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
     let fields = Fields { value: Some(document), ..Fields::default() };
     let mut schemas = Schemas::default();
     schemas.insert(SchemaId(7), Arc::new(parse(SchemaId(7), schema).unwrap()));
@@ -56,11 +56,11 @@ fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
     service.map(|id| String::from_utf8_lossy(&id).into_owned())
 }
 
-fn prefixed(document: &[u8]) -> Vec<u8> {
+pub fn prefixed(document: &[u8]) -> Vec<u8> {
     [&[0, 0, 0, 0, 7], document].concat()
 }
 
-fn text_of(format: &str, text: String) -> SchemaText {
+pub fn text_of(format: &str, text: String) -> SchemaText {
     SchemaText { format: format.to_owned(), text, references: Vec::new() }
 }
 
@@ -292,40 +292,4 @@ fn equal_texts_are_equal_ids_in_every_format() {
     assert_eq!(both(&avro, "protobuf:/id", &prefixed(&[10])), None);
     assert_eq!(both(&avro, "avro:/id", &[10]), None, "no prefix");
     assert!(matches!(parse(SchemaId(7), &json), Ok(Schema::Json)));
-}
-
-#[test]
-fn both_read_files() {
-    let dir = tempfile::tempdir().unwrap();
-    let avro = dir.path().join("a.avsc");
-    std::fs::write(
-        &avro,
-        r#"{"type":"record","name":"A","fields":[{"name":"id","type":"long"},{"name":"x","type":"string"}]}"#,
-    )
-    .unwrap();
-    std::fs::create_dir(dir.path().join("sub")).unwrap();
-    let proto = dir.path().join("b.proto");
-    std::fs::write(&proto, "syntax = \"proto3\"; import \"sub/c.proto\"; message B { C c = 2; }").unwrap();
-    std::fs::write(dir.path().join("sub/c.proto"), "syntax = \"proto3\"; message C { uint32 id = 1; }")
-        .unwrap();
-    let mut config = dedupd::config::SchemasConfig::open(None);
-    (config.key, config.value) = (Some(proto.clone()), Some(avro.clone()));
-    let schemas = dedupd::schemas::of_files(&config).unwrap();
-    let audit = SchemaSources { key: Some(proto), value: Some(avro), registry: None };
-    let found = |source: &str, key: &[u8], value: &[u8]| {
-        let fields = Fields { key: Some(key), value: Some(value), ..Fields::default() };
-        let rule = IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3);
-        let service = rule.id(&Sample(&fields), &schemas).unwrap().map(Cow::into_owned);
-        let rule = IdRule::parse(&[source]).unwrap().with_schemas(audit.clone()).unwrap();
-        assert_eq!(service, rule.id(&fields).unwrap().map(Cow::into_owned));
-        service.map(|id| String::from_utf8(id).unwrap())
-    };
-    let b = [0x12, 2, 0x08, 9];
-    assert_eq!(found("key:protobuf:/c/id", &b, &[]).as_deref(), Some("9"));
-    assert_eq!(found("key:protobuf:/c/id", &prefixed(&[&[0], &b[..]].concat()), &[]).as_deref(), Some("9"));
-    let a = [14, 2, b'x'];
-    assert_eq!(found("avro:/id", &[], &a).as_deref(), Some("7"));
-    assert_eq!(found("avro:/id", &[], &prefixed(&a)).as_deref(), Some("7"), "the prefix is optional");
-    assert_eq!(found("avro:/id", &[], &[14, 2, b'x', 0]), None, "another schema: bytes are left");
-    assert_eq!(found("avro:/id", &[], &[14]), None);
 }

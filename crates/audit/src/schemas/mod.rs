@@ -102,10 +102,12 @@ impl Decoders {
         Ok(match (&*decoder, encoding) {
             (Decoder::Avro(avro), Encoding::Avro) => match (from_file, framed) {
                 (None, Some((_, rest))) => avro.find(rest, path),
-                // Without an id, the whole document has to match.
-                _ if avro.is_whole(document) => avro.find(document, path),
-                (_, Some((_, rest))) if avro.is_whole(rest) => avro.find(rest, path),
-                _ => None,
+                // Without an id, the whole document has to match, in one way only: zero bytes can be a prefix or fields.
+                _ => match (avro.is_whole(document), framed.filter(|(_, rest)| avro.is_whole(rest))) {
+                    (true, None) => avro.find(document, path),
+                    (false, Some((_, rest))) => avro.find(rest, path),
+                    _ => None,
+                },
             },
             (Decoder::Protobuf(protobuf), Encoding::Protobuf) => match framed {
                 Some((_, rest)) => protobuf.find_indexed(rest, path),

@@ -83,14 +83,16 @@ impl Schemas {
     }
 
     /// The value at this path into an Avro document. With a schema from a file the prefix is optional, and the document has to
-    /// end where the schema ends: otherwise the bytes of another schema, or of the prefix, could look like an id.
+    /// end where the schema ends: otherwise the bytes of another schema, or of the prefix, could look like an id. A document that
+    /// does so with and without a prefix has no id: the zero bytes can also be fields, and the last byte of the prefix the length
+    /// of a string, so that many records would have the same id.
     pub(super) fn avro<'d>(&self, is_key: bool, document: &'d [u8], path: &[String]) -> Extracted<'d> {
         if let Some(schema) = self.of_file(is_key) {
             let Schema::Avro(schema) = schema else { return Ok(None) };
-            let behind_prefix = prefixed(document).map(|(_, rest)| rest);
-            let matching =
-                [Some(document), behind_prefix].into_iter().flatten().find(|it| schema.matches(it));
-            return Ok(matching.and_then(|document| schema.find(document, path)));
+            let matching = |document: &&[u8]| schema.matches(document);
+            let whole = Some(document).filter(matching);
+            let behind_prefix = prefixed(document).map(|(_, rest)| rest).filter(matching);
+            return Ok(whole.xor(behind_prefix).and_then(|document| schema.find(document, path)));
         }
         let Some((id, document)) = prefixed(document) else { return Ok(None) };
         let Schema::Avro(schema) = self.get(id)? else { return Ok(None) };
