@@ -15,6 +15,8 @@ mod encoded;
 mod files;
 #[path = "audit_agrees/messages.rs"]
 mod messages;
+#[path = "audit_agrees/references.rs"]
+mod references;
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -1,14 +1,18 @@
 //! The thread that fetches schemas.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Registry, SharedSchemas, of_files, parse};
 use crate::config::SchemasConfig;
+use crate::dedupe::SchemaId;
 
 /// The longest delay until a stop is noticed, besides that of a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// The stack of the thread, bytes. References and imports are followed by recursion, and there can be 1,000 of them.
+const STACK: usize = 16 << 20;
 
 /// Reads the schemas of the files, and starts the thread that fetches those of the registry until `stop` is set. The error is a
 /// sentence for the operator.
@@ -19,7 +23,7 @@ pub fn start(config: &SchemasConfig, stop: &Arc<AtomicBool>) -> Result<SharedSch
     let work = move || {
         while !stop.load(Ordering::Acquire) {
             for id in schemas.due(CHECK_INTERVAL) {
-                match registry.schema(id.0).and_then(|text| parse(id, &text)) {
+                match caught(id, || registry.schema(id.0).and_then(|text| parse(id, &text))) {
                     Ok(schema) => {
                         tracing::info!(schema = id.0, registry = registry.url(), "schema fetched");
                         schemas.add(id, schema);
@@ -29,9 +33,28 @@ pub fn start(config: &SchemasConfig, stop: &Arc<AtomicBool>) -> Result<SharedSch
             }
         }
     };
-    let thread = std::thread::Builder::new().name("schemas".to_owned()).spawn(work);
+    let thread = std::thread::Builder::new().name("schemas".to_owned()).stack_size(STACK).spawn(work);
     thread.map_err(|e| {
         format!("the thread of the schema registry cannot be started: {e}; raise the limit on processes")
     })?;
     Ok(shared)
+}
+
+/// A panic becomes the reason why the schema cannot be used: without its thread no schema would be fetched any more, and partitions
+/// would wait without a reason.
+fn caught<T>(id: SchemaId, fetch: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let panicked = |_| Err(format!("schema {id} cannot be compiled: the compiler panicked, see the log"));
+    catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_the_reason_why_a_schema_cannot_be_used() {
+        assert_eq!(caught(SchemaId(7), || Ok(1)), Ok(1));
+        let why = caught::<()>(SchemaId(7), || panic!("of a library")).unwrap_err();
+        assert_eq!(why, "schema 7 cannot be compiled: the compiler panicked, see the log");
+    }
 }

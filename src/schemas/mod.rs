@@ -2,6 +2,7 @@
 //! fetches it, with retries.
 
 mod fetching;
+mod nesting;
 mod protobuf;
 mod registry;
 

@@ -7,6 +7,7 @@ use protox::Compiler;
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver};
 use protox::prost_reflect::{DescriptorPool, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor};
 
+use super::nesting::is_too_deep;
 use crate::dedupe::{ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated};
 
 /// The name of the schema itself among the files.
@@ -18,6 +19,9 @@ struct Texts(HashMap<String, String>);
 impl FileResolver for Texts {
     fn open_file(&self, name: &str) -> Result<File, protox::Error> {
         let text = self.0.get(name).ok_or_else(|| protox::Error::file_not_found(name))?;
+        if is_too_deep(text) {
+            return Err(protox::Error::new(format!("{name}: brackets are nested too deeply")));
+        }
         File::from_source(name, text)
     }
 }

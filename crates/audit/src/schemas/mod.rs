@@ -1,6 +1,7 @@
 //! Ids in Avro and Protobuf, decoded independently of the service: only the text of a schema is fetched by it.
 
 mod avro;
+mod depth;
 mod protobuf;
 
 use std::borrow::Cow;

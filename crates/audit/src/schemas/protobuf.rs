@@ -8,6 +8,8 @@ use std::str::Utf8Error;
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver};
 use protox::prost_reflect::{DescriptorPool, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor};
 
+use super::depth::depth;
+
 /// The name of a schema among the files that it imports.
 const SCHEMA: &str = "dedupd-audit.proto";
 
@@ -21,6 +23,7 @@ struct Files(BTreeMap<String, String>);
 impl FileResolver for Files {
     fn open_file(&self, name: &str) -> Result<File, protox::Error> {
         match self.0.get(name) {
+            Some(text) if depth(text) > 100 => Err(protox::Error::new(format!("{name} has too many levels"))),
             Some(text) => File::from_source(name, text),
             None => Err(protox::Error::file_not_found(name)),
         }
