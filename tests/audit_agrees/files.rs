@@ -60,6 +60,24 @@ fn a_document_that_matches_with_and_without_a_prefix_has_no_id() {
 }
 
 #[test]
+fn a_decimal_with_a_huge_scale_is_read_as_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = |digits: u32, document: &[u8]| {
+        let (schemas, audit) = of_value(
+            dir.path(),
+            &format!(
+                r#"{{"type":"record","name":"A","fields":[{{"name":"id","type":
+                    {{"type":"bytes","logicalType":"decimal","precision":{digits},"scale":{digits}}}}}]}}"#
+            ),
+        );
+        both((&schemas, &audit), "avro:/id", (None, Some(document)))
+    };
+    assert_eq!(found(1_000, &[2, b'a']), Some(format!("0.{}97", "0".repeat(998))));
+    assert_eq!(found(1_001, &[2, b'a']).as_deref(), Some("a"), "an invalid logical type is ignored");
+    assert_eq!(found(400_000_000, &[2, b'a']).as_deref(), Some("a"));
+}
+
+#[test]
 fn both_read_files() {
     let dir = tempfile::tempdir().unwrap();
     let avro = dir.path().join("a.avsc");

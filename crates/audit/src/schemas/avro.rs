@@ -262,7 +262,8 @@ fn meaning(schema: &Value, size: usize) -> Meaning {
     match schema.get("logicalType").and_then(Value::as_str) {
         Some("uuid") if size == 16 => Meaning::Uuid,
         Some("decimal") => match (number("precision").flatten(), number("scale").unwrap_or(Some(0))) {
-            (Some(precision @ 1..), Some(scale)) if scale <= precision => {
+            // With more digits each text would be long: such a type is ignored, as an invalid one.
+            (Some(precision @ 1..=1_000), Some(scale)) if scale <= precision => {
                 usize::try_from(scale).map_or(Meaning::None, Meaning::Scale)
             }
             _ => Meaning::None,

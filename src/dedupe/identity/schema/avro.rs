@@ -11,6 +11,8 @@ use read::Input;
 
 /// Most types of a schema. A value is skipped by a loop over the types.
 const TYPES_MAX: usize = 10_000;
+/// Most digits of a decimal: the text of each value has as many digits as the scale.
+const DIGITS_MAX: u32 = 1_000;
 
 /// A parsed schema: its types refer to each other by their place in the list.
 #[derive(Debug)]
@@ -244,7 +246,8 @@ fn decimal(schema: &Map<String, Value>) -> Option<BytesText> {
     let number = |name| schema.get(name).map(|it| it.as_u64().and_then(|it| u32::try_from(it).ok()));
     let precision = number("precision").flatten()?;
     let scale = number("scale").unwrap_or(Some(0))?;
-    let is_valid = logical(schema) == Some("decimal") && precision > 0 && scale <= precision;
+    let is_valid =
+        logical(schema) == Some("decimal") && (1..=DIGITS_MAX).contains(&precision) && scale <= precision;
     is_valid.then_some(BytesText::Decimal(scale))
 }
 
