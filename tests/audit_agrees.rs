@@ -17,6 +17,9 @@ mod files;
 mod messages;
 #[path = "audit_agrees/references.rs"]
 mod references;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "support/registry.rs"]
+mod registry;
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -39,6 +39,14 @@ pub struct SchemaText {
     pub references: Vec<(String, String)>,
 }
 
+/// The references followed so far. Of several versions under one name the first is used, as by the serializers of Confluent: a
+/// schema cannot be compiled with two definitions of a name.
+#[derive(Default)]
+struct Visited {
+    names: HashSet<String>,
+    versions: HashSet<(String, u64)>,
+}
+
 /// How requests are authorized. The files are read for each request: a token may be renewed.
 #[derive(Debug)]
 enum Authorization {
@@ -106,7 +114,7 @@ impl Registry {
     pub fn schema(&self, id: u32) -> Result<SchemaText, String> {
         let of = self.get(&format!("schemas/ids/{id}"))?;
         let mut references = Vec::new();
-        self.add_references(&of, &mut HashSet::new(), &mut references)?;
+        self.add_references(&of, &mut Visited::default(), &mut references)?;
         let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
         Ok(SchemaText { format, text: self.text(&of)?, references })
     }
@@ -119,7 +127,7 @@ impl Registry {
     fn add_references(
         &self,
         of: &Value,
-        known: &mut HashSet<(String, u64)>,
+        visited: &mut Visited,
         texts: &mut Vec<(String, String)>,
     ) -> Result<(), String> {
         for reference in of.get("references").and_then(Value::as_array).into_iter().flatten() {
@@ -128,14 +136,18 @@ impl Registry {
             let (Some(name), Some(subject), Some(version)) = (text("name"), text("subject"), version) else {
                 return Err(format!("{} returned a reference without name, subject or version", self.url));
             };
-            if !known.insert((subject.to_owned(), version)) {
+            if !visited.names.insert(name.to_owned())
+                || !visited.versions.insert((subject.to_owned(), version))
+            {
                 continue;
             }
-            if known.len() > REFERENCES_MAX {
+            if visited.versions.len() > REFERENCES_MAX {
                 return Err(format!("{} returned more than {REFERENCES_MAX} references", self.url));
             }
-            let found = self.get(&format!("subjects/{}/versions/{version}", escaped(subject)))?;
-            self.add_references(&found, known, texts)?;
+            // A schema that is in use may refer to one that was deleted later.
+            let path = format!("subjects/{}/versions/{version}?deleted=true", escaped(subject));
+            let found = self.get(&path)?;
+            self.add_references(&found, visited, texts)?;
             texts.push((name.to_owned(), self.text(&found)?));
         }
         Ok(())

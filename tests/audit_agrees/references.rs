@@ -1,9 +1,74 @@
-//! Schemas of a registry, read by both implementations.
+//! Schemas of a registry that refer to others, read by both implementations.
 
+use dedupd::config::SchemasConfig;
 use dedupd::dedupe::SchemaId;
-use dedupd::schemas::parse;
+use dedupd::schemas::{Registry, SchemaText, parse};
+use serde_json::json;
 
 use super::encoded::{both, prefixed, text_of};
+use super::registry::StubRegistry;
+
+/// A reference to the version of a subject with the same name.
+fn reference(name: &str, version: u32) -> serde_json::Value {
+    json!({ "name": name, "subject": name, "version": version })
+}
+
+/// Registers a version of a subject.
+fn register(registry: &StubRegistry, name: &str, version: u32, page: serde_json::Value) {
+    registry.set(&format!("subjects/{name}/versions/{version}"), 200, page);
+}
+
+fn fetched(registry: &StubRegistry) -> Result<SchemaText, String> {
+    Registry::open(&SchemasConfig::open(Some(registry.url()))).unwrap().unwrap().schema(7)
+}
+
+#[test]
+fn of_several_versions_under_one_name_the_first_is_used() {
+    let record = |name: &str, field: &str, of: &str| {
+        format!(r#"{{"type":"record","name":"{name}","fields":[{{"name":"{field}","type":"{of}"}}]}}"#)
+    };
+    let registry = StubRegistry::start();
+    register(&registry, "Address", 1, json!({ "schema": record("Address", "street", "int") }));
+    register(&registry, "Address", 2, json!({ "schema": record("Address", "street", "string") }));
+    let customer =
+        json!({ "schema": record("Customer", "at", "Address"), "references": [reference("Address", 1)] });
+    register(&registry, "Customer", 1, customer);
+    let order = r#"{"type":"record","name":"Order","fields":[{"name":"to","type":"Address"},{"name":"by","type":"Customer"}]}"#;
+    let references = [reference("Address", 2), reference("Customer", 1)];
+    registry.set("schemas/ids/7", 200, json!({ "schema": order, "references": references }));
+    let avro = fetched(&registry).unwrap();
+    assert_eq!(
+        avro.references.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["Address", "Customer"]
+    );
+    let document = prefixed(&[2, b'a', 2, b'b']);
+    assert_eq!(both(&avro, "avro:/by/at/street", &document).as_deref(), Some("b"));
+
+    let file = |text: &str| format!("syntax = \"proto3\"; {text}");
+    register(&registry, "a.proto", 1, json!({ "schema": file("message A { int32 n = 1; }") }));
+    register(&registry, "a.proto", 2, json!({ "schema": file("message A { string n = 2; }") }));
+    let b = file("import \"a.proto\"; message B { A a = 1; }");
+    register(&registry, "b.proto", 1, json!({ "schema": b, "references": [reference("a.proto", 1)] }));
+    let root = file("import \"a.proto\"; import \"b.proto\"; message C { A a = 1; B b = 2; }");
+    let references = [reference("a.proto", 2), reference("b.proto", 1)];
+    let page = json!({ "schemaType": "PROTOBUF", "schema": root, "references": references });
+    registry.set("schemas/ids/7", 200, page);
+    let protobuf = fetched(&registry).unwrap();
+    let document = prefixed(&[0, 0x12, 5, 0x0a, 3, 0x12, 1, b'x']);
+    assert_eq!(both(&protobuf, "protobuf:/b/a/n", &document).as_deref(), Some("x"));
+}
+
+#[test]
+fn a_reference_to_a_deleted_version_is_fetched() {
+    let registry = StubRegistry::start();
+    let line = r#"{"type":"record","name":"Line","fields":[{"name":"id","type":"string"}]}"#;
+    register(&registry, "Line", 1, json!({ "schema": line }));
+    registry.delete("subjects/Line/versions/1");
+    let order = r#"{"type":"record","name":"Order","fields":[{"name":"line","type":"Line"}]}"#;
+    registry.set("schemas/ids/7", 200, json!({ "schema": order, "references": [reference("Line", 1)] }));
+    let schema = fetched(&registry).unwrap();
+    assert_eq!(both(&schema, "avro:/line/id", &prefixed(&[2, b'x'])).as_deref(), Some("x"));
+}
 
 #[test]
 fn a_schema_with_many_levels_is_rejected_before_it_is_compiled() {

@@ -1,6 +1,6 @@
 //! A schema registry in the test process: what a client of the Confluent Schema Registry requests for a record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,8 @@ type Pages = Arc<Mutex<BTreeMap<String, (u16, Value)>>>;
 pub struct StubRegistry {
     pub port: u16,
     pages: Pages,
+    /// Paths that are found with `?deleted=true` only.
+    deleted: Arc<Mutex<BTreeSet<String>>>,
     /// The headers `Authorization` that it received.
     pub authorized: Arc<Mutex<Vec<String>>>,
     required: Arc<Mutex<Option<String>>>,
@@ -24,8 +26,13 @@ impl StubRegistry {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let registry =
-            Self { port, pages: Pages::default(), authorized: Arc::default(), required: Arc::default() };
+        let registry = Self {
+            port,
+            pages: Pages::default(),
+            deleted: Arc::default(),
+            authorized: Arc::default(),
+            required: Arc::default(),
+        };
         let shared = registry.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -47,6 +54,11 @@ impl StubRegistry {
     /// Sets the response to a path without the slash before it.
     pub fn set(&self, path: &str, status: u16, body: Value) {
         self.pages.lock().unwrap().insert(format!("/{path}"), (status, body));
+    }
+
+    /// Deletes what is at this path, as a registry does at first: the response remains for clients that include deleted ones.
+    pub fn delete(&self, path: &str) {
+        self.deleted.lock().unwrap().insert(format!("/{path}"));
     }
 
     /// Registers an Avro schema.
@@ -71,7 +83,10 @@ impl StubRegistry {
             (401, json!({ "error_code": 401, "message": "the token is not accepted" }))
         } else {
             let missing = (404, json!({ "error_code": 40403, "message": "Schema not found" }));
-            self.pages.lock().unwrap().get(&path).cloned().unwrap_or(missing)
+            let (path, query) = path.split_once('?').unwrap_or((&path, ""));
+            let is_visible = query == "deleted=true" || !self.deleted.lock().unwrap().contains(path);
+            let found = self.pages.lock().unwrap().get(path).cloned();
+            found.filter(|_| is_visible).unwrap_or(missing)
         };
         let body = body.to_string();
         write!(
