@@ -93,6 +93,7 @@ fn field(
             Repeated::No
         },
         oneof: oneof.and_then(|oneof| message.oneofs().position(|it| it.name() == oneof.name())),
+        has_presence: of.supports_presence(),
     }
 }
 

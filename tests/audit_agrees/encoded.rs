@@ -16,7 +16,7 @@ use protox::prost_reflect::DynamicMessage;
 use protox::prost_reflect::prost::Message as _;
 
 use super::Sample;
-use super::messages::{PROTO, PROTO_PATHS, expected, message, root};
+use super::messages::{PROTO, PROTO_PATHS, expected, message, root, written_defaults};
 
 /// The id that both implementations find, which must be the same.
 pub fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
@@ -237,8 +237,8 @@ proptest! {
     fn generated_protobuf_records_have_the_ids_that_were_written(seed: u64) {
         let (mut rng, of) = (Rng::with_seed(seed), root());
         let schema = text_of("PROTOBUF", PROTO.to_owned());
-        let made = message(&mut rng, &of, 2);
-        let bare = made.encode_to_vec();
+        let bare = [message(&mut rng, &of, 2).encode_to_vec(), written_defaults(&mut rng)].concat();
+        let made = DynamicMessage::decode(of.clone(), bare.as_slice()).unwrap();
         let document = prefixed(&[&[0], &bare[..]].concat());
         let path = PROTO_PATHS[rng.usize(0..PROTO_PATHS.len())];
         let source = format!("protobuf:{path}");
@@ -292,4 +292,22 @@ fn equal_texts_are_equal_ids_in_every_format() {
     assert_eq!(both(&avro, "protobuf:/id", &prefixed(&[10])), None);
     assert_eq!(both(&avro, "avro:/id", &[10]), None, "no prefix");
     assert!(matches!(parse(SchemaId(7), &json), Ok(Schema::Json)));
+}
+
+#[test]
+fn a_written_default_of_a_field_without_presence_is_no_id() {
+    let with_presence = "syntax = \"proto3\"; message A { optional int64 id = 1; optional string text = 2; }";
+    let without = with_presence.replace("optional ", "");
+    let document = prefixed(&[0, 0x08, 0, 0x12, 0]);
+    let found =
+        |text: &str, path: &str, document: &[u8]| both(&text_of("PROTOBUF", text.to_owned()), path, document);
+    assert_eq!(found(with_presence, "protobuf:/id", &document).as_deref(), Some("0"));
+    assert_eq!(found(&without, "protobuf:/id", &document), None);
+    assert_eq!(
+        found(&without, "protobuf:/id", &prefixed(&[0, 0x08, 5, 0x08, 0])),
+        None,
+        "the last one counts"
+    );
+    assert_eq!(found(&without, "protobuf:/id", &prefixed(&[0, 0x08, 0, 0x08, 5])).as_deref(), Some("5"));
+    assert_eq!(found(&without, "protobuf:/1", &document).as_deref(), Some("0"), "without a schema");
 }

@@ -10,12 +10,13 @@ message Root {
     optional sfixed32 k = 11; optional sfixed64 l = 12; optional bool m = 13; optional string n = 14; optional bytes o = 15;
     optional State p = 16; Root q = 17; repeated sint64 r = 18; repeated string s = 19; map<string, int32> t = 20;
     map<int64, Root> u = 21; oneof x { string v = 22; Root w = 23; } repeated Root y = 24; repeated fixed32 z = 25 [packed = false];
+    int32 ca = 26; uint64 fa = 27; sint64 ha = 28; fixed32 ia = 29; bool ma = 30; string na = 31; bytes oa = 32; State pa = 33;
 }
 enum State { A = 0; B = 1; C = -5; }"#;
-pub const PROTO_PATHS: [&str; 33] = [
+pub const PROTO_PATHS: [&str; 41] = [
     "/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h", "/i", "/j", "/k", "/l", "/m", "/n", "/o", "/p", "/q/n",
     "/q/q/d", "/r/0", "/r/2", "/s/0", "/s/1", "/t/k", "/t/l", "/u/5/n", "/u/-1/c", "/v", "/w/n", "/y/0/n",
-    "/y/1/d", "/z/0", "/z/1", "/u/5/q/n",
+    "/y/1/d", "/z/0", "/z/1", "/u/5/q/n", "/ca", "/fa", "/ha", "/ia", "/ma", "/na", "/oa", "/q/pa",
 ];
 
 /// The file with the message.
@@ -47,14 +48,14 @@ pub fn message(rng: &mut Rng, of: &MessageDescriptor, depth: u32) -> DynamicMess
         let value = match name.as_str() {
             "a" => Value::F64(rng.f64() * 1e9),
             "b" => Value::F32(rng.f32()),
-            "c" | "g" | "k" => Value::I32(int as i32),
-            "d" | "h" | "l" => Value::I64(int),
-            "e" | "i" => Value::U32(int as u32),
-            "f" | "j" => Value::U64(int as u64),
-            "m" => Value::Bool(rng.bool()),
-            "n" | "v" => Value::String(word(rng)),
-            "o" => Value::Bytes(word(rng).into_bytes().into()),
-            "p" => Value::EnumNumber([0, 1, -5, 9][rng.usize(0..4)]),
+            "c" | "g" | "k" | "ca" => Value::I32(int as i32),
+            "d" | "h" | "l" | "ha" => Value::I64(int),
+            "e" | "i" | "ia" => Value::U32(int as u32),
+            "f" | "j" | "fa" => Value::U64(int as u64),
+            "m" | "ma" => Value::Bool(rng.bool()),
+            "n" | "v" | "na" => Value::String(word(rng)),
+            "o" | "oa" => Value::Bytes(word(rng).into_bytes().into()),
+            "p" | "pa" => Value::EnumNumber([0, 1, -5, 9][rng.usize(0..4)]),
             "q" | "w" => Value::Message(message(rng, of, depth - 1)),
             "r" => Value::List((0..rng.usize(0..4)).map(|_| Value::I64(rng.i64(-100..100))).collect()),
             "s" => Value::List((0..rng.usize(0..3)).map(|_| Value::String(word(rng))).collect()),
@@ -71,6 +72,21 @@ pub fn message(rng: &mut Rng, of: &MessageDescriptor, depth: u32) -> DynamicMess
         made.set_field(&field, value);
     }
     made
+}
+
+/// The defaults of the fields 26 to 33, which have no presence: some encoders write them.
+pub fn written_defaults(rng: &mut Rng) -> Vec<u8> {
+    let all: [&[u8]; 8] = [
+        &[0xd0, 1, 0],
+        &[0xd8, 1, 0],
+        &[0xe0, 1, 0],
+        &[0xed, 1, 0, 0, 0, 0],
+        &[0xf0, 1, 0],
+        &[0xfa, 1, 0],
+        &[0x82, 2, 0],
+        &[0x88, 2, 0],
+    ];
+    all.into_iter().filter(|_| rng.u8(0..4) == 0).flatten().copied().collect()
 }
 
 /// The text at a path of a decoded message.

@@ -149,7 +149,17 @@ fn single<'d>(
     let texts: Result<Vec<_>, _> = of_field.map(|(_, piece)| text(&field.kind(), *piece)).collect();
     texts.ok()?;
     let last = own.into_iter().filter_map(|piece| text(&field.kind(), piece).ok().flatten()).next_back();
-    last.filter(|_| path.is_empty())
+    last.filter(|text| path.is_empty() && (field.supports_presence() || !is_default(&field.kind(), text)))
+}
+
+/// Whether this is the text of the default of a type. Of a field without presence, an encoder may write it or not.
+fn is_default(kind: &Kind, text: &[u8]) -> bool {
+    match kind {
+        Kind::String | Kind::Bytes => text.is_empty(),
+        Kind::Bool => text == b"false",
+        Kind::Enum(names) => names.get_value(0).is_some_and(|value| value.name().as_bytes() == text),
+        _ => text == b"0",
+    }
 }
 
 fn element<'d>(

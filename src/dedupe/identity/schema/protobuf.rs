@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+mod numbers;
 mod wire;
 
 use super::super::json::index;
+pub use numbers::{field_number, find_by_numbers, is_of_numbers};
 use wire::{Malformed, Wire, WireValue};
 
 /// The messages of a file and of what it imports. They refer to each other by their place in `messages`.
@@ -38,6 +40,8 @@ pub struct ProtoField {
     pub repeated: Repeated,
     /// The number of its `oneof` in the message: a later field of the same one replaces it.
     pub oneof: Option<usize>,
+    /// Whether an absent value differs from the default of its type. If not, some encoders write the default, and others do not.
+    pub has_presence: bool,
 }
 
 /// How often a field may occur.
@@ -206,7 +210,9 @@ impl ProtoSchema {
         })?;
         match field.kind {
             ProtoKind::Message(place) => self.read(place, &inner, path),
-            _ => Ok(scalar.filter(|_| path.is_empty())),
+            _ if !path.is_empty() => Ok(None),
+            _ if field.has_presence => Ok(scalar),
+            _ => Ok(scalar.filter(|text| **text != *field.kind.default_text().as_bytes())),
         }
     }
 
@@ -262,11 +268,7 @@ impl ProtoSchema {
             part(1).zip(part(2))
         });
         let Some((key_field, value_field)) = parts else { return Ok(None) };
-        let default: &[u8] = match key_field.kind {
-            ProtoKind::Text => b"",
-            ProtoKind::Bool => b"false",
-            _ => b"0",
-        };
+        let default = key_field.kind.default_text().as_bytes();
         let mut last = None;
         of.fields(|number, value| {
             if let WireValue::Len(entry) = value
@@ -290,6 +292,16 @@ impl ProtoSchema {
 impl ProtoKind {
     fn is_packable(&self) -> bool {
         !matches!(self, Self::Text | Self::Bytes | Self::Message(_))
+    }
+
+    /// The text of the default.
+    fn default_text(&self) -> &str {
+        match self {
+            Self::Text | Self::Bytes => "",
+            Self::Bool => "false",
+            Self::Enum(names) => names.iter().find(|(number, _)| *number == 0).map_or("0", |(_, name)| name),
+            _ => "0",
+        }
     }
 }
 
@@ -328,65 +340,6 @@ fn text<'d>(kind: &ProtoKind, value: WireValue<'d>) -> Read<'d> {
 fn low_half(value: u64) -> u32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
-}
-
-/// Whether a path is one of field numbers: a name does not start with a digit.
-pub fn is_of_numbers(path: &[String]) -> bool {
-    path.first().is_some_and(|first| first.starts_with(|first: char| first.is_ascii_digit()))
-}
-
-/// The number that a field can have.
-pub fn field_number(token: &str) -> Option<u32> {
-    index(token)?.try_into().ok().filter(|number| (1..1 << 29).contains(number))
-}
-
-/// The scalar at this path of field numbers, without a schema: a varint as a signed number of 64 bits, other numbers without
-/// sign, bytes and strings as they are.
-pub fn find_by_numbers<'d>(document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
-    let mut message = Occurrences::one(behind_indexes(document)?);
-    let (last, messages) = path.split_last()?;
-    for step in messages {
-        let step = field_number(step)?;
-        let mut inner = Occurrences::default();
-        let visit = |number, value| {
-            if let WireValue::Len(bytes) = value
-                && number == step
-            {
-                inner.push(bytes);
-            }
-            Ok(())
-        };
-        message.fields(visit).ok()?;
-        message = inner;
-    }
-    let (mut found, last) = (None, field_number(last)?);
-    let visit = |number, value| {
-        if number == last {
-            found = untyped(value).or(found.take());
-        }
-        Ok(())
-    };
-    message.fields(visit).ok()?;
-    found.filter(|bytes| !bytes.is_empty())
-}
-
-fn untyped(value: WireValue<'_>) -> Option<Cow<'_, [u8]>> {
-    let text = match value {
-        WireValue::Len(bytes) => return Some(Cow::Borrowed(bytes)),
-        WireValue::Varint(value) => value.cast_signed().to_string(),
-        WireValue::Fixed64(bytes) => u64::from_le_bytes(bytes).to_string(),
-        WireValue::Fixed32(bytes) => u32::from_le_bytes(bytes).to_string(),
-        WireValue::Group => return None,
-    };
-    Some(Cow::Owned(text.into_bytes()))
-}
-
-/// The message behind the prefix of a registry and the indexes of the message, or the whole document.
-fn behind_indexes(document: &[u8]) -> Option<&[u8]> {
-    let Some((_, rest)) = super::prefixed(document) else { return Some(document) };
-    let mut wire = Wire::new(rest);
-    message_indexes(&mut wire)?;
-    Some(wire.rest())
 }
 
 /// The indexes of a message: their number, and each of them.

@@ -1,7 +1,14 @@
 use super::*;
 
 fn field(name: &str, number: u32, kind: ProtoKind) -> ProtoField {
-    ProtoField { name: name.to_owned(), number, kind, repeated: Repeated::No, oneof: None }
+    ProtoField {
+        name: name.to_owned(),
+        number,
+        kind,
+        repeated: Repeated::No,
+        oneof: None,
+        has_presence: true,
+    }
 }
 
 /// `Order { string id = 1; Line line = 2; repeated sint32 ids = 3; map<string, Line> by = 4; oneof x { string a = 5; bool b = 6; }
