@@ -1,6 +1,7 @@
 //! Schemas from files and from a registry. Workers request a schema by its id and continue with other partitions; a thread
 //! fetches it, with retries.
 
+mod builtin;
 mod fetching;
 mod nesting;
 mod protobuf;

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
+use super::builtin;
 use crate::config::SchemasConfig;
 
 /// Time limit of one request.
@@ -116,7 +117,11 @@ impl Registry {
         let mut references = Vec::new();
         self.add_references(&of, &mut Visited::default(), &mut references)?;
         let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
-        Ok(SchemaText { format, text: self.text(&of)?, references })
+        let text = self.text(&of)?;
+        if format == "PROTOBUF" {
+            builtin::add_imported(&text, &mut references);
+        }
+        Ok(SchemaText { format, text, references })
     }
 
     fn text(&self, of: &Value) -> Result<String, String> {

@@ -71,6 +71,17 @@ fn a_reference_to_a_deleted_version_is_fetched() {
 }
 
 #[test]
+fn files_that_a_registry_has_built_in_are_known() {
+    let registry = StubRegistry::start();
+    let order =
+        "syntax = \"proto3\"; import \"google/type/date.proto\"; message Order { google.type.Date at = 1; }";
+    registry.set("schemas/ids/7", 200, json!({ "schemaType": "PROTOBUF", "schema": order }));
+    let schema = fetched(&registry).unwrap();
+    let document = prefixed(&[0, 0x0a, 3, 0x08, 0xea, 0x0f]);
+    assert_eq!(both(&schema, "protobuf:/at/year", &document).as_deref(), Some("2026"));
+}
+
+#[test]
 fn a_schema_with_many_levels_is_rejected_before_it_is_compiled() {
     let nested = |levels: usize| {
         let value = format!("{}{}", "a { ".repeat(levels), "} ".repeat(levels));
