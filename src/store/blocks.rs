@@ -169,12 +169,6 @@ impl SledStore {
         file_bytes(path).map_err(|e| StoreError::Io(format!("read the directory {}: {e}", path.display())))
     }
 
-    /// Bytes in memory of all slices.
-    #[cfg(test)]
-    pub(crate) fn filters_in_memory(&self) -> u64 {
-        self.engine.sealed.memory_bytes()
-    }
-
     /// Flushes and syncs, and closes the database if this is its last handle. After an earlier failure nothing is
     /// flushed, and that failure is returned again.
     pub fn close(mut self) -> Result<(), StoreError> {

@@ -117,16 +117,9 @@ impl<W: WorkerPorts> Context<W> {
         Ok(())
     }
 
-    /// Measures the directory, if that is due. Where it is too large, state that nothing holds is deleted before windows become shorter. Once
-    /// after the start, the filters of such state are removed from memory.
+    /// Measures the directory, if that is due. Where it is too large, state that nothing holds is deleted before windows become shorter.
     fn limit_disk(&mut self, now: Duration) -> Result<(), StoreError> {
         let WindowLimiter { enforced, unheld, .. } = &mut self.limits;
-        let own = |id| self.partitions.get(id).is_some();
-        let windows_of = |id| self.options.kinds.windows_of(id);
-        let is_shared = self.options.is_topic_wide();
-        if !is_shared {
-            unheld.unload(&mut self.store, (own, windows_of), now);
-        }
         if !enforced.disk_check_due(&self.options, now) {
             return Ok(());
         }
@@ -134,8 +127,13 @@ impl<W: WorkerPorts> Context<W> {
         let limits = &self.options.limits;
         let is_full = limits.most_on_disk().is_some_and(|most| bytes > most);
         let is_urgent = limits.max_disk.is_some_and(|most| bytes > most);
-        let relief = if is_full && !is_shared {
-            unheld.relieve(&mut self.store, (own, windows_of), (now, is_urgent))?
+        let relief = if is_full && !self.options.is_topic_wide() {
+            let own = |id| self.partitions.get(id).is_some();
+            unheld.relieve(
+                &mut self.store,
+                (own, |id| self.options.kinds.windows_of(id)),
+                (now, is_urgent),
+            )?
         } else {
             Relief::None
         };

@@ -25,38 +25,11 @@ pub(crate) enum Relief {
     Deleted(PartitionId),
 }
 
-/// The partitions that nothing holds. Monotonic times.
+/// The partitions that nothing holds, and since when, as far as that was examined. Monotonic times.
 #[derive(Debug, Default)]
-pub(crate) struct Unheld {
-    /// Since when, as far as that was examined.
-    since: BTreeMap<PartitionId, Duration>,
-    /// When [`Unheld::unload`] was called first.
-    started: Option<Duration>,
-    is_unloaded: bool,
-}
+pub(crate) struct Unheld(BTreeMap<PartitionId, Duration>);
 
 impl Unheld {
-    /// Removes the filters of partitions that nothing holds from memory, once, some time after the first call: the start of the process
-    /// has read those of all stored partitions. The parameters are those of [`Unheld::relieve`].
-    pub fn unload(
-        &mut self,
-        store: &mut impl Store,
-        (is_own, windows_of): (impl Fn(PartitionId) -> bool, impl Fn(PartitionId) -> Vec<WindowId>),
-        now: Duration,
-    ) {
-        let started = *self.started.get_or_insert(now);
-        if self.is_unloaded || now.saturating_sub(started) < UNHELD_TIME {
-            return;
-        }
-        self.is_unloaded = true;
-        let others = store.stored_partitions().into_iter().filter(|id| !is_own(*id));
-        for window in others.flat_map(windows_of) {
-            if store.acquire_free_lease(window) {
-                store.release_lease(window);
-            }
-        }
-    }
-
     /// Deletes the state of one partition that this worker does not have. `windows_of` returns the windows of a partition, the one whose
     /// head stands for all of them last.
     ///
@@ -73,7 +46,7 @@ impl Unheld {
         for id in store.stored_partitions().into_iter().filter(|id| !is_own(*id)) {
             let windows = windows_of(id);
             if windows.iter().all(|window| store.acquire_free_lease(*window)) {
-                let since = self.since.get(&id).copied().unwrap_or(now);
+                let since = self.0.get(&id).copied().unwrap_or(now);
                 let is_due = is_urgent || now.saturating_sub(since) >= UNHELD_TIME;
                 let may_delete = is_due && !matches!(relief, Relief::Deleted(_));
                 let cleared =
@@ -91,7 +64,7 @@ impl Unheld {
                 store.release_lease(window);
             }
         }
-        self.since = unheld;
+        self.0 = unheld;
         Ok(relief)
     }
 }
@@ -99,8 +72,8 @@ impl Unheld {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Block, HashKind, Identity, KindId, Offset, SliceMark, SlicePartition};
-    use crate::ports::{Head, SealJob, Sealing};
+    use crate::dedupe::{Block, HashKind, Identity, Offset};
+    use crate::ports::Head;
     use crate::store::{Binding, LeasedStore, SledStore, open};
 
     fn append(store: &mut LeasedStore<SledStore>, partition: PartitionId) {
@@ -139,41 +112,5 @@ mod tests {
         assert_eq!(relieve(&mut worker, 99, true), Relief::None);
         assert_eq!(worker.stored_partitions(), [0, 1, 2]);
         assert!(worker.set_head(0.into(), Head::default()).is_ok(), "its own lease stays");
-    }
-    fn seal(store: &mut LeasedStore<SledStore>, partition: PartitionId) {
-        let marks = vec![SliceMark { next: 1_000, count: 1_000, time_ms: (0, 0) }];
-        let partitions = vec![SlicePartition { partition, first: 0, next: 1_000, marks }];
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
-        while store.poll_seal().unwrap() != Sealing::Idle {
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn filters_that_the_start_has_read_leave_the_memory_unless_something_holds_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let reopen =
-            || open(dir.path(), &Binding::default(), 1 << 20, Duration::from_secs(20)).unwrap().store;
-        let mut store = LeasedStore::new(reopen());
-        for partition in 0..3 {
-            append(&mut store, partition);
-            seal(&mut store, partition);
-        }
-        store.into_store().close().unwrap();
-        let mut worker = LeasedStore::new(reopen());
-        let mut other = worker.another();
-        worker.acquire_lease(0.into());
-        other.acquire_lease(2.into());
-        let mut unheld = Unheld::default();
-        let mut bytes_at = |seconds| {
-            let ports = (|id| id == 0, |id: PartitionId| vec![WindowId::from(id)]);
-            unheld.unload(&mut worker, ports, Duration::from_secs(seconds));
-            worker.store().filters_in_memory()
-        };
-        let all = bytes_at(5);
-        assert!(all > 3_000, "{all}");
-        assert_eq!([bytes_at(34), bytes_at(35)], [all, all / 3 * 2]);
-        assert!(other.sealed_memory(1.into()) > 0);
-        assert_eq!(bytes_at(99), all, "only once");
     }
 }

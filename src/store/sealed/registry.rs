@@ -294,7 +294,8 @@ fn used(
     slices.filter(|slice| !slice.live(group.kind, dropped).is_empty()).collect()
 }
 
-/// Reads and verifies all registered slices. Also returns the numbers of their files.
+/// Reads and verifies all registered slices. Keeps them in memory if all partitions share them; otherwise those of a window are read again when it
+/// is used. Also returns the numbers of their files.
 pub(in crate::store) fn read_all(
     engine: &Engine,
     report_progress: &dyn Fn(),
@@ -306,7 +307,9 @@ pub(in crate::store) fn read_all(
         let (key, value) = item?;
         let (group, slice) = read_registered(engine, &key, &value)?;
         files.push(slice.number);
-        groups.entry(group).or_default().push(Arc::new(slice));
+        if group.partition.is_none() {
+            groups.entry(group).or_default().push(Arc::new(slice));
+        }
     }
     for slices in groups.values_mut() {
         slices.sort_by_key(|slice| slice.entry.order);
