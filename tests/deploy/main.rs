@@ -9,6 +9,7 @@
 )]
 
 mod alerts;
+mod chart;
 mod configured;
 mod containers;
 mod dashboard;

@@ -1,46 +1,6 @@
-//! The schema of the chart's values names what is wrong, and has exactly the keys of dedupd.
+//! The schema of the chart's values names what is wrong. tests/deploy/chart.rs compares its keys with those of dedupd.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use dedupd::config::{Shape, keys};
-use serde_json::Value;
-
-use super::helm::{CHART, helm, printed, text};
-
-/// Keys that the chart sets.
-const NOT_IN_VALUES: [&str; 5] = ["topics.raw", "topics.clean", "group.instance", "state.dir", "http.listen"];
-
-/// Names of keys by section.
-type Names = BTreeMap<String, BTreeSet<String>>;
-
-#[test]
-fn the_schema_has_the_keys_of_dedupd() {
-    let schema: Value = serde_json::from_str(&text(&format!("{CHART}/values.schema.json"))).unwrap();
-    let sections = schema["definitions"]["config"]["properties"].as_object().unwrap();
-    let in_schema: Names = sections
-        .iter()
-        .map(|(section, content)| {
-            let properties = if section == "kinds" { &content["items"] } else { content };
-            let names = properties["properties"].as_object().unwrap().keys().cloned();
-            (section.clone(), names.collect())
-        })
-        .collect();
-    // The stage before the service has no pods in this chart.
-    let declared: Names = keys()
-        .into_iter()
-        .filter(|section| section.name != "rekey")
-        .map(|section| {
-            let (Shape::Section(keys) | Shape::Tables(keys)) = section.shape else {
-                panic!("{} is no section", section.name);
-            };
-            let names = keys.iter().map(|key| key.name);
-            let in_values =
-                names.filter(|name| !NOT_IN_VALUES.contains(&format!("{}.{name}", section.name).as_str()));
-            (section.name.to_owned(), in_values.map(str::to_owned).collect())
-        })
-        .collect();
-    assert_eq!(in_schema, declared);
-}
+use super::helm::{helm, printed};
 
 #[test]
 fn wrong_values_are_rejected_by_name() {
