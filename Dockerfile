@@ -1,4 +1,5 @@
-# dedupd in a container: no root, nothing writable but the state volume.
+# dedupd in a container: no root, nothing writable but the state volume. With --read-only, `audit`, `state inspect` and
+# `state export` also need -v /tmp, for temporary files.
 #   docker build -t dedupd .
 #   docker run --read-only -v dedupd-state:/var/lib/dedupd dedupd run --bootstrap-servers … --raw … --clean … --id json:/id
 FROM rust:1.95.0-bookworm AS build

@@ -200,7 +200,11 @@ fn mounted_files_exist_and_services_wait_only_for_services_with_a_healthcheck() 
     let mut files = 0;
     for (name, service) in services {
         for volume in service["volumes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let (outside, _) = volume.split_once(':').unwrap();
+            // Only /tmp has a volume without a name.
+            let Some((outside, _)) = volume.split_once(':') else {
+                assert_eq!(volume, "/tmp", "{name}");
+                continue;
+            };
             if let Some(path) = outside.strip_prefix("./") {
                 files += 1;
                 assert!(Path::new(TOP).join(path).exists(), "{name} mounts {path}");
@@ -212,6 +216,23 @@ fn mounted_files_exist_and_services_wait_only_for_services_with_a_healthcheck() 
         }
     }
     assert_eq!(files, 7);
+}
+
+#[test]
+fn an_instance_has_a_temporary_directory_on_a_disk() {
+    let compose = compose();
+    let services = compose["services"].as_object().unwrap();
+    let instances: Vec<_> =
+        services.iter().filter(|(_, service)| service["command"][0].as_str() == Some("run")).collect();
+    assert_eq!(instances.len(), 2);
+    for (name, service) in instances {
+        let volumes = service["volumes"].as_array().unwrap();
+        assert!(
+            service["read_only"] != true || volumes.contains(&"/tmp".into()),
+            "the audit in a container of {name} has no place for its temporary files"
+        );
+        assert!(service["tmpfs"].is_null(), "a tmpfs of {name} is memory");
+    }
 }
 
 #[test]

@@ -107,6 +107,16 @@ fn every_mount_has_a_volume_and_the_state_survives_the_pod() {
 }
 
 #[test]
+fn the_temporary_directory_has_room_for_a_copy_of_the_state() {
+    assert_eq!(mount("tmp"), "/tmp");
+    let (set, pod) = (manifest("StatefulSet"), pod());
+    let tmp = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "tmp").unwrap();
+    let claim = &set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
+    assert_eq!(&tmp["emptyDir"]["sizeLimit"], claim);
+    assert!(tmp["emptyDir"]["medium"].is_null(), "that is memory");
+}
+
+#[test]
 fn probes_and_grace_period_match_the_program() {
     let container = container();
     for (probe, path) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {

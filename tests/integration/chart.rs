@@ -195,11 +195,15 @@ fn secrets_are_files_of_the_pods_that_name_them() {
         assert_eq!(mounted, secrets);
     }
     assert!(rendered.kinds("Secret").is_empty());
+    assert_eq!(mount(rendered.get("StatefulSet", "dedupd-orders"), "tmp"), "/tmp");
     let payments = rendered.get("StatefulSet", "dedupd-payments");
     assert_eq!(payments["spec"]["replicas"], 3);
     assert!(payments["spec"]["volumeClaimTemplates"].is_null(), "false overrides true");
     let volumes = pod(payments)["volumes"].as_array().unwrap();
-    assert!(volumes.iter().any(|it| it["name"] == "state" && it["emptyDir"]["sizeLimit"] == "10Gi"));
+    for name in ["state", "tmp"] {
+        let volume = volumes.iter().find(|it| it["name"] == name).unwrap();
+        assert_eq!(volume["emptyDir"], json!({ "sizeLimit": "10Gi" }));
+    }
     let config = config_of(&rendered, payments);
     assert_eq!(config.window.max_memory, Some(100 << 20), "a value of the user wins");
 }

@@ -140,13 +140,17 @@ fn the_image_runs_without_rights(demo: &Demo) {
     demo.engine.docker(&["rm", "--volumes", &name]);
 }
 
-/// Runs in a container of the service, which may write to its temporary directory.
+/// The command of docs/start.md, with options that only change what is printed.
 fn the_audit_finds_nothing(demo: &Demo) {
     demo.compose(&["stop", "producer"]);
     wait_until_drained(SPARE);
-    let run = ["run", "--rm", "--no-deps", "--no-TTY", "--volume", "/tmp", "dedupd"];
-    let audit = ["audit", "--config", "/etc/dedupd/dedupd.toml", "--json"];
-    let report = demo.compose(&[&run[..], &audit].concat());
+    let start = file("docs/start.md");
+    let commands: Vec<&str> =
+        start.lines().filter_map(|line| line.strip_prefix("docker compose run ")).collect();
+    let [audit] = commands[..] else { panic!("{commands:?}") };
+    let words: Vec<&str> = ["run", "--no-TTY"].into_iter().chain(audit.split(' ')).collect();
+    // Less memory than by default: more rows go to temporary files.
+    let report = demo.compose(&[&words[..], &["--json", "--memory", "32MiB"]].concat());
     eprintln!("{report}");
     let report: Value = serde_json::from_str(&report).unwrap();
     assert!(report["raw_records"].as_u64().unwrap() > 10_000, "{report}");

@@ -60,6 +60,7 @@ containers:
     volumeMounts:
       - { name: config, mountPath: /etc/dedupd, readOnly: true }
       - { name: state, mountPath: /var/lib/dedupd }
+      - { name: tmp, mountPath: /tmp }
       {{- range $place, $secret := .topic.secrets }}
       - { name: secret-{{ $place }}, mountPath: /run/secrets/{{ $secret }}, readOnly: true }
       {{- end }}
@@ -70,6 +71,9 @@ volumes:
   - name: secret-{{ $place }}
     secret: { secretName: {{ $secret }}, defaultMode: 288 } # 0440, for the group of the pod
   {{- end }}
+  # Temporary files of `audit`, `state inspect` and `state export`: the last two copy the local state.
+  - name: tmp
+    emptyDir: { sizeLimit: {{ .topic.persistence.size }} }
   {{- if not .topic.persistence.enabled }}
   - name: state
     emptyDir: { sizeLimit: {{ .topic.persistence.size }} }
