@@ -5,11 +5,5 @@ use std::process::ExitCode;
 use dedupd::{cli, tools};
 
 fn main() -> ExitCode {
-    match tools::command(cli::parse()) {
-        Ok(exit) => exit.into(),
-        Err(ended) => {
-            eprintln!("dedupd: {ended}");
-            ended.exit.into()
-        }
-    }
+    tools::complete(cli::parse()).into()
 }

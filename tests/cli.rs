@@ -239,6 +239,41 @@ fn ended(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
+fn in_json_the_cause_of_the_end_is_an_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().to_str().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let used = address.local_addr().unwrap().to_string();
+    let topics = ["--bootstrap-servers", "127.0.0.1:1", "--id", "key", "--raw", "r", "--clean", "c"];
+    let run = [&["run"][..], &topics, &["--state-dir", state, "--listen", &used]].concat();
+    let servers = ["--bootstrap-servers", "127.0.0.1:1", "--id", "key"];
+    let rekey = [&["rekey"][..], &servers, &["--from", "r", "--to", "t", "--listen", &used]].concat();
+    for (arguments, message) in [
+        // Before the log starts, also with several lines, and after it.
+        (&["run"][..], "the configuration has"),
+        (&["check"], "the configuration has"),
+        (&["rekey", "--listen", "x"], "the configuration has"),
+        (&run, "cannot be bound"),
+        (&rekey, "cannot be bound"),
+    ] {
+        // No filter hides it.
+        for filter in ["info", "off"] {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd"));
+            let command = command.args(arguments).args(["--log-format", "json"]).env("RUST_LOG", filter);
+            let output = command.output().unwrap();
+            let lines = String::from_utf8(output.stderr).unwrap();
+            let last: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap())
+                .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {lines}"));
+            assert_eq!((&last["level"], last["timestamp"].is_string()), (&"ERROR".into(), true), "{lines}");
+            assert_eq!(last["fields"]["exit_code"].as_i64(), output.status.code().map(i64::from), "{lines}");
+            assert!(last["fields"]["message"].as_str().unwrap().contains(message), "{lines}");
+        }
+    }
+    let (_, text) = ended(&["run"]);
+    assert!(text.starts_with("dedupd: the configuration has"), "{text}");
+}
+
+#[test]
 fn no_command_prints_the_value_of_a_wrong_property() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();

@@ -6,9 +6,11 @@ use std::io::IsTerminal;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
 
+use super::ExitError;
 use crate::cli::LogFormat;
 use crate::clock;
 use crate::control::LogFilter;
@@ -49,18 +51,38 @@ fn start(format: LogFormat, default: &'static str) -> Log {
         handle.reload(filter).map_err(|error| error.to_string())?;
         Ok(shown)
     };
+    let recent = Recent::default();
+    let warnings = WarningLayer { recent: recent.clone() };
+    drop(tracing_subscriber::registry().with(filter).with(lines(format)).with(warnings).try_init());
+    Log { recent, filter: LogFilter::new(replace) }
+}
+
+/// The layer that writes the lines.
+fn lines<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal());
-    let lines = match format {
+    match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),
-    };
-    let recent = Recent::default();
-    let warnings = WarningLayer { recent: recent.clone() };
-    drop(tracing_subscriber::registry().with(filter).with(lines).with(warnings).try_init());
-    Log { recent, filter: LogFilter::new(replace) }
+    }
+}
+
+/// Writes why the process ends: in JSON an event with the exit code. No filter applies, and the log need not have started: an
+/// invalid configuration ends the process before that.
+pub fn log_end(ended: &ExitError, format: LogFormat) {
+    match format {
+        LogFormat::Text => eprintln!("dedupd: {ended}"),
+        LogFormat::Json => {
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(lines(format)), || {
+                tracing::error!(exit_code = ended.exit.code(), "{ended}")
+            })
+        }
+    }
 }
 
 /// Adds warnings and errors to the list of the status page.

@@ -28,7 +28,7 @@ pub use assembly::settings;
 pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
 pub(crate) use ended::ExitError;
-pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly};
+pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
 
 pub(crate) use supervisor::OPEN_LIMIT;

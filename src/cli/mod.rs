@@ -90,6 +90,17 @@ Examples:
 
 `dedupd run --help` lists the environment variables and the exit codes.";
 
+impl Command {
+    /// The format of the log, and of the message with which the command fails.
+    pub fn log_format(&self) -> LogFormat {
+        match self {
+            Self::Run(args) | Self::Check(args) => args.log_format(),
+            Self::Rekey(args) => args.log_format(),
+            _ => LogFormat::Text,
+        }
+    }
+}
+
 /// Parses the command line of this process. After `--help` it prints the help and exits with code 0; after an
 /// error it prints the error and exits with [`Exit::Usage`].
 pub fn parse() -> Command {

@@ -12,12 +12,21 @@ pub mod state;
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::app::{ExitError, begin_log, begin_log_quietly, run};
+use crate::app::{ExitError, begin_log, begin_log_quietly, log_end, run};
 use crate::cli::{Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 
+/// Runs a command, and logs why it failed as the last line of standard error.
+pub fn complete(command: Command) -> Exit {
+    let format = command.log_format();
+    self::command(command).unwrap_or_else(|ended| {
+        log_end(&ended, format);
+        ended.exit
+    })
+}
+
 /// Runs a command. `Ok` has the exit code of a command that completed.
-pub fn command(command: Command) -> Result<Exit, ExitError> {
+fn command(command: Command) -> Result<Exit, ExitError> {
     match command {
         Command::Run(args) => {
             let config = load(args.config_file(), args.overrides())?;
