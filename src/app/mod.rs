@@ -173,13 +173,13 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     })
 }
 
-/// Binds the address of the HTTP endpoint, and logs it.
+/// Binds the address of the HTTP endpoint, and logs it. A failure is no [`Exit::Usage`], after which the systemd unit does not
+/// restart: the former process may still have the port, or the machine receives the address later.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
     let listener = TcpListener::bind(address).await.map_err(|e| {
-        ExitError::new(
-            Exit::Usage,
-            format!("http.listen = {address}: the address cannot be bound: {e}; choose a free address"),
-        )
+        ExitError::failed(format!(
+            "http.listen = {address}: the address cannot be bound: {e}; choose an address of this host and a free port"
+        ))
     })?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("status page and metrics at http://{address}/");

@@ -34,7 +34,7 @@ impl HealthArgs {
 
 pub(super) const HELP: &str = "\
 Requests /readyz of an instance on this host, and prints the response. Without flags it uses the
-environment of the instance, DEDUPD_HTTP__LISTEN. This is the health check of the container image.
+environment of the instance, DEDUPD_HTTP__LISTEN. All other keys are ignored. This is the health check of the container image.
 Use --live where an unhealthy container is restarted, as in Docker Swarm: an instance that waits for
 a broker or loads its state is alive, but not ready.
 
@@ -43,4 +43,4 @@ Examples:
   dedupd health --live --listen 127.0.0.1:9464
 
 Exit codes: 0 ready or alive, 1 it is not, or there is no response within 3 s, 2 the command line or
-the configuration is invalid.";
+http.listen is invalid.";

@@ -4,7 +4,7 @@
 //! The first step merges texts from the defaults, a TOML file, the environment and the command line ([`AsTyped`]), and
 //! rejects unknown keys. The second converts them to a [`Config`] and rejects invalid values and combinations. Both
 //! collect every problem instead of stopping at the first. This module opens no socket, and only [`load`],
-//! `load_local`, `load_rekeying`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
+//! `load_listen`, `load_local`, `load_rekeying`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
 
 mod as_typed;
 mod choices;
@@ -46,6 +46,6 @@ pub use properties::{Properties, Property};
 pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
-pub(crate) use sources::{load_local, load_rekeying};
+pub(crate) use sources::{load_listen, load_local, load_rekeying};
 pub use units::parse_duration;
 pub(crate) use units::{duration_text, parse_bytes, size_text};

@@ -1,16 +1,18 @@
 //! Loads, merges and validates the sources of the configuration.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::as_typed::AsTyped;
 use super::error::ConfigError;
+use super::forms::ADDRESS;
 use super::keys::Config;
 use super::layers::Layer;
 use super::local::Local;
 use super::problem::Problems;
 use super::reading::ConfigReading;
 use super::rekeying::Rekeying;
-use super::section::Section;
+use super::section::{Form, Section};
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.
 #[derive(Clone)]
@@ -63,6 +65,16 @@ pub fn load_local(file: Option<&Path>, flags: AsTyped) -> Result<Local, ConfigEr
     Local::from_sources(&gather(file, flags)?)
 }
 
+/// `http.listen`, for a command that only connects to it. Problems of other keys do not count: the instance runs with flags and
+/// variables that this process may not have.
+pub fn load_listen(file: Option<&Path>, flags: AsTyped) -> Result<SocketAddr, ConfigError> {
+    let key = "http.listen";
+    let sources = gather(file, flags)?;
+    let mut merged = merged(&sources)?;
+    merged.problems.retain(|problem| problem.key == key);
+    validated_layer(&merged, &sources.host, |reading| ADDRESS.read(key, reading))
+}
+
 /// [`load`] for `rekey`.
 pub fn load_rekeying(file: Option<&Path>, flags: AsTyped) -> Result<Rekeying, ConfigError> {
     let mut config = Rekeying::from_sources(&gather(file, flags)?)?;
@@ -109,8 +121,15 @@ fn validated<T>(
     sources: &ConfigSources,
     read: impl FnOnce(&mut ConfigReading<'_>) -> Option<T>,
 ) -> Result<T, ConfigError> {
-    let merged = merged(sources)?;
-    let mut reading = ConfigReading::new(&merged, &sources.host);
+    validated_layer(&merged(sources)?, &sources.host, read)
+}
+
+fn validated_layer<T>(
+    merged: &Layer,
+    host: &str,
+    read: impl FnOnce(&mut ConfigReading<'_>) -> Option<T>,
+) -> Result<T, ConfigError> {
+    let mut reading = ConfigReading::new(merged, host);
     let valid = read(&mut reading);
     let problems: Vec<_> = merged.problems.iter().cloned().chain(reading.problems).collect();
     match valid {

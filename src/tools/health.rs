@@ -15,10 +15,10 @@ const MAX_RESPONSE: u64 = 1 << 20;
 
 /// Requests the health of an instance and prints the response.
 pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
-    let config = config::load_local(args.config_file(), args.overrides())
+    let listen = config::load_listen(args.config_file(), args.overrides())
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let path = if args.live { "/livez" } else { "/readyz" };
-    let address = reachable(config.http.listen);
+    let address = reachable(listen);
     let response = get(address, path).map_err(|error| {
         ExitError::failed(format!(
             "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"

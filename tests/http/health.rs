@@ -33,6 +33,34 @@ fn the_health_command_reports_what_the_instance_reports() {
 }
 
 #[test]
+fn the_health_command_ignores_all_keys_but_the_address() {
+    let server = Server::start(ClientLimits::default());
+    server.status.publish(0, running());
+    let health = |file: &str, variables: &[(&str, &str)]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dedupd.toml");
+        std::fs::write(&path, file).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd"));
+        let command = command.args(["health", "--config"]).arg(path).envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let listen = format!("http.listen = \"{}\"\n", server.address);
+    for (rest, variable) in [
+        // Each is valid together with what only the process of the instance has, such as a flag.
+        ("", ("DEDUPD_WINDOW__BLOOM", "12h")),
+        ("identity.hash = \"xxh3\"\nidentity.key_file = \"k\"", ("DEDUPD_GROUP__WORKERS", "2")),
+        ("unknown.key = 1", ("DEDUPD_HTTP__TOKEN_FILES", "t")),
+    ] {
+        assert_eq!(health(&format!("{listen}{rest}"), &[variable]), (Some(0), String::new()), "{rest}");
+    }
+    let (code, text) = health("http.listen = \"here\"\nwindow.exact = 1", &[]);
+    assert!(code == Some(2) && text.contains("http.listen") && !text.contains("window"), "{text}");
+    let (code, text) = health("http.listen.port = 1", &[]);
+    assert!(code == Some(2) && text.contains("http.listen"), "{text}");
+}
+
+#[test]
 fn health_follows_the_status_of_the_workers() {
     let server = Server::start(ClientLimits::default());
     let answer = server.request("GET", "/readyz");
