@@ -161,4 +161,4 @@ Examples:
   dedupd state reset --state-dir ./dedupd-state --yes
 
 Exit codes: 0 done, 1 not confirmed, 2 no terminal for the confirmation and --yes is missing, 4 the
-directory is in use or cannot be deleted.";
+directory does not exist, is in use, or cannot be deleted.";

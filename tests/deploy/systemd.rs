@@ -3,7 +3,7 @@
 use dedupd::cli::Exit;
 
 use super::configuration;
-use super::programs::text;
+use super::programs::{TOP, text};
 
 /// The values of a key, in order.
 fn values(key: &str) -> Vec<String> {
@@ -12,18 +12,30 @@ fn values(key: &str) -> Vec<String> {
     lines.filter(|(name, _)| *name == key).map(|(_, value)| value.to_owned()).collect()
 }
 
+/// The configuration file after the `sed` command of docs/start.md.
+fn installed() -> String {
+    let start = text("docs/start.md");
+    let command = start.lines().find_map(|line| line.strip_prefix("sed -i '")).expect("the command");
+    let (script, _) = command.split_once('\'').unwrap();
+    let output =
+        std::process::Command::new("sed").arg(script).arg(format!("{TOP}/config/dedupd.toml")).output();
+    String::from_utf8(output.expect("sed starts").stdout).unwrap()
+}
+
 #[test]
-fn dedupd_accepts_its_arguments_and_environment() {
+fn the_installed_file_names_the_state_directory_of_the_unit() {
     let start = values("ExecStart").remove(0);
     let words: Vec<String> = start.split(' ').skip(1).map(str::to_owned).collect();
     let at = words.iter().position(|word| word == "--config").unwrap();
-    let environment: Vec<_> = values("Environment")
-        .iter()
-        .map(|pair| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).unwrap())
-        .collect();
-    let config = configuration(&words, &(words[at + 1].clone(), text("config/dedupd.toml")), &environment);
+    // A command in a shell has no variable of the unit.
+    assert!(values("Environment").is_empty());
+    let config = configuration(&words, &(words[at + 1].clone(), installed()), &[]);
     let state = format!("/var/lib/{}", values("StateDirectory")[0]);
     assert_eq!(config.state.dir.display().to_string(), state, "the state directory is the only writable one");
+    let (ours, theirs) = (installed(), text("config/dedupd.toml"));
+    let changed =
+        std::iter::zip(ours.lines(), theirs.lines()).filter(|(ours, theirs)| ours != theirs).count();
+    assert_eq!(changed, 1, "only state.dir changes");
 }
 
 #[test]

@@ -146,8 +146,14 @@ fn without_state_none_is_created() {
         );
         assert_eq!(dedupd(dir.path(), words).code, 4);
     }
+    // A mistyped directory must not look like one that was reset.
     let output = dedupd(&absent, &["reset", "--yes"]);
-    assert!(output.code == 0 && output.out.contains("nothing to delete") && !absent.exists(), "{output:?}");
+    assert!(
+        output.code == 4 && output.err.contains("absent") && output.out.is_empty() && !absent.exists(),
+        "{output:?}"
+    );
+    let output = dedupd(dir.path(), &["reset", "--yes"]);
+    assert!(output.code == 0 && output.out.contains("nothing to delete"), "{output:?}");
 }
 
 #[test]

@@ -130,8 +130,8 @@ fn reset(args: &ResetArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     let dir = &local.state.dir;
     if !dir.exists() {
-        println!("{} contains no state: nothing to delete", dir.display());
-        return Ok(Exit::Done);
+        // Another directory than that of the instance, for example without a variable of its unit: not "nothing to delete".
+        return Err(OpenError::Absent { dir: dir.clone() }.into());
     }
     let _lock = lock(&local)?;
     let contents = DirectoryContents::of(dir)?;
