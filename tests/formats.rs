@@ -3,6 +3,9 @@
 //! The golden files were written by a separate program from the descriptions of the formats, not by dedupd.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use dedupd::app;
+use dedupd::cli::{Command, parse_from};
+use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
     Block, BlockView, Checkpoint, Coordinates, Epoch, ForgetRecord, HashKind, Identity, KindId, OwnerLayout,
     ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
@@ -22,6 +25,25 @@ const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v1.bin");
 const HASH: HashKind = HashKind::SipHash { key_id: 0x1122_3344_5566_7788 };
 const FIRST: u64 = 1_000_000_000_000;
 const T: i64 = 1_700_000_000_000;
+
+#[test]
+fn transactional_ids_and_client_ids_have_the_documented_form() {
+    let page = include_str!("../docs/formats.md");
+    for (scope, transactional) in [("topic", "<group>.active"), ("partition", "<group>.<instance>.<worker>")]
+    {
+        let line = format!(
+            "dedupd run --bootstrap-servers a:1 --raw r --clean c --id key --group g --instance i --scope {scope}"
+        );
+        let Ok(Command::Run(args)) = parse_from(line.split(' ')) else { panic!("{line}") };
+        let sources = ConfigSources { flags: args.overrides(), ..ConfigSources::default() };
+        let settings = app::settings(&Config::from_sources(&sources).unwrap(), 3);
+        let filled =
+            |form: &str| form.replace("<group>", "g").replace("<instance>", "i").replace("<worker>", "3");
+        assert_eq!(settings.transactional_id, filled(transactional));
+        assert_eq!(settings.client_id, filled("<group>.<instance>.<worker>"));
+        assert!(page.contains(&format!("in {scope} scope `{transactional}`")), "{scope}");
+    }
+}
 
 /// Sixteen ascending bytes.
 fn identity(number: u8) -> Identity {

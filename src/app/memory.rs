@@ -105,6 +105,19 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_share_is_that_of_the_code() {
+        assert_eq!(window_memory(PROCESS + WORKER + 1_000 * MIB, 1), 800 * MIB);
+        for text in [
+            include_str!("../../config/dedupd.toml"),
+            include_str!("../../docs/kubernetes.md"),
+            include_str!("../../deploy/helm/dedupd/values.yaml"),
+        ] {
+            let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "#").collect();
+            assert!(words.join(" ").contains("four fifths of what"), "{text}");
+        }
+    }
+
+    #[test]
     fn the_windows_and_their_growth_fit_beside_the_process() {
         assert_eq!(window_memory(2 << 30, 1), 1_382 * MIB);
         assert_eq!(window_memory(512 * MIB, 1), 153 * MIB);
