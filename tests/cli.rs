@@ -277,6 +277,15 @@ fn in_json_the_cause_of_the_end_is_an_event() {
 }
 
 #[test]
+fn a_check_without_a_broker_ends_with_the_code_of_its_help() {
+    let topics = ["--bootstrap-servers", "127.0.0.1:1", "--raw", "r", "--clean", "c", "--id", "key"];
+    let (code, text) = ended(&[&["check"][..], &topics].concat());
+    assert_eq!(code, Some(Exit::Operator.code().into()), "{text}");
+    assert!(text.contains("no broker answers") && !text.contains("retrying"), "{text}");
+    assert!(parse("check --help").unwrap_err().contains("6 no broker answers"));
+}
+
+#[test]
 fn no_command_prints_the_value_of_a_wrong_property() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();

@@ -42,7 +42,8 @@ impl From<CheckError> for ExitError {
     fn from(error: CheckError) -> Self {
         let exit = match error {
             CheckError::Configuration(_) => Exit::Usage,
-            CheckError::Refused(_) | CheckError::Unreachable(_) | CheckError::Rejected(_) => Exit::StartUp,
+            CheckError::Refused(_) | CheckError::Rejected(_) => Exit::StartUp,
+            CheckError::Unreachable(_) => Exit::Operator,
         };
         Self::new(exit, error.to_string())
     }

@@ -37,7 +37,7 @@ use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::http;
-use crate::kafka::{self, CheckError, Closing, Forecast, SampleLimits, Topology, Wanted};
+use crate::kafka::{self, Closing, Forecast, SampleLimits, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
 use crate::ports::Failure;
 use crate::schemas::BlockingSchemas;
@@ -198,10 +198,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
 pub fn check(config: &Config) -> Result<Topology, ExitError> {
     let settings = settings(config, 0);
     let wanted = Wanted { create: false, window: window_of(config) };
-    kafka::check(&settings, wanted, &Closing::default()).map_err(|error| match error {
-        CheckError::Unreachable(what) => ExitError::new(Exit::StartUp, format!("no broker answers: {what}")),
-        other => ExitError::from(other),
-    })
+    Ok(kafka::check(&settings, wanted, &Closing::default())?)
 }
 
 /// What a sample of raw shows about `dedupe.scope`, in one line. A topic that cannot be sampled is no failed check.

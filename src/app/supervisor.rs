@@ -131,14 +131,14 @@ fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<O
             Ok(topology) => return Ok(Some(topology)),
             Err(CheckError::Unreachable(what)) => {
                 rejected_since = None;
-                tracing::warn!("no broker answers: {what}");
+                tracing::warn!("no broker answers: {what}; retrying");
                 publish_and_pause(service, format!("waits for a broker: {what}"), stop);
             }
             // One of several brokers may be misconfigured, or may not have received a new user yet.
             Err(CheckError::Rejected(what))
                 if rejected_since.get_or_insert_with(monotonic).elapsed() < REJECTED =>
             {
-                tracing::warn!("the connection is rejected: {what}");
+                tracing::warn!("the connection is rejected: {what}; retrying");
                 publish_and_pause(service, format!("cannot connect: {what}"), stop);
             }
             Err(failed) => return Err(failed.into()),

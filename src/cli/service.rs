@@ -140,5 +140,5 @@ Examples:
   dedupd check --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id key
 
 Exit codes: 0 all checks passed, 2 the configuration is invalid, 3 a topic or a permission is
-missing, a topic has the wrong shape, or the brokers reject the connection, 6 Kafka failed.
+missing, a topic has the wrong shape, or the brokers reject the connection, 6 no broker answers.
 Environment: see `dedupd run --help`.";

@@ -52,7 +52,7 @@ pub struct Topology {
 /// Why dedupd does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// No broker responds; a retry may succeed.
+    /// No broker responds; a retry may succeed. `run` and `rekey` retry, `check` ends with exit code 6.
     #[error("no broker answers: {0}")]
     Unreachable(String),
     /// A broker rejects the connection: certificates, user or password. A retry succeeds only after an operator
@@ -133,7 +133,8 @@ pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
     let failed = failure(doing, error);
     match failed.remedy {
         Remedy::Stop => CheckError::Refused(vec![failed.what]),
-        _ => CheckError::Unreachable(failed.what),
+        // Whether it is retried is decided by the caller.
+        _ => CheckError::Unreachable(format!("{} while {doing}", error_text(error))),
     }
 }
 

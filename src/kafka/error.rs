@@ -173,3 +173,16 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
         _ => "an operator must resolve this",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_retry_does_not_announce_it() {
+        let error = KafkaError::MetadataFetch(RDKafkaErrorCode::BrokerTransportFailure);
+        let failed = failure("reading topic t", &error);
+        assert!(failed.what.ends_with(" while reading topic t; retrying"), "{failed}");
+        assert!(failed.unretried().ends_with(" while reading topic t"), "{}", failed.unretried());
+    }
+}

@@ -113,7 +113,7 @@ pub enum SampleError {
     #[error("{0}")]
     Settings(String),
     /// A request to the broker failed.
-    #[error(transparent)]
+    #[error("{}", .0.unretried())]
     Kafka(#[from] Failure),
 }
 

@@ -52,6 +52,12 @@ impl Failure {
         Self { remedy, what, rejected: None, damaged: None }
     }
 
+    /// What failed, for a command that does not retry.
+    #[must_use]
+    pub fn unretried(&self) -> &str {
+        self.what.strip_suffix("; retrying").unwrap_or(&self.what)
+    }
+
     /// The same failure with `remedy`, if its own remedy is one of `lesser`.
     #[must_use]
     pub fn escalated(self, lesser: &[Remedy], remedy: Remedy) -> Self {

@@ -23,7 +23,9 @@ pub fn command(config: Config) -> Result<(), ExitError> {
             println!("# assignment: {}", assignment(config, topology.partitions, &forecast));
             println!("# restore: {}", restore(&forecast));
         }
-        Err(failed) => println!("# warning: it is not known what a start would restore: {failed}"),
+        Err(failed) => {
+            println!("# warning: it is not known what a start would restore: {}", failed.unretried())
+        }
     }
     println!("# {} partitions; all checks passed", topology.partitions);
     Ok(())

@@ -148,7 +148,7 @@ fn await_topics(
             }
             Err(failed) => return Err(failed.into()),
         };
-        tracing::warn!("{why}");
+        tracing::warn!("{why}; retrying");
         metrics.not_ready(&format!("waits for a broker: {why}"));
         std::thread::sleep(Duration::from_secs(1));
     }
