@@ -42,6 +42,8 @@ pub use keys::{
 pub use kinds::KindConfig;
 pub use local::Local;
 pub use problem::ValueFault;
+#[cfg(test)]
+pub(crate) use properties::harmless;
 pub use properties::{Properties, Property};
 pub use rekeying::Rekeying;
 pub use section::{Key, Shape};

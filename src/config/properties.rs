@@ -88,19 +88,17 @@ const HARMLESS: &[&str] = &[
     "compression.type",
     "connections.max.idle.ms",
     "debug",
+    "enable.metrics.push",
     "enable.ssl.certificate.verification",
     "fetch.error.backoff.ms",
     "fetch.max.bytes",
     "fetch.message.max.bytes",
     "fetch.min.bytes",
-    "fetch.queue.backoff.ms",
     "fetch.wait.max.ms",
-    "heartbeat.interval.ms",
     "linger.ms",
     "log_level",
     "max.partition.fetch.bytes",
     "max.poll.interval.ms",
-    "message.max.bytes",
     "metadata.max.age.ms",
     "queue.buffering.max.kbytes",
     "queue.buffering.max.messages",
@@ -136,7 +134,14 @@ const HARMLESS: &[&str] = &[
     "topic.metadata.refresh.interval.ms",
 ];
 
-/// Why a property must not be set that would break the exactly-once guarantee, and what to do instead.
+/// The names of the properties that are known to be harmless.
+#[cfg(test)]
+pub(crate) fn harmless() -> impl Iterator<Item = &'static str> {
+    HARMLESS.iter().copied()
+}
+
+/// Why a property must not be set that would break the exactly-once guarantee or that dedupd sets itself, and what to do
+/// instead.
 pub(super) fn rejection(name: &str) -> Option<ValueFault> {
     let (what, remedy) = match name {
         "bootstrap.servers" | "metadata.broker.list" => {
@@ -151,6 +156,13 @@ pub(super) fn rejection(name: &str) -> Option<ValueFault> {
         "message.timeout.ms" | "delivery.timeout.ms" => {
             ("follows the transaction timeout", "set batch.transaction_timeout")
         }
+        "heartbeat.interval.ms" => {
+            ("follows the session timeout: members detect a rebalance by it", "set group.session_timeout")
+        }
+        "message.max.bytes" => (
+            "is for the topics to decide: a limit of the client would reject records that they allow",
+            "set max.message.bytes of the topic",
+        ),
         "auto.offset.reset" => {
             ("would silently skip or repeat records when an offset is out of range", "set group.start")
         }
@@ -181,6 +193,7 @@ fn rejected_without_key(name: &str) -> Option<&'static str> {
         "partition.assignment.strategy" => {
             "is always cooperative-sticky: a group cannot mix it with an eager strategy"
         }
+        "fetch.queue.backoff.ms" => "is always 20: a longer pause stalls a reader whose queue was full",
         "enable.partition.eof" => "would mix end-of-partition events with the records",
         "delivery.report.only.error" => "would hide the deliveries that a commit waits for",
         "partitioner" => "is not used: every record keeps its partition",

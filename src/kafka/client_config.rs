@@ -52,6 +52,20 @@ const DEFAULT_BATCH_SIZE: u64 = 1_000_000;
 /// With at least this many raw partitions, a fetch waits for more than one record.
 const MANY_PARTITIONS: usize = 256;
 
+/// Other names of properties, and the name that is set in their place. The client gets all entries in random order, so of two names
+/// for one property either could win: that of the user, or that of our default.
+const ALIASES: [(&str, &str); 4] = [
+    ("compression.codec", "compression.type"),
+    ("fetch.message.max.bytes", "max.partition.fetch.bytes"),
+    ("message.send.max.retries", "retries"),
+    ("queue.buffering.max.ms", "linger.ms"),
+];
+
+/// The one name of a property that is set.
+fn canonical(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, canonical)| canonical)
+}
+
 impl Settings {
     /// The configuration of a client that only reads metadata; also the base of all others.
     #[must_use]
@@ -64,15 +78,13 @@ impl Settings {
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("log.connection.close", "false")
             .set("socket.keepalive.enable", "true")
-            .set("client.id", &self.client_id);
-        for (key, value) in &self.properties {
-            config.set(key, value);
-        }
-        config
-            .set("bootstrap.servers", &self.bootstrap_servers)
-            .set("allow.auto.create.topics", "false")
+            .set("client.id", &self.client_id)
             // Telemetry to the broker is the operator's decision, not the client library's default.
             .set("enable.metrics.push", "false");
+        for (key, value) in &self.properties {
+            config.set(canonical(key), value);
+        }
+        config.set("bootstrap.servers", &self.bootstrap_servers).set("allow.auto.create.topics", "false");
         config
     }
 
@@ -115,7 +127,7 @@ impl Settings {
     }
 
     fn is_set(&self, key: &str) -> bool {
-        self.properties.iter().any(|(name, _)| name == key)
+        self.properties.iter().any(|(name, _)| canonical(name) == key)
     }
 
     /// A client that reports its statistics.
@@ -163,7 +175,7 @@ impl Settings {
     /// The client rejects a `session.timeout.ms` above `max.poll.interval.ms`, five minutes by default.
     fn raise_poll_interval(&self, config: &mut ClientConfig) {
         let key = "max.poll.interval.ms";
-        if self.session_timeout > Duration::from_mins(5) && !self.properties.iter().any(|(k, _)| k == key) {
+        if self.session_timeout > Duration::from_mins(5) && !self.is_set(key) {
             config.set(key, self.session_timeout.as_millis().to_string());
         }
     }
@@ -200,7 +212,7 @@ impl Settings {
             ("queue.buffering.max.messages", "200000"),
             ("queue.buffering.max.kbytes", "65536"),
         ] {
-            if !self.properties.iter().any(|(k, _)| k == key) {
+            if !self.is_set(key) {
                 config.set(key, value);
             }
         }
@@ -217,5 +229,68 @@ impl Settings {
     /// end does not wait for this time.
     fn linger(&self) -> Duration {
         (self.interval / 10).min(Duration::from_millis(20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(properties: &[(&str, &str)]) -> Settings {
+        let text = |text: &str| text.to_owned();
+        Settings {
+            bootstrap_servers: text("a:1"),
+            properties: properties.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            raw: text("r"),
+            clean: text("c"),
+            state: text("s"),
+            dead_letter: None,
+            duplicates: None,
+            group: text("g"),
+            transactional_id: text("g.active"),
+            client_id: text("g.i.0"),
+            instance: None,
+            session_timeout: Duration::from_secs(10),
+            transaction_timeout: Duration::from_secs(8),
+            interval: Duration::from_millis(100),
+            largest_batch: None,
+            partitions: 0,
+        }
+    }
+
+    #[test]
+    fn each_property_has_one_name() {
+        for (alias, name) in ALIASES {
+            let settings = settings(&[(alias, "7")]);
+            for config in [settings.producer("t"), settings.copier(), settings.source()] {
+                assert_eq!((config.get(name), config.get(alias)), (Some("7"), None), "{alias}");
+            }
+        }
+        // The client knows all these names.
+        for (alias, name) in ALIASES {
+            let value = if name == "compression.type" { "zstd" } else { "7000" };
+            for name in [alias, name] {
+                let config = ClientConfig::new().set(name, value).create_native_config();
+                assert!(config.is_ok(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_telemetry_of_the_client_is_off_by_default() {
+        assert_eq!(settings(&[]).source().get("enable.metrics.push"), Some("false"));
+        let on = settings(&[("enable.metrics.push", "true")]);
+        assert_eq!(on.producer("t").get("enable.metrics.push"), Some("true"));
+    }
+
+    /// A property that the user may set must not be overridden without a message.
+    #[test]
+    fn a_property_that_is_accepted_has_an_effect() {
+        for name in crate::config::harmless() {
+            let config = settings(&[(name, "7")]);
+            for (kind, config) in [("producer", config.producer("t")), ("consumer", config.source())] {
+                assert_eq!(config.get(canonical(name)), Some("7"), "{name} of the {kind}");
+            }
+        }
     }
 }
