@@ -58,13 +58,13 @@ impl Ownership {
         self.since.len()
     }
 
-    /// Whether the instance of the worker with this `client_id` is to force a rebalance now.
-    pub(super) fn is_due(&self, group: &GroupView, client_id: &str, now: Duration) -> bool {
+    /// Whether the instance of this worker is to force a rebalance now.
+    pub(super) fn is_due(&self, group: &GroupView, worker: &str, now: Duration) -> bool {
         let Some(since) = self.since.values().min().filter(|_| group.state == GroupState::Stable) else {
             return false;
         };
-        let instances: BTreeSet<&str> = group.members.iter().map(|it| instance(&it.client_id)).collect();
-        let place = instances.iter().position(|it| *it == instance(client_id)).unwrap_or(instances.len());
+        let instances: BTreeSet<&str> = group.members.iter().map(|it| instance(&it.worker)).collect();
+        let place = instances.iter().position(|it| *it == instance(worker)).unwrap_or(instances.len());
         let delay = GRACE + STAGGER * u32::try_from(place).unwrap_or(u32::MAX).min(12);
         let backoff_is_over = self.forced.is_none_or(|(last, times)| {
             let backoff = (BACKOFF * 2u32.saturating_pow(times.saturating_sub(1).min(8))).min(MAX_BACKOFF);
@@ -94,9 +94,9 @@ impl Ownership {
     }
 }
 
-/// The common prefix of the client ids of an instance: `<group>.<instance>.<worker>` without the last part.
-fn instance(client_id: &str) -> &str {
-    client_id.rsplit_once('.').map_or(client_id, |(instance, _)| instance)
+/// The common prefix of the names of an instance's workers: `<group>.<instance>.<worker>` without the last part.
+fn instance(worker: &str) -> &str {
+    worker.rsplit_once('.').map_or(worker, |(instance, _)| instance)
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         let member = |(name, partitions): &(&str, &[u32])| Member {
             id: (*name).to_owned(),
             host: String::new(),
-            client_id: (*name).to_owned(),
+            worker: (*name).to_owned(),
             partitions: partitions.to_vec(),
         };
         GroupView { state, members: members.iter().map(member).collect() }

@@ -91,7 +91,7 @@ impl Spare {
     /// Publishes that this instance is a spare, and which instance is active.
     fn stand_by(&mut self, other: &Member) {
         // With dynamic membership the member of an earlier run stays for a session timeout.
-        if other.client_id == self.settings.client_id {
+        if other.worker == self.settings.client_id {
             self.publish(Some(format!(
                 "waits until the group has removed the former member {} of this instance, at most for \
                  group.session_timeout; if it stays longer, another process has the same group.instance",
@@ -109,11 +109,11 @@ impl Spare {
         self.publish(None);
     }
 
-    /// The name of a member's instance and its host, as in `dedupd-0 at 10.0.0.7`; the client id in place of a name that
-    /// it does not contain.
+    /// The name of a member's instance and its host, as in `dedupd-0 at 10.0.0.7`; the client id of a member
+    /// that is not of dedupd.
     fn instance_of(&self, member: &Member) -> String {
-        let own = member.client_id.strip_prefix(&self.settings.group).and_then(|it| it.strip_prefix('.'));
-        let name = own.and_then(|it| it.rsplit_once('.')).map_or(member.client_id.as_str(), |(name, _)| name);
+        let own = member.worker.strip_prefix(&self.settings.group).and_then(|it| it.strip_prefix('.'));
+        let name = own.and_then(|it| it.rsplit_once('.')).map_or(member.worker.as_str(), |(name, _)| name);
         format!("{name} at {}", member.host)
     }
 

@@ -53,6 +53,7 @@ section! {
         http: HttpConfig => Table,
         /// Source topics and target topic of `dedupd rekey`; `None` when they are not set.
         rekey: Option<RekeyConfig> => MaybeTable; {
+            rules::recognised_members(kafka.as_ref(), group.as_ref(), reading);
             rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
             rules::one_worker(group.as_ref(), dedupe.as_ref(), reading);
             rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);

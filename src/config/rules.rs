@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
 use super::forms::topic;
 use super::keys::{
-    BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, SchemasConfig, StateConfig, WindowConfig,
+    BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, KafkaConfig, SchemasConfig, StateConfig,
+    WindowConfig,
 };
 use super::kinds::KindConfig;
 use super::problem::ValueFault;
@@ -34,6 +35,21 @@ pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Conf
             let what = format!("is the same topic as {other}");
             reading.reject(key, Some(topic.as_str()), ValueFault::new(what, "give different topics"));
         }
+    }
+}
+
+/// Rejects a client id for all clients where the members of the group are recognised by the client ids of dedupd.
+pub(super) fn recognised_members(
+    kafka: Option<&KafkaConfig>,
+    group: Option<&GroupConfig>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(kafka), Some(group)) = (kafka, group) else { return };
+    if let Some(id) = kafka.properties.get("client.id").filter(|_| !group.static_membership) {
+        let what = "requires group.static_membership: instances recognise the members of the group by their client ids, or by \
+                    their static membership";
+        let remedy = "leave it out, or set group.static_membership = true";
+        reading.reject("kafka.properties.client.id", Some(id), ValueFault::new(what, remedy));
     }
 }
 

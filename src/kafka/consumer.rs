@@ -288,7 +288,7 @@ impl GroupMember for KafkaSource {
             let what = format!("the coordinator reports no member of group {}; retrying", self.group);
             return Err(Failure::new(Remedy::Retry, what));
         }
-        Ok(view.members.into_iter().map(|member| member.client_id).collect())
+        Ok(view.members.into_iter().map(|member| member.worker).collect())
     }
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {

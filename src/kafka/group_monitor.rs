@@ -25,6 +25,9 @@ use crate::ports::{Committed, Failure, Remedy};
 /// Interval at which the temporary member checks whether it can leave.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// What the coordinator appends to the start of a member id: a hyphen and a UUID of 36 characters.
+const MEMBER_SUFFIX: usize = 37;
+
 /// The state of the group as the coordinator reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupState {
@@ -44,8 +47,9 @@ pub struct Member {
     pub id: String,
     /// Its address, as the group coordinator sees it.
     pub host: String,
-    /// Its `client.id`. In partition scope it is the transactional id of the worker, unless `kafka.properties` sets another one.
-    pub client_id: String,
+    /// The name of its worker, `<group>.<instance>.<worker>`: in partition scope also its transactional id. The `client.id` of a
+    /// member that is not of dedupd.
+    pub worker: String,
     /// Its partitions of the raw topic.
     pub partitions: Vec<PartitionId>,
 }
@@ -190,16 +194,25 @@ pub(super) fn view(
     let member = |it: &GroupMemberInfo| Member {
         id: it.id().to_owned(),
         host: it.client_host().trim_start_matches('/').to_owned(),
-        client_id: it.client_id().to_owned(),
+        worker: worker_name(group, it.id(), it.client_id()),
         partitions: it.assignment().and_then(|bytes| decode_assignment(bytes, raw)).unwrap_or_default(),
     };
     Ok(GroupView { state, members: found.members().iter().map(member).collect() })
 }
 
-/// Whether a member id is one of the static member `instance`: the coordinator appends a hyphen and a UUID of 36
-/// characters.
+/// The name of a member's worker. It is the client id, unless `kafka.properties` sets another `client.id`; then it follows from
+/// `group.instance.id`, with which the id of a static member begins in place of the client id.
+fn worker_name(group: &str, id: &str, client_id: &str) -> String {
+    let parts = id.len().checked_sub(MEMBER_SUFFIX).and_then(|at| id.split_at_checked(at));
+    match parts.filter(|(start, uuid)| uuid.starts_with('-') && *start != client_id) {
+        Some((instance, _)) => format!("{group}.{instance}"),
+        None => client_id.to_owned(),
+    }
+}
+
+/// Whether a member id is one of the static member `instance`.
 fn is_static_member(id: &str, instance: &str) -> bool {
-    id.strip_prefix(instance).is_some_and(|rest| rest.len() == 37 && rest.starts_with('-'))
+    id.strip_prefix(instance).is_some_and(|rest| rest.len() == MEMBER_SUFFIX && rest.starts_with('-'))
 }
 
 /// Decodes the partitions of `topic` from an assignment in the consumer protocol format: a version, then each topic's name
@@ -254,6 +267,19 @@ impl ConsumerContext for TemporaryMember {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_is_recognised_with_any_client_id() {
+        let uuid = "4a7a12d6-66a3-4b0f-8b57-40f5f4a8f9d1";
+        let name = |start: &str, client_id: &str| worker_name("g", &format!("{start}-{uuid}"), client_id);
+        assert_eq!(name("i.0", "g.i.0"), "g.i.0", "a static member");
+        assert_eq!(name("i.0", "team"), "g.i.0", "a static member with another client.id");
+        assert_eq!(name("g.i.0", "g.i.0"), "g.i.0", "a dynamic member");
+        assert_eq!(name("team", "team"), "team", "a dynamic member with another client.id");
+        for id in ["", "x", uuid, "a coordinator with ids of another form and more characters"] {
+            assert_eq!(worker_name("g", id, "g.i.0"), "g.i.0", "{id}");
+        }
+    }
 
     #[test]
     fn a_member_id_belongs_to_one_static_member() {

@@ -46,7 +46,7 @@ pub trait GroupMember {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure>;
-    /// The transactional ids of the workers that are members of the group now, as far as their `client.id` is that id.
+    /// The transactional ids of the workers that are members of the group now, as far as their names are these ids (partition scope).
     fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure>;
     /// Whether this member may commit for exactly these partitions now: it has a real generation and member id, and
     /// its assignment is not lost. The broker validates a member only when the request names one (KIP-447), and never the

@@ -79,7 +79,7 @@ fn workers(count: usize) -> String {
 fn described(member: &Member) -> String {
     let count = member.partitions.len();
     let noun = if count == 1 { "partition" } else { "partitions" };
-    format!("{} at {} ({count} {noun})", member.client_id, member.host)
+    format!("{} at {} ({count} {noun})", member.worker, member.host)
 }
 
 /// What a restore of all partitions would read, and how long it would take, in one line.

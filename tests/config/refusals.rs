@@ -92,6 +92,10 @@ const CASES: &[(&str, &str)] = &[
         r#"group.on_stop = "remain" (d.toml): requires group.static_membership: a restarted instance could not resume its membership; set group.on_stop = "leave""#,
     ),
     (
+        "group.static_membership = false\n[kafka.properties]\n\"client.id\" = \"team\"",
+        r#"kafka.properties.client.id = "team" (d.toml): requires group.static_membership: instances recognise the members of the group by their client ids, or by their static membership; leave it out, or set group.static_membership = true"#,
+    ),
+    (
         r#"group.instance = "a b""#,
         r#"group.instance = "a b" (d.toml): contains ' ', but Kafka allows only letters, digits, '.', '_' and '-'; give a name that stays the same across restarts: letters, digits, '.', '_' and '-'"#,
     ),
