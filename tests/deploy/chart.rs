@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dedupd::config::{Shape, keys};
 use serde_json::Value;
 
-use super::programs::text;
+use super::programs::{TOP, text};
 
 const CHART: &str = "deploy/helm/dedupd";
 /// Keys that the chart sets.
@@ -41,4 +41,26 @@ fn the_schema_has_the_keys_of_dedupd() {
         })
         .collect();
     assert_eq!(in_schema, declared);
+}
+
+/// A value without quotes is a number, a boolean or null in YAML if it looks like one: a topic named 2024, on or no.
+#[test]
+fn every_rendered_text_is_quoted() {
+    let folder = std::fs::read_dir(format!("{TOP}/{CHART}/templates")).unwrap();
+    let names = folder.map(|file| file.unwrap().file_name().to_string_lossy().into_owned());
+    let templates: Vec<String> = names.filter(|name| !name.ends_with(".txt")).collect();
+    assert!(templates.len() >= 5, "{templates:?}");
+    let mut quoted = 0;
+    for name in templates {
+        for line in text(&format!("{CHART}/templates/{name}")).lines() {
+            for (_, rest) in line.match_indices(": {{ ").map(|(at, sign)| line.split_at(at + sign.len())) {
+                let expression = rest.split(" }}").next().unwrap();
+                // The numbers.
+                let is_number = [".", "$topic.replicas"].contains(&expression);
+                assert!(is_number || expression.ends_with("| quote"), "{name}: {line}");
+                quoted += usize::from(!is_number);
+            }
+        }
+    }
+    assert!(quoted > 20, "{quoted}");
 }

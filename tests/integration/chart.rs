@@ -176,6 +176,15 @@ fn selectors_and_labels_keep_the_topics_of_a_release_apart() {
 }
 
 #[test]
+fn labels_of_a_topic_that_is_named_like_a_number_are_texts() {
+    let rendered = Rendered::of("one-topic");
+    let set = rendered.get("StatefulSet", "dedupd-2024");
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["app.kubernetes.io/component"], "2024");
+    assert_eq!(&set["spec"]["selector"]["matchLabels"], labels);
+}
+
+#[test]
 fn secrets_are_files_of_the_pods_that_name_them() {
     let rendered = Rendered::of("secured");
     for (name, secrets) in [

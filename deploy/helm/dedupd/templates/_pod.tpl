@@ -5,16 +5,16 @@ terminationGracePeriodSeconds: 20
 # It sends no request to Kubernetes.
 automountServiceAccountToken: false
 {{- with $values.serviceAccountName }}
-serviceAccountName: {{ . }}
+serviceAccountName: {{ . | quote }}
 {{- end }}
 {{- with $values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
@@ -33,7 +33,7 @@ tolerations:
 containers:
   - name: dedupd
     image: "{{ $values.image.repository }}:{{ default .root.Chart.AppVersion $values.image.tag }}"
-    imagePullPolicy: {{ $values.image.pullPolicy }}
+    imagePullPolicy: {{ $values.image.pullPolicy | quote }}
     args: [run, --config, /etc/dedupd/dedupd.toml, --log-format, json]
     env:
       # The pod's name: the same after each restart.
@@ -66,17 +66,17 @@ containers:
       {{- end }}
 volumes:
   - name: config
-    configMap: { name: {{ .topic.fullname }} }
+    configMap: { name: {{ .topic.fullname | quote }} }
   {{- range $place, $secret := .topic.secrets }}
   - name: secret-{{ $place }}
-    secret: { secretName: {{ $secret }}, defaultMode: 288 } # 0440, for the group of the pod
+    secret: { secretName: {{ $secret | quote }}, defaultMode: 288 } # 0440, for the group of the pod
   {{- end }}
   # Temporary files of `audit`, `state inspect` and `state export`: the last two copy the local state.
   - name: tmp
-    emptyDir: { sizeLimit: {{ .topic.persistence.size }} }
+    emptyDir: { sizeLimit: {{ .topic.persistence.size | quote }} }
   {{- if not .topic.persistence.enabled }}
   - name: state
-    emptyDir: { sizeLimit: {{ .topic.persistence.size }} }
+    emptyDir: { sizeLimit: {{ .topic.persistence.size | quote }} }
   {{- end }}
 {{- end -}}
 

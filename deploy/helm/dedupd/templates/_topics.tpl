@@ -79,19 +79,19 @@
 {{/* The labels by which the pods of a topic are selected; they never change. */}}
 {{- define "dedupd.selector" -}}
 app.kubernetes.io/name: dedupd
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .topic.name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .topic.name | quote }}
 {{- end -}}
 
 {{- define "dedupd.releaseLabels" -}}
 app.kubernetes.io/name: dedupd
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end -}}
 
 {{- define "dedupd.labels" -}}
 {{ include "dedupd.releaseLabels" .root }}
-app.kubernetes.io/component: {{ .topic.name }}
+app.kubernetes.io/component: {{ .topic.name | quote }}
 {{- end -}}
