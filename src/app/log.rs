@@ -79,8 +79,8 @@ pub fn log_end(ended: &ExitError, format: LogFormat) {
         LogFormat::Text => eprintln!("dedupd: {ended}"),
         LogFormat::Json => {
             tracing::subscriber::with_default(tracing_subscriber::registry().with(lines(format)), || {
-                tracing::error!(exit_code = ended.exit.code(), "{ended}")
-            })
+                tracing::error!(exit_code = ended.exit.code(), "{ended}");
+            });
         }
     }
 }

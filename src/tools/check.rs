@@ -24,7 +24,7 @@ pub fn command(config: Config) -> Result<(), ExitError> {
             println!("# restore: {}", restore(&forecast));
         }
         Err(failed) => {
-            println!("# warning: it is not known what a start would restore: {}", failed.unretried())
+            println!("# warning: it is not known what a start would restore: {}", failed.unretried());
         }
     }
     println!("# {} partitions; all checks passed", topology.partitions);

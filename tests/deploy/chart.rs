@@ -48,7 +48,7 @@ fn the_schema_has_the_keys_of_dedupd() {
 fn every_rendered_text_is_quoted() {
     let folder = std::fs::read_dir(format!("{TOP}/{CHART}/templates")).unwrap();
     let names = folder.map(|file| file.unwrap().file_name().to_string_lossy().into_owned());
-    let templates: Vec<String> = names.filter(|name| !name.ends_with(".txt")).collect();
+    let templates: Vec<String> = names.filter(|name| name != "NOTES.txt").collect();
     assert!(templates.len() >= 5, "{templates:?}");
     let mut quoted = 0;
     for name in templates {
