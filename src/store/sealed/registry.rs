@@ -94,7 +94,9 @@ impl Engine {
         if !self.sealed.is_any() {
             return Ok(Vec::new());
         }
-        self.call("read", || self.slices.scan_prefix(group.prefix()).collect())
+        let entries = self.call("read", || self.slices.scan_prefix(group.prefix()).collect());
+        // [`Engine::slices_of_group`] has no error, so no later call may succeed.
+        entries.map_err(|failure| self.fail(failure))
     }
 
     fn load_error(&self, failure: OpenFailure) -> StoreError {
