@@ -166,7 +166,6 @@ const NOW: i64 = 0;
 
 impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
-        self.outside.reset();
         self.sides.clear();
         let client = self.client()?;
         self.check_endings(client)?;
@@ -297,6 +296,7 @@ impl Sink<KafkaSource> for KafkaSink {
     }
 
     fn abort(&mut self, wait: Duration) -> Result<(), Failure> {
+        self.outside.discard();
         if !self.ready {
             // A repeated call: the abort is done, but the new producer is not ready.
             return self.prepare(wait);

@@ -173,6 +173,7 @@ impl ProducerLife for KafkaSink {
     }
 
     fn discard(&mut self) {
+        self.outside.discard();
         self.ready = false;
         self.producer = None;
     }

@@ -63,11 +63,10 @@ impl Outside {
         Ok((client, topic))
     }
 
-    /// Forgets the failures of the last transaction.
-    pub(super) fn reset(&self) {
-        if let Some(producing) = &self.producer {
-            producing.client.context().reset();
-        }
+    /// Drops the client after a transaction that did not commit: a record that it could not write can make it unusable, and nothing shows
+    /// that later. The records are written again.
+    pub(super) fn discard(&mut self) {
+        self.producer = None;
     }
 
     /// Waits until all records are acknowledged. After a failure the next record is sent by a new client, because this one may
