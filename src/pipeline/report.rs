@@ -340,7 +340,7 @@ impl WorkerReport {
                 slices_bytes: sealed.bytes,
                 filter_bytes: topic_bytes,
                 false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
-                batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size().bytes as u64),
+                batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size.bytes as u64),
                 kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),
                 partitions: partitions
                     .iter()

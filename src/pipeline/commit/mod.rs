@@ -194,9 +194,13 @@ impl<W: WorkerPorts> Committer<W> {
         for partition in ctx.partitions.iter_mut() {
             let id = partition.id;
             let Some((running, rejections)) = partition.record_mut() else { continue };
-            if running.state.open.is_some() {
+            if let Some(open) = &running.state.open {
+                let has_records = open.records > 0;
                 commit_state(&mut running.state, sink.state_end(id), store)?;
-                rejections.committed(id, running.state.committed);
+                // A partition that only drops owners does not show that a record is accepted.
+                if has_records {
+                    rejections.committed(id, running.state.committed);
+                }
             }
         }
         self.transaction.close();
@@ -232,7 +236,8 @@ impl<W: WorkerPorts> Committer<W> {
 fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) {
     let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
     // The offsets of a transaction have to fit into one batch.
-    let mut left = ctx.options.transaction_limit.partitions.saturating_sub(transaction.size().partitions);
+    let limit = transaction.limit().reduced().unwrap_or(ctx.options.transaction_limit);
+    let mut left = limit.partitions.saturating_sub(transaction.size.partitions);
     for (id, running) in ctx.partitions.running_mut() {
         let state = &mut running.state;
         if let Some(ms) = horizon_ms {
@@ -240,7 +245,7 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
         }
         let is_idle = state.open.is_none() && !running.held;
         if is_idle && left > 0 && state.windows.iter().any(|(_, window)| window.drops_without_records()) {
-            transaction.touch(id, &mut state.open);
+            transaction.touch_idle(id, &mut state.open);
             left -= 1;
         }
     }

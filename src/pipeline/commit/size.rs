@@ -36,7 +36,7 @@ const FIRST_PAUSE: u32 = 8;
 const LONGEST_PAUSE: u32 = 128;
 
 /// The size of a transaction, or a limit on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransactionSize {
     /// Number of records.
     pub records: usize,

@@ -27,8 +27,8 @@ enum TransactionPhase {
 #[derive(Debug, Default)]
 pub struct Transaction {
     phase: TransactionPhase,
-    records: usize,
-    bytes: usize,
+    /// Its size so far. Partitions without records do not count: how long they take shows nothing about records.
+    pub size: TransactionSize,
     touched: BTreeSet<PartitionId>,
     /// The limit on its size, which outlives the transaction.
     limit: SizeLimit,
@@ -74,14 +74,21 @@ impl Transaction {
     ) -> &'a mut Uncommitted {
         if open.is_none() {
             self.touched.insert(partition);
+            self.size.partitions += 1;
         }
         open.get_or_insert_default()
     }
 
+    /// Touches a partition without records that no call has touched.
+    pub fn touch_idle(&mut self, partition: PartitionId, open: &mut Option<Uncommitted>) {
+        self.touched.insert(partition);
+        open.get_or_insert_default();
+    }
+
     /// Counts a record of `bytes`.
     pub fn add(&mut self, bytes: usize) {
-        self.records += 1;
-        self.bytes += bytes;
+        self.size.records += 1;
+        self.size.bytes += bytes;
     }
 
     /// Its commit begins. Returns false when there is no transaction.
@@ -120,7 +127,7 @@ impl Transaction {
         timeout: Duration,
         configured: TransactionSize,
     ) {
-        let done = Done { size: self.size(), took, age: self.age(now) };
+        let done = Done { size: self.size, took, age: self.age(now) };
         let change = self.limit.committed(&done, timeout, configured);
         self.limit.log(change, ("commit took", took), timeout);
     }
@@ -131,7 +138,7 @@ impl Transaction {
             return;
         }
         let age = self.age(now);
-        let change = self.limit.failed(self.size(), age, timeout);
+        let change = self.limit.failed(self.size, age, timeout);
         self.limit.log(change, ("transaction failed after", age), timeout);
     }
 
@@ -139,12 +146,6 @@ impl Transaction {
     #[must_use]
     pub fn limit(&self) -> &SizeLimit {
         &self.limit
-    }
-
-    /// Its size so far.
-    #[must_use]
-    pub fn size(&self) -> TransactionSize {
-        TransactionSize { records: self.records, bytes: self.bytes, partitions: self.touched.len() }
     }
 
     /// Whether there is a transaction.
@@ -156,8 +157,7 @@ impl Transaction {
     /// Whether the transaction has reached one of its limits.
     #[must_use]
     pub fn is_full(&self, configured: TransactionSize) -> bool {
-        self.size().is_full(configured)
-            || self.limit.reduced().is_some_and(|limit| self.size().is_full(limit))
+        self.size.is_full(configured) || self.limit.reduced().is_some_and(|limit| self.size.is_full(limit))
     }
 
     /// Time left until the transaction has been open for `interval`; `None` when there is none.
@@ -189,8 +189,7 @@ mod tests {
         Transaction {
             phase,
             begun_at: Some(Duration::ZERO),
-            records,
-            bytes,
+            size: TransactionSize { records, bytes, partitions: partitions as usize },
             touched: (0..partitions).collect(),
             ..Transaction::default()
         }
@@ -202,7 +201,7 @@ mod tests {
         while !transaction.is_full(CONFIGURED) {
             transaction.add(100);
         }
-        transaction.records
+        transaction.size.records
     }
 
     #[test]
@@ -210,16 +209,30 @@ mod tests {
         let mut transaction = open(80_000, 8_000_000, 12);
         transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
         assert_eq!(
-            transaction.limit().records_left(transaction.size()),
+            transaction.limit().records_left(transaction.size),
             Some(1),
             "of the one that has just been committed"
         );
         assert_eq!(records_to_full(&mut transaction), 40_000);
         transaction.close();
-        assert_eq!(transaction.limit().records_left(transaction.size()), Some(40_000));
-        transaction.records = 40_000;
+        assert_eq!(transaction.limit().records_left(transaction.size), Some(40_000));
+        transaction.size.records = 40_000;
         transaction.committed((TIMEOUT, TIMEOUT / 4), TIMEOUT, CONFIGURED);
         assert_eq!(records_to_full(&mut transaction), 80_000);
+    }
+
+    #[test]
+    fn partitions_without_records_do_not_show_that_larger_transactions_are_fast() {
+        let mut transaction = open(80_000, 8_000_000, 100);
+        transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
+        let reduced = transaction.limit().reduced();
+        for _ in 0..100 {
+            transaction = Transaction { limit: transaction.limit, ..open(5, 500, 1) };
+            (1..100).for_each(|id| transaction.touch_idle(id, &mut None));
+            transaction.committed((TIMEOUT, Duration::from_millis(5)), TIMEOUT, CONFIGURED);
+        }
+        assert_eq!(transaction.touched().len(), 100);
+        assert_eq!(transaction.limit().reduced(), reduced);
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl<W: WorkerPorts> Parts<W> {
         let wait = self.wait();
         // While transactions are reduced, one iteration reads no more than one of them: commits take long then.
         let transaction = &self.committer.transaction;
-        let left = transaction.limit().records_left(transaction.size());
+        let left = transaction.limit().records_left(transaction.size);
         let most = left.map_or(CHUNK, |left| left.min(CHUNK));
         let (mut chunk, gathered) = gather(source, most, wait);
         let has_more = chunk.len() == most;
