@@ -12,7 +12,9 @@ use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::aside::SideTopic;
 use crate::kafka::client_config::Settings;
 use crate::kafka::delivery::Deliveries;
+use crate::kafka::endings::Endings;
 use crate::kafka::error::failure_with_permission;
+use crate::kafka::log_context::log_in_detail;
 use crate::kafka::topic::TopicHandle;
 use crate::kafka::{settle, side_log};
 use crate::ports::{CommitPosition, Failure, LogId, ProducerLife, Remedy};
@@ -25,11 +27,10 @@ const INIT_SLICE: Duration = Duration::from_millis(20);
 /// The first response replaces the connection to the bootstrap server by one to the same broker under its number. A request
 /// for the transaction coordinator that is sent before the second connection is lost, and the client repeats it after 500 ms.
 fn client(settings: &Settings, transactional_id: &str, wait: Duration) -> Result<Client, KafkaError> {
-    let client: Client = dedupd_tokens::create(
-        &settings.reporting(settings.producer(transactional_id)),
-        Deliveries::default(),
-    )
-    .map(Arc::new)?;
+    let mut config = settings.reporting(settings.producer(transactional_id));
+    // The lines that show whether a request was repeated. A producer without transactions does not need them.
+    log_in_detail(&mut config, Endings::CONTEXTS);
+    let client: Client = dedupd_tokens::create(&config, Deliveries::default()).map(Arc::new)?;
     let reaches = |_| client.client().fetch_metadata(Some(&settings.clean), wait / 2).is_ok();
     if !(0..2).all(reaches) {
         tracing::debug!(transactional_id, "no broker is reachable yet");
