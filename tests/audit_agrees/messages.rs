@@ -20,16 +20,30 @@ pub const PROTO_PATHS: [&str; 41] = [
 ];
 
 /// The file with the message.
-struct One;
+struct One(String);
 
 impl protox::file::FileResolver for One {
     fn open_file(&self, name: &str) -> Result<protox::file::File, protox::Error> {
-        protox::file::File::from_source(name, PROTO)
+        protox::file::File::from_source(name, &self.0)
     }
 }
 
 pub fn root() -> MessageDescriptor {
-    let mut compiler = protox::Compiler::with_file_resolver(One);
+    compiled(PROTO.to_owned())
+}
+
+/// The same message with its maps written as lists of entries, which is the same on the wire. `prost-reflect` does not check the
+/// wire type of a map, and reads a length where a field of another type has its value; of a list it checks the wire type.
+pub fn root_without_maps() -> MessageDescriptor {
+    let entries =
+        "message T { string key = 1; int32 value = 2; } message U { int64 key = 1; Root value = 2; }";
+    let lists =
+        PROTO.replace("map<string, int32> t", "repeated T t").replace("map<int64, Root> u", "repeated U u");
+    compiled(format!("{lists} {entries}"))
+}
+
+fn compiled(text: String) -> MessageDescriptor {
+    let mut compiler = protox::Compiler::with_file_resolver(One(text));
     compiler.open_file("root.proto").unwrap();
     compiler.descriptor_pool().get_message_by_name("Root").unwrap()
 }
