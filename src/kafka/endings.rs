@@ -6,18 +6,22 @@
 //! that one: a part of its records is committed without its offsets. In the same way, late offsets replace those of the next
 //! transaction. A new producer has another epoch, and the broker rejects late requests of the old one.
 //!
-//! The client does not report that it repeats a request. Its log has a line for each request and response with
-//! `debug=protocol`, and for each end of a transaction with `debug=eos` (librdkafka 2.12.1, `rdkafka_broker.c` and
-//! `rdkafka_txnmgr.c`).
+//! The client does not report that it repeats a request. It repeats one without a response only after the connection is lost or
+//! the request has timed out, and its log has a line for both, queued before it repeats the request: with `debug=broker` for each
+//! change of a connection, and always for a timeout. With `debug=eos` it has a line for the begin and the end of each transaction
+//! (librdkafka 2.12.1, `rdkafka_broker.c` and `rdkafka_txnmgr.c`). `debug=protocol` has a line for each request and each response,
+//! which took 6 to 8 % of the CPU time of a record.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rdkafka::error::KafkaError;
+
 use crate::clock;
 
-/// The requests that a later transaction must not receive.
-const REQUESTS: [&str; 2] = ["EndTxn", "TxnOffsetCommit"];
+/// The states of a connection over which requests were sent.
+const CONNECTED: [&str; 2] = ["UP", "REAUTH"];
 /// How long to wait for the lines of transactions that have ended. They are queued before the calls return.
 const LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -28,31 +32,45 @@ pub(super) struct Endings {
     ended: AtomicU64,
     /// Number of those whose last line was processed.
     logged: AtomicU64,
-    /// Number of requests, and of responses to them.
-    sent: AtomicU64,
-    received: AtomicU64,
+    /// Whether a request has lost its response since the last transaction began.
+    lost: AtomicBool,
+    /// Whether a transaction has ended with a request that may arrive later.
+    is_open: AtomicBool,
 }
 
 impl Endings {
     /// The `debug` contexts of the lines.
-    pub const CONTEXTS: &'static str = "eos,protocol";
+    pub const CONTEXTS: &'static str = "eos,broker";
 
     /// A commit or an abort has succeeded.
     pub fn ended(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// A call for a transaction has failed. If no broker has rejected it, its request may have no response. A call that can be
+    /// repeated continues to wait for the response.
+    pub fn failed(&self, error: &KafkaError) {
+        let is_repeatable = matches!(error, KafkaError::Transaction(error) if error.is_retriable());
+        // Codes of the client are negative, those of brokers positive.
+        if !is_repeatable && error.rdkafka_error_code().is_none_or(|code| (code as i32) < 0) {
+            self.is_open.store(true, Ordering::Release);
+        }
+    }
+
     /// Processes a line of the client's log.
     pub fn record(&self, facility: &str, line: &str) {
-        let counted = match facility {
-            "SEND" if is_about(line, "Sent ", "Request") => &self.sent,
-            "RECV" if is_about(line, "Received ", "Response") => &self.received,
+        match facility {
+            "TXNSTATE" if line.ends_with(" -> InTransaction") => self.lost.store(false, Ordering::Relaxed),
+            "STATE" if is_disconnect(line) => self.lost.store(true, Ordering::Relaxed),
+            "REQTMOUT" if line.contains("in flight") => self.lost.store(true, Ordering::Relaxed),
             "TXNCOMMIT" | "TXNABORT" if line.ends_with("transaction now acked by application") => {
-                &self.logged
+                if self.lost.load(Ordering::Relaxed) {
+                    self.is_open.store(true, Ordering::Release);
+                }
+                self.logged.fetch_add(1, Ordering::AcqRel);
             }
-            _ => return,
-        };
-        counted.fetch_add(1, Ordering::AcqRel);
+            _ => {}
+        }
     }
 
     /// Whether every request of the transactions that have ended has a response, so that none can arrive late.
@@ -65,65 +83,77 @@ impl Endings {
             }
             thread::sleep(Duration::from_micros(50));
         }
-        self.sent.load(Ordering::Acquire) == self.received.load(Ordering::Acquire)
+        !self.is_open.load(Ordering::Acquire)
     }
 }
 
-/// Whether a line such as `Sent EndTxnRequest (v1, 94 bytes @ 0, CorrId 7)` is about one of the [`REQUESTS`].
-fn is_about(line: &str, before: &str, after: &str) -> bool {
-    let api = line.split_once(before).and_then(|(_, rest)| Some(rest.split_once(after)?.0));
-    api.is_some_and(|api| REQUESTS.contains(&api))
+/// Whether a line such as `broker:9092/1: Broker changed state UP -> DOWN` is about the end of a connection.
+fn is_disconnect(line: &str) -> bool {
+    let states = line.split_once("Broker changed state ").and_then(|(_, states)| states.split_once(" -> "));
+    states.is_some_and(|(before, after)| CONNECTED.contains(&before) && !CONNECTED.contains(&after))
 }
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::types::RDKafkaErrorCode;
+
     use super::*;
 
-    const SENT: [&str; 3] = ["TxnOffsetCommit", "EndTxn", "Produce"];
-    const ACKED: &str = "[thrd:main]: Committed transaction now acked by application";
+    const LOST: (&str, &str) =
+        ("STATE", "[thrd:TxnCoordinator]: TxnCoordinator/1: Broker changed state UP -> DOWN");
+    const CONNECTS: (&str, &str) = ("STATE", "[thrd:x]: x/1: Broker changed state APIVERSION_QUERY -> UP");
+    const REFUSED: (&str, &str) = ("STATE", "[thrd:x]: x/1: Broker changed state CONNECT -> DOWN");
+    const TIMED_OUT: (&str, &str) =
+        ("REQTMOUT", "[thrd:x]: x/1: Timed out EndTxnRequest in flight (after 60000ms, timeout #0)");
 
-    fn send(endings: &Endings, api: &str) {
-        let line = format!(
-            "[thrd:TxnCoordinator]: TxnCoordinator/1: Sent {api}Request (v1, 94 bytes @ 0, CorrId 7)"
-        );
-        endings.record("SEND", &line);
+    fn begin(endings: &Endings) {
+        endings.record("TXNSTATE", "[thrd:main]: Transaction state change Ready -> InTransaction");
     }
 
-    fn receive(endings: &Endings, api: &str) {
-        let line = format!("[thrd:x]: x/1: Received {api}Response (v1, 10 bytes, CorrId 7, rtt 1.03ms)");
-        endings.record("RECV", &line);
+    fn acked(endings: &Endings) {
+        endings.record("TXNCOMMIT", "[thrd:main]: Committed transaction now acked by application");
     }
 
-    fn ended() -> Endings {
-        let endings = Endings::default();
-        for api in SENT {
-            send(&endings, api);
-            receive(&endings, api);
+    fn transaction(endings: &Endings, lines: &[(&str, &str)]) -> bool {
+        begin(endings);
+        for (facility, line) in lines {
+            endings.record(facility, line);
         }
         endings.record("TXNCOMMIT", "[thrd:main]: Flushing 3 outstanding message(s) prior to commit");
-        endings.record("TXNCOMMIT", ACKED);
+        acked(endings);
         endings.ended();
-        endings
+        endings.are_final()
     }
 
     #[test]
     fn a_request_without_a_response_is_not_final() {
-        assert!(ended().are_final());
-        for api in ["TxnOffsetCommit", "EndTxn"] {
-            let endings = ended();
-            send(&endings, api);
-            assert!(!endings.are_final(), "{api}");
-            receive(&endings, "Produce");
-            assert!(!endings.are_final(), "{api}");
+        let endings = Endings::default();
+        endings.record(LOST.0, LOST.1);
+        assert!(endings.are_final(), "the connection to the bootstrap server, before the first transaction");
+        assert!(transaction(&endings, &[CONNECTS, REFUSED]));
+        endings.record(LOST.0, LOST.1);
+        assert!(endings.are_final(), "an idle connection between two transactions");
+        assert!(transaction(&endings, &[]));
+        for line in [LOST, TIMED_OUT] {
+            let endings = Endings::default();
+            assert!(!transaction(&endings, &[line, CONNECTS]), "{line:?}");
+            assert!(!transaction(&endings, &[]), "the late request can still arrive");
         }
-        let endings = ended();
-        send(&endings, "Produce");
-        assert!(endings.are_final(), "the sequence numbers of records exclude late ones");
+    }
+
+    #[test]
+    fn a_failed_call_without_an_answer_is_not_final() {
+        let endings = Endings::default();
+        endings.failed(&KafkaError::MessageProduction(RDKafkaErrorCode::UnknownMemberId));
+        assert!(transaction(&endings, &[]), "the broker has rejected the request");
+        endings.failed(&KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut));
+        assert!(!transaction(&endings, &[]));
     }
 
     #[test]
     fn a_transaction_whose_lines_are_not_processed_is_waited_for() {
-        let endings = ended();
+        let endings = Endings::default();
+        assert!(transaction(&endings, &[]));
         endings.ended();
         thread::scope(|scope| {
             let waits = scope.spawn(|| endings.are_final());

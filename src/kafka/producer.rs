@@ -96,9 +96,8 @@ impl KafkaSink {
         Err(Failure::new(
             Remedy::Renew,
             format!(
-                "a request of the last transaction was repeated, because its connection was lost (transactional id {}): the first \
-                 request could arrive late and end the next transaction; replacing the producer and continuing from the \
-                 committed offset",
+                "a connection was lost in the last transaction (transactional id {}): a request that the client has repeated could \
+                 arrive late and end the next transaction; replacing the producer and continuing from the committed offset",
                 self.settings.transactional_id
             ),
         ))
@@ -284,13 +283,20 @@ impl Sink<KafkaSource> for KafkaSink {
                     self.settings.group
                 ),
             )),
-            added => added.map_err(|e| self.fail(doing, &e)),
+            Err(error) => {
+                client.context().endings.failed(&error);
+                Err(self.fail(doing, &error))
+            }
+            Ok(()) => Ok(()),
         }
     }
 
     fn commit(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
-        client.commit_transaction(wait).map_err(|e| self.fail("committing a transaction", &e))?;
+        client.commit_transaction(wait).map_err(|error| {
+            client.context().endings.failed(&error);
+            self.fail("committing a transaction", &error)
+        })?;
         client.context().endings.ended();
         Ok(())
     }

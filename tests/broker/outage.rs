@@ -104,7 +104,7 @@ fn a_delayed_commit_that_the_client_has_repeated_ends_no_later_transaction() {
     }
     assert_recovered(&pipe, &running, load);
     let text = running.text();
-    let found = text.matches("a request of the last transaction was repeated").count();
+    let found = text.matches("a connection was lost in the last transaction").count();
     println!("{found} of {ROUNDS} repeated commits were noticed");
     assert!(found >= 10, "{text}");
 }

@@ -28,7 +28,7 @@ const INIT_SLICE: Duration = Duration::from_millis(20);
 /// for the transaction coordinator that is sent before the second connection is lost, and the client repeats it after 500 ms.
 fn client(settings: &Settings, transactional_id: &str, wait: Duration) -> Result<Client, KafkaError> {
     let mut config = settings.reporting(settings.producer(transactional_id));
-    // The lines that show whether a request was repeated. A producer without transactions does not need them.
+    // The lines that show whether a request may have been repeated. A producer without transactions does not need them.
     log_in_detail(&mut config, Endings::CONTEXTS);
     let client: Client = dedupd_tokens::create(&config, Deliveries::default()).map(Arc::new)?;
     let reaches = |_| client.client().fetch_metadata(Some(&settings.clean), wait / 2).is_ok();
