@@ -277,7 +277,8 @@ impl Engine {
     fn write_filed(&self, files: &Files, blocks: &[EncodedBlock]) -> Result<Vec<BlockPlace>, StoreError> {
         let target = blocks.iter().any(|block| block.goes_to_file).then(|| files.current());
         let target = target.map(|current| current.unwrap_or_else(|| (self.segments.allocate(), 0)));
-        let (mut bytes, mut places) = (Vec::new(), Vec::with_capacity(blocks.len()));
+        let size = blocks.iter().filter(|block| block.goes_to_file).map(|block| block.bytes.len()).sum();
+        let (mut bytes, mut places) = (Vec::with_capacity(size), Vec::with_capacity(blocks.len()));
         for block in blocks {
             let Some((file, begin)) = target.filter(|_| block.goes_to_file) else {
                 places.push(BlockPlace::Waiting { time_ms: block.time_ms });
