@@ -22,12 +22,13 @@ use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::{
-    CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
-    Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
+    CAUGHT_UP, COMMIT_FAULTS, Continues, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED,
+    Marked, Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
     compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
     follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
     open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
     restore_a_long_log, restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
+    undo_two_transactions,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -276,6 +277,13 @@ fn a_copy_that_follows_an_undone_transaction_keeps_what_its_records_need() {
     let of = |sabotage| follow_an_undone_transaction(&Setting { sabotage, metrics: Metrics::new() });
     assert_eq!(of(Sabotage::Nothing), 1, "how often the id was forwarded");
     assert_eq!(of(Sabotage::Without(Safeguard::StandbyExpiry)), 2, "the history does not depend on it");
+}
+
+#[test]
+fn after_undone_transactions_owners_count_as_before_them() {
+    for continues in [Continues::Worker, Continues::Restore, Continues::Standby] {
+        assert_eq!(undo_two_transactions(&Setting::sound(), continues), 1, "{continues:?}");
+    }
 }
 
 #[test]

@@ -55,10 +55,9 @@ struct Completing {
 /// The logs that receive the markers of a transaction that a test tears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marked {
-    /// The clean topic.
     Clean,
-    /// The state topic.
     State,
+    NotClean,
 }
 
 /// A log that receives its own marker.
@@ -330,6 +329,7 @@ impl Cluster {
             None => !chance.hit(part.torn_by()),
             Some(Marked::Clean) => matches!(part, Part::Clean(_)),
             Some(Marked::State) => matches!(part, Part::State(_)),
+            Some(Marked::NotClean) => !matches!(part, Part::Clean(_)),
         };
         let parts: BTreeSet<Part> = open.parts.into_iter().filter(is_marked).collect();
         let late = if chance.hit(Fault::LateMarker) { chance.rng.u64(0..50) } else { 0 };

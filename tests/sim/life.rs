@@ -46,7 +46,7 @@ pub use slow::{
     restore_forgotten_slowly, search_slowly,
 };
 pub use topic::{expire_idle_partitions, limit_an_idle_partition, read_unevenly, restore_a_long_log};
-pub use torn::{compact_the_last_record, follow_an_undone_transaction, tear_the_first_transaction};
+pub use torn::*;
 
 /// Counts records that were forwarded again because a window had evicted their id.
 pub const EVICTED: &str = "id evicted";

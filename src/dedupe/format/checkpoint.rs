@@ -5,7 +5,7 @@ use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;h=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;h=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
@@ -27,6 +27,9 @@ pub struct Checkpoint {
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
     pub horizon_ms: Option<i64>,
+    /// The stream time after the commit before this one, epoch milliseconds, in partition scope. Its markers were all there before this
+    /// transaction began, so no repair undoes it.
+    pub settled_ms: Option<i64>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub first_raw_partitions: Option<u32>,
     /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
@@ -84,7 +87,8 @@ impl Checkpoint {
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
         let ahead =
             if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
-        let horizon = self.horizon_ms.map(|ms| format!(";h={ms}")).unwrap_or_default();
+        let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
+        let (horizon, settled) = (time("h", self.horizon_ms), time("a", self.settled_ms));
         let rules = render_rules(&self.rules);
         let began =
             self.first_raw_partitions.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
@@ -92,7 +96,7 @@ impl Checkpoint {
         let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{rules}{began}{epoch}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{settled}{rules}{began}{epoch}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -115,6 +119,7 @@ impl Checkpoint {
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
                 ("h", value) => checkpoint.horizon_ms = Some(value.parse().ok()?),
+                ("a", value) => checkpoint.settled_ms = Some(value.parse().ok()?),
                 ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),

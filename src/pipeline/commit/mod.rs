@@ -110,7 +110,7 @@ impl<W: WorkerPorts> Committer<W> {
             self.undecided.add(counts);
             return Err(failed);
         }
-        advance_horizon(ctx);
+        settle(ctx);
         ctx.progress.advance();
         failpoint::pass("after_markers");
         let ended = ctx.clock.elapsed();
@@ -240,9 +240,8 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
     let mut left = limit.partitions.saturating_sub(transaction.size.partitions);
     for (id, running) in ctx.partitions.running_mut() {
         let state = &mut running.state;
-        if let Some(ms) = horizon_ms {
-            state.windows.set_horizon(ms);
-        }
+        // In partition scope by their own clocks, after the bound of a restore.
+        state.windows.set_horizon(horizon_ms.unwrap_or(i64::MAX));
         let is_idle = state.open.is_none() && !running.held;
         if is_idle && left > 0 && state.windows.iter().any(|(_, window)| window.drops_without_records()) {
             transaction.touch_idle(id, &mut state.open);
@@ -307,6 +306,7 @@ fn position(
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
         horizon_ms,
+        settled_ms: horizon_ms.is_none().then_some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()
@@ -314,9 +314,12 @@ fn position(
     CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
 }
 
-/// Lets windows expire by the clocks that the transaction has advanced, from the next commit on. Its markers are there, so no repair undoes it:
-/// the horizon never goes back.
-fn advance_horizon<W: WorkerPorts>(ctx: &mut Context<W>) {
+/// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
+/// the next commit on: neither the horizon nor a settled time goes back.
+fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
+    for (_, running) in ctx.partitions.running_mut() {
+        running.state.settled_ms = running.state.windows.stream_time_ms();
+    }
     if let Some(topic) = &mut ctx.topic {
         topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
             ctx.partitions.slowest_ms()

@@ -158,10 +158,16 @@ impl<W: WorkerPorts> Context<W> {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
-        // With a checkpoint that has no horizon, the windows were written in partition scope, and have expired by their own clocks. Without a
-        // checkpoint nothing expires before the horizon is known: other partitions may be far behind.
-        let horizon_ms = checkpoint.map_or(Some(0), |checkpoint| checkpoint.horizon_ms);
-        if let Some(ms) = horizon_ms.filter(|_| self.topic.is_some()) {
+        // With a checkpoint that has no horizon, the windows were written in partition scope, and have expired by their own clocks: up to that
+        // of the checkpoint, because the log can have blocks of a transaction that was undone, with later times. Without a checkpoint nothing
+        // expires in topic scope before the horizon is known: other partitions may be far behind.
+        let horizon_ms = match checkpoint {
+            Some(checkpoint) => {
+                checkpoint.horizon_ms.or(Some(checkpoint.stream_time_ms).filter(|ms| *ms > 0))
+            }
+            None => self.topic.is_some().then_some(0),
+        };
+        if let Some(ms) = horizon_ms {
             windows.set_horizon(ms);
         }
         windows

@@ -1,7 +1,7 @@
 //! Deletes stored owners that no window needs any more, while the state topic is read: for a start, or for a standby copy.
 //!
 //! An owner that still counts for the next worker must stay, so only what every later worker has dropped too is deleted: by a stream
-//! time that no repair undoes ([`SettledTime`]), because the records of a transaction that is undone are read again.
+//! time that no repair undoes, because the records of a transaction that is undone are read again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,29 +12,6 @@ use crate::ports::{Store, StoreError};
 
 /// Most blocks that are looked at in one pass over a window.
 const BLOCKS: usize = 64;
-
-/// The stream time of the group's last checkpoint but one, as far as those of a partition were seen.
-///
-/// A broker can undo the transaction of the last checkpoint in some topics, and a repair then undoes it in all of them. The one before
-/// it has all its markers: its producer, or the next one, awaits them before another transaction.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SettledTime {
-    /// The time of the last checkpoint, epoch milliseconds.
-    latest_ms: i64,
-    /// The latest time known to be settled.
-    settled_ms: i64,
-}
-
-impl SettledTime {
-    /// Takes the stream time of the group's checkpoint, 0 while that is not known. Returns the settled one; 0 while that is not known.
-    pub fn advance(&mut self, checkpoint_ms: i64) -> i64 {
-        let is_later = checkpoint_ms > self.latest_ms;
-        // After a repair the group has an earlier checkpoint.
-        self.settled_ms = if is_later { self.latest_ms } else { self.settled_ms.min(checkpoint_ms) };
-        self.latest_ms = checkpoint_ms;
-        self.settled_ms
-    }
-}
 
 /// The stream time before which the stored owners of a window do not count, at this time of the clock. `dropped_ms` is the latest
 /// owner that a limit has dropped in the worker that owns the partition. In epoch milliseconds.
@@ -165,18 +142,5 @@ mod tests {
         assert_eq!(of(&[0, 0, 99, 99, 100]), (4, 40));
         assert_eq!(of(&[0, 100, 101]), (1, 0));
         assert_eq!(of(&[0, -1]), (2, 0));
-    }
-
-    #[test]
-    fn the_last_checkpoint_is_not_settled() {
-        let mut time = SettledTime::default();
-        assert_eq!([50, 50, 60, 60, 70].map(|ms| time.advance(ms)), [0, 0, 50, 50, 60]);
-    }
-
-    #[test]
-    fn a_checkpoint_that_was_undone_is_never_settled() {
-        let mut time = SettledTime::default();
-        assert_eq!([50, 60, 50, 70, 50, 80].map(|ms| time.advance(ms)), [0, 50, 50, 50, 50, 50]);
-        assert_eq!([0, 90, 95].map(|ms| time.advance(ms)), [0, 0, 90], "the group's offset was lost");
     }
 }

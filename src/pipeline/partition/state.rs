@@ -57,6 +57,8 @@ pub struct DedupeState {
     pub first_raw_partitions: Option<u32>,
     /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
     pub reset_kinds: BTreeSet<KindId>,
+    /// The stream time at the last commit whose markers are all there, epoch milliseconds: no repair undoes it.
+    pub settled_ms: i64,
     /// How far the partition's clock is ahead of the worker's, ms.
     pub ahead_ms: i64,
     /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
@@ -85,6 +87,7 @@ impl DedupeState {
             committed_epoch: None,
             first_raw_partitions: None,
             reset_kinds,
+            settled_ms: 0,
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
             caught_up_ms: 0,
@@ -102,6 +105,7 @@ impl DedupeState {
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
         self.epoch = checkpoint.epoch;
         self.committed_epoch = checkpoint.epoch;
+        self.settled_ms = checkpoint.stream_time_ms;
         self.windows.set_stream_time(checkpoint.stream_time_ms);
         self.windows.inherit(&checkpoint.windows);
     }

@@ -9,7 +9,6 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::kinds::Kinds;
-use crate::pipeline::partition::expiry::SettledTime;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::partition::{Partition, Phase};
@@ -38,8 +37,6 @@ struct Copy {
     refused: Option<String>,
     /// Whether the log had lost its start when reading began there.
     is_cut: bool,
-    /// In partition scope, the time by which its owners expire.
-    time: SettledTime,
 }
 
 /// All copies of a process.
@@ -71,7 +68,7 @@ impl Copies {
     /// A copy begins to read at this state offset.
     pub fn started(&mut self, id: PartitionId, next: Offset, is_cut: bool) {
         let copy = self.all.entry(id).or_default();
-        *copy = Copy { next, is_cut, refused: copy.refused.take(), time: copy.time, ..Copy::default() };
+        *copy = Copy { next, is_cut, refused: copy.refused.take(), ..Copy::default() };
     }
 
     /// A copy is not read any more.
@@ -121,14 +118,14 @@ impl Copies {
         {
             let (id, windows) = (state.id, &mut state.windows);
             let checkpoint = group.get(&id).and_then(Option::as_ref);
-            let copy = self.all.entry(id).or_default();
+            // A checkpoint has the horizon, or the stream time, of the commit before it. Its own commit could be undone, and another one with
+            // a later time could replace it between two looks.
             let most_ms = match (is_bounded, is_topic_wide) {
-                (false, _) => i64::MAX,
-                // A checkpoint has the horizon of the commit before it.
-                (_, true) => horizon_ms.unwrap_or(0),
-                (_, false) => copy.time.advance(checkpoint.map_or(0, |checkpoint| checkpoint.stream_time_ms)),
+                (false, _) => Some(i64::MAX),
+                (_, true) => horizon_ms,
+                (_, false) => checkpoint.and_then(|checkpoint| checkpoint.settled_ms),
             };
-            let settled_ms = most_ms.min(windows.stream_time_ms());
+            let settled_ms = most_ms.unwrap_or(0).min(windows.stream_time_ms());
             // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
             windows.set_horizon(settled_ms);
             let settled = (settled_ms, checkpoint);

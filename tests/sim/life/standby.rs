@@ -109,6 +109,7 @@ impl Life {
         for _ in 0..200 {
             standby.note_group(committed(&self.universe.cluster.borrow()));
             standby.iterate().unwrap();
+            self.universe.cluster.borrow_mut().now += Duration::from_millis(10);
         }
         assert!(standby.status().complete > 0, "nothing is followed");
     }

@@ -1,6 +1,8 @@
 //! Histories with one torn transaction.
 
 use super::*;
+use dedupd::dedupe::Checkpoint;
+
 use crate::sim::cluster::Marked;
 use crate::sim::config::SHORT;
 
@@ -77,4 +79,70 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
     let cluster = life.universe.cluster.borrow();
     let name = format!("0-{KEPT}");
     cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
+}
+
+/// Where the state comes from that continues after undone transactions.
+#[derive(Debug, Clone, Copy)]
+pub enum Continues {
+    /// The worker that wrote them.
+    Worker,
+    /// A worker without local state.
+    Restore,
+    /// A worker with the copy of a standby that has seen their offsets.
+    Standby,
+}
+
+/// A transaction begins with a copy of an id, and its other records are many windows later. Its markers reach all topics but clean, so a
+/// repair undoes it. The same happens to the transaction that reads its records again, with a later one. A standby requests the offsets
+/// after each of the two, and not between them. Returns how often the id was forwarded.
+pub fn undo_two_transactions(setting: &Setting, continues: Continues) -> usize {
+    let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
+    let at_ms = life.universe.cluster.borrow().wall_ms();
+    life.produce_ids([KEPT]);
+    assert!(life.calm(), "the record is not processed");
+    let copy = LeasedStore::new(MemoryStore::new());
+    let mut standby = life.standby_on(0, &copy);
+    life.follow_to_the_end(&mut standby);
+    for (id, windows) in [(1, 8), (2, 16)] {
+        let later_ms = at_ms + windows * i64::try_from(SHORT.as_millis()).unwrap();
+        produce_later(&life, id, (at_ms, later_ms));
+        life.iterate_while(|life| committed_ms(life) < later_ms);
+        life.follow_to_the_end(&mut standby);
+        life.iterate_while(|life| committed_ms(life) > at_ms);
+    }
+    match continues {
+        Continues::Worker => {}
+        Continues::Restore => {
+            life.leave(0);
+            life.processes[0].store = LeasedStore::new(MemoryStore::new());
+        }
+        Continues::Standby => {
+            life.leave(0);
+            life.follow_to_the_end(&mut standby);
+            standby.release();
+            life.processes[0].store = copy;
+        }
+    }
+    assert!(life.calm(), "the records are not processed");
+    let cluster = life.universe.cluster.borrow();
+    let name = format!("0-{KEPT}");
+    cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
+}
+
+/// Appends a later record, and before the first one a copy of the id. The next transaction is torn.
+fn produce_later(life: &Life, id: u64, (at_ms, later_ms): (i64, i64)) {
+    let mut cluster = life.universe.cluster.borrow_mut();
+    let Cluster { chance, raw, tears_next, .. } = &mut *cluster;
+    if id == 1 {
+        raw[0].produce_id(KEPT, chance, at_ms);
+    }
+    raw[0].produce_id(id, chance, later_ms);
+    *tears_next = Some(Marked::NotClean);
+}
+
+/// The stream time of the group's checkpoint.
+fn committed_ms(life: &Life) -> i64 {
+    let cluster = life.universe.cluster.borrow();
+    let checkpoint = cluster.offsets[0].settled.as_ref().and_then(|(_, text)| Checkpoint::parse(text));
+    checkpoint.map_or(0, |checkpoint| checkpoint.stream_time_ms)
 }
