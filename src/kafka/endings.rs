@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
 
 use crate::clock;
 
@@ -51,8 +52,9 @@ impl Endings {
     /// repeated continues to wait for the response.
     pub fn failed(&self, error: &KafkaError) {
         let is_repeatable = matches!(error, KafkaError::Transaction(error) if error.is_retriable());
-        // Codes of the client are negative, those of brokers positive.
-        if !is_repeatable && error.rdkafka_error_code().is_none_or(|code| (code as i32) < 0) {
+        // Codes of the client are negative, those of brokers positive, except for one.
+        let is_answer = |code: RDKafkaErrorCode| code as i32 > 0 || code == RDKafkaErrorCode::Unknown;
+        if !is_repeatable && !error.rdkafka_error_code().is_some_and(is_answer) {
             self.is_open.store(true, Ordering::Release);
         }
     }
@@ -95,8 +97,6 @@ fn is_disconnect(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::types::RDKafkaErrorCode;
-
     use super::*;
 
     const LOST: (&str, &str) =

@@ -109,6 +109,23 @@ fn a_delayed_commit_that_the_client_has_repeated_ends_no_later_transaction() {
     assert!(found >= 10, "{text}");
 }
 
+/// A broker closes connections that nothing has used for a while, such as the one to the bootstrap server. That is no reason to replace
+/// a producer.
+#[test]
+fn connections_that_are_closed_while_idle_replace_no_producer() {
+    let brokers = Kafka::cluster(3, &[("connections.max.idle.ms", "5000")]);
+    let pipe = Pipe::new(&brokers[0], "idle-connections", PARTITIONS);
+    let running = pipe.sidecar("a").start();
+    running.wait_running(PARTITIONS, LIMIT);
+    let load = pipe.load(PARTITIONS, 3_000);
+    std::thread::sleep(Duration::from_secs(20));
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let text = running.text();
+    assert!(!text.contains("a connection was lost in the last transaction"), "{text}");
+    pipe.assert_exactly_once();
+}
+
 #[test]
 fn lost_answers_and_requests_lose_no_records() {
     let kafka = Kafka::start();

@@ -10,7 +10,9 @@ use dedupd::ports::{Failure, RejectedRecords, Remedy, Sink};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
 use crate::support::mock::Mock;
-use crate::transactions::{Call, fill, joined, read, remedied, renewed, transaction, watched};
+use crate::transactions::{
+    Call, fill, joined, next_transaction, read, remedied, renewed, transaction, watched,
+};
 
 /// The expected effect of an injected error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +131,7 @@ impl Bench<'_> {
             remedied(&mut self.sink, failure.remedy);
         }
         self.progress.send(format!("the remedy for: {name}")).unwrap();
-        let second = transaction(self.source, &mut self.sink, &mut self.records);
+        let second = next_transaction(self.source, &mut self.sink, &mut self.records);
         let wrong_rejection = wrong_rejection(code, failure.as_ref());
         eprintln!("{name}: {seen:?} after {took:?}: {text}");
         if seen != expected {

@@ -8,7 +8,9 @@ use dedupd::ports::{CommitPosition, ProducerLife, Remedy, Sink, WrittenEnds};
 
 use crate::support::mock::Mock;
 use crate::support::wait_until;
-use crate::transactions::{SLICE, fill, joined, patiently, read, renewed, transaction, watched};
+use crate::transactions::{
+    SLICE, fill, joined, next_transaction, patiently, read, renewed, transaction, watched,
+};
 
 /// The time by which a call may exceed its limit.
 const OVERRUN: Duration = Duration::from_secs(8);
@@ -54,7 +56,7 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
         progress.send("commit with the broker back".to_owned()).unwrap();
         patiently(|wait| sink.commit(wait)).expect("the same commit, resumed");
         progress.send("the next transaction".to_owned()).unwrap();
-        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
+        next_transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
     });
 }
 

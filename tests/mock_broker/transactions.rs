@@ -92,6 +92,21 @@ pub fn read(source: &KafkaSource, count: usize) -> Vec<RawRecord<'_>> {
     records
 }
 
+/// As [`transaction`], after one in which a connection was lost: another producer may have to begin it.
+pub fn next_transaction(
+    source: &KafkaSource,
+    sink: &mut KafkaSink,
+    records: &mut [RawRecord<'_>],
+) -> Result<(), (Call, Failure)> {
+    match transaction(source, sink, records) {
+        Err((Call::Begin, failure)) if failure.remedy == Remedy::Renew => {
+            renewed(sink).map_err(|failure| (Call::Prepare, failure))?;
+            transaction(source, sink, records)
+        }
+        result => result,
+    }
+}
+
 /// Runs one complete transaction. A failure is returned with the call that caused it.
 pub fn transaction(
     source: &KafkaSource,
