@@ -317,16 +317,17 @@ fn position(
 /// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
 /// the next commit on: neither the horizon nor a settled time goes back.
 fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
-    for (_, running) in ctx.partitions.running_mut() {
-        running.state.settled_ms = running.state.windows.stream_time_ms();
-    }
-    if let Some(topic) = &mut ctx.topic {
-        topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
-            ctx.partitions.slowest_ms()
-        } else {
-            ctx.partitions.windows().map(Window::stream_time_ms).max()
-        });
-    }
+    let Some(topic) = &mut ctx.topic else {
+        for (_, running) in ctx.partitions.running_mut() {
+            running.state.settled_ms = running.state.windows.stream_time_ms();
+        }
+        return;
+    };
+    topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
+        ctx.partitions.slowest_ms()
+    } else {
+        ctx.partitions.windows().map(Window::stream_time_ms).max()
+    });
 }
 
 impl<W: WorkerPorts> Committer<W> {

@@ -1,8 +1,8 @@
-//! Histories with one torn transaction.
+//! Histories with torn transactions.
 
-use super::*;
 use dedupd::dedupe::Checkpoint;
 
+use super::*;
 use crate::sim::cluster::Marked;
 use crate::sim::config::SHORT;
 
@@ -76,9 +76,7 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
     life.processes[0].store = copy;
     life.universe.cluster.borrow_mut().delivers_only = None;
     assert!(life.calm(), "the records are not processed");
-    let cluster = life.universe.cluster.borrow();
-    let name = format!("0-{KEPT}");
-    cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
+    times_kept(&life)
 }
 
 /// Where the state comes from that continues after undone transactions.
@@ -124,6 +122,11 @@ pub fn undo_two_transactions(setting: &Setting, continues: Continues) -> usize {
         }
     }
     assert!(life.calm(), "the records are not processed");
+    times_kept(&life)
+}
+
+/// How often the id was forwarded.
+fn times_kept(life: &Life) -> usize {
     let cluster = life.universe.cluster.borrow();
     let name = format!("0-{KEPT}");
     cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
