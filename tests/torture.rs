@@ -36,6 +36,7 @@ mod support;
 mod verdict;
 
 use recipe::{Plan, Recipe};
+use sides::Expected;
 use support::chain::SOURCE;
 use support::{ChainAudit, Record, TopicAudit};
 use verdict::Verdict;
@@ -101,6 +102,43 @@ fn the_audit_of_topic_scope_finds_each_kind_of_error() {
     for (clean, expected) in cases {
         assert_eq!(errors(clean), expected);
     }
+}
+
+#[test]
+fn the_audit_of_side_topics_finds_each_kind_of_error() {
+    let raw = |offset, value: &str| Record {
+        partition: 3,
+        offset,
+        key: None,
+        value: Some(value.into()),
+        timestamp_ms: Some(0),
+        headers: Vec::new(),
+    };
+    let written = |offset: i64, outside: bool| {
+        let number = |number: i64| Some(number.to_string().into_bytes());
+        let mut headers =
+            vec![("dedupd.partition".to_owned(), number(3)), ("dedupd.offset".to_owned(), number(offset))];
+        headers.extend(outside.then(|| ("dedupd.outside".to_owned(), Some(b"true".to_vec()))));
+        Record { partition: 0, headers, ..raw(0, "") }
+    };
+    let mut expected = Expected::default();
+    let id = "{\"id\":\"a\"}";
+    expected.add(&[raw(0, id), raw(1, "without an id"), raw(2, id), raw(3, id)], &[0].into());
+    let errors = |more: &[Record]| {
+        let duplicates = [&[written(2, false), written(3, true)], more].concat();
+        let found = expected.findings(&[written(1, false)], &duplicates);
+        assert_eq!((found.records, found.foreign), (3 + more.len(), 0));
+        assert_eq!(found.is_clean(1), found.lost + found.twice + found.unexpected == 0);
+        assert_eq!(found.is_clean(0), found.is_clean(1) && found.outside == 0);
+        [found.lost, found.twice, found.unexpected, found.outside]
+    };
+    assert_eq!(errors(&[]), [0, 0, 0, 0]);
+    assert_eq!(errors(&[written(2, false)]), [0, 1, 0, 0]);
+    assert_eq!(errors(&[written(2, true)]), [0, 0, 0, 1]);
+    assert_eq!(errors(&[written(3, true), written(3, false)]), [0, 0, 0, 2]);
+    assert_eq!(errors(&[written(0, false), written(1, true)]), [0, 0, 2, 0]);
+    let none = expected.findings(&[], &[written(3, false)]);
+    assert_eq!((none.lost, none.is_clean(1)), (2, false));
 }
 
 #[test]

@@ -16,18 +16,19 @@ use super::support::{Isolation, Kafka, Pipe};
 
 /// The log message of an instance that finds a torn transaction.
 const TORN: &str = "a transaction was left without its marker";
-/// The field of the log message of an instance that copies records in a side topic.
-const COPIES: &str = " copies=";
+/// The end of the log messages of an instance that writes to a side topic outside of transactions.
+const REWRITES: [&str; 2] = ["rewriting its committed records", "rewriting those that are"];
 
 /// Number of torn transactions that instances found.
 pub fn torn(pipe: &Pipe<'_>) -> usize {
     logs(pipe).map(|(_, text)| text.matches(TORN).count()).sum()
 }
 
-/// Number of records that instances copied in side topics.
-pub fn copies(pipe: &Pipe<'_>) -> usize {
-    let copied = |line: &str| line.split_once(COPIES)?.1.split_whitespace().next()?.parse::<usize>().ok();
-    logs(pipe).map(|(_, text)| text.lines().filter_map(copied).sum::<usize>()).sum()
+/// How often instances began to write to a side topic outside of transactions.
+pub fn rewrites(pipe: &Pipe<'_>) -> usize {
+    logs(pipe)
+        .map(|(_, text)| REWRITES.map(|rewrites| text.matches(rewrites).count()).iter().sum::<usize>())
+        .sum()
 }
 
 /// Records of other programs that are in the logs and that no `read_committed` reader may see.

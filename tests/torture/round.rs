@@ -63,7 +63,7 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     if recipe.side_partitions > 0 {
         verdict.sides = expected.compare(&pipe, recipe.side_partitions);
     }
-    verdict.copies = evidence::copies(&pipe);
+    verdict.rewrites = evidence::rewrites(&pipe);
     verdict.hidden = evidence::hidden(&pipe, recipe);
     verdict.between = Traces::of(&pipe).intervals_with_commits(&faults.counts.kills_ms);
     verdict.torn = evidence::torn(&pipe);

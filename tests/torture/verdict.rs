@@ -32,8 +32,8 @@ pub struct Verdict {
     /// The comparison of the source topics of `rekey` with clean.
     pub chain: Findings,
     pub sides: SideFindings,
-    /// Records that instances copied in side topics.
-    pub copies: usize,
+    /// How often instances began to write to a side topic outside of transactions.
+    pub rewrites: usize,
     /// Transactions of other programs.
     pub programs: AllCounts,
     pub hidden: Hidden,
@@ -59,7 +59,7 @@ impl Verdict {
             findings: Findings::default(),
             chain: Findings::default(),
             sides: SideFindings::default(),
-            copies: 0,
+            rewrites: 0,
             programs: AllCounts::default(),
             hidden: Hidden::default(),
             recovery: None,
@@ -87,8 +87,11 @@ impl Verdict {
         if !self.chain.is_clean() {
             found.push(format!("not exactly once from the source topics: {:?}", self.chain));
         }
-        if !self.sides.is_clean(self.copies) {
-            found.push(format!("side topics, {} records copied: {:?}", self.copies, self.sides));
+        if !self.sides.is_clean(self.rewrites) {
+            found.push(format!(
+                "side topics, {} times outside of transactions: {:?}",
+                self.rewrites, self.sides
+            ));
         }
         match self.recovery {
             Some(took) if took <= RECOVERY => {}
@@ -166,8 +169,6 @@ impl Verdict {
         let Recipe { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } =
             &self.recipe;
         let Recipe { upstreams, foreign, side_partitions, scope, rekeys, .. } = &self.recipe;
-        let SideFindings { lost: side_lost, twice: side_twice, unexpected, records: side_records, .. } =
-            &self.sides;
         let Findings { lost, duplicated, out_of_order, altered, phantom, raw, repeats, elsewhere, .. } =
             &self.findings;
         let counts = &self.counts;
@@ -186,12 +187,17 @@ impl Verdict {
             "upstream_transactions": self.programs.raw.by_end(),
             "foreign_transactions_in_clean": self.programs.clean.by_end(),
             "foreign_transactions_in_side_topics": self.programs.sides.by_end(),
-            "sides": {
-                "records": side_records, "lost": side_lost, "twice": side_twice, "unexpected": unexpected,
-                "copies": self.copies,
-            },
+            "sides": self.sides_json(),
             "rekeys": rekeys, "rekey": self.rekey_json(),
             "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
+        })
+    }
+
+    fn sides_json(&self) -> serde_json::Value {
+        let SideFindings { lost, twice, unexpected, outside, records, foreign } = &self.sides;
+        json!({
+            "records": records, "foreign": foreign, "lost": lost, "twice": twice, "unexpected": unexpected, "outside": outside,
+            "rewrites": self.rewrites,
         })
     }
 
@@ -227,7 +233,7 @@ impl fmt::Display for Verdict {
             "seed {}: {}; instances killed {} (open transaction {}), frozen {} and stopped {}, brokers killed {} and \
              frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {elsewhere} of them in other partitions, {} torn; \
              transactions committed, aborted, fenced, expired: upstream {:?}, foreign in clean {:?}, in side topics {:?}; \
-             {} side records; recovery {recovery}",
+             {} side records ({} of them further ones outside of transactions); recovery {recovery}",
             self.recipe.seed,
             self.word(),
             counts.instance_kills,
@@ -243,6 +249,7 @@ impl fmt::Display for Verdict {
             self.programs.clean.by_end(),
             self.programs.sides.by_end(),
             self.sides.records,
+            self.sides.outside,
         )?;
         if self.recipe.rekeys > 0 {
             f.write_str(&self.rekey_text())?;
