@@ -21,12 +21,13 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use crate::clock;
 
-/// The states of a connection over which requests were sent.
-const CONNECTED: [&str; 2] = ["UP", "REAUTH"];
+/// The states of a connection over which requests may have been sent. When a session is authenticated again, the connection stays open and
+/// goes through the last three.
+const CONNECTED: [&str; 4] = ["UP", "REAUTH", "AUTH_HANDSHAKE", "AUTH_REQ"];
 /// How long to wait for the lines of transactions that have ended. They are queued before the calls return.
 const LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the transactions of a producer ended. The events of a client are processed by one thread, in order.
+/// How the transactions of a producer ended. The lines are recorded in the order in which the client queues them.
 #[derive(Debug, Default)]
 pub(super) struct Endings {
     /// Number of transactions that calls have ended.
@@ -92,7 +93,7 @@ impl Endings {
 /// Whether a line such as `broker:9092/1: Broker changed state UP -> DOWN` is about the end of a connection.
 fn is_disconnect(line: &str) -> bool {
     let states = line.split_once("Broker changed state ").and_then(|(_, states)| states.split_once(" -> "));
-    states.is_some_and(|(before, after)| CONNECTED.contains(&before) && !CONNECTED.contains(&after))
+    states.is_some_and(|(before, after)| CONNECTED.contains(&before) && after == "DOWN")
 }
 
 #[cfg(test)]
@@ -139,6 +140,24 @@ mod tests {
             assert!(!transaction(&endings, &[line, CONNECTS]), "{line:?}");
             assert!(!transaction(&endings, &[]), "the late request can still arrive");
         }
+    }
+
+    #[test]
+    fn a_session_that_is_authenticated_again_keeps_its_connection() {
+        let states = ["UP", "REAUTH", "AUTH_HANDSHAKE", "AUTH_REQ", "UP"];
+        let lines: Vec<String> = states
+            .windows(2)
+            .map(|pair| format!("[thrd:x]: x/1: Broker changed state {} -> {}", pair[0], pair[1]))
+            .collect();
+        let lines: Vec<(&str, &str)> = lines.iter().map(|line| ("STATE", line.as_str())).collect();
+        let endings = Endings::default();
+        assert!(transaction(&endings, &lines));
+        for (number, state) in states.iter().enumerate() {
+            let down = format!("[thrd:x]: x/1: Broker changed state {state} -> DOWN");
+            let lost = [&lines[..number], &[("STATE", down.as_str())]].concat();
+            assert!(!transaction(&Endings::default(), &lost), "{state}");
+        }
+        assert!(transaction(&endings, &[]));
     }
 
     #[test]

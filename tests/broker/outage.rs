@@ -109,8 +109,8 @@ fn a_delayed_commit_that_the_client_has_repeated_ends_no_later_transaction() {
     assert!(found >= 10, "{text}");
 }
 
-/// A broker closes connections that nothing has used for a while, such as the one to the bootstrap server. That is no reason to replace
-/// a producer.
+/// A broker closes connections that nothing has used for a while. Here all that the producer uses in its transactions are busy. One that is
+/// closed inside a transaction replaces the producer once, because it could have been lost with a request.
 #[test]
 fn connections_that_are_closed_while_idle_replace_no_producer() {
     let brokers = Kafka::cluster(3, &[("connections.max.idle.ms", "5000")]);
