@@ -22,13 +22,13 @@ use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::{
-    CAUGHT_UP, COMMIT_FAULTS, Continues, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED,
-    Marked, Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
+    CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
+    Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
     compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
     follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
     open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
-    restore_a_long_log, restore_forgotten_slowly, run, search_slowly, tear_the_first_transaction,
-    undo_two_transactions,
+    restore_a_limited_partition, restore_a_long_log, restore_forgotten_slowly, restore_the_edge_of_a_window,
+    run, search_slowly, tear_the_first_transaction, undo_two_transactions,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -281,9 +281,7 @@ fn a_copy_that_follows_an_undone_transaction_keeps_what_its_records_need() {
 
 #[test]
 fn after_undone_transactions_owners_count_as_before_them() {
-    for continues in [Continues::Worker, Continues::Restore, Continues::Standby] {
-        assert_eq!(undo_two_transactions(&Setting::sound(), continues), 1, "{continues:?}");
-    }
+    assert_eq!(undo_two_transactions(&Setting::sound()), [""; 0]);
 }
 
 #[test]
@@ -367,6 +365,7 @@ fn a_restore_keeps_only_what_the_windows_need() {
     let (forwarded, stored) = restore_a_long_log(&Setting::sound());
     println!("{stored} of {forwarded} ids");
     assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
+    assert_eq!(restore_the_edge_of_a_window(&Setting::sound()), 0);
 }
 
 #[test]
@@ -380,6 +379,8 @@ fn a_partition_without_new_records_keeps_one_window() {
 fn limits_apply_to_a_partition_without_new_records() {
     let stored = limit_an_idle_partition(&Setting::sound());
     assert!((45..60).contains(&stored.0) && (45..70).contains(&stored.1), "{stored:?}");
+    let forwarded = restore_a_limited_partition(&Setting::sound());
+    assert!((40..56).contains(&forwarded), "{forwarded} ids had been dropped");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub use slow::{
     SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
     restore_forgotten_slowly, search_slowly,
 };
-pub use topic::{expire_idle_partitions, limit_an_idle_partition, read_unevenly, restore_a_long_log};
+pub use topic::*;
 pub use torn::*;
 
 /// Counts records that were forwarded again because a window had evicted their id.

@@ -62,7 +62,15 @@ impl SimStore {
 }
 
 /// The start of the error that a worker returns for a damaged store.
-pub const DAMAGED: &str = "local state is damaged";
+const DAMAGED: &str = "local state is damaged";
+/// The end of the one for a filter of which some owners are undone: it cannot lose them.
+const CUT_FILTER: &str = "a filter has them";
+
+/// Whether a worker has ended because its store is damaged, and a store can be.
+pub fn is_damage(cluster: &Cluster, what: &str) -> bool {
+    let has_rotted = cluster.chance.counts().contains_key(Fault::BitRot.name());
+    what.contains(DAMAGED) && (has_rotted || what.contains(CUT_FILTER))
+}
 
 /// With a fault, flips a bit of a stored block or removes the block.
 pub fn rot(store: &MemoryStore, chance: &mut Chance) {

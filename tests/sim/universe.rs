@@ -15,7 +15,7 @@ use crate::sim::cluster::Cluster;
 use crate::sim::sink::SimSink;
 use crate::sim::source::{DAMAGED_BATCH, SimSource};
 use crate::sim::state_log::SimLog;
-use crate::sim::store::{DAMAGED, SimStore};
+use crate::sim::store::{SimStore, is_damage};
 
 /// Part of the error for state of another identity rule.
 const OTHER_RULE: &str = "was written by the identity rule";
@@ -300,7 +300,7 @@ impl Universe {
     pub fn ended(&self, cluster: &mut Cluster, worker: usize, how: Result<(), Fatal>) {
         match &how {
             // The process ends, and starts with an empty store next time.
-            Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && what.contains(DAMAGED) => {
+            Err(Fatal::State(what)) if !cluster.dead.contains(&worker) && is_damage(cluster, what) => {
                 cluster.condemned.insert(if self.shared { 0 } else { worker });
             }
             Err(Fatal::State(what)) if cluster.rule > 0 && what.contains(OTHER_RULE) => {

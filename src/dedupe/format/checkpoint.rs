@@ -5,7 +5,7 @@ use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;w=…;k=…;l=…;c=…;w=…;o=…;h=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
@@ -27,8 +27,8 @@ pub struct Checkpoint {
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
     pub horizon_ms: Option<i64>,
-    /// The stream time after the commit before this one, epoch milliseconds, in partition scope. Its markers were all there before this
-    /// transaction began, so no repair undoes it.
+    /// The stream time after the commit before this one, epoch milliseconds. Its markers were all there before this transaction began, so no
+    /// repair undoes it.
     pub settled_ms: Option<i64>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub first_raw_partitions: Option<u32>,

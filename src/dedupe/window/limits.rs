@@ -29,7 +29,7 @@ impl Window {
         self.marks.dropped_ms().filter(|ms| *ms >= self.oldest_ms())
     }
 
-    /// Takes over [`Window::dropped_ms`] from before a restart.
+    /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
     pub fn inherit(&mut self, dropped_ms: Option<i64>) {
         self.marks.inherit_dropped(dropped_ms);
     }
@@ -108,6 +108,8 @@ impl Window {
     /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
     pub(super) fn expiry_limits(&self) -> (i64, u64) {
         let oldest_ms = self.time.ms().min(self.horizon_ms).saturating_sub(self.length_ms);
+        // Only after a restart there are owners from before that time.
+        let oldest_ms = oldest_ms.max(self.marks.dropped_ms().unwrap_or(i64::MIN));
         let most = if self.slots().is_some() { u64::MAX } else { self.bounds.max_ids };
         (oldest_ms, most.min(self.bounds.max_stored))
     }

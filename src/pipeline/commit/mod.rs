@@ -306,7 +306,7 @@ fn position(
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
         horizon_ms,
-        settled_ms: horizon_ms.is_none().then_some(state.settled_ms),
+        settled_ms: Some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()
@@ -317,12 +317,10 @@ fn position(
 /// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
 /// the next commit on: neither the horizon nor a settled time goes back.
 fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
-    let Some(topic) = &mut ctx.topic else {
-        for (_, running) in ctx.partitions.running_mut() {
-            running.state.settled_ms = running.state.windows.stream_time_ms();
-        }
-        return;
-    };
+    for (_, running) in ctx.partitions.running_mut() {
+        running.state.settled_ms = running.state.windows.stream_time_ms();
+    }
+    let Some(topic) = &mut ctx.topic else { return };
     topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
         ctx.partitions.slowest_ms()
     } else {

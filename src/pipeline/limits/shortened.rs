@@ -158,18 +158,18 @@ impl<W: WorkerPorts> Context<W> {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
-        // With a checkpoint that has no horizon, the windows were written in partition scope, and have expired by their own clocks: up to that
-        // of the checkpoint, because the log can have blocks of a transaction that was undone, with later times. Without a checkpoint nothing
-        // expires in topic scope before the horizon is known: other partitions may be far behind.
-        let horizon_ms = match checkpoint {
-            Some(checkpoint) => {
-                checkpoint.horizon_ms.or(Some(checkpoint.stream_time_ms).filter(|ms| *ms > 0))
-            }
-            None => self.topic.is_some().then_some(0),
+        let Some(checkpoint) = checkpoint else {
+            // Nothing expires in topic scope before the horizon is known: other partitions may be far behind.
+            windows.set_horizon(if self.topic.is_some() { 0 } else { i64::MAX });
+            return windows;
         };
-        if let Some(ms) = horizon_ms {
-            windows.set_horizon(ms);
-        }
+        // The log can have blocks of a transaction that was undone, with later times than that of the checkpoint. The horizon may be later, too: a
+        // partition without unread records does not delay it, and counts owners by its own clock. Without a horizon, the windows were
+        // written in partition scope.
+        let own_ms = Some(checkpoint.stream_time_ms).filter(|ms| *ms > 0).unwrap_or(i64::MAX);
+        windows.set_horizon(checkpoint.horizon_ms.unwrap_or(i64::MAX).min(own_ms));
+        // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
+        windows.inherit(&checkpoint.windows);
         windows
     }
 }

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, WindowId, Windows};
+use crate::pipeline::partition::restoring::ReadPurpose;
 use crate::ports::{Store, StoreError};
 
 /// Most blocks that are looked at in one pass over a window.
@@ -30,14 +31,17 @@ fn dropped_ms(checkpoint: Option<&Checkpoint>, kind: KindId) -> Option<i64> {
 struct Deleted(Offset);
 
 impl Deleted {
-    /// Deletes stored owners of a window of this length. See [`oldest_ms`] for the times. Returns whether there may be more to delete.
+    /// Deletes stored owners of a window of this length below `most`. See [`oldest_ms`] for the times. Returns whether there may be more to
+    /// delete.
     fn advance(
         &mut self,
         (store, window): (&mut impl Store, WindowId),
         (settled_ms, length_ms, dropped_ms): (i64, i64, Option<i64>),
+        most: Offset,
     ) -> Result<bool, StoreError> {
         let Some(oldest_ms) = oldest_ms(settled_ms, length_ms, dropped_ms) else { return Ok(false) };
         let (first, is_more) = first_needed(store, window, oldest_ms)?;
+        let first = first.min(most);
         if first <= self.0 {
             return Ok(false);
         }
@@ -67,7 +71,7 @@ impl StoredExpiry {
     pub fn delete(
         &mut self,
         (store, id): (&mut impl Store, PartitionId),
-        windows: &Windows,
+        (windows, purpose): (&Windows, ReadPurpose),
         (settled_ms, checkpoint): (i64, Option<&Checkpoint>),
         (now, interval): (Duration, Duration),
     ) -> Result<(), StoreError> {
@@ -75,7 +79,11 @@ impl StoredExpiry {
         self.next = now + interval;
         for (kind, window) in windows.iter() {
             let times = (settled_ms, window.configured_ms(), dropped_ms(checkpoint, kind));
-            is_more |= self.deleted.entry(kind).or_default().advance((store, kind.window(id)), times)?;
+            // A window drops its owners in ranges, and by limits of its own. An owner that it has, and the store has not, would be taken for damage.
+            // A copy is loaded again before anything is decided by it.
+            let most = if purpose == ReadPurpose::Start { window.first_live() } else { Offset::MAX };
+            let deleted = self.deleted.entry(kind).or_default();
+            is_more |= deleted.advance((store, kind.window(id)), times, most)?;
         }
         self.next = if is_more { now } else { self.next };
         Ok(())

@@ -57,7 +57,7 @@ pub struct DedupeState {
     pub first_raw_partitions: Option<u32>,
     /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
     pub reset_kinds: BTreeSet<KindId>,
-    /// The stream time at the last commit whose markers are all there, epoch milliseconds: no repair undoes it. Only in partition scope.
+    /// The stream time at the last commit whose markers are all there, epoch milliseconds: no repair undoes it.
     pub settled_ms: i64,
     /// How far the partition's clock is ahead of the worker's, ms.
     pub ahead_ms: i64,

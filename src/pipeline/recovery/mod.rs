@@ -247,19 +247,19 @@ impl Recovery {
 }
 
 /// Deletes stored owners that have left the windows, as each commit does later. The state topic retains a day more than a window at least, and
-/// often far more: all of it would be on the disk until the end of the restore, and in the filters of slices. By the horizon in topic scope, otherwise
-/// at most by the stream time of the committed offset.
+/// often far more: all of it would be on the disk until the end of the restore, and in the filters of slices. At most by the stream time of the
+/// committed offset, and in topic scope by the horizon.
 fn expire_restored<W: WorkerPorts>(ctx: &mut Context<W>, now: Duration) -> Result<(), WorkerError> {
-    let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+    let horizon_ms = ctx.topic.as_ref().map_or(i64::MAX, TopicScope::horizon_ms);
     let due =
         ctx.partitions.all_restoring_mut().filter(|it| it.forgetting.is_none() && it.expiry.is_due(now));
-    for Restoring { state, expiry, checkpoint, .. } in due {
+    for Restoring { state, expiry, checkpoint, purpose, .. } in due {
         // Both are settled: the logs of the partition agree with its committed offset.
-        let most_ms = horizon_ms.or(checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms));
-        let settled_ms = most_ms.map_or(0, |ms| ms.min(state.windows.stream_time_ms()));
+        let own_ms = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.stream_time_ms);
+        let settled_ms = own_ms.min(horizon_ms).min(state.windows.stream_time_ms());
         let settled = (settled_ms, checkpoint.as_ref());
         let times = (now, EXPIRE_INTERVAL);
-        let deleted = expiry.delete((&mut ctx.store, state.id), &state.windows, settled, times);
+        let deleted = expiry.delete((&mut ctx.store, state.id), (&state.windows, *purpose), settled, times);
         StoreError::unless_lease_lost(deleted)?;
     }
     Ok(())

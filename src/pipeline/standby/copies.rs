@@ -113,23 +113,21 @@ impl Copies {
     ) -> Result<(), WorkerError> {
         let is_topic_wide = ctx.options.is_topic_wide();
         let is_bounded = ctx.options.keeps(Safeguard::StandbyExpiry);
-        for Restoring { state, expiry, .. } in
+        for Restoring { state, expiry, purpose, .. } in
             ctx.partitions.all_restoring_mut().filter(|it| it.expiry.is_due(now))
         {
             let (id, windows) = (state.id, &mut state.windows);
             let checkpoint = group.get(&id).and_then(Option::as_ref);
-            // A checkpoint has the horizon, or the stream time, of the commit before it. Its own commit could be undone, and another one with
-            // a later time could replace it between two looks.
-            let most_ms = match (is_bounded, is_topic_wide) {
-                (false, _) => Some(i64::MAX),
-                (_, true) => horizon_ms,
-                (_, false) => checkpoint.and_then(|checkpoint| checkpoint.settled_ms),
-            };
-            let settled_ms = most_ms.unwrap_or(0).min(windows.stream_time_ms());
+            // A checkpoint has the horizon and the stream time of the commit before it. Its own commit could be undone, and another one with
+            // a later time could replace it between two looks. The horizon alone may be later than the partition's own time.
+            let horizon_ms = if is_topic_wide { horizon_ms.unwrap_or(0) } else { i64::MAX };
+            let own_ms = checkpoint.and_then(|checkpoint| checkpoint.settled_ms).unwrap_or(0);
+            let most_ms = if is_bounded { horizon_ms.min(own_ms) } else { i64::MAX };
+            let settled_ms = most_ms.min(windows.stream_time_ms());
             // Where owners are sealed, the windows must not drop what the store keeps: the next ones would be sealed without it.
             windows.set_horizon(settled_ms);
             let settled = (settled_ms, checkpoint);
-            expiry.delete((&mut ctx.store, id), windows, settled, (now, self.expire_interval))?;
+            expiry.delete((&mut ctx.store, id), (windows, *purpose), settled, (now, self.expire_interval))?;
         }
         Ok(())
     }

@@ -64,6 +64,13 @@ impl Life {
         self.produce_ids_to(0, ids);
     }
 
+    /// Appends a record with this id and time to a partition.
+    pub(super) fn produce_at(&self, partition: usize, id: u64, at_ms: i64) {
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        raw[partition].produce_id(id, chance, at_ms);
+    }
+
     /// Appends one record for each of these ids to a partition.
     pub(super) fn produce_ids_to(&self, partition: usize, ids: impl IntoIterator<Item = u64>) {
         let mut cluster = self.universe.cluster.borrow_mut();

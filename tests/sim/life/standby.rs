@@ -4,7 +4,7 @@ use super::*;
 use dedupd::pipeline::{Fatal, Standby, StandbyPace};
 use dedupd::ports::Committed;
 
-use crate::sim::store::DAMAGED;
+use crate::sim::store::is_damage;
 use crate::sim::universe::SimWorld;
 
 /// Most iterations of a standby between two steps of the workers.
@@ -143,7 +143,7 @@ fn standby_ended(universe: &Universe, cluster: &mut Cluster, process: usize, how
         return universe.ended(cluster, process, how);
     }
     match how {
-        Err(Fatal::State(what)) if !cluster.dead.contains(&process) && what.contains(DAMAGED) => {
+        Err(Fatal::State(what)) if !cluster.dead.contains(&process) && is_damage(cluster, &what) => {
             cluster.condemned.insert(process);
         }
         Err(fatal) if !cluster.dead.contains(&process) => {

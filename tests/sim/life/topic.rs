@@ -160,6 +160,11 @@ pub fn expire_idle_partitions(setting: &Setting) -> (u64, u64) {
 /// In partition scope with at most 100 ids, 100 ids arrive in one partition, then 400 in another one. Returns the number of ids that the
 /// store has of each.
 pub fn limit_an_idle_partition(setting: &Setting) -> (u64, u64) {
+    let life = limited(setting);
+    (life.stored(0), life.stored(1))
+}
+
+fn limited(setting: &Setting) -> Life {
     let mut life = Life::quiet(setting, 2, |chance| {
         let mut choices = Choices::plain(chance);
         (choices.max_records, choices.most_ids) = (9, 100);
@@ -171,7 +176,42 @@ pub fn limit_an_idle_partition(setting: &Setting) -> (u64, u64) {
         life.produce_ids_to(1, (1 << 40) + 10 * step..(1 << 40) + 10 * (step + 1));
         life.process_delivered(1);
     }
-    (life.stored(0), life.stored(1))
+    life
+}
+
+/// Three ids arrive within a 256th of a window, and later ones so that two of the three have left it. A window drops them together. The state is restored,
+/// and copies arrive: the store must have what the window has. Returns the number of copies that were forwarded.
+pub fn restore_the_edge_of_a_window(setting: &Setting) -> u64 {
+    let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
+    let first_ms = life.universe.cluster.borrow().wall_ms();
+    let last_ms = first_ms + WINDOW_MS + 4;
+    let first = (0..3).zip((first_ms..).step_by(3));
+    // They are restored in several iterations.
+    first.chain((3..300).map(|id| (id, last_ms))).for_each(|(id, at_ms)| life.produce_at(0, id, at_ms));
+    life.process_delivered(0);
+    life.leave(0);
+    let before = life.ids_in_clean(0..1);
+    life.processes[0].store = LeasedStore::new(MemoryStore::new());
+    for _ in 0..60 {
+        // Expired owners are deleted once per second.
+        life.universe.cluster.borrow_mut().advance(Duration::from_secs(1));
+        life.iterate_once();
+    }
+    (0..3).for_each(|id| life.produce_at(0, id, last_ms));
+    life.process_delivered(0);
+    life.ids_in_clean(0..1) - before
+}
+
+/// As [`limit_an_idle_partition`]. The state is then restored, and copies of all ids arrive: the window and the store must agree about what the limit
+/// has dropped. Returns the number of copies that were forwarded.
+pub fn restore_a_limited_partition(setting: &Setting) -> u64 {
+    let mut life = limited(setting);
+    life.leave(0);
+    let before = life.ids_in_clean(0..1);
+    life.processes[0].store = LeasedStore::new(MemoryStore::new());
+    life.produce_ids(0..100);
+    life.process_delivered(0);
+    life.ids_in_clean(0..1) - before
 }
 
 impl Cluster {
@@ -224,16 +264,20 @@ impl Life {
             cluster.raw[partition].next(committed).is_none()
         };
         for _ in 0..CALM_ITERATIONS {
-            self.elect(0);
-            self.start(0);
-            assert!(self.universe.iterate(0), "the worker has ended");
-            let mut cluster = self.universe.cluster.borrow_mut();
-            let cluster = &mut *cluster;
-            cluster.group.balance(cluster.now, &mut cluster.chance.rng);
-            if is_done(cluster) {
+            self.iterate_once();
+            if is_done(&self.universe.cluster.borrow()) {
                 return;
             }
         }
         panic!("the records of partition {partition} are not processed");
+    }
+
+    fn iterate_once(&mut self) {
+        self.elect(0);
+        self.start(0);
+        assert!(self.universe.iterate(0), "the worker has ended");
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let cluster = &mut *cluster;
+        cluster.group.balance(cluster.now, &mut cluster.chance.rng);
     }
 }

@@ -81,7 +81,7 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
 
 /// Where the state comes from that continues after undone transactions.
 #[derive(Debug, Clone, Copy)]
-pub enum Continues {
+enum Continues {
     /// The worker that wrote them.
     Worker,
     /// A worker without local state.
@@ -92,17 +92,39 @@ pub enum Continues {
 
 /// A transaction begins with a copy of an id, and its other records are many windows later. Its markers reach all topics but clean, so a
 /// repair undoes it. The same happens to the transaction that reads its records again, with a later one. A standby requests the offsets
-/// after each of the two, and not between them. Returns how often the id was forwarded.
-pub fn undo_two_transactions(setting: &Setting, continues: Continues) -> usize {
-    let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
+/// after each of the two, and not between them. In topic scope another partition is far ahead of both. Returns the histories in
+/// which the id was not forwarded once.
+pub fn undo_two_transactions(setting: &Setting) -> Vec<String> {
+    let scopes = [Scope::Partition, Scope::Topic].into_iter();
+    let all = scopes.flat_map(|scope| {
+        [Continues::Worker, Continues::Restore, Continues::Standby].map(|continues| (scope, continues))
+    });
+    let forwarded = all.map(|(scope, continues)| (scope, continues, undo_two(setting, scope, continues)));
+    let wrong = forwarded.filter(|(.., times)| *times != 1);
+    wrong
+        .map(|(scope, continues, times)| format!("{scope:?}, {continues:?}: forwarded {times} times"))
+        .collect()
+}
+
+fn undo_two(setting: &Setting, scope: Scope, continues: Continues) -> usize {
+    let mut life = Life::quiet(setting, 2, |chance| {
+        let mut choices = Choices::short_one_id_blocks(chance);
+        choices.scope = scope;
+        choices
+    });
+    life.ends = vec![StableEnds::with_patience(Duration::from_secs(2))];
     let at_ms = life.universe.cluster.borrow().wall_ms();
     life.produce_ids([KEPT]);
     assert!(life.calm(), "the record is not processed");
+    for id in 1..=5 {
+        life.produce_at(1, 100 + id, later(at_ms, 40));
+        assert!(life.calm(), "the records of the other partition are not processed");
+    }
     let copy = LeasedStore::new(MemoryStore::new());
     let mut standby = life.standby_on(0, &copy);
     life.follow_to_the_end(&mut standby);
     for (id, windows) in [(1, 8), (2, 16)] {
-        let later_ms = at_ms + windows * i64::try_from(SHORT.as_millis()).unwrap();
+        let later_ms = later(at_ms, windows);
         produce_later(&life, id, (at_ms, later_ms));
         life.iterate_while(|life| committed_ms(life) < later_ms);
         life.follow_to_the_end(&mut standby);
@@ -128,8 +150,13 @@ pub fn undo_two_transactions(setting: &Setting, continues: Continues) -> usize {
 /// How often the id was forwarded.
 fn times_kept(life: &Life) -> usize {
     let cluster = life.universe.cluster.borrow();
-    let name = format!("0-{KEPT}");
-    cluster.clean[0].committed(0).filter(|(_, raw)| raw.name() == name).count()
+    let names = ["0", "t"].map(|list| format!("{list}-{KEPT}"));
+    cluster.clean[0].committed(0).filter(|(_, raw)| names.iter().any(|name| name == raw.name())).count()
+}
+
+/// So many windows later.
+fn later(at_ms: i64, windows: i64) -> i64 {
+    at_ms + windows * i64::try_from(SHORT.as_millis()).unwrap()
 }
 
 /// Appends a later record, and before the first one a copy of the id. The next transaction is torn.
