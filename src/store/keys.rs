@@ -12,6 +12,8 @@ pub(super) const WAITING: &str = "waiting";
 pub(super) const SLICES: &str = "slices";
 /// Bytes of the key of a slice.
 pub(super) const SLICE: usize = 10;
+/// Key of the number of slices (u64) in their tree, written with every change of it. The prefix of a group does not match it.
+pub(super) const SLICE_COUNT: &[u8] = b"count";
 /// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";
 

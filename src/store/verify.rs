@@ -27,44 +27,57 @@ pub(super) fn verify(
     let nothing = |window| (BlockIndex::new(window), WindowRecord::default());
     let mut readers = Readers::default();
     for tree in [&engine.entries, &engine.waiting] {
-        let mut before: Option<IVec> = None;
-        for (number, item) in (0u64..).zip(tree.iter()) {
-            if number.is_multiple_of(PROGRESS_INTERVAL) {
-                report_progress();
-            }
-            let (key, value) = item?;
-            // After one flipped bit, an iteration of a tree found entries that a look-up did not find, because the tree's
-            // index led into another tree. So every entry is looked up.
-            if tree.get(&key)?.as_ref() != Some(&value) {
-                return Err("the engine's index does not lead to all entries".into());
-            }
-            // Requiring ascending keys also ends the loop if the engine iterates in a cycle.
-            if before.as_ref().is_some_and(|before| *before >= key) {
-                return Err("keys are out of order".into());
-            }
+        each_entry(tree, report_progress, |key, value| {
             if let Some(window) = keys::parse_record(&key) {
                 let (index, record) = windows.entry(window).or_insert_with(|| nothing(window));
                 *record = WindowRecord::decode(window, &value).ok_or_else(|| {
                     format!("the record of partition {window} is damaged or of another version")
                 })?;
                 index.head = Some(record.head);
-            } else {
-                let (window, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
-                let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
-                let block = check_block(engine, (tree, &value), (window, first), &mut readers)?;
-                if index.end() > first {
-                    return Err(block_error((window, first), "it overlaps the previous block").into());
-                }
-                index.insert(first, block);
+                return Ok(());
             }
-            before = Some(key);
-        }
+            let (window, first) = keys::parse_block(&key).ok_or("a key is damaged")?;
+            let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
+            let block = check_block(engine, (tree, &value), (window, first), &mut readers)?;
+            if index.end() > first {
+                return Err(block_error((window, first), "it overlaps the previous block").into());
+            }
+            index.insert(first, block);
+            Ok(())
+        })?;
     }
     let checked = windows.into_iter().map(|(window, (index, record))| {
         check_counts(window, &index.record(), &record)?;
         Ok((window, index))
     });
     checked.collect()
+}
+
+/// Visits all entries of a tree in the order of their keys. Returns the first error found.
+pub(super) fn each_entry(
+    tree: &Tree,
+    report_progress: &dyn Fn(),
+    mut visit: impl FnMut(IVec, IVec) -> Result<(), OpenFailure>,
+) -> Result<(), OpenFailure> {
+    let mut before: Option<IVec> = None;
+    for (number, item) in (0u64..).zip(tree.iter()) {
+        if number.is_multiple_of(PROGRESS_INTERVAL) {
+            report_progress();
+        }
+        let (key, value) = item?;
+        // After one flipped bit, an iteration of a tree found entries that a look-up did not find, because the tree's
+        // index led into another tree. So every entry is looked up.
+        if tree.get(&key)?.as_ref() != Some(&value) {
+            return Err("the engine's index does not lead to all entries".into());
+        }
+        // Requiring ascending keys also ends the loop if the engine iterates in a cycle.
+        if before.as_ref().is_some_and(|before| *before >= key) {
+            return Err("keys are out of order".into());
+        }
+        before = Some(key.clone());
+        visit(key, value)?;
+    }
+    Ok(())
 }
 
 fn block_error((window, first): (WindowId, Offset), cause: &str) -> String {

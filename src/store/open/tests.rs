@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity};
-use crate::ports::{Head, Store, StoreError};
+use crate::dedupe::{Block, HashKind, Identity, KindId, SliceMark, SlicePartition};
+use crate::ports::{Head, SealJob, Sealing, Store, StoreError};
 use crate::store::record::WindowRecord;
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -32,17 +32,20 @@ fn close(db: sled::Db, path: &Path) {
     }
 }
 
-fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
-    let block = Block {
+fn block(owners: Range<u64>) -> Block {
+    Block {
         hash: HashKind::Xxh3,
         window: 0.into(),
         first: owners.start,
         next: owners.end,
         time_first_ms: 0,
         time_last_ms: 0,
-        entries: owners.map(|owner| (owner, Identity([1; 16]))).collect(),
-    };
-    store.append(&block, Head::default())
+        entries: owners.map(|owner| (owner, Identity([owner.to_le_bytes()[0]; 16]))).collect(),
+    }
+}
+
+fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
+    store.append(&block(owners), Head::default())
 }
 
 /// A directory with a store of one identity.
@@ -206,4 +209,34 @@ fn a_missing_block_is_detected() {
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("should have 1 blocks"));
     assert!(fs::read_dir(dir.path()).unwrap().count() >= 2);
+}
+
+/// Without the number of slices, the file of the lost one would be deleted, and copies of its owners would pass.
+#[test]
+fn a_missing_slice_is_detected() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    for first in [0, 100] {
+        let head = Head { confirmed: first + 100, ..Head::default() };
+        store.append(&block(first..first + 100), head).unwrap();
+        let mark = SliceMark { next: first + 100, count: 100, time_ms: (0, 0) };
+        let range = SlicePartition { partition: 0, first, next: first + 100, marks: vec![mark] };
+        let job = SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false };
+        store.begin_seal(job).unwrap();
+        while store.poll_seal().unwrap() != Sealing::Idle {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(store.sealed(0.into()).len(), 2);
+    store.close().unwrap();
+    let path = dir.path().join("db-1");
+    let db = plain(&path).unwrap();
+    let slices = db.open_tree(keys::SLICES).unwrap();
+    let (first, _) = slices.first().unwrap().unwrap();
+    slices.remove(first).unwrap();
+    drop(slices);
+    close(db, &path);
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    let reason = opened.quarantined.unwrap().reason;
+    assert!(reason.contains("1 slices are registered"), "{reason}");
 }

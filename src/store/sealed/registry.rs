@@ -18,6 +18,7 @@ use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
 use crate::store::error::{needs_operator, remedy};
 use crate::store::keys;
 use crate::store::open::OpenFailure;
+use crate::store::verify::each_entry;
 
 /// The slices of all groups.
 #[derive(Debug, Default)]
@@ -131,6 +132,8 @@ impl Engine {
         for (key, _) in &entries {
             batch.remove(key);
         }
+        let count = self.sealed.count.load(Ordering::Acquire);
+        batch.insert(keys::SLICE_COUNT, &counted(count.saturating_sub(entries.len())));
         self.write("write", || self.slices.apply_batch(batch))?;
         lists.groups.remove(&group);
         self.sealed.count.fetch_sub(entries.len(), Ordering::AcqRel);
@@ -165,6 +168,8 @@ impl Engine {
                 batch.insert(&key, slice.entry.encode(&key));
             }
         }
+        let count = self.sealed.count.load(Ordering::Acquire) + changed.len();
+        batch.insert(keys::SLICE_COUNT, &counted(count.saturating_sub(list.len())));
         self.write("write", || self.slices.apply_batch(batch))?;
         self.sealed.count.fetch_add(changed.len(), Ordering::AcqRel);
         self.sealed.count.fetch_sub(list.len(), Ordering::AcqRel);
@@ -303,15 +308,25 @@ pub(in crate::store) fn read_all(
     report_progress: &dyn Fn(),
 ) -> Result<(SealedSlices, Vec<u32>), OpenFailure> {
     let mut groups: HashMap<SliceGroup, Vec<Arc<SealedSlice>>> = HashMap::new();
-    let mut files = Vec::new();
-    for item in &engine.slices {
+    let (mut files, mut count) = (Vec::new(), None);
+    each_entry(&engine.slices, report_progress, |key, value| {
+        if *key == *keys::SLICE_COUNT {
+            count = Some(value);
+            return Ok(());
+        }
         report_progress();
-        let (key, value) = item?;
         let (group, slice) = read_registered(engine, &key, &value)?;
         files.push(slice.number);
         if group.partition.is_none() {
             groups.entry(group).or_default().push(Arc::new(slice));
         }
+        Ok(())
+    })?;
+    // A file without its entry would be deleted, and copies of its identities would be forwarded. Earlier versions stored no number.
+    if count.is_some_and(|count| *count != counted(files.len())) {
+        return Err(
+            format!("{} slices are registered, and that is not their stored number", files.len()).into()
+        );
     }
     for slices in groups.values_mut() {
         slices.sort_by_key(|slice| slice.entry.order);
@@ -323,6 +338,11 @@ pub(in crate::store) fn read_all(
         ..SealedSlices::default()
     };
     Ok((sealed, files))
+}
+
+/// The stored form of a number of slices.
+fn counted(slices: usize) -> [u8; 8] {
+    (slices as u64).to_be_bytes()
 }
 
 /// Reads and verifies a registered slice.
