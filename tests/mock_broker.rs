@@ -32,6 +32,8 @@ mod membership;
 mod outages;
 #[path = "mock_broker/rebalances.rs"]
 mod rebalances;
+#[path = "mock_broker/rekey.rs"]
+mod rekey;
 #[path = "mock_broker/restore.rs"]
 mod restore;
 #[path = "mock_broker/stalled.rs"]

@@ -35,6 +35,7 @@ pub use options::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
 pub use partition::loading::{LoadSlice, LocalRead};
+pub(crate) use partition::stall::{Fetching, StallDetector};
 pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;

@@ -107,7 +107,7 @@ fn next_change(reader: &SourceReader) -> MembershipChange {
 }
 
 /// A member with some partitions, all from their first offset.
-fn placed(mock: &Mock, group: &str) -> SourceReader {
+pub fn placed(mock: &Mock, group: &str) -> SourceReader {
     let reader = reader(mock, group);
     let MembershipChange::Assigned(logs) = next_change(&reader) else { panic!("no assignment") };
     reader.place(&logs.into_iter().map(|log| (log, 0)).collect::<Vec<_>>()).expect("accepted");

@@ -36,7 +36,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A tool may not use another, except the demo, which runs all of dedupd in one process.
     ("tools::demo", &["*"]),
     ("tools::plan", &["dedupe"]),
-    ("tools::rekey", &["clock", "config", "dedupe", "kafka", "metrics", "ports", "schemas::SharedSchemas"]),
+    (
+        "tools::rekey",
+        &[
+            "clock",
+            "config",
+            "dedupe",
+            "kafka",
+            "metrics",
+            "pipeline::Fetching",
+            "pipeline::StallDetector",
+            "ports",
+            "schemas::SharedSchemas",
+        ],
+    ),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::check", &["app", "config", "kafka", "tools::plan"]),
     ("tools::audit", COMMAND),

@@ -16,12 +16,13 @@ use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
 
 use crate::dedupe::{Offset, PartitionId};
 use crate::kafka::client_config::Settings;
-use crate::kafka::ends::EndReader;
+use crate::kafka::ends::{EndReader, Listed};
 use crate::kafka::error::{failure, failure_with_permission, is_damage};
 use crate::kafka::log_context::LogContext;
 use crate::kafka::native::{self, Fetched, ReadError};
@@ -179,6 +180,15 @@ impl SourceReader {
         let bounds = self.ends.bounds(&named, wait)?;
         let offsets = named.iter().zip(bounds);
         Ok(offsets.map(|(log, bounds)| (committed.get(log).copied().flatten(), bounds)).collect())
+    }
+
+    /// The last stable offset of each partition, in this order; `None` for one without a leader. Sends a request to each leader, which
+    /// takes at most `wait`.
+    pub fn log_ends(&self, logs: &[SourceLog], wait: Duration) -> Result<Vec<Option<Offset>>, Failure> {
+        let named = || logs.iter().map(|log| (log.topic.as_str(), log.partition));
+        let listed = Listed::request(self.ends.stable(), named(), KafkaOffset::End, wait);
+        let listed = listed.map_err(|e| self.fail("reading the ends of the source topics", &e))?;
+        Ok(named().map(|log| listed.offset_of(log).ok()).collect())
     }
 
     /// Reads these partitions from now on, each from its offset. They are not read yet: a record that was fetched before would look

@@ -22,6 +22,9 @@ use crate::kafka::topic::{Outgoing, TopicHandle};
 use crate::kafka::topic_monitor::ABSENT_CHECKS;
 use crate::ports::{Failure, Remedy};
 
+/// The property that ends the producer at the first record that the broker rejects.
+const GAPLESS: &str = "enable.gapless.guarantee";
+
 /// The producer and its topic. After a failure it must be replaced.
 pub struct TargetWriter {
     /// Declared first because it must be dropped before the client.
@@ -36,8 +39,19 @@ pub struct TargetWriter {
 #[derive(Debug, Default)]
 pub struct Acknowledgements {
     pub numbers: Vec<usize>,
-    /// The number of the first record that failed, and why.
+    /// The number of the first record that failed, and why. Records that were dropped because another one failed come after that.
     pub failed: Option<(usize, RDKafkaErrorCode)>,
+}
+
+impl Acknowledgements {
+    /// Records that the client drops can be reported before the record whose failure is the cause.
+    fn fail(&mut self, number: usize, code: RDKafkaErrorCode) {
+        use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
+        let is_dropped = |code: RDKafkaErrorCode| matches!(code, PurgeQueue | PurgeInflight);
+        if self.failed.is_none_or(|(_, first)| is_dropped(first) && !is_dropped(code)) {
+            self.failed = Some((number, code));
+        }
+    }
 }
 
 impl TargetWriter {
@@ -47,6 +61,9 @@ impl TargetWriter {
         config
             // The producer retries without limit, and so keeps the order of each partition.
             .set("message.timeout.ms", "0")
+            // Without it the client continues behind a record that the broker rejects, until the owner stops it. The rejected
+            // record is written after the restart, and so after later records with the same id.
+            .set(GAPLESS, "true")
             // The owner limits what is in flight.
             .set("queue.buffering.max.messages", "0")
             .set("queue.buffering.max.kbytes", "2147483647");
@@ -105,6 +122,11 @@ impl TargetWriter {
         std::mem::swap(reports, into);
     }
 
+    /// Whether the client sends no more records, because the broker has rejected one. It drops those that it has not sent.
+    pub fn has_ended(&self) -> bool {
+        self.client.client().fatal_error().is_some()
+    }
+
     /// Waits at most `wait` until every record is acknowledged or failed.
     pub fn flush(&self, wait: Duration) {
         if !native::flush(self.client.client(), wait) {
@@ -132,7 +154,10 @@ struct Reports(Mutex<Acknowledgements>);
 
 impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        LogContext.log(level, facility, message);
+        // The client warns that this property is experimental.
+        if facility != "CONFWARN" || !message.contains(GAPLESS) {
+            LogContext.log(level, facility, message);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -149,8 +174,29 @@ impl ProducerContext for Reports {
             Ok(_) => reports.numbers.push(number),
             Err((error, _)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                reports.failed.get_or_insert((number, code));
+                reports.fail(number, code);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_counts_unless_the_client_dropped_the_record() {
+        use RDKafkaErrorCode::{InvalidTimestamp, MessageSizeTooLarge, PurgeQueue};
+        let mut reports = Acknowledgements::default();
+        for (number, code) in [
+            (7, PurgeQueue),
+            (8, PurgeQueue),
+            (1, MessageSizeTooLarge),
+            (9, PurgeQueue),
+            (2, InvalidTimestamp),
+        ] {
+            reports.fail(number, code);
+        }
+        assert_eq!(reports.failed, Some((1, MessageSizeTooLarge)));
     }
 }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::time::Duration;
 
 use super::in_flight::InFlight;
 use crate::dedupe::{Offset, PartitionId, SchemaId};
 use crate::kafka::SourceLog;
+use crate::metrics::Stall;
+use crate::pipeline::{Fetching, StallDetector};
 
 /// Most records and bytes of keys and values that are in flight. More are not read until some are acknowledged.
 const MOST_RECORDS: usize = 100_000;
@@ -15,6 +18,8 @@ const MOST_BYTES: usize = 64 << 20;
 const MOST_HELD: usize = 1_000_000;
 /// Low bits of the number of a record, for its number in its partition. The other bits are the placement.
 const RECORD_BITS: u32 = 40;
+/// How long a partition with more records may deliver none before it counts as stalled, as in `run`.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An assigned source partition.
 pub struct AssignedLog {
@@ -26,6 +31,9 @@ pub struct AssignedLog {
     pub in_flight: InFlight,
     /// The schema that its next record needs; the partition is paused until it is known.
     pub schema: Option<SchemaId>,
+    /// The last stable offset, as read last by another client than the one that fetches the records.
+    pub log_end: Offset,
+    stall: StallDetector,
     /// The position that was stored last for a commit.
     stored: Option<Offset>,
 }
@@ -40,11 +48,13 @@ pub struct AssignedLogs {
     last: u64,
     records: usize,
     bytes: usize,
+    /// Whether there was no room since the last search for stalled partitions.
+    was_full: bool,
 }
 
 impl AssignedLogs {
-    /// The partition is read from this offset on. What was in flight of it counts no longer.
-    pub fn place(&mut self, log: SourceLog, offset: Offset) {
+    /// The partition is read from this offset on, and its log ends at `log_end`. What was in flight of it counts no longer.
+    pub fn place(&mut self, log: SourceLog, offset: Offset, log_end: Offset) {
         self.remove(&log);
         self.placements += 1;
         let name = log.to_string();
@@ -54,6 +64,8 @@ impl AssignedLogs {
             next: offset,
             in_flight: InFlight::at(offset),
             schema: None,
+            log_end,
+            stall: StallDetector::default(),
             stored: None,
         };
         self.logs.insert(self.placements, placed);
@@ -128,9 +140,40 @@ impl AssignedLogs {
     }
 
     /// Whether more records may be read.
-    pub fn has_room(&self) -> bool {
+    pub fn has_room(&mut self) -> bool {
         let held = || self.logs.values().map(|log| log.in_flight.held()).sum::<usize>();
-        self.records < MOST_RECORDS && self.bytes < MOST_BYTES && held() < MOST_HELD
+        let has_room = self.records < MOST_RECORDS && self.bytes < MOST_BYTES && held() < MOST_HELD;
+        self.was_full |= !has_room;
+        has_room
+    }
+
+    /// Sets where the logs end, in the order of [`AssignedLogs::all`]; `None` keeps the known end.
+    pub fn set_ends(&mut self, ends: Vec<Option<Offset>>) {
+        for (log, end) in self.logs.values_mut().zip(ends) {
+            log.log_end = end.unwrap_or(log.log_end);
+        }
+    }
+
+    /// The partitions whose records have stopped arriving although their logs have more. To be called every second. `fetched_end`
+    /// is the end of a log as the client that fetches the records knows it.
+    pub fn stalled(
+        &mut self,
+        now: Duration,
+        fetched_end: impl Fn(&SourceLog) -> Option<Offset>,
+    ) -> Vec<(SourceLog, Fetching, Stall)> {
+        // Records that are not polled for lack of room look like a stall of their partition.
+        if std::mem::take(&mut self.was_full) {
+            return Vec::new();
+        }
+        // A partition that waits for a schema is paused.
+        let open = self.logs.values_mut().filter(|log| log.schema.is_none());
+        let stalled = open.filter_map(|log| {
+            let end = fetched_end(&log.log);
+            let seen = Fetching { next: log.next, fetched_end: end, log_end: log.log_end };
+            let stall = log.stall.observe(now, seen, STALL_TIMEOUT)?;
+            Some((log.log.clone(), seen, stall))
+        });
+        stalled.collect()
     }
 
     /// The positions that have changed since the last call.
@@ -163,6 +206,8 @@ fn from_number(number: usize) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn log(partition: PartitionId) -> SourceLog {
@@ -176,8 +221,8 @@ mod tests {
     #[test]
     fn each_partition_has_its_own_position() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 10);
-        logs.place(log(1), 20);
+        logs.place(log(0), 10, 10);
+        logs.place(log(1), 20, 20);
         assert_eq!(positions(&mut logs), [(0, 10), (1, 20)]);
         let mut send = |partition, offset| {
             assert!(logs.of_record(c"a", partition).is_some());
@@ -196,10 +241,10 @@ mod tests {
     #[test]
     fn a_partition_that_is_placed_again_ignores_earlier_acknowledgements() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 0);
+        logs.place(log(0), 0, 0);
         logs.of_record(c"a", 0).unwrap();
         let before = logs.send(0, 7);
-        logs.place(log(0), 0);
+        logs.place(log(0), 0, 0);
         assert_eq!((logs.in_flight(), logs.bytes, logs.name_of(before)), (0, 0, None));
         logs.of_record(c"a", 0).unwrap();
         let after = logs.send(0, 7);
@@ -214,7 +259,7 @@ mod tests {
     #[test]
     fn reading_pauses_at_the_limits() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 0);
+        logs.place(log(0), 0, 0);
         logs.of_record(c"a", 0).unwrap();
         let large = logs.send(0, MOST_BYTES);
         assert!(!logs.has_room());
@@ -225,5 +270,39 @@ mod tests {
         assert!(!logs.has_room());
         logs.unsend(1);
         assert!(logs.has_room());
+    }
+
+    /// The first stalled partition in this number of seconds, in which the client fetches nothing: the second, and where it is read again.
+    fn stalled_at(logs: &mut AssignedLogs, mut seconds: Range<u64>) -> Option<(u64, SourceLog, Offset)> {
+        seconds.find_map(|second| {
+            logs.has_room();
+            let (log, seen, _) = logs.stalled(Duration::from_secs(second), |_| Some(10)).pop()?;
+            Some((second, log, seen.next))
+        })
+    }
+
+    #[test]
+    fn a_partition_without_a_fetcher_is_stalled_when_another_client_reports_a_later_end() {
+        let mut logs = AssignedLogs::default();
+        logs.place(log(0), 10, 10);
+        logs.place(log(1), 10, 10);
+        assert_eq!(stalled_at(&mut logs, 0..1_000), None);
+        logs.set_ends(vec![None, Some(11)]);
+        assert_eq!(stalled_at(&mut logs, 1_000..2_000), Some((1_030, log(1), 10)));
+        assert_eq!(logs.all().map(|log| log.log_end).collect::<Vec<_>>(), [10, 11]);
+    }
+
+    #[test]
+    fn a_full_target_or_a_missing_schema_is_no_stall() {
+        let mut logs = AssignedLogs::default();
+        logs.place(log(0), 10, 500);
+        logs.of_record(c"a", 0).unwrap().next = 11;
+        let large = logs.send(10, MOST_BYTES);
+        assert_eq!(stalled_at(&mut logs, 0..1_000), None, "without room");
+        assert!(logs.acknowledge(large));
+        logs.of_record(c"a", 0).unwrap().schema = Some(SchemaId(1));
+        assert_eq!(stalled_at(&mut logs, 1_000..2_000), None, "without the schema");
+        logs.of_record(c"a", 0).unwrap().schema = None;
+        assert_eq!(stalled_at(&mut logs, 2_000..3_000), Some((2_030, log(0), 11)));
     }
 }

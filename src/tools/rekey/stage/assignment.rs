@@ -1,0 +1,168 @@
+//! Changes of the assignment: which partitions are read, and from where.
+
+use std::slice;
+use std::time::{Duration, Instant};
+
+use super::{REQUEST_TIMEOUT, RekeyLoop};
+use crate::clock;
+use crate::dedupe::Offset;
+use crate::kafka::{MembershipChange, SourceLog};
+use crate::ports::{Failure, Remedy};
+use crate::tools::rekey::logs::listed;
+use crate::tools::rekey::start::{StartOffset, start};
+
+/// Shortest pause before the offsets of partitions that could not be placed are requested again.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
+/// How long offsets are requested one by one before the partitions that are read continue.
+const APART: Duration = Duration::from_secs(1);
+
+/// Assigned partitions that are not read yet, because the request for their offsets failed.
+pub struct UnplacedLogs {
+    logs: Vec<SourceLog>,
+    /// When their offsets are requested again.
+    retry: Instant,
+    /// Why the last request failed.
+    why: String,
+}
+
+impl UnplacedLogs {
+    pub fn new(now: Instant) -> Self {
+        Self { logs: Vec::new(), retry: now, why: String::new() }
+    }
+
+    pub fn count(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// Which ones there are, if any, and why.
+    pub fn problem(&self) -> Option<String> {
+        let what = || format!("cannot read the assigned partitions {}: {}", listed(&self.logs), self.why);
+        (!self.logs.is_empty()).then(what)
+    }
+}
+
+impl RekeyLoop<'_> {
+    /// Handles the changes of the assignment since the last call, and repeats the requests that failed.
+    pub(super) fn follow_assignment(&mut self) -> Result<(), Failure> {
+        self.changes.extend(self.reader.changes());
+        while let Some(change) = self.changes.front().cloned() {
+            self.apply(change)?;
+            self.changes.pop_front();
+        }
+        if self.unplaced.logs.is_empty() || clock::monotonic() < self.unplaced.retry {
+            return Ok(());
+        }
+        self.place_unplaced()?;
+        if self.unplaced.logs.is_empty() {
+            tracing::info!("all assigned partitions are read now");
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, change: MembershipChange) -> Result<(), Failure> {
+        match change {
+            MembershipChange::Assigned(logs) => {
+                self.unplaced.logs.extend_from_slice(&logs);
+                self.place_unplaced()?;
+                if !self.unplaced.logs.is_empty() {
+                    // Until the client has an answer, which may be empty, it takes part in no rebalance.
+                    self.reader.place(&[])?;
+                }
+                tracing::info!(partitions = %listed(&logs), "partitions assigned");
+            }
+            MembershipChange::Revoked(logs) => {
+                self.settle()?;
+                self.release(&logs)?;
+                tracing::info!(partitions = %listed(&logs), "partitions revoked");
+            }
+            MembershipChange::Lost(logs) => {
+                self.release(&logs)?;
+                tracing::warn!(partitions = %listed(&logs), "partitions lost: other members repeat their last records");
+            }
+        }
+        Ok(())
+    }
+
+    /// Places all of them together, and if that fails, one by one: a partition without a leader must not delay the others.
+    fn place_unplaced(&mut self) -> Result<(), Failure> {
+        let began = clock::monotonic();
+        let logs = std::mem::take(&mut self.unplaced.logs);
+        if self.try_place(&logs)? {
+            return Ok(());
+        }
+        let (apart, mut failed) = (clock::monotonic(), Vec::new());
+        let mut rest = logs.into_iter();
+        // A request for the only one that is left would fail like the common one.
+        while rest.len() + failed.len() > 1
+            && apart.elapsed() < APART
+            && let Some(log) = rest.next()
+        {
+            if !self.try_place(slice::from_ref(&log))? {
+                failed.push(log);
+            }
+        }
+        // Those that were not requested yet are the first next time.
+        self.unplaced.logs = rest.chain(failed).collect();
+        // A broker that does not respond costs the time limit of each request. At least half of the time is for the partitions that
+        // are read.
+        self.unplaced.retry = clock::monotonic() + began.elapsed().max(PLACE_PAUSE);
+        Ok(())
+    }
+
+    /// Returns false after a failure that is to be retried.
+    fn try_place(&mut self, logs: &[SourceLog]) -> Result<bool, Failure> {
+        match self.place(logs) {
+            Err(failure) if failure.remedy == Remedy::Retry => {
+                self.warn(&failure);
+                self.unplaced.why = failure.what;
+                Ok(false)
+            }
+            placed => placed.map(|()| true),
+        }
+    }
+
+    /// Reads these partitions from the committed offsets.
+    fn place(&mut self, logs: &[SourceLog]) -> Result<(), Failure> {
+        let mut starts: Vec<(SourceLog, Offset)> = Vec::with_capacity(logs.len());
+        let mut ends = Vec::with_capacity(logs.len());
+        for (log, (committed, bounds)) in logs.iter().zip(self.reader.offsets(logs, REQUEST_TIMEOUT)?) {
+            let offset = match start(committed, bounds, self.rule.on_gap) {
+                StartOffset::At(offset) => offset,
+                StartOffset::Behind { offset, gap } => {
+                    self.metrics.gap_offsets().inc_by(gap);
+                    tracing::warn!(%log, ?committed, offset, gap, "the log does not contain the committed offset; continuing");
+                    offset
+                }
+                StartOffset::Refused => {
+                    return Err(self.gap(log, committed.unwrap_or(0), bounds.low, bounds.high));
+                }
+            };
+            starts.push((log.clone(), offset));
+            ends.push(bounds.stable);
+        }
+        self.reader.place(&starts)?;
+        for ((log, offset), end) in starts.into_iter().zip(ends) {
+            self.logs.place(log, offset, end);
+        }
+        Ok(())
+    }
+
+    fn gap(&self, log: &SourceLog, position: Offset, low: Offset, high: Offset) -> Failure {
+        let what = format!(
+            "group {} continues at offset {position} of {log}, but that log contains the offsets {low} to {high}: records were \
+             deleted before they were read, or the topic was truncated or recreated; set group.on_gap = \"accept\" once, to \
+             continue at offset {low}",
+            self.settings.group
+        );
+        Failure::new(Remedy::Stop, what)
+    }
+
+    fn release(&mut self, logs: &[SourceLog]) -> Result<(), Failure> {
+        self.unplaced.logs.retain(|log| !logs.contains(log));
+        self.reader.release(logs)?;
+        for log in logs {
+            self.logs.remove(log);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! `dedupd rekey`: a source partition without a leader or without a fetcher, and a record that the target topic rejects.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dedupd::kafka::{SourceLog, SourceReader};
+use dedupd::ports::Record as _;
+use rdkafka::ClientConfig;
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
+use testkit::mock::Broker;
+
+use crate::member::LIMIT;
+use crate::membership::placed;
+use crate::support::mock::{CLEAN, Mock, RAW};
+use crate::support::ports::free_port;
+use crate::support::records::{Isolation, produce_with, read_with};
+use crate::support::{Running, child, wait_until};
+use crate::transactions::{SLICE, fill, watched};
+
+/// Starts a process that writes the raw topic to the clean topic, by key.
+fn start(bootstrap: &str, flags: &[&str], dir: &Path) -> Running {
+    let port = free_port();
+    let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
+    command
+        .args(["rekey", "--bootstrap-servers", bootstrap, "--from", RAW, "--to", CLEAN, "--id", "key"])
+        .args(["--instance", "a", "--listen", &format!("127.0.0.1:{port}")])
+        .args(flags)
+        .env("DEDUPD_GROUP__SESSION_TIMEOUT", "6s")
+        .env_remove("RUST_LOG");
+    Running::start(command, port, dir.join("rekey.log"))
+}
+
+#[test]
+fn a_source_partition_without_a_leader_does_not_delay_the_others() {
+    let broker = Broker::start(1, &[RAW, CLEAN], 2).expect("an embedded broker");
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", broker.bootstrap_servers());
+    for partition in 0..2 {
+        produce_with(&config, RAW, partition, &[("a", "1"), ("b", "2"), ("c", "3")]);
+    }
+    let set_leader = |leader: Option<i32>| {
+        broker.cluster().expect("the brokers").partition_leader(RAW, 1, leader).expect("a partition");
+    };
+    set_leader(None);
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(broker.bootstrap_servers(), &[], dir.path());
+    let wait_for = |count: f64| {
+        wait_until("records of the raw topic to be written", LIMIT, || {
+            (running.metric("dedupd_rekey_written_total") == Some(count)).then_some(())
+        });
+    };
+    wait_for(3.0);
+    let reason = "cannot read the assigned partitions raw/1 (1)";
+    wait_until("the reason", LIMIT, || running.get("/readyz")?.contains(reason).then_some(()));
+    assert_eq!(running.metric("dedupd_rekey_partitions"), Some(2.0));
+    set_leader(Some(1));
+    wait_for(6.0);
+    wait_until("readiness", LIMIT, || running.is_ready().then_some(()));
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_eq!(read_with(&config, CLEAN, Isolation::Committed).len(), 6);
+}
+
+/// Reads until these are the next offsets of the two partitions. Asserts that no record is skipped or repeated.
+fn read_to(reader: &SourceReader, next: &mut [u64; 2], ends: [u64; 2]) {
+    wait_until("records of the raw topic", LIMIT, || {
+        let mut records = Vec::new();
+        reader.poll(&mut records, 100, Duration::from_millis(100)).expect("no error");
+        for record in &records {
+            let at = record.coordinates();
+            let expected = &mut next[usize::try_from(at.partition).unwrap()];
+            assert_eq!(at.offset, *expected, "partition {}", at.partition);
+            *expected += 1;
+        }
+        (*next == ends).then_some(())
+    });
+}
+
+/// Simulates a lost fetcher: the partition is assigned, and polls return neither records nor errors.
+#[test]
+fn a_source_partition_without_a_fetcher_is_read_again_at_its_next_record() {
+    watched(|_| {
+        let mock = Mock::start(2);
+        (0..2).for_each(|partition| fill(&mock, partition, 10));
+        let reader = placed(&mock, "lost");
+        let [lost, other, unknown] =
+            [0, 1, 99].map(|partition| SourceLog { topic: RAW.to_owned(), partition });
+        let mut next = [0, 0];
+        read_to(&reader, &mut next, [10, 10]);
+        reader.pause(&lost).expect("assigned");
+        fill(&mock, 0, 10);
+        fill(&mock, 1, 5);
+        read_to(&reader, &mut next, [10, 15]);
+        let ends = reader.log_ends(&[lost.clone(), unknown, other], SLICE).expect("a response");
+        assert_eq!(ends, [Some(20), None, Some(15)]);
+        reader.read_again(&lost, next[0]).expect("assigned");
+        read_to(&reader, &mut next, [20, 15]);
+    });
+}
+
+#[test]
+fn no_record_is_written_after_a_rejected_one() {
+    let mock = Mock::start(1);
+    produce_with(&mock.client_config(), RAW, 0, &[("id", "value"); 50]);
+    mock.inject(Api::Produce, &[Code::MessageSizeTooLarge]);
+    let dir = tempfile::tempdir().unwrap();
+    // A request for each record. Five of them at most are sent before the response to the first one, and the embedded broker accepts
+    // the others of these.
+    let running = start(&mock.bootstrap(), &["-X", "batch.num.messages=1"], dir.path());
+    let code = running.wait(LIMIT).code();
+    let text = running.text();
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("the broker rejected record raw/0 for topic clean"), "{text}");
+    let written = read_with(&mock.client_config(), CLEAN, Isolation::Committed).len();
+    assert!(written < 5, "{written} records were written after the rejected one");
+}
