@@ -90,9 +90,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
         .map(|number| {
             let options = options(config, hasher, (&topology, &partition_limit), number);
-            // The client has one size limit for the batches of all topics.
-            let largest_batch = [topology.largest_batch, topology.largest_state].into_iter().flatten().min();
-            let partitions = topology.partitions;
+            let (largest_batch, partitions) = (topology.largest_batch, topology.partitions);
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
             let shared = (control.clone(), ends.clone(), schemas.clone());
             spawn(service, (number, shared), (settings, options), &store, stop)

@@ -41,7 +41,8 @@ pub struct Topology {
     pub cluster_id: Option<String>,
     /// Topic ids of raw, clean and state; `None` before Kafka 2.8.
     pub topic_ids: [Option<String>; 3],
-    /// `max.message.bytes` of the clean topic, bytes; `None` when the broker does not report it.
+    /// The smallest `max.message.bytes` of the topics that transactions write to, bytes; `None` when the broker reports none. The
+    /// client has one limit for the batches of all topics.
     pub largest_batch: Option<u64>,
     /// `max.message.bytes` of the state topic, bytes; `None` when the broker does not report it.
     pub largest_state: Option<u64>,
@@ -165,6 +166,7 @@ impl TopicAdmin {
             }
         }
         let configs = if has_configs { self.configs(&found)? } else { Default::default() };
+        let side_limits = if has_configs { self.side_limits(&found)? } else { Vec::new() };
         let described = self.describe_topics();
         let mut findings = topics::check(&self.settings, &found.shapes(), &configs, wanted.window);
         findings.problems.extend(self.missing_permissions(&described));
@@ -176,12 +178,13 @@ impl TopicAdmin {
             return Err(CheckError::Refused(findings.problems));
         }
         let mut ids = described.into_iter().map(|topic| topic.id);
+        let [_, largest_clean, largest_state] = configs.each_ref().map(topics::largest_batch);
         Ok(Topology {
             partitions: found.raw.partitions().unwrap_or(0),
             cluster_id: self.reader.client().fetch_cluster_id(self.wait),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
-            largest_batch: topics::largest_batch(&configs[1]),
-            largest_state: topics::largest_batch(&configs[2]),
+            largest_batch: [largest_clean, largest_state].into_iter().flatten().chain(side_limits).min(),
+            largest_state,
             warnings: findings.warnings,
         })
     }
@@ -297,18 +300,29 @@ impl TopicAdmin {
         Ok(configs)
     }
 
+    /// `max.message.bytes` of the side topics, as far as the broker reports it. No check depends on it.
+    fn side_limits(&self, found: &FoundTopics) -> Result<Vec<u64>, CheckError> {
+        let mut limits = Vec::new();
+        for (name, _) in found.side.iter().filter(|(_, shape)| shape.partitions().is_some()) {
+            let doing = format!("reading the configuration of topic {name}");
+            let config = self.describe((ResourceSpecifier::Topic(name), None), &doing)?;
+            limits.extend(config.as_ref().and_then(topics::largest_batch));
+        }
+        Ok(limits)
+    }
+
     /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission or API is missing.
     pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
         let doing = format!("reading the configuration of topic {name}");
         Ok(self
-            .describe((ResourceSpecifier::Topic(name), Resource::Topic(name)), &doing)?
+            .describe((ResourceSpecifier::Topic(name), Some(Resource::Topic(name))), &doing)?
             .unwrap_or_default())
     }
 
-    /// `None` when the brokers do not support `DescribeConfigs`.
+    /// `None` when the brokers do not support `DescribeConfigs`. Warns when the configuration of `resource` is missing.
     fn describe(
         &self,
-        (specifier, resource): (ResourceSpecifier<'_>, Resource<'_>),
+        (specifier, resource): (ResourceSpecifier<'_>, Option<Resource<'_>>),
         doing: &str,
     ) -> Result<Option<HashMap<String, String>>, CheckError> {
         let options = AdminOptions::new().request_timeout(Some(self.wait));
@@ -327,7 +341,7 @@ impl TopicAdmin {
             Some(Err(_)) | None => Vec::new(),
         };
         // The client library returns no errors here, but every resource has a configuration.
-        if entries.is_empty() {
+        if let Some(resource) = resource.filter(|_| entries.is_empty()) {
             let missing = rights::missing(&self.settings, Operation::DescribeConfigs, resource);
             tracing::warn!(
                 check = doing,
@@ -347,7 +361,7 @@ impl TopicAdmin {
             .fetch_metadata(Some(&self.settings.raw), self.wait)
             .map_err(|e| check_error("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(true) };
-        let target = (ResourceSpecifier::Broker(broker.id()), Resource::Cluster);
+        let target = (ResourceSpecifier::Broker(broker.id()), Some(Resource::Cluster));
         let Some(limits) = self.describe(target, "reading the broker's limits")? else { return Ok(false) };
         let problems = topics::limits(&self.settings, &limits);
         if problems.is_empty() { Ok(true) } else { Err(CheckError::Configuration(problems)) }

@@ -6,6 +6,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
+use super::client_config::Settings;
 use super::ends::partitions_of;
 use super::native::Message;
 use super::partitions::kafka_partition;
@@ -97,7 +98,7 @@ pub(super) fn writer_header(writer: &str) -> OwnedHeaders {
 /// Who wrote a record of a side topic, and how.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SideOrigin {
-    /// Transactional id; `None` for another program.
+    /// Transactional id; `None` for another program, and for another group.
     pub(super) writer: Option<String>,
     /// The record of the raw topic that it is a copy of.
     pub(super) raw: Option<Coordinates>,
@@ -105,13 +106,17 @@ pub(super) struct SideOrigin {
     pub(super) is_outside: bool,
 }
 
-/// The origin of a record of a side topic, where the raw topic is `raw`.
-pub(super) fn origin(message: &Message<'_>, raw: &str) -> SideOrigin {
-    origin_from(message.headers(), raw)
+/// The origin of a record of a side topic.
+pub(super) fn origin(message: &Message<'_>, settings: &Settings) -> SideOrigin {
+    origin_from(message.headers(), &settings.group, &settings.raw)
 }
 
 /// A record that was copied from a side topic into raw already has such headers; the last ones count.
-fn origin_from<'a>(headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>, raw: &str) -> SideOrigin {
+fn origin_from<'a>(
+    headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    group: &str,
+    raw: &str,
+) -> SideOrigin {
     let (mut writer, mut topic, mut partition, mut offset, mut is_outside) = (None, None, None, None, false);
     for (name, value) in headers {
         let slot = match std::str::from_utf8(name) {
@@ -130,7 +135,18 @@ fn origin_from<'a>(headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>, 
     }
     let at = || Some(Coordinates { partition: partition?.parse().ok()?, offset: offset?.parse().ok()? });
     let raw = topic.filter(|topic| *topic == raw).and_then(|_| at());
-    SideOrigin { writer: writer.map(str::to_owned), raw, is_outside }
+    let writer = writer.filter(|writer| is_of_group(writer, group)).map(str::to_owned);
+    SideOrigin { writer, raw, is_outside }
+}
+
+/// Whether a transactional id belongs to this group: `<group>.active` or `<group>.<instance>.<worker>`. An instance may have dots
+/// in its name, so an id `g.x.a.0` belongs to group `g` as well as to group `g.x`.
+fn is_of_group(writer: &str, group: &str) -> bool {
+    let own = writer.strip_prefix(group).and_then(|rest| rest.strip_prefix('.'));
+    own.is_some_and(|own| {
+        let worker = own.rsplit_once('.').map(|(_, worker)| worker);
+        own == "active" || worker.is_some_and(|worker| worker.parse::<usize>().is_ok())
+    })
 }
 
 #[cfg(test)]
@@ -138,7 +154,7 @@ mod tests {
     use super::*;
 
     fn read(headers: &[(&str, String)], raw: &str) -> SideOrigin {
-        origin_from(headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))), raw)
+        origin_from(headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))), "g", raw)
     }
 
     #[test]
@@ -156,5 +172,19 @@ mod tests {
         assert_eq!(read(&[earlier, written.clone()].concat(), "raw"), by_a(Some(at), false));
         assert_eq!(read(&[outside, written].concat(), "raw"), by_a(Some(at), false));
         assert_eq!(read(&[], "raw"), SideOrigin { writer: None, raw: None, is_outside: false });
+    }
+
+    #[test]
+    fn a_writer_of_another_group_counts_as_another_program() {
+        for own in ["g.active", "g.a.0", "g.host.example.12"] {
+            assert!(is_of_group(own, "g"), "{own}");
+        }
+        for other in ["g2.active", "g2.a.0", "g.x.active", "h.active", "g", "g.", "g.0", "gactive"] {
+            assert!(!is_of_group(other, "g"), "{other}");
+        }
+        let at = Coordinates { partition: 3, offset: 70 };
+        let reason = Reason::new("missing_id", "no id".to_owned());
+        let written = reason_headers(at, &reason, "raw", Some("g2.active"));
+        assert_eq!(read(&written, "raw"), SideOrigin { writer: None, raw: Some(at), is_outside: false });
     }
 }

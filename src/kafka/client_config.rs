@@ -39,7 +39,7 @@ pub struct Settings {
     pub transaction_timeout: Duration,
     /// Time between commits while records arrive.
     pub interval: Duration,
-    /// The smaller `max.message.bytes` of the clean and the state topic, bytes; `None` when unknown.
+    /// The smallest `max.message.bytes` of the topics that transactions write to, bytes; `None` when unknown.
     pub largest_batch: Option<u64>,
     /// Number of raw partitions at the start; 0 when unknown.
     pub partitions: usize,

@@ -12,7 +12,7 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
-use super::aside::{SideTopic, outside_header, reason_headers};
+use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
 use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, opaque};
@@ -109,16 +109,14 @@ impl KafkaSink {
 }
 
 /// Calls `send`, and retries while the client's queue is full or the client's metadata lacks a new partition.
-fn send(
-    settings: &Settings,
+fn retried(
     client: &Client,
     topic: &str,
     mut send: impl FnMut() -> Result<(), KafkaError>,
-) -> Result<(), Failure> {
+) -> Result<(), KafkaError> {
     let mut deadline = None;
     loop {
         match send() {
-            Ok(()) => return Ok(()),
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
                 if clock::monotonic()
                     < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
@@ -132,11 +130,20 @@ fn send(
             {
                 drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
             }
-            Err(error) => {
-                return Err(fail(settings, &format!("writing to topic {topic}"), &root_cause(client, error)));
-            }
+            result => return result,
         }
     }
+}
+
+/// The same in a transaction.
+fn send(
+    settings: &Settings,
+    client: &Client,
+    topic: &str,
+    send: impl FnMut() -> Result<(), KafkaError>,
+) -> Result<(), Failure> {
+    retried(client, topic, send)
+        .map_err(|e| fail(settings, &format!("writing to topic {topic}"), &root_cause(client, e)))
 }
 
 fn fail(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
@@ -202,21 +209,16 @@ impl Sink<KafkaSource> for KafkaSink {
             ));
         };
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
-        let mut more_headers = reason_headers(at, reason, &self.settings.raw, writer);
-        let log = LogId { topic: written, partition: partition_id(partition) };
-        let is_outside = self.outside.contains(log);
-        more_headers.extend(is_outside.then(outside_header));
+        let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
         let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), at.offset))
             .and_then(|copy| copy.with_more_headers(&more_headers))
             .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
         outgoing.partition = Some(partition);
-        let name = self.settings.topic_of(written);
-        if is_outside {
-            let target = self.outside.target(&self.settings, written);
-            let (client, topic) =
-                target.map_err(|e| fail(&self.settings, &format!("writing to topic {name}"), &e))?;
-            return send(&self.settings, client, name, || topic.send(client.client(), &mut outgoing));
+        let log = LogId { topic: written, partition: partition_id(partition) };
+        if self.outside.contains(log) {
+            return self.outside.send(&self.settings, written, outgoing);
         }
+        let name = self.settings.topic_of(written);
         send(&self.settings, client, name, || topic.send(client.client(), &mut outgoing))?;
         if side != Side::Clean {
             self.sides.insert(log);

@@ -23,7 +23,7 @@ pub struct SideRecord {
     pub log: LogId,
     /// Offset in that partition.
     pub offset: Offset,
-    /// Transactional id of the producer that wrote it; `None` when another program did.
+    /// Transactional id of the producer that wrote it; `None` when another program or another group did.
     pub writer: Option<String>,
     /// The raw record of which it is a copy; `None` when it is not a copy.
     pub raw: Option<Coordinates>,

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord};
-use dedupd::ports::{Failure, RejectedRecords, Remedy, Sink};
+use dedupd::ports::{Failure, LogId, OutputTopic, ProducerLife, RejectedRecords, Remedy, Sink};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
-use crate::support::mock::Mock;
+use crate::support::Isolation;
+use crate::support::mock::{DEAD, Mock};
+use crate::support::records::{Record, produce_with, read_with};
 use crate::transactions::{
-    Call, fill, joined, next_transaction, read, remedied, renewed, transaction, watched,
+    Call, PATIENCE, fill, joined, next_transaction, read, remedied, renewed, transaction, watched,
 };
 
 /// The expected effect of an injected error.
@@ -232,6 +234,32 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         mock.up();
         remedied(&mut sink, failure.remedy);
         transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
+    });
+}
+
+/// After a fatal error the client drops its records, and reports none of them as failed.
+#[test]
+fn records_that_the_client_drops_do_not_count_as_copied() {
+    watched(|progress| {
+        let mock = Mock::start(1);
+        produce_with(&mock.client_config(), DEAD, 0, &[("a", "1"), ("b", "2")]);
+        let log = LogId { topic: OutputTopic::DeadLetter, partition: 0 };
+        let mut sink = KafkaSink::new(mock.settings("copies"));
+
+        progress.send("a copy without the permission".to_owned()).unwrap();
+        mock.inject(Api::InitProducerId, &[Code::ClusterAuthorizationFailed]);
+        let failure = sink.copy_aside(log, &[0, 1], PATIENCE).expect_err("nothing can be written");
+        mock.clear(Api::InitProducerId);
+        assert_eq!(failure.remedy, Stop, "{failure}");
+        assert!(failure.what.contains("IdempotentWrite permission on the cluster"), "{failure}");
+
+        progress.send("a copy with the permission".to_owned()).unwrap();
+        sink.copy_aside(log, &[0, 1], PATIENCE).expect("copies");
+        let seen = read_with(&mock.client_config(), DEAD, Isolation::Committed);
+        let values: Vec<String> = seen.iter().map(Record::text).collect();
+        assert_eq!(values, ["1", "2", "1", "2"]);
+        let is_outside = |record: &Record| record.headers.iter().any(|(name, _)| name == "dedupd.outside");
+        assert!(seen[2..].iter().all(is_outside), "{seen:?}");
     });
 }
 

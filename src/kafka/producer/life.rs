@@ -15,8 +15,8 @@ use crate::kafka::delivery::Deliveries;
 use crate::kafka::endings::Endings;
 use crate::kafka::error::failure_with_permission;
 use crate::kafka::log_context::log_in_detail;
+use crate::kafka::settle;
 use crate::kafka::topic::TopicHandle;
-use crate::kafka::{settle, side_log};
 use crate::ports::{CommitPosition, Failure, LogId, ProducerLife, Remedy};
 
 /// Interval at which an initialisation is checked for a failure: the client reports one only when the call times out.
@@ -166,7 +166,7 @@ impl ProducerLife for KafkaSink {
     }
 
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {
-        side_log::copy(&self.settings, log, offsets, wait)
+        self.outside.copy(&self.settings, log, offsets, wait)
     }
 
     fn write_outside(&mut self, log: LogId) {

@@ -2,7 +2,8 @@
 //!
 //! While another program has a transaction open in a side partition, nothing shows whether the marker of a transaction behind
 //! it is written. Records without a transaction have no marker. They are durable before the transaction that processes their raw
-//! records commits, so none is lost; one whose transaction is aborted is written again.
+//! records commits, so none is lost; one whose transaction is aborted is written again. The copies of leftovers are written by the
+//! same client.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupd_tokens as tokens;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 
-use super::Client;
+use super::{Client, retried};
+use crate::dedupe::Offset;
+use crate::kafka::aside::outside_header;
 use crate::kafka::client_config::Settings;
-use crate::kafka::delivery::Deliveries;
-use crate::kafka::native;
-use crate::kafka::topic::TopicHandle;
+use crate::kafka::delivery::{Deliveries, opaque};
+use crate::kafka::error::failure_with_permission;
+use crate::kafka::native::{self, Message};
+use crate::kafka::side_log;
+use crate::kafka::topic::{Outgoing, TopicHandle};
 use crate::ports::{Failure, LogId, OutputTopic, Remedy};
 
 /// The side partitions that are written outside of transactions, and the producer for them.
@@ -44,7 +49,7 @@ impl Outside {
     }
 
     /// The client, and the topic of one of the logs. Creates the client when there is none.
-    pub(super) fn target(
+    fn target(
         &mut self,
         settings: &Settings,
         topic: OutputTopic,
@@ -63,6 +68,46 @@ impl Outside {
         Ok((client, topic))
     }
 
+    /// Writes a record, and marks it as written outside of transactions.
+    pub(super) fn send(
+        &mut self,
+        settings: &Settings,
+        topic: OutputTopic,
+        record: Outgoing<'_>,
+    ) -> Result<(), Failure> {
+        let name = settings.topic_of(topic);
+        let fail = |e: KafkaError| failure_with_permission(settings, &format!("writing to topic {name}"), &e);
+        let mut record = record.with_more_headers(&[outside_header()]).map_err(fail)?;
+        let (client, handle) = self.target(settings, topic).map_err(fail)?;
+        retried(client, name, || handle.send(client.client(), &mut record))
+            .map_err(|e| unwritten(settings, client, &format!("topic {name}"), e))
+    }
+
+    /// Copies the records at these offsets of a partition to its end, and waits until they are acknowledged: the copies are visible
+    /// at once, even if the process ends right after.
+    pub(super) fn copy(
+        &mut self,
+        settings: &Settings,
+        log: LogId,
+        offsets: &[Offset],
+        wait: Duration,
+    ) -> Result<(), Failure> {
+        let doing = format!("copying records of topic {}", settings.topic_of(log.topic));
+        let sent = side_log::visit(settings, log, offsets, |message: &Message<'_>| {
+            let copy = Outgoing::copy_of(message, opaque(Some(log.topic), 0));
+            let copy = copy.map_err(|e| failure_with_permission(settings, &doing, &e))?;
+            self.send(settings, log.topic, copy)
+        });
+        let copied = sent.and_then(|()| self.drain(settings, wait));
+        // The client may be unusable after a failure, and is rarely needed again after a success.
+        self.discard();
+        copied.map_err(|failed| match failed.remedy {
+            // No transaction is open. The next check copies what is not in the log.
+            Remedy::Abort => Failure::new(Remedy::Retry, format!("{doing} failed; retrying: {failed}")),
+            _ => failed,
+        })
+    }
+
     /// Drops the client after a transaction that did not commit: a record that it could not write can make it unusable, and nothing shows
     /// that later. The records are written again.
     pub(super) fn discard(&mut self) {
@@ -74,18 +119,28 @@ impl Outside {
     pub(super) fn drain(&mut self, settings: &Settings, wait: Duration) -> Result<(), Failure> {
         let Some(Producing { client, .. }) = &self.producer else { return Ok(()) };
         let is_flushed = native::flush(client.client(), wait);
-        let failed =
-            client.context().failure(|topic| settings.topic_of(topic.unwrap_or(OutputTopic::DeadLetter)));
-        let failed =
-            failed.or_else(|| (!is_flushed || client.context().dropped_records()).then(unacknowledged));
-        let Some(failed) = failed else { return Ok(()) };
+        let deliveries = client.context();
+        let failed = deliveries.failure(|topic| settings.topic_of(topic.unwrap_or(OutputTopic::DeadLetter)));
+        let is_complete = is_flushed && !deliveries.dropped_records();
+        let missing = || {
+            let error = KafkaError::MessageProduction(RDKafkaErrorCode::MessageTimedOut);
+            (!is_complete).then(|| unwritten(settings, client, "the side topics", error))
+        };
+        let Some(failed) = failed.or_else(missing) else { return Ok(()) };
         self.producer = None;
         Err(failed)
     }
 }
 
-fn unacknowledged() -> Failure {
-    let what = "records that are written to a side topic outside of transactions were not acknowledged; aborting and \
-                continuing from the committed offset; check the brokers when this repeats";
-    Failure::new(Remedy::Abort, what.to_owned())
+/// The failure of a client. A fatal error of the client is the cause of any other: it drops all records.
+fn unwritten(settings: &Settings, client: &Client, what: &str, error: KafkaError) -> Failure {
+    let fatal = client.client().fatal_error().map(|(code, _)| code);
+    // No transactional producer needs this permission.
+    let needed = if fatal == Some(RDKafkaErrorCode::ClusterAuthorizationFailed) {
+        ", which requires the IdempotentWrite permission on the cluster before Kafka 2.8"
+    } else {
+        ""
+    };
+    let doing = format!("writing to {what} outside of transactions{needed}");
+    failure_with_permission(settings, &doing, &fatal.map_or(error, KafkaError::MessageProduction))
 }

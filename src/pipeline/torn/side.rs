@@ -22,6 +22,7 @@
 //!
 //! Behind the transaction of another program no marker of ours can be seen. Further records for such a partition are written
 //! outside of transactions: the marker of an abort could otherwise end the transaction before it, whose own marker is missing.
+//! A worker of another group counts as another program, because our offsets do not show what it has committed.
 //!
 //! The last stable offset shows only the first open transaction of a partition. If that transaction is not ours, its writer is
 //! either alive and ends it, or settles it at its next start. If our records stay behind it for longer than any transaction
@@ -77,7 +78,7 @@ struct Seen {
     high: Offset,
     /// Whether the first open record has been read.
     has_first: bool,
-    /// Writer of the first open record; `None` for another program.
+    /// Writer of the first open record; `None` for another program or another group.
     first: Option<String>,
     /// The open records of the first writer and of ours: by writer, each raw record with the offset of its last copy.
     found: BTreeMap<String, BTreeMap<Coordinates, Offset>>,
@@ -223,11 +224,30 @@ impl Torn {
         }
         // Set before the check, so that it also holds after a failure.
         self.sides.next_check = now + CHECK_INTERVAL;
+        // The resume points are read before the bounds: when another worker has processed a raw record in our place, its record is
+        // in the log before its offset is committed, and so below a high watermark that is read later.
+        let points = self.side_points(access, now)?;
         let mut open = self.open_sides(access, now)?;
-        let checked = check_sides(access, &mut open);
+        let checked = check_sides(access, &mut open, now, &points);
         self.sides.is_settled = open.is_empty();
         self.sides.open = Some(open);
         checked
+    }
+
+    /// The resume points that decide about the records that are due, as far as these were read in earlier checks.
+    fn side_points<W: WorkerPorts>(
+        &self,
+        access: &mut Access<'_, W>,
+        now: Duration,
+    ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
+        let (ours, timeout) = (&access.ctx.options.writer, access.ctx.options.transaction_timeout);
+        let open = self.sides.open.iter().flat_map(BTreeMap::values);
+        let due = open.filter(|seen| seen.is_due(ours, now, timeout));
+        let raw: BTreeSet<PartitionId> = due.flat_map(Seen::raw).collect();
+        if raw.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        resume_points(access.ctx, access.source, &raw.into_iter().collect::<Vec<_>>())
     }
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
@@ -256,19 +276,13 @@ impl Torn {
 fn check_sides<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     open: &mut BTreeMap<LogId, Seen>,
+    now: Duration,
+    points: &BTreeMap<PartitionId, ResumePoint>,
 ) -> Result<(), WorkerError> {
-    // The resume points are read before the records: when another worker has processed a raw record in our place, its
-    // record is in the log before its offset is committed.
-    let (now, timeout) = (access.ctx.clock.elapsed(), access.ctx.options.transaction_timeout);
-    let is_due = |seen: &Seen| seen.is_due(&access.ctx.options.writer, now, timeout);
-    let raw: BTreeSet<PartitionId> = open.values().filter(|seen| is_due(seen)).flat_map(Seen::raw).collect();
-    let raw: Vec<PartitionId> = raw.into_iter().collect();
-    let points =
-        if raw.is_empty() { BTreeMap::new() } else { resume_points(access.ctx, access.source, &raw)? };
     read_sides(access.ctx, open)?;
-    let ours = &access.ctx.options.writer;
+    let (ours, timeout) = (&access.ctx.options.writer, access.ctx.options.transaction_timeout);
     let decide =
-        |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), &points));
+        |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), points));
     let decisions: Vec<(LogId, SideDecision)> = open.iter().map(decide).collect();
     for (log, decision) in decisions {
         match decision {

@@ -52,6 +52,12 @@ fn a_record_that_another_worker_has_written_instead_is_not_copied() {
 }
 
 #[test]
+fn a_record_of_another_group_does_not_replace_ours() {
+    let seen = seen(&[(Some("a"), Some(7)), (None, Some(7))]);
+    assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[100]));
+}
+
+#[test]
 fn a_record_and_its_copy_from_before_a_crash_are_copied_once() {
     let seen = seen(&[(Some("a"), Some(7)), (Some("a"), Some(7))]);
     assert_eq!(seen.decide("a", true, &at(9, true)), settle("a", &[101]));
