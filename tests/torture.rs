@@ -136,7 +136,9 @@ fn the_audit_of_side_topics_finds_each_kind_of_error() {
     assert_eq!(errors(&[written(2, false)]), [0, 1, 0, 0]);
     assert_eq!(errors(&[written(2, true)]), [0, 0, 0, 1]);
     assert_eq!(errors(&[written(3, true), written(3, false)]), [0, 0, 0, 2]);
-    assert_eq!(errors(&[written(0, false), written(1, true)]), [0, 0, 2, 0]);
+    assert_eq!(errors(&[written(0, false)]), [0, 0, 1, 0]);
+    assert_eq!(errors(&[written(0, true), written(1, true)]), [0, 0, 0, 2]);
+    assert_eq!(errors(&[written(0, false), written(0, true)]), [0, 0, 1, 1]);
     let none = expected.findings(&[], &[written(3, false)]);
     assert_eq!((none.lost, none.is_clean(1)), (2, false));
 }
