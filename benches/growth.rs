@@ -1,6 +1,6 @@
 //! How throughput and memory change with the number of workers, the share of duplicates, and the number of ids in the
-//! window: `cargo bench --bench growth [-- <svg file>]`. With a file name it draws the figures too. With a number,
-//! `-- 1000`, only the long run is measured, up to this many million ids.
+//! window: `cargo bench --bench growth [-- <million ids>] [<svg file>]`. With a number, `-- 1000`, only the long run is measured, up to
+//! this many million ids. With a file name it draws the figures too.
 //!
 //! `DEDUPD_BENCH_RECORDS` (default 2 million) is the backlog of a run with other workers or duplicates, of which
 //! `DEDUPD_BENCH_ROUNDS` (default 3) are measured. `DEDUPD_BENCH_IDS` (default 1, 20 and 100 million, as `1,20,100`) are
@@ -39,10 +39,11 @@ const REPEATS: u8 = 10;
 fn main() {
     println!("{}", machine());
     let kafka = broker();
-    let argument = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    if let Some(last) = argument.as_ref().and_then(|argument| argument.parse().ok()) {
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).peekable();
+    if let Some(last) = arguments.peek().and_then(|argument| argument.parse().ok()) {
         let steps = [1, 20, 60, 100, 200, 400, 600, 800].into_iter().filter(|millions| *millions < last);
-        long_run(&kafka, &steps.chain([last]).collect::<Vec<_>>());
+        let ids = long_run(&kafka, &steps.chain([last]).collect::<Vec<_>>());
+        draw_if_named(arguments.nth(1), &by_ids(&ids));
         return;
     }
     println!("once more at first, because the broker is slow until its code is compiled:");
@@ -55,20 +56,30 @@ fn main() {
     let millions = setting("DEDUPD_BENCH_IDS", "1,20,100".to_owned());
     let millions: Vec<u64> = millions.split(',').map(|text| text.parse().expect("million ids")).collect();
     let ids = long_run(&kafka, &millions);
-    let Some(path) = argument else { return };
-    let rate =
-        |points: &[(f64, Run)]| points.iter().map(|(at, run)| (*at, run.records_per_s / 1e3)).collect();
-    let panels = [
-        Panel { title: "by workers", points: rate(&workers), unit: "thousand records/s" },
-        Panel { title: "by duplicates, %", points: rate(&repeats), unit: "thousand records/s" },
-        Panel { title: "by million ids in the window", points: rate(&ids), unit: "thousand records/s" },
-        Panel {
-            title: "by million ids in the window",
-            points: ids.iter().map(|(at, run)| (*at, run.peak_mib)).collect(),
-            unit: "MiB of memory",
-        },
+    let mut panels = vec![
+        Panel { title: "by workers", points: rates(&workers), unit: "thousand records/s" },
+        Panel { title: "by duplicates, %", points: rates(&repeats), unit: "thousand records/s" },
     ];
-    draw(&path, &panels);
+    panels.extend(by_ids(&ids));
+    draw_if_named(arguments.next(), &panels);
+}
+
+fn rates(runs: &[(f64, Run)]) -> Vec<(f64, f64)> {
+    runs.iter().map(|(at, run)| (*at, run.records_per_s / 1e3)).collect()
+}
+
+fn by_ids(ids: &[(f64, Run)]) -> [Panel; 2] {
+    let title = "by million ids in the window";
+    let memory = ids.iter().map(|(at, run)| (*at, run.peak_mib)).collect();
+    [
+        Panel { title, points: rates(ids), unit: "thousand records/s" },
+        Panel { title, points: memory, unit: "MiB of memory" },
+    ]
+}
+
+fn draw_if_named(path: Option<String>, panels: &[Panel]) {
+    let Some(path) = path else { return };
+    draw(&path, panels);
     println!("written: {path}");
 }
 

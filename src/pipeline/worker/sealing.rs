@@ -123,6 +123,7 @@ impl Sealer {
             let partitions = to_seal(ctx, cut.partition, (kind, cut.time_ms))?;
             let job = SealJob { kind, partitions, is_urgent: cut.is_urgent };
             if !job.partitions.is_empty() {
+                tracing::debug!(kind = ctx.options.kinds.name_of(kind), "sealing owners");
                 ctx.store.begin_seal(job)?;
                 failpoint::pass("after_begin_seal");
                 return Ok(());
