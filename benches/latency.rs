@@ -5,7 +5,8 @@
 //! 1,000 records/s), `DEDUPD_BENCH_SECONDS` (default 30) and `DEDUPD_BENCH_WORKERS` (default 1) set rate, duration and workers
 //! (several only in partition scope); `DEDUPD_BATCH__INTERVAL` sets the interval. `DEDUPD_BENCH_IDS` (default 0) is the number of
 //! million ids in the window before. Records that were on their way while a slice was sealed are shown beside the others: with the
-//! default rate there are none. The producer sends a request for each record, and a slow machine does not keep up with 5,000 per second: use 3,000 for two minutes.
+//! default rate there are none. The producer sends a request for each record, and a slow machine does not keep up with 5,000 per
+//! second: use 3,000 for two minutes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

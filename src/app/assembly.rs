@@ -10,7 +10,7 @@ use crate::dedupe::{
     WindowLimits,
 };
 use crate::http::Token;
-use crate::kafka::{Settings, Topology};
+use crate::kafka::{ACTIVE_ID, Settings, Topology};
 use crate::pipeline::{
     EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
     WorkerOptions, block_ids, most_partitions,
@@ -65,7 +65,7 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
         group: group.id.clone(),
         // In topic scope there is one active worker, whose producer fences the one before it, wherever that runs.
         transactional_id: match config.dedupe.scope {
-            Scope::Topic => format!("{}.active", group.id),
+            Scope::Topic => format!("{}.{ACTIVE_ID}", group.id),
             Scope::Partition => client_id.clone(),
         },
         client_id,

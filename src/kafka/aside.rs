@@ -6,7 +6,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 
-use super::client_config::Settings;
+use super::client_config::{ACTIVE_ID, Settings};
 use super::ends::partitions_of;
 use super::native::Message;
 use super::partitions::kafka_partition;
@@ -145,7 +145,7 @@ fn is_of_group(writer: &str, group: &str) -> bool {
     let own = writer.strip_prefix(group).and_then(|rest| rest.strip_prefix('.'));
     own.is_some_and(|own| {
         let worker = own.rsplit_once('.').map(|(_, worker)| worker);
-        own == "active" || worker.is_some_and(|worker| worker.parse::<usize>().is_ok())
+        own == ACTIVE_ID || worker.is_some_and(|worker| worker.parse::<usize>().is_ok())
     })
 }
 

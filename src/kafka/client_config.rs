@@ -8,6 +8,10 @@ use rdkafka::ClientConfig;
 use super::statistics;
 use crate::ports::OutputTopic;
 
+/// Last part of the transactional id of the active worker in topic scope, after the group. In partition scope there are two, the instance and the
+/// number of the worker.
+pub const ACTIVE_ID: &str = "active";
+
 /// The validated settings of the Kafka clients. No `Debug`: the properties hold secrets.
 #[derive(Clone)]
 pub struct Settings {

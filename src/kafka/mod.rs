@@ -40,7 +40,7 @@ mod unread;
 
 pub(crate) use admin::{CheckError, Wanted};
 pub use admin::{Topology, check};
-pub use client_config::Settings;
+pub use client_config::{ACTIVE_ID, Settings};
 pub(crate) use closing::Closing;
 pub use consumer::KafkaSource;
 pub(crate) use ends::LogEnds;

@@ -107,7 +107,6 @@ impl DedupeState {
         self.committed_epoch = checkpoint.epoch;
         self.settled_ms = checkpoint.stream_time_ms;
         self.windows.set_stream_time(checkpoint.stream_time_ms);
-        self.windows.inherit(&checkpoint.windows);
     }
 
     /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.

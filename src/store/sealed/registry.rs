@@ -132,17 +132,24 @@ impl Engine {
         for (key, _) in &entries {
             batch.remove(key);
         }
-        let count = self.sealed.count.load(Ordering::Acquire);
-        batch.insert(keys::SLICE_COUNT, &counted(count.saturating_sub(entries.len())));
-        self.write("write", || self.slices.apply_batch(batch))?;
+        self.write_slices(batch, (entries.len(), 0))?;
         lists.groups.remove(&group);
-        self.sealed.count.fetch_sub(entries.len(), Ordering::AcqRel);
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
         let numbers = entries.iter().filter_map(|(key, _)| keys::parse_slice(key));
         self.segments.retire(numbers.map(|(.., number)| number).collect());
         self.flush_when_due(OPERATION_BYTES)?;
         Ok(true)
+    }
+
+    /// Writes changes of entries after which a group has so many slices instead of so many before, together with the number of all slices. The
+    /// lists are locked meanwhile.
+    fn write_slices(&self, mut batch: Batch, (before, after): (usize, usize)) -> Result<(), StoreError> {
+        let count = (self.sealed.count.load(Ordering::Acquire) + after).saturating_sub(before);
+        batch.insert(keys::SLICE_COUNT, &counted(count));
+        self.write("write", || self.slices.apply_batch(batch))?;
+        self.sealed.count.store(count, Ordering::Release);
+        Ok(())
     }
 
     /// Replaces the slices of a group by those that `change` returns, in sled first. Returns whether a file is no longer used.
@@ -168,11 +175,7 @@ impl Engine {
                 batch.insert(&key, slice.entry.encode(&key));
             }
         }
-        let count = self.sealed.count.load(Ordering::Acquire) + changed.len();
-        batch.insert(keys::SLICE_COUNT, &counted(count.saturating_sub(list.len())));
-        self.write("write", || self.slices.apply_batch(batch))?;
-        self.sealed.count.fetch_add(changed.len(), Ordering::AcqRel);
-        self.sealed.count.fetch_sub(list.len(), Ordering::AcqRel);
+        self.write_slices(batch, (list.len(), changed.len()))?;
         *list = Arc::new(changed.into());
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
