@@ -28,7 +28,7 @@ use sim::{
     follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
     open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
     restore_a_limited_partition, restore_a_long_log, restore_forgotten_slowly, restore_the_edge_of_a_window,
-    run, search_slowly, tear_the_first_transaction, undo_two_transactions,
+    run, search_slowly, tear_the_first_transaction, undo_a_transaction, undo_two_transactions,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -282,6 +282,7 @@ fn a_copy_that_follows_an_undone_transaction_keeps_what_its_records_need() {
 #[test]
 fn after_undone_transactions_owners_count_as_before_them() {
     assert_eq!(undo_two_transactions(&Setting::sound()), [""; 0]);
+    assert_eq!(undo_a_transaction(&Setting::sound()), [1, 1], "how often the id was forwarded");
 }
 
 #[test]

@@ -32,6 +32,6 @@ pub use life::{
     limit_an_idle_partition, load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly,
     replace_the_producer_in_a_wait, restore_a_limited_partition, restore_a_long_log,
     restore_forgotten_slowly, restore_the_edge_of_a_window, run, search_slowly, tear_the_first_transaction,
-    undo_two_transactions,
+    undo_a_transaction, undo_two_transactions,
 };
 pub use universe::{Sabotage, Setting};

@@ -287,7 +287,7 @@ impl Window {
 
     /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
     pub fn set_stream_time(&mut self, ms: i64) {
-        self.time.set(ms);
+        self.time.set(if ms > 0 { ms } else { self.time.ms() });
     }
 
     /// Adds a claim: an owner at or beyond the committed offset that a crash left in local state.

@@ -74,11 +74,9 @@ impl StreamTime {
         self.opened = None;
     }
 
-    /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
+    /// Sets stream time, forwards or back; 0 makes it unknown.
     pub fn set(&mut self, ms: i64) {
-        if ms > 0 {
-            self.current = ms;
-        }
+        self.current = ms;
         self.commit();
     }
 }

@@ -165,9 +165,8 @@ impl<W: WorkerPorts> Context<W> {
         };
         // The log can have blocks of a transaction that was undone, with later times than that of the checkpoint. The horizon may be later, too: a
         // partition without unread records does not delay it, and counts owners by its own clock. Without a horizon, the windows were
-        // written in partition scope.
-        let own_ms = Some(checkpoint.stream_time_ms).filter(|ms| *ms > 0).unwrap_or(i64::MAX);
-        windows.set_horizon(checkpoint.horizon_ms.unwrap_or(i64::MAX).min(own_ms));
+        // written in partition scope. While the time of the checkpoint is unknown (0), nothing expires.
+        windows.set_horizon(checkpoint.horizon_ms.unwrap_or(i64::MAX).min(checkpoint.stream_time_ms));
         // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
         windows.inherit(&checkpoint.windows);
         windows

@@ -96,6 +96,20 @@ impl TornDecision {
     }
 }
 
+/// The stream time at the offset to which a transaction is rewound, epoch milliseconds; 0 while unknown. It is not that of the blocks that
+/// retention has left of the transaction: these may be much later, and copies in other partitions would not count.
+pub(crate) fn time_at(
+    (to, group): (Offset, &TransactionBlocks),
+    committed: Option<Offset>,
+    checkpoint: Option<&Checkpoint>,
+) -> i64 {
+    match checkpoint {
+        Some(checkpoint) if committed == Some(to) => checkpoint.stream_time_ms,
+        None if group.is_cut => 0,
+        _ => group.times.0,
+    }
+}
+
 /// Decides by the table at the top of this module.
 pub(crate) fn decide(evidence: &Evidence<'_>) -> TornDecision {
     match by_table(evidence) {

@@ -14,7 +14,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::local::{all_expired, usable};
 use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::torn::decision::{Lack, TornDecision};
+use crate::pipeline::torn::decision::{Lack, TornDecision, time_at};
 use crate::pipeline::torn::evidence::{PartitionEvidence, ResumePoint};
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
@@ -177,8 +177,8 @@ fn plan_repair<W: WorkerPorts>(
         }
         TornDecision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
         TornDecision::Rewind(to, group) => {
-            let (records, tail) = void(access, evidence, to, &group);
-            let stream_time_ms = group.times.0;
+            let stream_time_ms = time_at((to, &group), evidence.answer.offset, evidence.checkpoint.as_ref());
+            let (records, tail) = void(access, evidence, (to, stream_time_ms));
             (records, to, Checkpoint { stream_time_ms, tail, ..before })
         }
         TornDecision::RedoForgotten(key, forgotten) => {
@@ -199,8 +199,7 @@ fn plan_repair<W: WorkerPorts>(
 fn void<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     evidence: &PartitionEvidence<'_>,
-    to: Offset,
-    group: &TransactionBlocks,
+    (to, stream_time_ms): (Offset, i64),
 ) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
     let (mut records, mut tail) = (Vec::new(), None);
     for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(evidence.answer.partition)) {
@@ -209,8 +208,8 @@ fn void<W: WorkerPorts>(
             window,
             first: to,
             next: to,
-            time_first_ms: group.times.0,
-            time_last_ms: group.times.0,
+            time_first_ms: stream_time_ms,
+            time_last_ms: stream_time_ms,
             entries: Vec::new(),
         };
         let encoded = block.encode();

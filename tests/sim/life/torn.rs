@@ -151,7 +151,63 @@ fn undo_two(setting: &Setting, scope: Scope, continues: Continues) -> usize {
 fn times_kept(life: &Life) -> usize {
     let cluster = life.universe.cluster.borrow();
     let names = ["0", "t"].map(|list| format!("{list}-{KEPT}"));
-    cluster.clean[0].committed(0).filter(|(_, raw)| names.iter().any(|name| name == raw.name())).count()
+    let all = cluster.clean.iter().flat_map(|log| log.committed(0));
+    all.filter(|(_, raw)| names.iter().any(|name| name == raw.name())).count()
+}
+
+/// A transaction begins with a copy of an id, and its last record is many windows later. Its markers reach the state topic only, so a repair
+/// undoes it. Returns how often the id was forwarded: in topic scope, where the first record with the id is in another partition and retention
+/// deletes all state records before the last block; and where the stream time of both records is unknown.
+pub fn undo_a_transaction(setting: &Setting) -> [usize; 2] {
+    [undo_without_blocks(setting), undo_without_a_time(setting)]
+}
+
+fn undo_without_blocks(setting: &Setting) -> usize {
+    let mut life = Life::quiet(setting, 2, |chance| {
+        let mut choices = Choices::short_one_id_blocks(chance);
+        choices.scope = Scope::Topic;
+        choices
+    });
+    life.ends = vec![StableEnds::with_patience(Duration::from_secs(2))];
+    let at_ms = life.universe.cluster.borrow().wall_ms();
+    life.produce_at(0, 100, at_ms);
+    life.produce_at(1, KEPT, at_ms);
+    assert!(life.calm(), "the records are not processed");
+    undo(&mut life, [(KEPT, at_ms), (1, at_ms), (2, later(at_ms, 8))]);
+    {
+        let mut cluster = life.universe.cluster.borrow_mut();
+        let (last, _) = cluster.state[0].committed(0).last().unwrap();
+        assert!(cluster.state[0].delete(Duration::MAX, last), "no block was deleted");
+    }
+    finish(&mut life)
+}
+
+fn undo_without_a_time(setting: &Setting) -> usize {
+    let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
+    let at_ms = life.universe.cluster.borrow().wall_ms();
+    // A timestamp of zero counts as none.
+    life.produce_at(0, KEPT, 0);
+    assert!(life.calm(), "the record is not processed");
+    undo(&mut life, [(KEPT, 0), (1, at_ms), (2, later(at_ms, 8))]);
+    finish(&mut life)
+}
+
+/// These records of the first partition are processed in one transaction, whose markers reach the state topic only.
+fn undo(life: &mut Life, records: [(u64, i64); 3]) {
+    records.into_iter().for_each(|(id, at_ms)| life.produce_at(0, id, at_ms));
+    life.universe.cluster.borrow_mut().tears_next = Some(Marked::State);
+    life.iterate_while(|life| life.universe.cluster.borrow().tears_next.is_some());
+}
+
+/// Processes the records again, and returns how often the id was forwarded.
+fn finish(life: &mut Life) -> usize {
+    assert!(life.calm(), "the records are not processed");
+    let cluster = life.universe.cluster.borrow();
+    assert_eq!(cluster.violations, [""; 0]);
+    let last = cluster.clean[0].committed(0).last().map(|(_, raw)| raw.at.offset + 1);
+    assert_eq!(last, Some(cluster.raw[0].end()), "the last record is not forwarded");
+    drop(cluster);
+    times_kept(life)
 }
 
 /// So many windows later.

@@ -311,6 +311,17 @@ fn a_transaction_without_its_first_block_decides_nothing() {
     assert_eq!(name(&decide(&[], (Some(30), None), CleanVisibility::Yes)), ("redo", 30));
 }
 
+#[test]
+fn a_rewind_of_a_transaction_without_its_first_block_does_not_take_the_time_of_the_others() {
+    let cut = Tails::new(without_first_block(), &BTreeSet::from([5]));
+    let checkpoint = Checkpoint { stream_time_ms: 7, ..Checkpoint::default() };
+    assert_eq!(time_at((20, &cut.shown[0]), Some(20), Some(&checkpoint)), 7);
+    assert_eq!(time_at((20, &cut.shown[0]), Some(20), None), 0, "another program has set the offset");
+    // The checkpoint is that of the end of the transaction.
+    let whole = Tails::new(vec![item(4, Some(110), (20, 30))], &BTreeSet::from([4]));
+    assert_eq!(time_at((20, &whole.shown[0]), Some(30), Some(&checkpoint)), 1_020);
+}
+
 /// The log starts with the last block of the transaction 10..30. A repair has copied both of its blocks, or only the first.
 fn after_a_copy(is_complete: bool) -> Vec<StateItem> {
     let mut log = vec![item(5, Some(110), (20, 30)), item(7, Some(110), (10, 20))];
