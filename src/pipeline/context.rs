@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{CopySample, PartitionId, Schemas, TopicFilter};
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{CopySample, PartitionId, Schemas, TopicFilter, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
@@ -17,7 +18,7 @@ use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::Time;
-use crate::ports::{Source, Store};
+use crate::ports::{Source, Store, StoreError};
 
 /// Pause before dropped state is loaded again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
@@ -107,6 +108,34 @@ impl<W: WorkerPorts> Context<W> {
         for window in self.options.kinds.windows_of(id) {
             self.store.release_lease(window);
         }
+    }
+
+    /// Removes the local state of a partition, and of all partitions that share its slices: a filter cannot lose the owners of one window
+    /// ([`StoreError::InFilter`]). Returns the partitions. Their state in memory must be dropped before anything else is written: it would
+    /// set heads that claim the removed owners.
+    pub(crate) fn clear_sharing(&mut self, window: WindowId) -> Result<Vec<PartitionId>, StoreError> {
+        let is_topic_wide = self.options.is_topic_wide();
+        let ids: Vec<PartitionId> =
+            if is_topic_wide { self.known_partitions().collect() } else { vec![window.partition()] };
+        // The unnamed kind first: its head stands for all kinds.
+        let windows_of = |id: &PartitionId| self.options.kinds.windows_of(*id).into_iter().rev();
+        let windows: Vec<WindowId> = ids.iter().flat_map(windows_of).collect();
+        for window in &windows {
+            // Also those of partitions that are not assigned: the filter may have owners of them.
+            self.store.acquire_free_lease(*window);
+        }
+        let cleared = self.store.clear_all(&windows);
+        for id in ids.iter().filter(|id| self.partitions.get(**id).is_none()).copied().collect::<Vec<_>>() {
+            self.release_leases(id);
+        }
+        cleared?;
+        tracing::warn!(
+            partition = window.partition(),
+            restored = %ranges(ids.iter().copied()),
+            "a filter has owners of a partition that have to be removed, and cannot lose single ones; restoring all partitions \
+             that share it from the state topic"
+        );
+        Ok(ids)
     }
 
     /// Discards the filter over all windows, when there are no windows.

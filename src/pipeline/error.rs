@@ -9,7 +9,7 @@ pub enum WorkerError {
     /// A Kafka call failed; the failure carries its remedy.
     #[error(transparent)]
     Kafka(#[from] Failure),
-    /// The local store failed: the process ends, unless only a lease was lost.
+    /// The local store failed: the process ends, unless only a lease was lost or a filter has to be removed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An error that ends the worker.

@@ -264,8 +264,11 @@ pub trait Store {
     fn sealed_memory(&self, _window: WindowId) -> u64 {
         0
     }
-    /// Removes all state of the window.
+    /// Removes all state of the window. Like every removal of owners it fails with [`StoreError::InFilter`] if a filter has them.
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError>;
+    /// Removes all state of these windows, and filters too: no other window may share their slices. All heads are removed before the first
+    /// slice, so that no head claims owners that a crash has removed.
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError>;
     /// The partitions of which there is any state, in ascending order.
     fn stored_partitions(&self) -> Vec<PartitionId> {
         Vec::new()
@@ -290,6 +293,13 @@ pub enum StoreError {
     /// Another worker of this process holds the window.
     #[error("the local state of partition {0} is now held by another worker of this process")]
     LeaseLost(WindowId),
+    /// Owners of the window have to be removed, and a filter without owners has them. It cannot lose single ones, and has others too. Slices
+    /// are unchanged, and the head of the window claims none of these owners: the same call fails again, also after a crash.
+    #[error(
+        "owners of partition {0} have to be removed from the local state, and a filter with other owners has them: all \
+         partitions that share the filter are restored from the state topic, at the latest after a restart"
+    )]
+    InFilter(WindowId),
 }
 
 impl StoreError {

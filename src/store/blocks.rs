@@ -286,6 +286,18 @@ impl Store for SledStore {
         self.cut_sealed(window, 0)
     }
 
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        self.sealing.end(&self.engine);
+        windows.iter().try_for_each(|window| self.with(*window, clear))?;
+        self.readers.get_mut().close();
+        self.sealing.close_files();
+        // After all heads, also in sled's log.
+        for window in windows {
+            self.engine.remove_slices(self.engine.group_of(*window))?;
+        }
+        Ok(())
+    }
+
     fn seals(&self) -> bool {
         true
     }

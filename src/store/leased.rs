@@ -182,6 +182,15 @@ impl<S: Store> Store for LeasedStore<S> {
         self.write(window, |store| store.clear(window))
     }
 
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        let holders: Vec<Holder> = windows.iter().map(|window| self.holder(*window)).collect();
+        let held: Vec<MutexGuard<'_, u64>> = holders.iter().map(|holder| lock(holder)).collect();
+        if let Some((window, _)) = windows.iter().zip(&held).find(|(_, holder)| ***holder != self.id) {
+            return Err(StoreError::LeaseLost(*window));
+        }
+        self.store.clear_all(windows)
+    }
+
     fn seals(&self) -> bool {
         self.store.seals()
     }

@@ -105,6 +105,11 @@ impl Choices {
         Self { scope: Scope::Topic, time: TimeSource::Record, short: true, smallest_slice: Some(10), ..plain }
     }
 
+    /// Topic scope in record time. Ids are exact for two seconds, and in filters after that.
+    pub fn filtered_topic(chance: &mut Chance) -> Self {
+        Self { filters: true, short: false, ..Self::short_topic(chance) }
+    }
+
     /// As [`Self::plain`], with blocks of one id and room for all records in one transaction.
     pub fn one_id_blocks(chance: &mut Chance) -> Self {
         let plain = Self { max_records: 1_809, ..Self::plain(chance) };

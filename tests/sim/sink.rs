@@ -364,6 +364,7 @@ impl Sink<SimSource> for SimSink {
     }
 
     fn abort(&mut self, _: Duration) -> Result<(), Failure> {
+        self.universe.before_abort(&self.writer);
         self.with(Exposure::Ending, |producer, cluster, writer| {
             // Records in flight can be written although their acknowledgements do not arrive any more.
             let acknowledged =

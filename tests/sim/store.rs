@@ -63,13 +63,11 @@ impl SimStore {
 
 /// The start of the error that a worker returns for a damaged store.
 const DAMAGED: &str = "local state is damaged";
-/// The end of the one for a filter of which some owners are undone: it cannot lose them.
-const CUT_FILTER: &str = "a filter has them";
 
 /// Whether a worker has ended because its store is damaged, and a store can be.
 pub fn is_damage(cluster: &Cluster, what: &str) -> bool {
     let has_rotted = cluster.chance.counts().contains_key(Fault::BitRot.name());
-    what.contains(DAMAGED) && (has_rotted || what.contains(CUT_FILTER))
+    what.contains(DAMAGED) && has_rotted
 }
 
 /// With a fault, flips a bit of a stored block or removes the block.
@@ -250,6 +248,12 @@ impl Store for SimStore {
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
         self.write(|store| store.clear(window))
+    }
+
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        let cleared = &self.universe.cleared;
+        cleared.set(cleared.get() + 1);
+        self.write(|store| store.clear_all(windows))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {

@@ -122,6 +122,8 @@ pub struct Universe {
     pub is_topic_wide: bool,
     /// The running worker finds a raw topic with another id.
     pub is_trial: Cell<bool>,
+    /// Before each abort another process uses the transactional id.
+    pub fences_aborts: Cell<bool>,
     /// Number of ids that each worker has loaded from local state in its current iteration.
     pub loaded: Vec<Cell<u64>>,
     /// Number of times that a restore has written several blocks at once.
@@ -132,6 +134,8 @@ pub struct Universe {
     pub sealed_hits: Cell<u64>,
     /// Number of look-ups that found an id in a filter without owners.
     pub filter_hits: Cell<u64>,
+    /// Number of times that all local state was removed, because a filter could not lose the owners of one partition.
+    pub cleared: Cell<u64>,
     /// Number of iterations of a standby whose copies were read to the end.
     pub caught_up: Cell<u64>,
     /// Number of standbys whose process has become the active instance.
@@ -163,11 +167,13 @@ impl Universe {
             shared,
             sabotage,
             is_trial: Cell::new(false),
+            fences_aborts: Cell::new(false),
             loaded: vec![Cell::new(0); workers],
             joined: Cell::new(0),
             sealed: Cell::new(0),
             sealed_hits: Cell::new(0),
             filter_hits: Cell::new(0),
+            cleared: Cell::new(0),
             caught_up: Cell::new(0),
             handed_over: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
@@ -180,6 +186,13 @@ impl Universe {
     /// Transactional id of a worker.
     pub fn writer(&self, worker: usize) -> String {
         if self.is_topic_wide { TOPIC_WRITER.to_owned() } else { writer(worker) }
+    }
+
+    /// A worker is about to abort its transaction.
+    pub fn before_abort(&self, writer: &str) {
+        if self.fences_aborts.get() {
+            self.cluster.borrow_mut().fence(writer);
+        }
     }
 
     /// A port call of worker `me`: time passes, other workers may run, and the call may fail.

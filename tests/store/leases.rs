@@ -21,6 +21,8 @@ fn only_the_handle_that_took_a_window_last_may_change_it() {
     assert_eq!(second.identity_of(window, 1), Ok(None));
     assert!(!first.acquire_lease(window), "held, but another handle held it in between");
     assert_eq!(second.clear(window), Err(lost.clone()));
+    second.acquire_lease(WindowId::from(8));
+    assert_eq!(second.clear_all(&[WindowId::from(8), window]), Err(lost), "one of them is not held");
 }
 
 #[test]

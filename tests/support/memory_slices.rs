@@ -116,9 +116,7 @@ pub fn cut(slices: &mut Slices, window: WindowId, from: Offset) -> Result<(), St
         .map(|slice| slice.without(window, from, |offset| offset >= from))
         .any(|left| !left.owners.is_empty())
     {
-        return Err(StoreError::Corrupt(format!(
-            "owners of {window} from {from} on are undone, and a filter has them"
-        )));
+        return Err(StoreError::InFilter(window));
     }
     change(slices, |slice| slice.without(window, from, |offset| offset >= from));
     slices.retain(|slice| !slice.owners.is_empty());
@@ -238,6 +236,38 @@ impl MemoryStore {
             }
             _ => Ok(Sealing::Idle),
         }
+    }
+
+    /// As on disk, the head and the blocks are gone also when a filter has owners that it cannot lose.
+    pub fn clear_window(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.removed(window, 0);
+        let cleared = self.write(window, 0, |partitions, slices| {
+            cut(slices, window, 0)?;
+            partitions.remove(&window);
+            Ok(())
+        });
+        if matches!(cleared, Err(StoreError::InFilter(_))) {
+            self.remove_blocks(window)?;
+        }
+        cleared
+    }
+
+    pub fn clear_windows(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        self.end_seal();
+        windows.iter().try_for_each(|window| self.remove_blocks(*window))?;
+        let Some(any) = windows.first() else { return Ok(()) };
+        let is_shared = self.lock().shares_slices;
+        self.write(*any, 0, |_, slices| {
+            slices.retain(|slice| !windows.iter().any(|window| slice.is_of(*window, is_shared)));
+            Ok(())
+        })
+    }
+
+    fn remove_blocks(&self, window: WindowId) -> Result<(), StoreError> {
+        self.write(window, 0, |partitions, _| {
+            partitions.remove(&window);
+            Ok(())
+        })
     }
 
     pub fn sealed_ranges(&self, window: WindowId) -> Vec<SlicePartition> {

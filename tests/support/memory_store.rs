@@ -333,12 +333,11 @@ impl Store for MemoryStore {
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.removed(window, 0);
-        self.write(window, 0, |partitions, slices| {
-            cut(slices, window, 0)?;
-            partitions.remove(&window);
-            Ok(())
-        })
+        self.clear_window(window)
+    }
+
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        self.clear_windows(windows)
     }
 
     fn seals(&self) -> bool {

@@ -200,6 +200,10 @@ impl<W: WorkerPorts> Standby<W> {
                 );
                 self.abandon(window.partition(), now + HELD_PAUSE);
             }
+            (WorkerError::Store(StoreError::InFilter(window)), id) => match self.ctx.clear_sharing(window) {
+                Ok(ids) => ids.into_iter().for_each(|id| self.abandon(id, now)),
+                Err(error) => return self.failed(id, error.into()),
+            },
             (WorkerError::Store(error), _) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",

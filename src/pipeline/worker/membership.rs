@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{PartitionId, WindowId};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::commit::transaction::Transaction;
@@ -217,14 +218,19 @@ pub(crate) fn lease_lost<W: WorkerPorts>(
     source: &W::Source,
     window: WindowId,
 ) -> Failure {
-    let id = window.partition();
-    let is_restoring = ctx.partitions.restoring_mut(id).is_some();
-    let unloaded = ctx.unload(source, &[id]);
-    let closed = if is_restoring { ctx.log.close(id).map_err(WorkerError::from) } else { Ok(()) };
-    if let Err(failed) = unloaded.and(closed) {
-        tracing::debug!(%failed, partition = id, "failed to pause a partition or to close its restore");
-    }
+    drop_states(ctx, source, &[window.partition()]);
     Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
+}
+
+/// Drops the state of these partitions in memory, and ends their restores.
+pub(crate) fn drop_states<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source, ids: &[PartitionId]) {
+    let mut restoring = ids.to_vec();
+    restoring.retain(|id| ctx.partitions.restoring_mut(*id).is_some());
+    let mut results = vec![ctx.unload(source, ids)];
+    results.extend(restoring.into_iter().map(|id| ctx.log.close(id).map_err(WorkerError::from)));
+    for failed in results.into_iter().filter_map(Result::err) {
+        tracing::debug!(%failed, partitions = %ranges(ids.iter().copied()), "failed to pause partitions or to close a restore");
+    }
 }
 
 fn second_process(options: &WorkerOptions, failed: &Failure) -> Fatal {

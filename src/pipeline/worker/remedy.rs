@@ -3,17 +3,22 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::dedupe::WindowId;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::membership::{abort_open, lease_lost};
+use crate::pipeline::worker::membership::{abort_open, drop_states, lease_lost};
 use crate::pipeline::worker::rejected::isolate_rejected;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 impl<W: WorkerPorts> Parts<W> {
     /// Applies the remedy of an error. Returns an error only when the process has to end.
     pub(crate) fn remedy(&mut self, source: &mut W::Source, error: WorkerError) -> Result<(), Fatal> {
+        let error = match error {
+            WorkerError::Store(StoreError::InFilter(window)) => self.clear_filter(source, window),
+            other => other,
+        };
         let failed = match error {
             WorkerError::Fatal(fatal) => return Err(fatal),
             WorkerError::Store(StoreError::LeaseLost(window)) => lease_lost(&mut self.ctx, source, window),
@@ -59,6 +64,20 @@ impl<W: WorkerPorts> Parts<W> {
                 self.renew(source).or_else(fatal_only)
             }
             Err(other) => fatal_only(other),
+        }
+    }
+
+    /// Removes a filter that cannot lose the owners of one window, with the local state of all partitions that share it. They are restored from
+    /// the state topic. Returns the error that remains.
+    fn clear_filter(&mut self, source: &W::Source, window: WindowId) -> WorkerError {
+        match self.ctx.clear_sharing(window) {
+            Ok(ids) => {
+                drop_states(&mut self.ctx, source, &ids);
+                // In topic scope these were all partitions.
+                self.ctx.empty_topic_filter();
+                Failure::new(Remedy::Abort, StoreError::InFilter(window).to_string()).into()
+            }
+            Err(error) => error.into(),
         }
     }
 

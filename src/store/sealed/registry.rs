@@ -122,8 +122,10 @@ impl Engine {
     }
 
     /// Removes all slices of a group, without reading them. Returns whether there were any.
-    fn remove_slices(&self, group: SliceGroup) -> Result<bool, StoreError> {
+    pub(in crate::store) fn remove_slices(&self, group: SliceGroup) -> Result<bool, StoreError> {
         let mut lists = self.sealed.lock();
+        // Owners that are written again count.
+        lists.dropped.retain(|window, _| self.group_of(*window) != group);
         let entries = self.slice_entries(group)?;
         if entries.is_empty() {
             return Ok(false);
@@ -185,9 +187,8 @@ impl Engine {
         Ok(is_any_unused)
     }
 
-    /// Removes the owners of a window at or beyond `from` from its slices. A filter without owners cannot lose some of them: then all local
-    /// state is damaged, and has to be restored. That does not happen in a crash, because only owners that are older than the exact part of
-    /// the window are in such filters.
+    /// Removes the owners of a window at or beyond `from` from its slices. A filter without owners cannot lose some of them: then nothing is
+    /// changed ([`StoreError::InFilter`]). Only owners that are older than the exact part of the window are in such filters.
     pub(in crate::store) fn cut_slices(&self, window: WindowId, from: Offset) -> Result<bool, StoreError> {
         let (group, partition) = (self.group_of(window), window.partition());
         if let Some(dropped) = self.sealed.lock().dropped.get_mut(&window) {
@@ -213,11 +214,7 @@ impl Engine {
             is_wrong = left.iter().any(|slice| slice.is_wrong());
             (!is_wrong).then_some(left)
         })?;
-        if is_wrong {
-            let cause = format!("owners of {window} from offset {from} on are undone, and a filter has them");
-            return Err(self.damaged("remove owners", &cause));
-        }
-        Ok(is_unused)
+        if is_wrong { Err(StoreError::InFilter(window)) } else { Ok(is_unused) }
     }
 
     /// Removes single owners of a window, and identities, from its slices.

@@ -1,5 +1,7 @@
 //! Histories in topic scope: one worker has all partitions, and the others wait.
 
+mod filtered;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
