@@ -358,7 +358,7 @@ impl Store for SledStore {
         let has_state = |index: &SharedIndex| index.lock().is_ok_and(|index| index.head.is_some());
         let stored =
             windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.partition());
-        stored.collect::<BTreeSet<_>>().into_iter().collect()
+        stored.chain(self.engine.sealed_partitions()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

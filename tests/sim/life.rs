@@ -1,6 +1,7 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
 mod counted;
+mod fenced;
 mod foreign;
 mod forgotten;
 mod quiet;

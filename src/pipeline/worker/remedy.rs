@@ -60,7 +60,13 @@ impl<W: WorkerPorts> Parts<W> {
         match applied {
             Ok(()) => Ok(()),
             Err(WorkerError::Kafka(second)) if second.remedy != Remedy::Stop => {
-                self.ctx.report.failed(&second, self.ctx.clock.elapsed());
+                let now = self.ctx.clock.elapsed();
+                self.ctx.report.failed(&second, now);
+                // What has replaced a member fences its producer too, and counts already.
+                if second.remedy == Remedy::Fenced && failed.remedy != Remedy::Rejoin {
+                    let open = (now, &self.committer.transaction);
+                    self.membership.fenced(&self.ctx.options, open, &second)?;
+                }
                 self.renew(source).or_else(fatal_only)
             }
             Err(other) => fatal_only(other),

@@ -1,9 +1,12 @@
 //! The slices of the windows that share them.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::iter;
 use std::ops::{Deref, Range};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::SliceEntry;
@@ -139,6 +142,22 @@ pub(in crate::store) struct SealedSlice {
 pub(in crate::store) enum SliceReadError {
     Io(io::Error),
     Damaged(SliceError),
+}
+
+/// Reads and verifies the footer and the filter of a slice file. Calls `check` before each read.
+pub(in crate::store) fn read_slice<E>(
+    path: &Path,
+    check: impl Fn() -> Result<(), E>,
+    failed: impl Fn(SliceReadError) -> E,
+) -> Result<Slice, E> {
+    let unread = |cause| failed(SliceReadError::Io(cause));
+    let file = File::open(path).map_err(unread)?;
+    let length = file.metadata().map_err(unread)?.len();
+    let read = |at, bytes: &mut [u8]| {
+        check()?;
+        file.read_exact_at(bytes, at).map_err(unread)
+    };
+    Slice::read(length, read, |cause| failed(SliceReadError::Damaged(cause)))
 }
 
 impl SealedSlice {

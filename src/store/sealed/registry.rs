@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sled::{Batch, IVec};
 
 use super::SliceEntry;
-use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
-use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, Slice, WindowId};
+use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError, read_slice};
+use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, PartitionId, WindowId};
 use crate::ports::{StoreError, ToForget};
 use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
 use crate::store::error::{needs_operator, remedy};
@@ -283,12 +281,13 @@ impl Engine {
         SliceGroup::of(window, self.binding.shares_slices == Some(true))
     }
 
-    /// Reads and verifies the footer and the filter of a slice file.
-    pub(in crate::store) fn read_slice(&self, number: u32) -> Result<Slice, SliceReadError> {
-        let file = File::open(self.segments.path(number)).map_err(SliceReadError::Io)?;
-        let length = file.metadata().map_err(SliceReadError::Io)?.len();
-        let read = |at, bytes: &mut [u8]| file.read_exact_at(bytes, at).map_err(SliceReadError::Io);
-        Slice::read(length, read, SliceReadError::Damaged)
+    /// The partitions that have slices of their own. If a crash has interrupted the removal of a window's state, only these show that some
+    /// of it is left.
+    pub(in crate::store) fn sealed_partitions(&self) -> Vec<PartitionId> {
+        let entries = self.call("read", || self.slices.iter().keys().collect::<sled::Result<Vec<_>>>());
+        // A database that cannot be read fails in the next call that returns an error.
+        let entries = entries.unwrap_or_default();
+        entries.iter().filter_map(|key| keys::parse_slice(key)?.1).collect()
     }
 }
 
@@ -354,11 +353,12 @@ fn read_registered(
     let (kind, partition, number) = keys::parse_slice(key).ok_or("the key of a slice is damaged")?;
     let bad = |cause: &dyn Display| format!("slice file {number} of kind {}: {cause}", kind.number());
     let entry = SliceEntry::decode(key, value).ok_or_else(|| bad(&"its entry is damaged"))?;
-    let slice = engine.read_slice(number).map_err(|error| match error {
+    let failed = |error| match error {
         SliceReadError::Io(cause) if needs_operator(&cause) => OpenFailure::Disk(cause),
         SliceReadError::Io(cause) => bad(&cause).into(),
         SliceReadError::Damaged(cause) => bad(&cause).into(),
-    })?;
+    };
+    let slice = read_slice(&engine.segments.path(number), || Ok(()), failed)?;
     let (footer, is_shared) = (slice.footer(), engine.binding.shares_slices == Some(true));
     let is_ours =
         footer.kind == kind && footer.hash == engine.binding.hash && partition.is_none() == is_shared;

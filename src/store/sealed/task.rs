@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::SliceEntry;
-use super::group::{SealedSlice, SliceGroup, SliceReadError};
+use super::group::{SealedSlice, SliceGroup, SliceReadError, read_slice};
 use super::merging::{to_filter, to_merge};
 use super::registry::{read_error, registered_error};
 use crate::dedupe::{
@@ -271,7 +271,9 @@ fn write(
         }),
     };
     let mut at = 0;
+    let check = || check(is_cancelled, group.window());
     let mut append = |bytes: &[u8]| {
+        check()?;
         let written = engine.segments.write(number, at, bytes);
         at += bytes.len() as u64;
         written.map_err(|cause| engine.file_error("write", number, &cause))
@@ -281,9 +283,10 @@ fn write(
         builder.end_pass(&mut append, refused)?;
     }
     builder.finish(append)?;
+    check()?;
     engine.durable(engine.segments.sync_file(number))?;
     // Read back, so that what is looked up in is what a start will find.
-    engine.read_slice(number).map_err(|error| read_error(engine, number, &error))
+    read_slice(&engine.segments.path(number), check, |error| read_error(engine, number, &error))
 }
 
 fn offer_blocks(
@@ -327,7 +330,7 @@ fn offer_slice(
     })
 }
 
-/// An error when the task is cancelled. Its result is not used.
+/// An error when the task is cancelled: a stop waits for the thread. Its result is not used.
 fn check(is_cancelled: &dyn Fn() -> bool, window: WindowId) -> Result<(), StoreError> {
     if is_cancelled() { Err(StoreError::LeaseLost(window)) } else { Ok(()) }
 }
@@ -337,6 +340,7 @@ fn check(is_cancelled: &dyn Fn() -> bool, window: WindowId) -> Result<(), StoreE
 pub(in crate::store) fn write_merged(
     store: &mut SledStore,
     window: WindowId,
+    is_cancelled: &dyn Fn() -> bool,
     meanwhile: impl FnOnce(&mut SledStore),
 ) -> Result<Slice, StoreError> {
     let group = store.engine.group_of(window);
@@ -345,5 +349,5 @@ pub(in crate::store) fn write_merged(
     let source = SliceSource::Slices(OldSlices { slices, live, only_filter: None });
     let number = store.engine.segments.allocate();
     meanwhile(store);
-    write(store, (group, number), &source, &|| false)
+    write(store, (group, number), &source, is_cancelled)
 }

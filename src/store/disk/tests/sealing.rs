@@ -4,6 +4,7 @@ use super::*;
 use crate::dedupe::{IndexKey, KindId, SliceMark, SlicePartition};
 use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
 use crate::store::LeasedStore;
+use crate::store::cut::clear;
 use crate::store::sealed::write_merged;
 
 /// Seals these owners, and waits until their blocks are removed and slices are merged.
@@ -121,13 +122,52 @@ fn owners_are_offered_once_although_blocks_are_merged_meanwhile() {
 fn a_slice_that_is_dropped_while_it_is_merged_is_not_damaged() {
     let (disk, mut store) = filled(24, 250);
     (0..4_800).step_by(200).for_each(|first| seal(&mut store, first..first + 200));
-    let written = write_merged(&mut store, 0.into(), |store| {
+    let written = write_merged(&mut store, 0.into(), &|| false, |store| {
         store.expire(0.into(), 450).unwrap();
         store.sync().unwrap();
     });
     assert_eq!(written.err(), Some(StoreError::LeaseLost(0.into())));
     assert!(store.engine.failed.get().is_none());
     assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(400));
+    close(&disk, store);
+}
+
+/// A stop waits for the thread. What follows the last owner takes seconds where slices are large.
+#[test]
+fn a_thread_that_is_cancelled_ends_before_its_next_write_sync_or_read() {
+    let (disk, mut store) = filled(8, 250);
+    (0..2_000).step_by(500).for_each(|first| seal(&mut store, first..first + 500));
+    let mut write_until = |is_cancelled: &dyn Fn(&Path) -> bool| {
+        let path = store.engine.segments.path(store.engine.segments.allocate() + 1);
+        let written = write_merged(&mut store, 0.into(), &|| is_cancelled(&path), |_| {});
+        let is_synced = disk.watch().durable.bytes.contains_key(&name(&path));
+        (written.err(), fs::metadata(&path).unwrap().len(), is_synced)
+    };
+    let cancelled = Some(StoreError::LeaseLost(0.into()));
+    let (error, complete, _) = write_until(&|_| false);
+    assert_eq!(error, None);
+    let (error, length, _) = write_until(&|path| path.exists());
+    assert_eq!(error, cancelled);
+    assert!(length < complete, "{length} of {complete} bytes");
+    let is_complete = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() == complete);
+    assert_eq!(write_until(&is_complete), (cancelled.clone(), complete, false));
+    let is_synced = |path: &Path| disk.watch().durable.bytes.contains_key(&name(path));
+    assert_eq!(write_until(&is_synced), (cancelled, complete, true));
+    close(&disk, store);
+}
+
+/// As a crash leaves it that comes while all state of a window is removed.
+#[test]
+fn slices_without_blocks_and_head_count_as_stored_and_can_be_removed() {
+    let (disk, mut store) = filled(8, 250);
+    seal(&mut store, 0..1_000);
+    store.with(0.into(), clear).unwrap();
+    close(&disk, store);
+    let mut store = disk.open();
+    assert_eq!((store.head(0.into()), store.has_sealed()), (Ok(None), true));
+    assert_eq!(store.stored_partitions(), [0]);
+    store.clear(0.into()).unwrap();
+    assert_eq!((store.stored_partitions(), store.has_sealed()), (Vec::new(), false));
     close(&disk, store);
 }
 
