@@ -23,10 +23,12 @@ use support::harness::{Kafka, Pipe, Sidecar, wait_until};
 use support::progress::{GroupOffsets, follow};
 use support::spent::cpu_time;
 use support::traffic::{Shape, Traffic, fill};
-use support::{broker, machine, median, setting};
+use support::{broker, machine, median, peak_memory, resident_memory, setting};
 
 const PARTITIONS: i32 = 12;
 const LIMIT: Duration = Duration::from_mins(10);
+/// Time after the last record in which the jobs that seal end.
+const SETTLE: Duration = Duration::from_secs(10);
 
 fn main() {
     println!("{}", machine());
@@ -63,6 +65,11 @@ fn whole(kafka: &Kafka, rounds: usize) {
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
     follow(&GroupOffsets::new(kafka, &pipe.group(), &pipe.raw, PARTITIONS), running.pid(), ids, LIMIT);
+    std::thread::sleep(SETTLE);
+    println!(
+        "resident memory of the process with the whole window: {:.0} MiB",
+        resident_memory(running.pid())
+    );
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     show_per_id("on disk", size_of_files(&sidecar.state_dir, &|_| true) as f64, ids);
     show_per_id("in the state topic", state_topic_bytes(&pipe), ids);
@@ -118,11 +125,12 @@ fn show_per_id(what: &str, bytes: f64, ids: u64) {
 fn show(what: &str, starts: &[Start], ids: u64) {
     let of = |value: fn(&Start) -> f64| median(&starts.iter().map(value).collect::<Vec<_>>());
     println!(
-        "{what:<32} {:>8.2} M ids/s loading ({:.2} s); {:.2} s from start to ready, {:.2} s of CPU time",
+        "{what:<32} {:>8.2} M ids/s loading ({:.2} s); {:.2} s from start to ready, {:.2} s of CPU time, peak memory {:.0} MiB",
         ids as f64 / of(|start| start.loading_s) / 1e6,
         of(|start| start.loading_s),
         of(|start| start.ready_s),
-        of(|start| start.cpu_s)
+        of(|start| start.cpu_s),
+        of(|start| start.peak_mib)
     );
 }
 
@@ -134,6 +142,8 @@ struct Start {
     loading_s: f64,
     /// CPU time of the process until then.
     cpu_s: f64,
+    /// Resident memory of the process, at most until then.
+    peak_mib: f64,
     index_bytes: f64,
 }
 
@@ -147,6 +157,7 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     });
     let ready_s = began.elapsed().as_secs_f64();
     let cpu_s = cpu_time(running.pid()).as_secs_f64();
+    let peak_mib = peak_memory(running.pid());
     // Memory is published after the next poll loop iterations, up to a second later.
     let index_bytes = wait_until("the memory of the index", LIMIT, || {
         running.metric("dedupd_memory_bytes{part=\"index\"}").filter(|bytes| *bytes > 0.0)
@@ -156,7 +167,7 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     // All partitions of a worker start loading at the same time, so the longest one determines the total.
     let loading_s = took.iter().copied().fold(0.0, f64::max);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    Start { ready_s, loading_s, cpu_s, index_bytes }
+    Start { ready_s, loading_s, cpu_s, peak_mib, index_bytes }
 }
 
 /// The value of `took` in a log line about loaded state, in seconds.

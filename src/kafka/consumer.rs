@@ -166,6 +166,7 @@ impl Source for KafkaSource {
             if before.is_empty() || !is_behind(record.coordinates().partition) {
                 records.push(record);
             }
+            true
         });
         polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))?;
         before.into_iter().next().map_or(Ok(()), Err)

@@ -81,16 +81,16 @@ impl BatchReader {
         Ok(())
     }
 
-    /// Passes records to `each`. Waits at most `wait`, and only for the first.
+    /// Passes records to `each`, until it returns false. Waits at most `wait`, and only for the first.
     pub(super) fn poll(
         &self,
         wait: Duration,
-        each: &mut dyn FnMut(Message<'_>),
+        each: &mut dyn FnMut(Message<'_>) -> bool,
     ) -> Result<Polled, ReadError> {
         let mut polled = Polled::Nothing;
         let result = self.fetched.poll(&self.consumer, (POLL_RECORDS, wait), &mut |message| {
             polled = Polled::More;
-            each(message);
+            each(message)
         });
         match result {
             Ok(()) => Ok(polled),
@@ -126,6 +126,7 @@ impl BatchReader {
             }
             let polled = self.poll(Duration::from_millis(100), &mut |message| {
                 unread.pass(message.coordinates(), || visit(message));
+                true
             });
             let is_response = match polled.map_err(|error| failure_of(&error, topic, &doing()))? {
                 Polled::Nothing => false,

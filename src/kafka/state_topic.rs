@@ -21,8 +21,10 @@ use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey, later_version};
 use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
-/// A read with this many items ends, so that the worker polls its group in time.
+/// A read with this many items, or this many bytes of blocks (some 60,000 ids), ends. So the worker polls its group in time, and seals owners
+/// as fast as it reads them: a block of a large transaction has thousands of ids.
 const READ_ITEMS: usize = 256;
+const READ_BYTES: usize = 1024 * 1024;
 
 /// An open partition that returns neither a record nor its end for this long is checked.
 const CHECK_AFTER: Duration = Duration::from_secs(10);
@@ -100,17 +102,18 @@ impl KafkaStateLog {
         Failure::new(Remedy::Stop, what)
     }
 
-    /// Reads what has arrived. Returns false when nothing has.
+    /// Reads what has arrived, up to `left` bytes. Returns false when nothing has.
     fn read_some(
         &mut self,
-        wait: Duration,
-        now: Instant,
+        (wait, now): (Duration, Instant),
+        left: &mut usize,
         items: &mut Vec<StateItem>,
     ) -> Result<bool, Failure> {
         let Self { reader, open, .. } = self;
         let mut later = None;
         let polled = reader.poll(wait, &mut |message| {
             let at = message.coordinates();
+            *left = left.saturating_sub(message.value().map_or(0, <[u8]>::len));
             if let Some(reading) = open.get_mut(&at.partition) {
                 *reading = OpenRead::at(at.offset + 1, now);
             }
@@ -118,6 +121,7 @@ impl KafkaStateLog {
                 Some(version) => later = Some((at, version)),
                 None => items.push(block(&message)),
             }
+            *left > 0
         });
         if let Some((at, version)) = later {
             return Err(self.of_later_release(at, version));
@@ -197,9 +201,9 @@ impl StateLog for KafkaStateLog {
         }
         let (mut items, now) = (Vec::new(), clock::monotonic());
         let checked = self.check_due(now, &mut items);
-        let mut wait = wait;
-        while items.len() < READ_ITEMS {
-            match self.read_some(wait, now, &mut items) {
+        let (mut wait, mut left) = (wait, READ_BYTES);
+        while items.len() < READ_ITEMS && left > 0 {
+            match self.read_some((wait, now), &mut left, &mut items) {
                 Ok(true) => {}
                 Ok(false) => break,
                 // The client returns each item once, so items read before the failure must be returned.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::Offset;
 use dedupd::kafka::KafkaStateLog;
-use dedupd::ports::{Failure, Leftover, LogId, LogTails, OutputTopic, Remedy, StateItem};
+use dedupd::ports::{Failure, Leftover, LogId, LogTails, OutputTopic, Remedy, StateItem, StateLog};
 use tracing::Level;
 
 use crate::member::LIMIT;
@@ -109,4 +109,28 @@ fn nobody_sees_a_record_beyond_the_end_of_clean() {
     produce(&mock, CLEAN, 5);
     let at = [4, 5, 7, 0].map(|offset| (PARTITION, offset));
     assert_eq!(log(&mock).visible(&at, Leftover::Committed, WAIT).unwrap(), [true, false, false, true]);
+}
+
+/// A restore reads blocks no faster than it can seal their owners: one read must not return all large blocks that the client has.
+#[test]
+fn a_read_of_the_state_topic_ends_at_a_number_of_bytes() {
+    const BYTES: usize = 200_000;
+    /// This broker keeps 5 MiB of a partition.
+    const COUNT: usize = 20;
+    let mock = Mock::start(2);
+    let value = "v".repeat(BYTES);
+    let partition = PARTITION.try_into().unwrap();
+    produce_with(&mock.client_config(), STATE, partition, &vec![("key", value.as_str()); COUNT]);
+    let mut log = log(&mock);
+    log.open(PARTITION, None).unwrap();
+    let (mut read, mut largest) = (Vec::new(), 0);
+    while read.len() < COUNT {
+        let items = log.read(LIMIT).unwrap();
+        let blocks = items.into_iter().filter(|item| matches!(item, StateItem::Block { .. }));
+        let blocks: Vec<_> = blocks.collect();
+        largest = largest.max(blocks.len());
+        read.extend(offsets(&blocks));
+    }
+    assert_eq!(read, (0..COUNT as Offset).collect::<Vec<_>>());
+    assert!((2..=6).contains(&largest), "{largest} blocks of {BYTES} bytes in one read");
 }

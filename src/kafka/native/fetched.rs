@@ -144,13 +144,14 @@ impl Fetched {
         self.forwarded.set(clock::monotonic());
     }
 
-    /// Serves the consumer and passes its next records to `each`, at most `most`. Waits at most `wait`, and only for the first.
+    /// Serves the consumer and passes its next records to `each`, at most `most`, and until `each` returns false. Waits at most `wait`, and
+    /// only for the first.
     /// Returns at once after a rebalance event, which the context of the consumer has received.
     pub fn poll<'a, C: ConsumerContext>(
         &self,
         consumer: &'a BaseConsumer<C>,
         (most, wait): (usize, Duration),
-        each: &mut dyn FnMut(Message<'a>),
+        each: &mut dyn FnMut(Message<'a>) -> bool,
     ) -> Result<(), ReadError> {
         self.wake.clear();
         if !self.take(consumer, most, each)? && !wait.is_zero() {
@@ -165,7 +166,7 @@ impl Fetched {
         &self,
         consumer: &'a BaseConsumer<C>,
         most: usize,
-        each: &mut dyn FnMut(Message<'a>),
+        each: &mut dyn FnMut(Message<'a>) -> bool,
     ) -> Result<bool, ReadError> {
         if self.forwarded.get().elapsed() >= FORWARD_INTERVAL {
             self.forward();
@@ -192,8 +193,10 @@ impl Fetched {
                 consumer.context().error(KafkaError::Global(code), reason.trim());
                 return Err(ReadError { code, fatal: false, at: Some(message.place()), reason });
             }
-            each(message);
             count += 1;
+            if !each(message) {
+                break;
+            }
         }
         Ok(count > 0)
     }

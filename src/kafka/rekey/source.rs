@@ -124,6 +124,7 @@ impl SourceReader {
     ) -> Result<(), Failure> {
         let polled = self.fetched.poll(&self.consumer, (most, wait), &mut |message| {
             records.push(RawRecord(message));
+            true
         });
         polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))
     }

@@ -67,6 +67,7 @@ fn the_byte_behind_a_value_is_its_number_of_headers_in_plain_and_compressed_batc
                     "{compression}, record {seen}"
                 );
                 seen += 1;
+                true
             };
             fetched.poll(&consumer, (16, Duration::from_millis(100)), &mut check).unwrap();
         }
