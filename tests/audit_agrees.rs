@@ -266,9 +266,9 @@ proptest! {
 fn the_command_line_states_the_limits_and_exit_codes_of_the_audit() {
     let parse = |line: &str| parse_from(line.split(' '));
     let Ok(Command::Audit(args)) = parse("dedupd audit") else { panic!("audit") };
-    assert_eq!(args.memory(), DEFAULT_MEMORY);
+    assert_eq!(args.memory, DEFAULT_MEMORY);
     let least = format!("dedupd audit --memory {LEAST_MEMORY}");
-    assert!(matches!(parse(&least), Ok(Command::Audit(args)) if args.memory() == LEAST_MEMORY));
+    assert!(matches!(parse(&least), Ok(Command::Audit(args)) if args.memory == LEAST_MEMORY));
     assert!(parse(&format!("dedupd audit --memory {}", LEAST_MEMORY - 1)).is_err());
 
     let help = parse("dedupd audit --help").unwrap_err();

@@ -34,8 +34,8 @@ fn config(flags: AsTyped) -> Config {
 #[test]
 fn flags_alone_are_a_configuration() {
     let args = run("run --bootstrap-servers localhost:9092 --raw r --clean c --id json:/id");
-    assert_eq!(args.config_file(), None);
-    assert_eq!(args.log_format(), LogFormat::Text);
+    assert_eq!(args.config.as_deref(), None);
+    assert_eq!(args.log_format, LogFormat::Text);
     let config = config(args.overrides());
     assert_eq!((config.topics.raw.as_str(), config.topics.state.as_str()), ("r", "c.dedupd"));
     assert_eq!(config.group.id, "dedupd.r.c");
@@ -48,8 +48,8 @@ fn every_flag_sets_its_key() {
                     --group g --instance i --scope partition --workers 3 --state-dir /d --listen 0.0.0.0:1 --exact 2h \
                     -X client.id=me -X sasl.password=a=b --log-format json",
     );
-    assert_eq!(args.config_file(), Some(Path::new("f.toml")));
-    assert_eq!(args.log_format(), LogFormat::Json);
+    assert_eq!(args.config.as_deref(), Some(Path::new("f.toml")));
+    assert_eq!(args.log_format, LogFormat::Json);
     let config = config(args.overrides());
     assert_eq!(config.kafka.bootstrap_servers, "a:1");
     assert_eq!(config.kafka.properties.get("client.id"), Some("me"));
@@ -71,7 +71,7 @@ fn every_flag_of_rekey_sets_its_key() {
     let line = "rekey -c f.toml --bootstrap-servers a:1 --from x --from ^y\\. --to t --partitioner consistent --id key \
                 --group g --instance i --listen 0.0.0.0:1 -X client.id=me --log-format json";
     let Ok(Command::Rekey(args)) = parse(line) else { panic!("rekey") };
-    assert_eq!((args.config_file(), args.log_format()), (Some(Path::new("f.toml")), LogFormat::Json));
+    assert_eq!((args.config.as_deref(), args.log_format), (Some(Path::new("f.toml")), LogFormat::Json));
     let config =
         Rekeying::from_sources(&ConfigSources { flags: args.overrides(), ..ConfigSources::default() })
             .unwrap();
@@ -107,18 +107,18 @@ fn the_other_commands_have_the_documented_defaults() {
         (None, None, None, None)
     );
     let Ok(Command::Audit(audit)) = parse("audit --raw r --window 1h --json") else { panic!("audit") };
-    assert!(audit.json());
+    assert!(audit.json);
     let sources = ConfigSources { flags: audit.overrides(), ..ConfigSources::default() };
     assert_eq!(Local::from_sources(&sources).unwrap().window.exact.as_secs(), 3_600);
-    assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (256 << 20, 10, false));
+    assert_eq!((audit.memory, audit.samples, audit.allow_gone), (256 << 20, 10, false));
     assert_eq!(audit.range(9), Ok(Range::default()));
     let ranged =
         "audit --from 1970-01-01T00:00:01Z --to 2s --memory 1GiB --temp-dir /d --samples 0 --allow-gone";
     let Ok(Command::Audit(audit)) = parse(ranged) else { panic!("audit") };
     assert_eq!(audit.range(9_000), Ok(Range { from_ms: Some(1_000), to_ms: Some(7_000) }));
     assert!(audit.range(3_000).unwrap_err().contains("--from is not before --to"));
-    assert_eq!((audit.memory(), audit.samples(), audit.allow_gone()), (1 << 30, 0, true));
-    assert_eq!(audit.temp_dir(), Some(Path::new("/d")));
+    assert_eq!((audit.memory, audit.samples, audit.allow_gone), (1 << 30, 0, true));
+    assert_eq!(audit.temp_dir.as_deref(), Some(Path::new("/d")));
     assert!(matches!(parse("check --raw r"), Ok(Command::Check(_))));
 }
 
@@ -211,7 +211,7 @@ fn the_state_commands_take_what_the_service_takes() {
     };
     let StateCommand::Inspect(args) = state.command else { panic!("{state:?}") };
     assert_eq!(
-        (args.id, args.local.config_file()),
+        (args.id, args.local.config.as_deref()),
         (vec!["a".to_owned(), "-b".to_owned()], Some(Path::new("f")))
     );
     let flags = args.local.overrides();

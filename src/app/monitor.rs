@@ -283,7 +283,7 @@ impl Monitor {
                 "partitions are unassigned although the group is stable; forcing a rebalance"
             );
             self.ownership.note_forced(now);
-            self.metrics.forced_rebalances().inc();
+            self.metrics.parts.group.forced.inc();
             if !self.group.force_rebalance(FORCED_REBALANCE_LIMIT, &self.stop)? {
                 let limit_s = FORCED_REBALANCE_LIMIT.as_secs();
                 tracing::warn!(

@@ -304,7 +304,7 @@ fn supervise_workers(
 fn measure_disk(service: &Service) {
     let state = &service.config.state;
     match store::limit_quarantined(&state.dir, state.max_disk.map_or(u64::MAX, |most| most / 2)) {
-        Ok(bytes) => service.metrics.state_disk_bytes().set(bytes as f64),
+        Ok(bytes) => service.metrics.parts.state.disk.set(bytes as f64),
         Err(error) => tracing::debug!(%error, "measuring the local state failed"),
     }
 }

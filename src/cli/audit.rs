@@ -1,6 +1,6 @@
 //! `dedupd audit`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use dedupd_audit::{LEAST_MEMORY, Moment, Range};
@@ -17,7 +17,7 @@ const TOPICS: &str = "topics";
 pub struct AuditArgs {
     /// Configuration file of the service, TOML
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     bootstrap_servers: Option<String>,
@@ -48,35 +48,25 @@ pub struct AuditArgs {
     to: Option<Moment>,
     /// Count differences that retention or compaction explains separately, not as findings
     #[arg(long)]
-    allow_gone: bool,
+    pub allow_gone: bool,
     /// Maximum number of findings of each kind to list with partition and offset
     #[arg(long, default_value_t = 10, value_name = "COUNT")]
-    samples: usize,
+    pub samples: usize,
     /// Maximum memory, at least 32MiB; the rest goes to temporary files
     #[arg(long, default_value = "256MiB", value_parser = memory, value_name = "BYTES")]
-    memory: u64,
+    pub memory: u64,
     /// Directory for temporary files, on a disk [default: TMPDIR, or /tmp]
     #[arg(long, value_name = "DIR")]
-    temp_dir: Option<PathBuf>,
+    pub temp_dir: Option<PathBuf>,
     /// Print the result as one JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
     properties: Vec<Property>,
 }
 
 impl AuditArgs {
-    /// The configuration file, if one was given.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
-    /// Whether the result is printed as JSON.
-    pub fn json(&self) -> bool {
-        self.json
-    }
-
     /// The range to audit, with `now_ms` in epoch milliseconds. The error is text to print.
     pub fn range(&self, now_ms: i64) -> Result<Range, String> {
         let ms = |moment: Option<Moment>| moment.map(|moment| moment.ms(now_ms));
@@ -109,26 +99,6 @@ impl AuditArgs {
             }
             _ => Ok(Some(&self.raw)),
         }
-    }
-
-    /// Whether differences that retention or compaction explains are not findings.
-    pub fn allow_gone(&self) -> bool {
-        self.allow_gone
-    }
-
-    /// Maximum number of findings of each kind to list.
-    pub fn samples(&self) -> usize {
-        self.samples
-    }
-
-    /// Maximum memory, in bytes.
-    pub fn memory(&self) -> u64 {
-        self.memory
-    }
-
-    /// The directory for temporary files, if one was given.
-    pub fn temp_dir(&self) -> Option<&Path> {
-        self.temp_dir.as_deref()
     }
 
     /// The keys that the flags set, for [`crate::config::load`].

@@ -1,6 +1,6 @@
 //! `dedupd health`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ use crate::config::AsTyped;
 pub struct HealthArgs {
     /// Configuration file of the instance, TOML
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Listen address of the instance [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -21,11 +21,6 @@ pub struct HealthArgs {
 }
 
 impl HealthArgs {
-    /// The configuration file, if one was given.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     /// The keys that the flags set.
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default().with("http.listen", &self.listen)

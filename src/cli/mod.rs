@@ -94,8 +94,8 @@ impl Command {
     /// The format of the log, and of the message with which the command fails.
     pub fn log_format(&self) -> LogFormat {
         match self {
-            Self::Run(args) | Self::Check(args) => args.log_format(),
-            Self::Rekey(args) => args.log_format(),
+            Self::Run(args) | Self::Check(args) => args.log_format,
+            Self::Rekey(args) => args.log_format,
             _ => LogFormat::Text,
         }
     }

@@ -1,6 +1,6 @@
 //! `dedupd rekey`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ use crate::config::{AsTyped, Property};
 pub struct RekeyArgs {
     /// Configuration file, TOML; optional when flags and environment set all required keys
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     bootstrap_servers: Option<String>,
@@ -47,20 +47,10 @@ pub struct RekeyArgs {
     properties: Vec<Property>,
     /// Log format: text or json
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", hide_possible_values = true)]
-    log_format: LogFormat,
+    pub log_format: LogFormat,
 }
 
 impl RekeyArgs {
-    /// The configuration file, if one was given.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
-    /// The log format.
-    pub fn log_format(&self) -> LogFormat {
-        self.log_format
-    }
-
     /// The keys that the flags set, for [`crate::config::Rekeying::from_sources`].
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default()

@@ -1,6 +1,6 @@
 //! `dedupd run` and `dedupd check`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -11,7 +11,7 @@ use crate::config::{AsTyped, Property};
 pub struct ServiceArgs {
     /// Configuration file, TOML; optional when flags and environment set all required keys
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_name = "LIST")]
     bootstrap_servers: Option<String>,
@@ -59,7 +59,7 @@ pub struct ServiceArgs {
     properties: Vec<Property>,
     /// Log format: text or json
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", hide_possible_values = true)]
-    log_format: LogFormat,
+    pub log_format: LogFormat,
 }
 
 /// The log format.
@@ -72,16 +72,6 @@ pub enum LogFormat {
 }
 
 impl ServiceArgs {
-    /// The configuration file, if one was given.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
-    /// The log format.
-    pub fn log_format(&self) -> LogFormat {
-        self.log_format
-    }
-
     /// The keys that the flags set, for [`crate::config::load`].
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default()

@@ -1,6 +1,6 @@
 //! `dedupd state`: the local state of a stopped instance.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -36,7 +36,7 @@ pub enum StateCommand {
 pub struct LocalArgs {
     /// Configuration file of the service, TOML
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Directory of the local state [default: ./dedupd-state]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
@@ -46,11 +46,6 @@ pub struct LocalArgs {
 }
 
 impl LocalArgs {
-    /// The configuration file, if one was given.
-    pub fn config_file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     /// The keys that the flags set, for [`crate::config::load_local`].
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default().with("window.exact", &self.exact).with("state.dir", &self.state_dir)

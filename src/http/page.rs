@@ -73,7 +73,7 @@ fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
     let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
     let windows = sum(|worker| worker.index_bytes + worker.slices_bytes + worker.filter_bytes);
     let memory = format!("{}; windows {}", bytes(metrics.resident_bytes()), bytes(windows));
-    let commit = match metrics.last_commit().get() {
+    let commit = match metrics.parts.transactions.last_commit.get() {
         0.0 => "none since the start".to_owned(),
         at => format!("{} ago", span((now_ms as f64 / 1e3 - at).max(0.0))),
     };
@@ -89,7 +89,7 @@ fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
     let standby = shown.status.standby().map(|it| ("standby copies", escaped(&it.summary())));
     let rows = [
         ("memory", memory),
-        ("local state on disk", bytes(metrics.state_disk_bytes().get())),
+        ("local state on disk", bytes(metrics.parts.state.disk.get())),
         ("shortest window", window),
         ("last commit", commit),
     ];

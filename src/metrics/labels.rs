@@ -137,8 +137,10 @@ label! {
 }
 label! {
     /// The role of this instance in its group.
+    #[derive(Default)]
     Role {
         /// Its worker is in the group and owns partition 0. With `dedupe.scope = "partition"` always.
+        #[default]
         Active = "active",
         /// It has found no active instance and joins the group; or it does not know yet whether there is one.
         Joining = "joining",

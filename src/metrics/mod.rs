@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{Gauge, Histogram, IntCounter};
+use prometheus::IntCounter;
 
 pub use history::{History, Rates, Totals};
 pub(crate) use labels::ClientLabel;
@@ -37,7 +37,8 @@ use registered::Registered;
 /// The registered handles. Clones are cheap and share the same metrics.
 #[derive(Clone)]
 pub struct Metrics {
-    parts: Arc<Registered>,
+    /// Each is documented by its row in [`table::TABLE`].
+    pub(crate) parts: Arc<Registered>,
     /// Partitions that have series. The lock serialises scrapes, so that each sees one consistent state.
     exposed: Arc<Mutex<BTreeSet<u32>>>,
 }
@@ -80,16 +81,6 @@ impl Metrics {
         self.parts.transactions.seconds.observe(took.as_secs_f64());
     }
 
-    /// Records in a committed transaction.
-    pub fn batch_records(&self) -> &Histogram {
-        &self.parts.transactions.batch_records
-    }
-
-    /// The time of the last commit, in seconds since 1970; 0 before the first one.
-    pub fn last_commit(&self) -> &Gauge {
-        &self.parts.transactions.last_commit
-    }
-
     /// Memory of the process, in bytes; 0 where it is not known.
     pub fn resident_bytes(&self) -> f64 {
         self.parts.process.read();
@@ -107,16 +98,6 @@ impl Metrics {
         self.parts.state.false_positive_rate_promised.set(false_positive_rate);
     }
 
-    /// Size of the local state on disk, in bytes.
-    pub fn state_disk_bytes(&self) -> &Gauge {
-        &self.parts.state.disk
-    }
-
-    /// Time to load the state of a partition, in seconds.
-    pub fn restore_seconds(&self) -> &Histogram {
-        &self.parts.state.restore_seconds
-    }
-
     /// Identities loaded at an assignment.
     pub fn restored_ids(&self, source: RestoreSource) -> IntCounter {
         self.parts.state.restored.with_label_values(&[source.as_str()])
@@ -127,55 +108,14 @@ impl Metrics {
         self.parts.group.offset_resets.with_label_values(&[reset.as_str()])
     }
 
-    /// Raw offsets that were deleted before they were read, and skipped.
-    pub fn gap_offsets(&self) -> &IntCounter {
-        &self.parts.group.gap_offsets
-    }
-
-    /// Rebalances forced because partitions were assigned to no member.
-    pub fn forced_rebalances(&self) -> &IntCounter {
-        &self.parts.group.forced
-    }
-
     /// Partitions reassigned inside the client because it did not return records that the log has, by reason.
     pub fn stalled_fetches(&self, stall: Stall) -> IntCounter {
         self.parts.group.stalled.with_label_values(&[stall.as_str()])
     }
 
-    /// Duplicates whose owner is in another partition.
-    pub fn duplicates_elsewhere(&self) -> &IntCounter {
-        &self.parts.state.elsewhere
-    }
-
-    /// In partition scope, forwarded records of the sample that are copies from another partition.
-    pub fn copies_elsewhere_sampled(&self) -> &IntCounter {
-        &self.parts.state.copies_sampled
-    }
-
-    /// Identities overwritten before they expired.
-    pub fn evicted_ids(&self) -> &IntCounter {
-        &self.parts.state.evicted
-    }
-
-    /// Identities that were sealed.
-    #[must_use]
-    pub fn sealed_ids(&self) -> &IntCounter {
-        &self.parts.state.sealed
-    }
-
-    /// Estimated number of new records that were reported as probably seen.
-    pub fn false_drops(&self) -> &Gauge {
-        &self.parts.state.false_drops
-    }
-
     /// Partition assignments and revocations.
     pub fn rebalances(&self) -> &IntCounter {
         &self.parts.group.rebalances
-    }
-
-    /// Removes the series of a partition that was revoked.
-    pub fn forget_partition(&self, partition: u32) {
-        self.parts.partitions.remove(partition);
     }
 
     /// Sets the gauges from the published status and returns the metrics in the Prometheus text format.

@@ -22,31 +22,31 @@ pub(super) struct Flow {
     pub(super) latency: Histogram,
 }
 
-pub(super) struct Transactions {
+pub(crate) struct Transactions {
     pub(super) total: IntCounterVec,
     pub(super) seconds: Histogram,
-    pub(super) batch_records: Histogram,
-    pub(super) last_commit: Gauge,
+    pub(crate) batch_records: Histogram,
+    pub(crate) last_commit: Gauge,
     reduced: Gauge,
     pub(super) torn: IntCounterVec,
 }
 
 /// Windows, memory and restores.
-pub(super) struct StateMetrics {
+pub(crate) struct StateMetrics {
     pub(super) memory: GaugeVec,
-    pub(super) disk: Gauge,
-    pub(super) restore_seconds: Histogram,
+    pub(crate) disk: Gauge,
+    pub(crate) restore_seconds: Histogram,
     pub(super) restored: IntCounterVec,
     pub(super) window_configured: Gauge,
     kind_seconds: GaugeVec,
     kind_ids: GaugeVec,
-    pub(super) elsewhere: IntCounter,
-    pub(super) copies_sampled: IntCounter,
-    pub(super) evicted: IntCounter,
-    pub(super) sealed: IntCounter,
+    pub(crate) elsewhere: IntCounter,
+    pub(crate) copies_sampled: IntCounter,
+    pub(crate) evicted: IntCounter,
+    pub(crate) sealed: IntCounter,
     false_positive_rate: Gauge,
     pub(super) false_positive_rate_promised: Gauge,
-    pub(super) false_drops: Gauge,
+    pub(crate) false_drops: Gauge,
 }
 
 /// What the Kafka clients report.
@@ -57,11 +57,11 @@ pub(super) struct ClientMetrics {
     brokers_down: GaugeVec,
 }
 
-pub(super) struct GroupMetrics {
+pub(crate) struct GroupMetrics {
     pub(super) rebalances: IntCounter,
     pub(super) offset_resets: IntCounterVec,
-    pub(super) gap_offsets: IntCounter,
-    pub(super) forced: IntCounter,
+    pub(crate) gap_offsets: IntCounter,
+    pub(crate) forced: IntCounter,
     pub(super) stalled: IntCounterVec,
     unassigned: Gauge,
     output_hanging: GaugeVec,
@@ -73,13 +73,13 @@ pub(super) struct GroupMetrics {
     standby_lag: Gauge,
 }
 
-pub(super) struct Registered {
+pub(crate) struct Registered {
     registry: Registry,
     pub(super) flow: Flow,
-    pub(super) transactions: Transactions,
-    pub(super) state: StateMetrics,
+    pub(crate) transactions: Transactions,
+    pub(crate) state: StateMetrics,
     pub(super) partitions: ByPartition,
-    pub(super) group: GroupMetrics,
+    pub(crate) group: GroupMetrics,
     clients: ClientMetrics,
     pub(super) process: Process,
 }

@@ -8,85 +8,77 @@ use serde::Serialize;
 
 use super::process::Process;
 use super::registered::{counters, gauge, gauges, registered, seconds};
-use super::table::{self, MetricKind, Row};
+use super::table::{self, MetricKind, Row, rows};
 
-const READ: Row = Row::new(
-    "dedupd_rekey_read_total",
-    MetricKind::Counter,
-    "records",
-    "Records read from the source topics, repeated ones included.",
-);
-const WRITTEN: Row = Row::new(
-    "dedupd_rekey_written_total",
-    MetricKind::Counter,
-    "records",
-    "Records that the target topic has acknowledged.",
-);
-const MISSING_ID: Row = Row::new(
-    "dedupd_rekey_missing_id_total",
-    MetricKind::Counter,
-    "records",
-    "Records without an id, written to the partition that follows from their source partition.",
-);
-const FAILURES: Row = Row::new(
-    "dedupd_rekey_failures_total",
-    MetricKind::Counter,
-    "failures",
-    "Failures after which the clients were replaced and records were read again from the committed offsets.",
-);
-const GAPS: Row = Row::new(
-    "dedupd_rekey_gap_offsets_total",
-    MetricKind::Counter,
-    "offsets",
-    "Offsets of source topics deleted before they were read, and skipped because of group.on_gap = accept.",
-);
-const IN_FLIGHT: Row = Row::new(
-    "dedupd_rekey_in_flight_records",
-    MetricKind::Gauge,
-    "records",
-    "Records that were sent and are not acknowledged.",
-);
-const LAG: Row = Row::new(
-    "dedupd_rekey_lag_records",
-    MetricKind::Gauge,
-    "offsets",
-    "Offsets from the last acknowledged record to the high watermark, over the assigned partitions of a source topic.",
-)
-.by("topic", &[]);
-const PARTITIONS: Row = Row::new(
-    "dedupd_rekey_partitions",
-    MetricKind::Gauge,
-    "partitions",
-    "Partitions of source topics that are assigned to this process.",
-);
+rows! {
+    /// Every metric of `rekey`.
+    REKEY_TABLE = rows + [table::READY, table::BUILD, table::RESIDENT, table::CPU];
 
-/// Every metric of `rekey`.
-pub const REKEY_TABLE: &[Row] = &[
-    READ,
-    WRITTEN,
-    MISSING_ID,
-    FAILURES,
-    GAPS,
-    IN_FLIGHT,
-    LAG,
-    PARTITIONS,
-    table::READY,
-    table::BUILD,
-    table::RESIDENT,
-    table::CPU,
-];
+    READ = Row::new(
+        "dedupd_rekey_read_total",
+        MetricKind::Counter,
+        "records",
+        "Records read from the source topics, repeated ones included.",
+    );
+    WRITTEN = Row::new(
+        "dedupd_rekey_written_total",
+        MetricKind::Counter,
+        "records",
+        "Records that the target topic has acknowledged.",
+    );
+    MISSING_ID = Row::new(
+        "dedupd_rekey_missing_id_total",
+        MetricKind::Counter,
+        "records",
+        "Records without an id, written to the partition that follows from their source partition.",
+    );
+    FAILURES = Row::new(
+        "dedupd_rekey_failures_total",
+        MetricKind::Counter,
+        "failures",
+        "Failures after which the clients were replaced and records were read again from the committed offsets.",
+    );
+    GAPS = Row::new(
+        "dedupd_rekey_gap_offsets_total",
+        MetricKind::Counter,
+        "offsets",
+        "Offsets of source topics deleted before they were read, and skipped because of group.on_gap = accept.",
+    );
+    IN_FLIGHT = Row::new(
+        "dedupd_rekey_in_flight_records",
+        MetricKind::Gauge,
+        "records",
+        "Records that were sent and are not acknowledged.",
+    );
+    LAG = Row::new(
+        "dedupd_rekey_lag_records",
+        MetricKind::Gauge,
+        "offsets",
+        "Offsets from the last acknowledged record to the high watermark, over the assigned partitions of a source topic.",
+    )
+    .by("topic", &[]);
+    PARTITIONS = Row::new(
+        "dedupd_rekey_partitions",
+        MetricKind::Gauge,
+        "partitions",
+        "Partitions of source topics that are assigned to this process.",
+    );
+}
 
 /// The metrics and the status of `rekey`. Clones share the same values.
 #[derive(Clone)]
-pub struct RekeyMetrics(Arc<RekeyHandles>);
+pub struct RekeyMetrics {
+    /// Each is documented by its row in [`REKEY_TABLE`].
+    pub(crate) parts: Arc<RekeyHandles>,
+}
 
-struct RekeyHandles {
+pub(crate) struct RekeyHandles {
     registry: Registry,
-    read: IntCounter,
-    written: IntCounter,
-    missing_id: IntCounter,
-    failures: IntCounter,
-    gaps: IntCounter,
+    pub(crate) read: IntCounter,
+    pub(crate) written: IntCounter,
+    pub(crate) missing_id: IntCounter,
+    pub(crate) failures: IntCounter,
+    pub(crate) gaps: IntCounter,
     in_flight: Gauge,
     lag: GaugeVec,
     partitions: Gauge,
@@ -116,7 +108,7 @@ impl Default for RekeyMetrics {
         let counter = |row: &Row| counters(&registry, row).with_label_values::<&str>(&[]);
         gauges(&registry, &table::BUILD).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let starting = RekeyStatus { not_ready: Some("is starting".to_owned()), ..RekeyStatus::default() };
-        Self(Arc::new(RekeyHandles {
+        let parts = RekeyHandles {
             read: counter(&READ),
             written: counter(&WRITTEN),
             missing_id: counter(&MISSING_ID),
@@ -129,38 +121,14 @@ impl Default for RekeyMetrics {
             process: Process::new(gauge(&registry, &table::RESIDENT), seconds(&registry, &table::CPU)),
             status: Mutex::new(starting),
             registry,
-        }))
+        };
+        Self { parts: Arc::new(parts) }
     }
 }
 
 impl RekeyMetrics {
-    /// Records read from the source topics.
-    pub fn read(&self) -> &IntCounter {
-        &self.0.read
-    }
-
-    /// Records that the target topic has acknowledged.
-    pub fn written(&self) -> &IntCounter {
-        &self.0.written
-    }
-
-    /// Records without an id.
-    pub fn missing_id(&self) -> &IntCounter {
-        &self.0.missing_id
-    }
-
-    /// Failures after which records are repeated.
-    pub fn failures(&self) -> &IntCounter {
-        &self.0.failures
-    }
-
-    /// Offsets that were skipped.
-    pub fn gap_offsets(&self) -> &IntCounter {
-        &self.0.gaps
-    }
-
     fn locked(&self) -> MutexGuard<'_, RekeyStatus> {
-        self.0.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The status as it was last published.
@@ -187,7 +155,7 @@ impl RekeyMetrics {
 
     /// The metrics in the Prometheus text format.
     pub fn scrape(&self) -> String {
-        let (parts, status) = (&self.0, self.status());
+        let (parts, status) = (&self.parts, self.status());
         parts.ready.set(f64::from(u8::from(status.is_ready())));
         parts.in_flight.set(status.in_flight as f64);
         parts.partitions.set(status.partitions as f64);
@@ -221,7 +189,7 @@ mod tests {
     fn exported_and_documented_metrics_are_those_of_the_table() {
         let metrics = RekeyMetrics::default();
         metrics.publish(RekeyStatus { lag: BTreeMap::from([("a".to_owned(), 7)]), ..RekeyStatus::default() });
-        metrics.written().inc_by(3);
+        metrics.parts.written.inc_by(3);
         let page = metrics.scrape();
         assert_eq!(names(&page), REKEY_TABLE.iter().map(|row| row.name).collect());
         for line in

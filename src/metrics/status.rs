@@ -10,7 +10,7 @@ use super::labels::{ClientLabel, PartitionState, Role};
 use super::standby::StandbyStatus;
 
 /// The identification of this process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct About {
     /// Version of the program.
     pub version: String,
@@ -93,7 +93,7 @@ impl KindStatus {
 }
 
 /// One worker, as it last published it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct WorkerStatus {
     /// Why it is not ready, as the predicate of a sentence: `waits for the broker`. `None` when it is ready.
     pub not_ready: Option<String>,
@@ -120,18 +120,7 @@ pub struct WorkerStatus {
 impl WorkerStatus {
     /// A worker that has not published anything yet.
     pub fn starting() -> Self {
-        Self {
-            not_ready: Some("is starting".to_owned()),
-            notes: Vec::new(),
-            reduced_records: None,
-            index_bytes: 0,
-            slices_bytes: 0,
-            filter_bytes: 0,
-            false_positive_rate: 0.0,
-            batch_bytes: 0,
-            partitions: Vec::new(),
-            kinds: Vec::new(),
-        }
+        Self { not_ready: Some("is starting".to_owned()), ..Self::default() }
     }
 
     /// Why it is not ready, in one line: its own reason, otherwise that of the first partition.
@@ -181,7 +170,7 @@ struct HangingSince {
 
 /// The status of the process. Each worker publishes about once per second, and readers get a copy; the
 /// locks are held only while copying.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Status {
     about: About,
     workers: Mutex<Vec<WorkerStatus>>,
@@ -200,18 +189,7 @@ impl Status {
     /// The status of `workers` workers, all starting.
     pub fn new(about: About, workers: usize) -> Self {
         let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
-        Self {
-            about,
-            workers,
-            failure: Mutex::default(),
-            log_starts: Mutex::default(),
-            hanging: Mutex::default(),
-            unassigned: Mutex::default(),
-            role: Mutex::new((Role::Active, None)),
-            group_lag: Mutex::default(),
-            clients: Mutex::default(),
-            standby: Mutex::default(),
-        }
+        Self { about, workers, ..Self::default() }
     }
 
     /// The identification of this process.

@@ -155,9 +155,6 @@ fn a_revoked_partition_has_no_series() {
     assert!(page.contains("partition=\"3\""));
     assert!(!page.contains("partition=\"4\""), "{page}");
     assert!(page.contains("dedupd_ready 1\n"));
-
-    metrics.forget_partition(3);
-    assert!(!metrics.render().contains("partition=\"3\""));
 }
 
 #[test]

@@ -231,16 +231,16 @@ impl WorkerReport {
                 .filter(|(_, count)| *count > 0)
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
-        self.metrics.duplicates_elsewhere().inc_by(tally.elsewhere);
-        self.metrics.copies_elsewhere_sampled().inc_by(tally.sample.copies);
+        self.metrics.parts.state.elsewhere.inc_by(tally.elsewhere);
+        self.metrics.parts.state.copies_sampled.inc_by(tally.sample.copies);
         self.warnings.copies.add(tally.sample);
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
         self.metrics.bytes(TopicLabel::State).inc_by(tally.state_bytes);
-        self.metrics.batch_records().observe(tally.records as f64);
+        self.metrics.parts.transactions.batch_records.observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
-        self.metrics.last_commit().set(now_ms as f64 / 1e3);
+        self.metrics.parts.transactions.last_commit.set(now_ms as f64 / 1e3);
         for timestamp_ms in &tally.timestamps_ms {
             let latency_ms = u64::try_from(now_ms.saturating_sub(*timestamp_ms)).unwrap_or(0);
             self.latencies.observe(Duration::from_millis(latency_ms));
@@ -256,7 +256,7 @@ impl WorkerReport {
         self.metrics.records(outcome).inc_by(count);
         let Some(kind) = self.kinds.get(kind) else { return };
         if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
-            self.metrics.false_drops().add(count as f64 * kind.false_positive_rate);
+            self.metrics.parts.state.false_drops.add(count as f64 * kind.false_positive_rate);
         }
         if !kind.name.is_empty() {
             self.metrics.kind_records(&kind.name, outcome).inc_by(count);

@@ -19,7 +19,7 @@ use crate::schemas::{Registry, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
-    let (config, id) = config::load_with_texts(args.config_file(), args.overrides(), "identity.from")
+    let (config, id) = config::load_with_texts(args.config.as_deref(), args.overrides(), "identity.from")
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let options = options(args, &config, id)?;
     run(&options, &progress_bar()).map_err(|error| ExitError::new(exit(&error), text(&error, &options)))
@@ -51,10 +51,10 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
         window: Some(shortest_window(config)),
         longest_window: Some(longest_window(config)),
         range,
-        allow_gone: args.allow_gone(),
-        samples: args.samples(),
-        memory: args.memory(),
-        temp_dir: args.temp_dir().map(ToOwned::to_owned),
+        allow_gone: args.allow_gone,
+        samples: args.samples,
+        memory: args.memory,
+        temp_dir: args.temp_dir.clone(),
         notes: notes(config),
     })
 }

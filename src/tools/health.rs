@@ -15,7 +15,7 @@ const MAX_RESPONSE: u64 = 1 << 20;
 
 /// Requests the health of an instance and prints the response.
 pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
-    let listen = config::load_listen(args.config_file(), args.overrides())
+    let listen = config::load_listen(args.config.as_deref(), args.overrides())
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);

@@ -29,13 +29,13 @@ pub fn complete(command: Command) -> Exit {
 fn command(command: Command) -> Result<Exit, ExitError> {
     match command {
         Command::Run(args) => {
-            let config = load(args.config_file(), args.overrides())?;
-            let log = begin_log(args.log_format());
+            let config = load(args.config.as_deref(), args.overrides())?;
+            let log = begin_log(args.log_format);
             run(config, log)?;
         }
         Command::Check(args) => {
-            let config = load(args.config_file(), args.overrides())?;
-            begin_log(args.log_format());
+            let config = load(args.config.as_deref(), args.overrides())?;
+            begin_log(args.log_format);
             check::command(config)?;
         }
         Command::Rekey(args) => rekey::command(&args)?,
@@ -57,7 +57,7 @@ fn command(command: Command) -> Result<Exit, ExitError> {
         }
         Command::Audit(args) => {
             let report = audit::command(&args)?;
-            if args.json() {
+            if args.json {
                 println!("{}", report.to_json());
             } else {
                 println!("{report}");

@@ -16,7 +16,7 @@ pub fn configuration(
     let command = parse_from(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
     let Command::Run(args) = command else { panic!("{arguments:?} does not run the service") };
     let (path, text) = file.clone();
-    assert_eq!(args.config_file().map(|path| path.display().to_string()), Some(path.clone()));
+    assert_eq!(args.config.as_ref().map(|path| path.display().to_string()), Some(path.clone()));
     let file = Some(FileText { path: PathBuf::from(path), text });
     let environment = environment.to_vec();
     let sources = ConfigSources { file, environment, flags: args.overrides(), host: "host".to_owned() };

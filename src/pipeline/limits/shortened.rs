@@ -111,7 +111,7 @@ impl<W: WorkerPorts> Context<W> {
         self.limit_disk(now)?;
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
-        self.report.metrics.evicted_ids().inc_by(windows.map(Window::take_evicted).sum());
+        self.report.metrics.parts.state.evicted.inc_by(windows.map(Window::take_evicted).sum());
         let missing_ms = self.missing_elsewhere_ms();
         self.limits.log(&self.options, &self.partitions, missing_ms, now);
         Ok(())

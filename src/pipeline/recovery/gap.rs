@@ -100,7 +100,7 @@ fn accept<W: WorkerPorts>(
     state.next = next;
     state.uncommitted_position = true;
     ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
-    ctx.report.metrics.gap_offsets().inc_by(skipped);
+    ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
     Ok(next)
 }
 

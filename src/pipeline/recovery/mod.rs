@@ -168,7 +168,8 @@ impl Recovery {
         }
         partition.run(state, !is_released);
         if let Some((began, _)) = load {
-            access.ctx.report.metrics.restore_seconds().observe(now.saturating_sub(began).as_secs_f64());
+            let took = now.saturating_sub(began).as_secs_f64();
+            access.ctx.report.metrics.parts.state.restore_seconds.observe(took);
         }
         commit_pending_position(access, id)
     }

@@ -218,7 +218,7 @@ fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
         }
     }
     let ids = job.partitions.iter().map(SlicePartition::owners).sum();
-    ctx.report.metrics.sealed_ids().inc_by(ids);
+    ctx.report.metrics.parts.state.sealed.inc_by(ids);
     tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
     // Not only when the store has merged slices, too: that can take a minute.
     forget_in_filter(ctx);

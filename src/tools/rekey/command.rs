@@ -29,9 +29,9 @@ const REPLACED_PERIOD: Duration = Duration::from_mins(1);
 
 /// Runs until SIGTERM or SIGINT.
 pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
-    let config = load_rekeying(args.config_file(), args.overrides())
+    let config = load_rekeying(args.config.as_deref(), args.overrides())
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
-    begin_log(args.log_format());
+    begin_log(args.log_format);
     runtime()?.block_on(serve(config))
 }
 
@@ -93,7 +93,7 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
         // What was not acknowledged is read again from the committed offsets, by new clients: the old ones may have fetched or
         // queued records that were not processed.
         tracing::warn!("{failure}; reading again from the committed offsets");
-        metrics.failures().inc();
+        metrics.parts.failures.inc();
         metrics.not_ready(&failure.what);
         std::thread::sleep(Duration::from_secs(1));
         if stop.load(Ordering::Acquire) {

@@ -201,7 +201,7 @@ impl<'r> RekeyLoop<'r> {
         let Acknowledgements { numbers, failed } = &mut self.acknowledged;
         if !numbers.is_empty() {
             let written = numbers.drain(..).filter(|number| self.logs.acknowledge(*number)).count();
-            self.metrics.written().inc_by(written as u64);
+            self.metrics.parts.written.inc_by(written as u64);
             self.times.acknowledged = clock::monotonic();
         }
         match failed.take() {
@@ -254,8 +254,8 @@ impl<'r> RekeyLoop<'r> {
                 break;
             }
         }
-        self.metrics.read().inc_by(read);
-        self.metrics.missing_id().inc_by(missing);
+        self.metrics.parts.read.inc_by(read);
+        self.metrics.parts.missing_id.inc_by(missing);
         // The record that was not sent, and those after it, are read again. So this failure must not be hidden by a later one.
         sent.map_err(|failure| failure.escalated(&[Remedy::Retry], Remedy::Renew))?;
         paused.iter().try_for_each(|log| self.reader.pause(log))

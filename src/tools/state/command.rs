@@ -172,7 +172,7 @@ fn confirmed(dir: &Path) -> Result<bool, ExitError> {
 }
 
 fn load(args: &LocalArgs) -> Result<Local, ExitError> {
-    config::load_local(args.config_file(), args.overrides()).map_err(|error| usage(error.to_string()))
+    config::load_local(args.config.as_deref(), args.overrides()).map_err(|error| usage(error.to_string()))
 }
 
 fn lengths(local: &Local) -> Lengths {

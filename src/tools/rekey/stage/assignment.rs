@@ -129,7 +129,7 @@ impl RekeyLoop<'_> {
             let offset = match start(committed, bounds, self.rule.on_gap) {
                 StartOffset::At(offset) => offset,
                 StartOffset::Behind { offset, gap } => {
-                    self.metrics.gap_offsets().inc_by(gap);
+                    self.metrics.parts.gaps.inc_by(gap);
                     tracing::warn!(%log, ?committed, offset, gap, "the log does not contain the committed offset; continuing");
                     offset
                 }
