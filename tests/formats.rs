@@ -110,6 +110,24 @@ fn a_forget_record_is_read_and_written_byte_for_byte() {
     };
     assert_eq!(ForgetRecord::decode(FORGET_RECORD), Ok(record.clone()));
     assert_eq!(record.encode(), FORGET_RECORD);
+    assert!(ForgetRecord::is_here(FORGET_RECORD) && !ForgetRecord::is_here(BLOCK));
+    let without_owners = ForgetRecord { hash: HashKind::Xxh3, owners: Vec::new(), ..record };
+    assert_eq!(ForgetRecord::decode(&without_owners.encode()), Ok(without_owners));
+}
+
+#[test]
+fn every_truncation_and_every_flipped_bit_is_detected() {
+    let is_read = |bytes: &[u8]| Block::decode(bytes).is_ok() || ForgetRecord::decode(bytes).is_ok();
+    for golden in [BLOCK, FORGET_RECORD] {
+        for at in 0..golden.len() {
+            assert!(!is_read(&golden[..at]), "truncated to {at}");
+            for bit in 0..8 {
+                let mut flipped = golden.to_vec();
+                flipped[at] ^= 1 << bit;
+                assert!(!is_read(&flipped), "bit {bit} of byte {at}");
+            }
+        }
+    }
 }
 
 /// What the three windows of the golden checkpoint contain: all details, and one of them each.

@@ -48,16 +48,8 @@ mod tests {
     /// The longest possible block with this many identities.
     fn longest(ids: usize) -> usize {
         let entries = (0..ids as u64).map(|n| (u64::MAX / ids.max(1) as u64 * n, Identity([7; 16])));
-        let block = Block {
-            hash: HashKind::Xxh3,
-            window: 0.into(),
-            first: 0,
-            next: u64::MAX,
-            time_first_ms: 0,
-            time_last_ms: 0,
-            entries: entries.collect(),
-        };
-        block.encode().len()
+        let empty = Block::empty(HashKind::Xxh3, 0.into(), 0..u64::MAX, 0);
+        Block { entries: entries.collect(), ..empty }.encode().len()
     }
 
     #[test]

@@ -257,16 +257,8 @@ mod tests {
         let mut index = BlockIndex::new(0.into());
         let insert = |index: &mut BlockIndex, first: Offset, cached: bool| {
             let entries = (first..first + 10).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes())));
-            let block = Block {
-                hash: HashKind::Xxh3,
-                window: 0.into(),
-                first,
-                next: first + 10,
-                time_first_ms: 0,
-                time_last_ms: 0,
-                entries: entries.collect(),
-            };
-            let bytes = block.encode();
+            let empty = Block::empty(HashKind::Xxh3, 0.into(), first..first + 10, 0);
+            let bytes = Block { entries: entries.collect(), ..empty }.encode();
             let view = BlockView::trusted(&bytes).unwrap();
             let entry = BlockEntry::of(&view, BlockPlace::Waiting { time_ms: 0 });
             let block = if cached { Indexed::cached(entry, &view) } else { Indexed::stored(entry, &view) };

@@ -114,17 +114,9 @@ mod tests {
 
     fn block(first: Offset, next: Offset, step: u64) -> Block {
         let owners = (first..next).step_by(usize::try_from(step).unwrap());
-        Block {
-            hash: HashKind::Xxh3,
-            window: 3.into(),
-            first,
-            next,
-            time_first_ms: 10,
-            time_last_ms: 20,
-            entries: owners
-                .map(|o| (o, Identity([o.to_le_bytes(); 2].concat().try_into().unwrap())))
-                .collect(),
-        }
+        let entries = owners.map(|o| (o, Identity([o.to_le_bytes(); 2].concat().try_into().unwrap())));
+        let empty = Block::empty(HashKind::Xxh3, 3.into(), first..next, 10);
+        Block { time_last_ms: 20, entries: entries.collect(), ..empty }
     }
 
     #[test]

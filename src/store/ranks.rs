@@ -58,15 +58,7 @@ mod tests {
         let owners = gaps.iter().scan(first, |at, gap| Some(std::mem::replace(at, *at + gap)));
         let entries: Vec<_> = owners.map(|owner| (owner, Identity([0; 16]))).collect();
         let next = entries.last().map_or(first, |(last, _)| last + 1);
-        Block {
-            hash: HashKind::Xxh3,
-            window: 0.into(),
-            first,
-            next,
-            time_first_ms: 0,
-            time_last_ms: 0,
-            entries,
-        }
+        Block { entries, ..Block::empty(HashKind::Xxh3, 0.into(), first..next, 0) }
     }
 
     fn ranks(block: &Block) -> Ranks {

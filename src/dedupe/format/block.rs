@@ -22,6 +22,7 @@
 mod deltas;
 
 use std::mem;
+use std::ops::Range;
 
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{HashKind, Identity, WindowId};
@@ -82,6 +83,20 @@ impl Block {
     pub const MOST_BYTES_BESIDE_IDS: u64 = (HEADER_BYTES + CRC_BYTES) as u64;
     /// Most bytes of an entry: a varint of up to 10 bytes, and the identity.
     pub const MOST_BYTES_OF_ID: u64 = 26;
+
+    /// A block without entries. Both of its times are `time_ms`.
+    #[must_use]
+    pub fn empty(hash: HashKind, window: WindowId, covered: Range<Offset>, time_ms: i64) -> Self {
+        Self {
+            hash,
+            window,
+            first: covered.start,
+            next: covered.end,
+            time_first_ms: time_ms,
+            time_last_ms: time_ms,
+            entries: Vec::new(),
+        }
+    }
 
     /// Bytes of the encoded block: at most 61 + 26 × entries, typically 17 per entry.
     #[must_use]
@@ -304,54 +319,4 @@ pub(super) fn take<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], B
         .and_then(|rest| rest.first_chunk::<N>())
         .copied()
         .ok_or(BlockError::Truncated { have: bytes.len(), need: at + N })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample() -> Block {
-        Block {
-            hash: HashKind::SipHash { key_id: 0xfeed },
-            window: 7.into(),
-            first: 1_000,
-            next: 1_400,
-            time_first_ms: 1_700_000_000_000,
-            time_last_ms: 1_700_000_000_450,
-            entries: vec![
-                (1_000, Identity([1; 16])),
-                (1_001, Identity([2; 16])),
-                (1_399, Identity([0xff; 16])),
-            ],
-        }
-    }
-
-    #[test]
-    fn a_block_decodes_as_encoded() {
-        assert_eq!(Block::decode(&sample().encode()), Ok(sample()));
-        let empty = Block { entries: Vec::new(), hash: HashKind::Xxh3, ..sample() };
-        assert_eq!(Block::decode(&empty.encode()), Ok(empty));
-    }
-
-    #[test]
-    fn an_owner_is_found_without_decoding_the_block() {
-        let bytes = sample().encode();
-        let view = BlockView::trusted(&bytes).unwrap();
-        assert_eq!(view.identity_of(1_001), Ok(Some(Identity([2; 16]))));
-        assert_eq!(view.identity_of(1_002), Ok(None));
-        assert_eq!(view.identity_of(2_000), Ok(None));
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_truncation_is_detected() {
-        let bytes = sample().encode();
-        for at in 0..bytes.len() {
-            assert!(Block::decode(&bytes[..at]).is_err(), "truncated to {at}");
-            for bit in 0..8 {
-                let mut flipped = bytes.clone();
-                flipped[at] ^= 1 << bit;
-                assert!(Block::decode(&flipped).is_err(), "bit {bit} of byte {at}");
-            }
-        }
-    }
 }

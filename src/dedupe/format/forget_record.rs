@@ -90,32 +90,3 @@ impl ForgetRecord {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_decodes_as_encoded_and_detects_every_flipped_bit_and_truncation() {
-        let record = ForgetRecord {
-            hash: HashKind::SipHash { key_id: 0xfeed },
-            partition: 3,
-            number: 9,
-            at: 1_000,
-            owners: vec![(7, Identity([1; 16])), (999, Identity([0xfe; 16]))],
-        };
-        let bytes = record.encode();
-        assert_eq!(ForgetRecord::decode(&bytes), Ok(record.clone()));
-        assert!(ForgetRecord::is_here(&bytes));
-        let none = ForgetRecord { owners: Vec::new(), hash: HashKind::Xxh3, ..record };
-        assert_eq!(ForgetRecord::decode(&none.encode()), Ok(none));
-        for at in 0..bytes.len() {
-            assert!(ForgetRecord::decode(&bytes[..at]).is_err(), "truncated to {at}");
-            for bit in 0..8 {
-                let mut flipped = bytes.clone();
-                flipped[at] ^= 1 << bit;
-                assert!(ForgetRecord::decode(&flipped).is_err(), "bit {bit} of byte {at}");
-            }
-        }
-    }
-}

@@ -23,15 +23,7 @@ impl Window {
     ) -> Vec<Block> {
         let longest = self.exact_ms / BLOCKS_PER_WINDOW;
         let opened = self.time.opened_ms();
-        let empty = |first: Offset, ms: i64| Block {
-            hash,
-            window,
-            first,
-            next: covered.end,
-            time_first_ms: ms,
-            time_last_ms: ms,
-            entries: Vec::new(),
-        };
+        let empty = |first: Offset, ms: i64| Block::empty(hash, window, first..covered.end, ms);
         let mut blocks = Vec::new();
         let mut open = empty(covered.start, opened);
         for (owner, arrived) in self.pending.iter().zip(&self.arrived_ms) {

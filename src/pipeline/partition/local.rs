@@ -116,133 +116,64 @@ mod tests {
     use super::*;
     use crate::dedupe::Tail;
 
-    fn head(confirmed: Offset, tail: Option<(u32, Offset)>) -> Head {
-        Head { confirmed, state_next: 40, stream_time_ms: 0, tail, ..Head::default() }
+    const CATCH_UP: StatePlan = StatePlan::CatchUp { confirmed: 100, from: 40 };
+
+    /// Local state whose last block has this checksum and ends before `next`.
+    fn head(confirmed: Offset, crc: u32, next: Offset) -> Head {
+        Head { confirmed, state_next: 40, tail: Some((crc, next)), ..Head::default() }
     }
 
-    /// The plan while the state topic still holds everything.
-    fn plan(head: Option<Head>, committed: Option<Offset>, checkpoint: Option<&Checkpoint>) -> StatePlan {
-        super::plan(head, committed, checkpoint, 0)
-    }
-
-    fn checkpoint(crc: u32, next: Offset) -> Checkpoint {
+    /// A checkpoint that names such a block as the last one.
+    fn named(crc: u32, next: Offset) -> Checkpoint {
         Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
     }
 
     #[test]
-    fn local_state_that_is_exactly_the_committed_one_is_loaded() {
-        assert_eq!(
-            plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(7, 100))),
-            StatePlan::Load { confirmed: 100 }
-        );
-        // A block beyond it was written to the store and never committed.
-        assert_eq!(
-            plan(Some(head(100, Some((8, 150)))), Some(100), Some(&checkpoint(7, 100))),
-            StatePlan::Load { confirmed: 100 }
-        );
-        // Only duplicates since the last block.
-        assert_eq!(
-            plan(Some(head(190, Some((7, 150)))), Some(190), Some(&checkpoint(7, 150))),
-            StatePlan::Load { confirmed: 190 }
-        );
-    }
-
-    #[test]
-    fn local_state_beyond_the_committed_offset_is_not_used() {
-        assert_eq!(
-            plan(Some(head(23, Some((7, 20)))), Some(20), Some(&checkpoint(7, 20))),
-            StatePlan::Restore
-        );
-    }
-
-    #[test]
-    fn the_last_transaction_before_a_crash_is_read_from_the_state_topic() {
-        // The crash came after the commit and before the update of the local head. The last block is the committed one; the
-        // blocks before it in the same transaction may be those of an earlier attempt.
-        let plan = plan(Some(head(100, Some((7, 150)))), Some(150), Some(&checkpoint(7, 150)));
-        assert_eq!(plan, StatePlan::CatchUp { confirmed: 100, from: 40 });
-    }
-
-    #[test]
-    fn the_last_transaction_is_loaded_where_the_state_topic_no_longer_holds_it() {
-        let local = head(100, Some((7, 150)));
-        let deleted = |head, committed, checkpoint: &Checkpoint| {
-            super::plan(Some(head), Some(committed), Some(checkpoint), 41)
+    fn every_row_of_the_table() {
+        let load = |confirmed| StatePlan::Load { confirmed };
+        let hidden = Head { confirmed_tail: Some((7, 100)), ..head(100, 8, 150) };
+        let forgot = Head { forgets: 1, ..head(100, 7, 100) };
+        let elsewhere = |next| Checkpoint { forgets: 1, ..named(7, next) };
+        let from = |from| Checkpoint {
+            tail: Some(Tail { crc: 7, next: 100, from: Some(from) }),
+            ..Checkpoint::default()
         };
-        assert_eq!(deleted(local, 150, &checkpoint(7, 150)), StatePlan::Load { confirmed: 150 });
-        // Only duplicates followed the block.
-        assert_eq!(deleted(local, 190, &checkpoint(7, 150)), StatePlan::Load { confirmed: 150 });
-        // The last stored block is another one.
-        let catch_up = StatePlan::CatchUp { confirmed: 100, from: 40 };
-        assert_eq!(deleted(local, 150, &checkpoint(9, 150)), catch_up);
-        // Another instance has forgotten ids.
-        assert_eq!(deleted(local, 150, &Checkpoint { forgets: 1, ..checkpoint(7, 150) }), catch_up);
-        // The state topic still holds it.
-        assert_eq!(super::plan(Some(local), Some(150), Some(&checkpoint(7, 150)), 40), catch_up);
+        // The head, the committed offset and its checkpoint, the first offset of the state topic, the plan.
+        let rows = [
+            ("exactly the committed state", head(100, 7, 100), 100, named(7, 100), 0, load(100)),
+            ("the last block was never committed", head(100, 8, 150), 100, named(7, 100), 0, load(100)),
+            ("only duplicates since the last block", head(190, 7, 150), 190, named(7, 150), 0, load(190)),
+            ("beyond the committed offset", head(23, 7, 20), 20, named(7, 20), 0, StatePlan::Restore),
+            ("a crash before the update of the head", head(100, 7, 150), 150, named(7, 150), 0, CATCH_UP),
+            ("the state topic still holds the block", head(100, 7, 150), 150, named(7, 150), 40, CATCH_UP),
+            ("deleted from the state topic", head(100, 7, 150), 150, named(7, 150), 41, load(150)),
+            ("deleted there, duplicates followed", head(100, 7, 150), 190, named(7, 150), 41, load(150)),
+            ("deleted there, another is committed", head(100, 7, 150), 150, named(9, 150), 41, CATCH_UP),
+            ("deleted there, ids were forgotten", head(100, 7, 150), 150, elsewhere(150), 41, CATCH_UP),
+            ("another block at the same end", head(100, 7, 100), 100, named(9, 100), 0, StatePlan::Restore),
+            ("an aborted block hides the committed one", hidden, 100, named(7, 100), 0, load(100)),
+            ("an aborted block hides another one", hidden, 100, named(9, 100), 0, StatePlan::Restore),
+            ("it was aborted, others were committed", head(100, 7, 150), 200, named(9, 200), 0, CATCH_UP),
+            ("the block is before the local end", head(100, 7, 100), 100, from(39), 0, load(100)),
+            // Raw was truncated and written again, and so was this block. The machine has lost the second one.
+            ("an equal block at the local end", head(100, 7, 100), 100, from(40), 0, CATCH_UP),
+            ("an equal block beyond the local end", head(100, 7, 100), 100, from(44), 0, CATCH_UP),
+            ("another instance forgot ids", head(100, 7, 100), 100, elsewhere(100), 0, CATCH_UP),
+            ("the forget record was read", forgot, 100, elsewhere(100), 0, load(100)),
+        ];
+        for (row, head, committed, checkpoint, low, expected) in rows {
+            assert_eq!(plan(Some(head), Some(committed), Some(&checkpoint), low), expected, "{row}");
+        }
     }
 
     #[test]
-    fn local_state_of_the_same_length_with_another_last_block_is_not_used() {
-        let plan = plan(Some(head(100, Some((7, 100)))), Some(100), Some(&checkpoint(9, 100)));
-        assert_eq!(plan, StatePlan::Restore);
-    }
-
-    #[test]
-    fn an_uncommitted_block_does_not_hide_the_last_committed_one() {
-        let stored = Head { confirmed_tail: Some((7, 100)), ..head(100, Some((8, 150))) };
-        assert_eq!(
-            plan(Some(stored), Some(100), Some(&checkpoint(7, 100))),
-            StatePlan::Load { confirmed: 100 }
-        );
-        assert_eq!(plan(Some(stored), Some(100), Some(&checkpoint(9, 100))), StatePlan::Restore);
-    }
-
-    #[test]
-    fn a_block_that_was_never_committed_is_not_used() {
-        // Another instance committed other blocks up to 200. Our block, up to 150, was aborted.
-        let plan = plan(Some(head(100, Some((7, 150)))), Some(200), Some(&checkpoint(9, 200)));
-        assert_eq!(plan, StatePlan::CatchUp { confirmed: 100, from: 40 });
-    }
-
-    #[test]
-    fn a_block_that_equals_an_earlier_one_is_recognised_by_its_place_in_the_state_topic() {
-        let named = |from| {
-            let tail = Some(Tail { crc: 7, next: 100, from: Some(from) });
-            plan(Some(head(100, Some((7, 100)))), Some(100), Some(&Checkpoint { tail, ..checkpoint(7, 100) }))
-        };
-        assert_eq!(named(39), StatePlan::Load { confirmed: 100 });
-        // Raw was truncated and written again, and so was this block. The machine has lost the second one.
-        assert_eq!([named(40), named(44)], [StatePlan::CatchUp { confirmed: 100, from: 40 }; 2]);
-    }
-
-    #[test]
-    fn ids_forgotten_by_another_instance_are_read_from_the_state_topic() {
-        let head = head(100, Some((7, 100)));
-        let elsewhere = Checkpoint { forgets: 1, ..checkpoint(7, 100) };
-        assert_eq!(
-            plan(Some(head), Some(100), Some(&elsewhere)),
-            StatePlan::CatchUp { confirmed: 100, from: 40 }
-        );
-        assert_eq!(
-            plan(Some(Head { forgets: 1, ..head }), Some(100), Some(&elsewhere)),
-            StatePlan::Load { confirmed: 100 }
-        );
-    }
-
-    #[test]
-    fn without_local_state_or_committed_offset_the_state_topic_is_read() {
-        assert_eq!(plan(None, Some(5), None), StatePlan::Restore);
-        assert_eq!(plan(Some(head(100, None)), None, None), StatePlan::CatchUp { confirmed: 100, from: 40 });
-        // An offset without our metadata was set by another program, perhaps to its previous value.
-        assert_eq!(
-            plan(Some(head(100, None)), Some(100), None),
-            StatePlan::CatchUp { confirmed: 100, from: 40 }
-        );
-        // A group that was rewound: the state keeps the confirmed owners, and the end of the restore detects the rewind.
-        assert_eq!(
-            plan(Some(head(100, None)), Some(60), None),
-            StatePlan::CatchUp { confirmed: 100, from: 40 }
-        );
+    fn without_local_state_or_checkpoint_the_state_topic_is_read() {
+        assert_eq!(plan(None, Some(5), None, 0), StatePlan::Restore);
+        // Another program set the offset, perhaps to its previous value. The end of the restore detects a rewind.
+        for committed in [None, Some(100), Some(60)] {
+            let local = Head { tail: None, ..head(100, 0, 0) };
+            assert_eq!(plan(Some(local), committed, None, 0), CATCH_UP, "{committed:?}");
+        }
     }
 
     #[test]

@@ -71,8 +71,7 @@ mod tests {
 
     fn block(window: WindowId, first: Offset, next: Offset) -> Block {
         let entries = (first..next).map(|owner| (owner, Identity([7; 16]))).collect();
-        let (time_first_ms, time_last_ms) = (1, 1);
-        Block { hash: HashKind::Xxh3, window, first, next, time_first_ms, time_last_ms, entries }
+        Block { entries, ..Block::empty(HashKind::Xxh3, window, first..next, 1) }
     }
 
     #[test]

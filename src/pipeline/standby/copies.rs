@@ -211,9 +211,8 @@ mod tests {
         let at_ms = 1_000_000 + 1_000 * number.cast_signed();
         let entries =
             (first..next).step_by(2).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes())));
-        let (hash, of, entries) = (HashKind::Xxh3, 0.into(), entries.collect());
-        let block =
-            Block { hash, window: of, first, next, time_first_ms: at_ms, time_last_ms: at_ms, entries };
+        let empty = Block::empty(HashKind::Xxh3, 0.into(), first..next, at_ms);
+        let block = Block { entries: entries.collect(), ..empty };
         window.restore(&BlockView::verified(&block.encode()).unwrap(), Offset::MAX).unwrap();
         empty_index(0, window, 2 * BLOCK);
     }

@@ -203,16 +203,7 @@ fn void<W: WorkerPorts>(
 ) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
     let (mut records, mut tail) = (Vec::new(), None);
     for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(evidence.answer.partition)) {
-        let block = Block {
-            hash: access.ctx.options.hash,
-            window,
-            first: to,
-            next: to,
-            time_first_ms: stream_time_ms,
-            time_last_ms: stream_time_ms,
-            entries: Vec::new(),
-        };
-        let encoded = block.encode();
+        let encoded = Block::empty(access.ctx.options.hash, window, to..to, stream_time_ms).encode();
         tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(evidence.state.high) });
         let is_first = number == 0;
         let key = StateKey {

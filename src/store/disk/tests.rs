@@ -214,16 +214,9 @@ fn binding() -> Binding {
 
 fn append(store: &mut SledStore, covered: Range<Offset>) {
     let head = Head { confirmed: covered.end, ..Head::default() };
-    let block = Block {
-        hash: HashKind::Xxh3,
-        window: 0.into(),
-        first: covered.start,
-        next: covered.end,
-        time_first_ms: 0,
-        time_last_ms: 0,
-        entries: covered.map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect(),
-    };
-    store.append(&block, head).unwrap();
+    let empty = Block::empty(HashKind::Xxh3, 0.into(), covered.clone(), 0);
+    let entries = covered.map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
+    store.append(&Block { entries, ..empty }, head).unwrap();
 }
 
 /// The owners in blocks and slices. One that is in both, as after a crash, has the same identity in both, unless the head does not

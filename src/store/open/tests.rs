@@ -33,15 +33,9 @@ fn close(db: sled::Db, path: &Path) {
 }
 
 fn block(owners: Range<u64>) -> Block {
-    Block {
-        hash: HashKind::Xxh3,
-        window: 0.into(),
-        first: owners.start,
-        next: owners.end,
-        time_first_ms: 0,
-        time_last_ms: 0,
-        entries: owners.map(|owner| (owner, Identity([owner.to_le_bytes()[0]; 16]))).collect(),
-    }
+    let empty = Block::empty(HashKind::Xxh3, 0.into(), owners.clone(), 0);
+    let entries = owners.map(|owner| (owner, Identity([owner.to_le_bytes()[0]; 16]))).collect();
+    Block { entries, ..empty }
 }
 
 fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {

@@ -25,7 +25,7 @@ pub fn scan_whole(
             Ok(())
         })?;
         owners.sort_unstable_by_key(|(offset, _)| *offset);
-        let empty = empty_block(hash, window);
+        let empty = Block::empty(hash, window, 0..0, 0);
         blocks(&part, &owners, &empty).try_for_each(|block| visit_encoded(&block, visit))?;
     }
     scan_unsealed(store, window, visit)
@@ -106,10 +106,6 @@ fn blocks<'a>(
     })
 }
 
-fn empty_block(hash: HashKind, window: WindowId) -> Block {
-    Block { hash, window, first: 0, next: 0, time_first_ms: 0, time_last_ms: 0, entries: Vec::new() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,7 +138,7 @@ mod tests {
         // The second mark has no owners left.
         let owners: Vec<_> =
             (10..5_000).filter(|at| !(1_000..2_000).contains(at)).map(|at| (at, Identity([7; 16]))).collect();
-        let empty = empty_block(HashKind::Xxh3, WindowId::from(3));
+        let empty = Block::empty(HashKind::Xxh3, 3.into(), 0..0, 0);
         let made: Vec<_> = blocks(&range, &owners, &empty).collect();
         let entries: Vec<_> = made.iter().flat_map(|block| block.entries.clone()).collect();
         assert_eq!(entries, owners);
@@ -158,7 +154,7 @@ mod tests {
     fn a_block_of_distant_owners_fits_into_the_store() {
         let far = u64::MAX / IDS_PER_BLOCK as u64 - 1;
         let entries = (0..IDS_PER_BLOCK as u64).map(|at| (at * far, Identity([7; 16]))).collect();
-        let block = Block { next: u64::MAX, entries, ..empty_block(HashKind::Xxh3, 3.into()) };
+        let block = Block { entries, ..Block::empty(HashKind::Xxh3, 3.into(), 0..u64::MAX, 0) };
         assert!(block.encoded_bytes() < 24 << 10, "{}", block.encoded_bytes());
     }
 }

@@ -10,9 +10,8 @@ fn block(first: Offset, next: Offset) -> Vec<u8> {
     let identity = |at: Offset| crate::dedupe::Identity(u128::from(at).to_le_bytes());
     let entries = (first..next).map(|at| (at, identity(at))).collect();
     let ms = |at: Offset| 1_000 + i64::try_from(at).unwrap();
-    let (time_first_ms, time_last_ms) = (ms(first), ms(next));
-    Block { hash: HashKind::Xxh3, window: 0.into(), first, next, time_first_ms, time_last_ms, entries }
-        .encode()
+    let empty = Block::empty(HashKind::Xxh3, 0.into(), first..next, ms(first));
+    Block { time_last_ms: ms(next), entries, ..empty }.encode()
 }
 
 /// A block in the state log at `offset`, with the clean end of its transaction and the raw offsets that it covers.

@@ -48,15 +48,8 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
         disk.watch().expected.split_off(&from);
         store.truncate(0.into(), from).unwrap();
         // Other identities at the same offsets.
-        let block = Block {
-            hash: HashKind::Xxh3,
-            window: 0.into(),
-            first: from,
-            next: from + 50,
-            time_first_ms: 0,
-            time_last_ms: 0,
-            entries: (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect(),
-        };
+        let entries = (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect();
+        let block = Block { entries, ..Block::empty(HashKind::Xxh3, 0.into(), from..from + 50, 0) };
         store.append(&block, Head { confirmed: from + 50, ..Head::default() }).unwrap();
         store.sync().unwrap();
     }
