@@ -170,12 +170,10 @@ impl Settings {
             // It is how long the client waits at the end of a partition before it reports the end.
             .set("fetch.wait.max.ms", "10")
             .set("fetch.queue.backoff.ms", "20");
-        // Of what has been fetched, 16 MB wait: a restore reads blocks as fast as it seals their ids, which is slower than the client fetches. By
-        // default 64 MB wait, and a response has up to 50 MB more.
-        for (key, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608")] {
-            if !self.is_set(key) {
-                config.set(key, value);
-            }
+        // A restore reads blocks as fast as it seals their ids, which is slower than the client fetches. By default 64 MB wait, and a response has up
+        // to 50 MB more. The client limits `fetch.max.bytes` to the same size, and raises it to `message.max.bytes`.
+        if !self.is_set("queued.max.messages.kbytes") {
+            config.set("queued.max.messages.kbytes", "8192");
         }
         self.raise_poll_interval(&mut config);
         config

@@ -121,7 +121,8 @@ impl KafkaStateLog {
                 Some(version) => later = Some((at, version)),
                 None => items.push(block(&message)),
             }
-            *left > 0
+            // What follows a record that cannot be read is not applied.
+            later.is_none() && *left > 0
         });
         if let Some((at, version)) = later {
             return Err(self.of_later_release(at, version));

@@ -1,5 +1,6 @@
 //! What every part of a worker uses.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -115,8 +116,12 @@ impl<W: WorkerPorts> Context<W> {
     /// set heads that claim the removed owners.
     pub(crate) fn clear_sharing(&mut self, window: WindowId) -> Result<Vec<PartitionId>, StoreError> {
         let is_topic_wide = self.options.is_topic_wide();
-        let ids: Vec<PartitionId> =
-            if is_topic_wide { self.known_partitions().collect() } else { vec![window.partition()] };
+        let mut ids = BTreeSet::from([window.partition()]);
+        if is_topic_wide {
+            // A restart can have state of partitions that it does not know yet.
+            ids.extend(self.known_partitions().chain(self.store.stored_partitions()));
+        }
+        let ids: Vec<PartitionId> = ids.into_iter().collect();
         // The unnamed kind first: its head stands for all kinds.
         let windows_of = |id: &PartitionId| self.options.kinds.windows_of(*id).into_iter().rev();
         let windows: Vec<WindowId> = ids.iter().flat_map(windows_of).collect();

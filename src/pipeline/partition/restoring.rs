@@ -70,7 +70,7 @@ pub struct Restoring {
     pub low: Offset,
     /// The last block read.
     pub last: Option<Tail>,
-    /// Stream time before the first block read, epoch milliseconds.
+    /// Stream time at the first block read that has one, epoch milliseconds.
     pub first_ms: Option<i64>,
     /// One past the last raw offset covered by a block.
     pub covered: Option<Offset>,
@@ -144,7 +144,10 @@ impl Restoring {
         self.progress.ids += block.entries.len() as u64;
         self.state.state_next = self.resume_after(block, offset);
         self.last = Some(tail);
-        self.first_ms.get_or_insert(block.time_first_ms);
+        // A repair can have voided a transaction at an unknown time (0): what is behind that block shows where the window begins.
+        if block.time_first_ms > 0 {
+            self.first_ms.get_or_insert(block.time_first_ms);
+        }
     }
 
     /// The state offset at which a later restore has to start to miss nothing, once this block is read. The unnamed kind counts

@@ -202,7 +202,11 @@ impl<W: WorkerPorts> Standby<W> {
             }
             (WorkerError::Store(StoreError::InFilter(window)), id) => match self.ctx.clear_sharing(window) {
                 Ok(ids) => ids.into_iter().for_each(|id| self.abandon(id, now)),
-                Err(error) => return self.failed(id, error.into()),
+                Err(error) => {
+                    // Its windows have applied a record that its store has not.
+                    self.abandon(window.partition(), now);
+                    return self.failed(id, error.into());
+                }
             },
             (WorkerError::Store(error), _) => {
                 return Err(Fatal::State(format!(
