@@ -115,9 +115,8 @@ impl<W: WorkerPorts> Context<W> {
     /// ([`StoreError::InFilter`]). Returns the partitions. Their state in memory must be dropped before anything else is written: it would
     /// set heads that claim the removed owners.
     pub(crate) fn clear_sharing(&mut self, window: WindowId) -> Result<Vec<PartitionId>, StoreError> {
-        let is_topic_wide = self.options.is_topic_wide();
         let mut ids = BTreeSet::from([window.partition()]);
-        if is_topic_wide {
+        if self.options.is_topic_wide() {
             // A restart can have state of partitions that it does not know yet.
             ids.extend(self.known_partitions().chain(self.store.stored_partitions()));
         }
@@ -130,8 +129,10 @@ impl<W: WorkerPorts> Context<W> {
             self.store.acquire_free_lease(*window);
         }
         let cleared = self.store.clear_all(&windows);
-        for id in ids.iter().filter(|id| self.partitions.get(**id).is_none()).copied().collect::<Vec<_>>() {
-            self.release_leases(id);
+        for id in &ids {
+            if self.partitions.get(*id).is_none() {
+                self.release_leases(*id);
+            }
         }
         cleared?;
         tracing::warn!(

@@ -1,7 +1,7 @@
 //! The store as the pipeline uses it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -292,8 +292,9 @@ impl Store for SledStore {
         self.readers.get_mut().close();
         self.sealing.close_files();
         // After all heads, also in sled's log.
-        for window in windows {
-            self.engine.remove_slices(self.engine.group_of(*window))?;
+        let groups: HashSet<_> = windows.iter().map(|window| self.engine.group_of(*window)).collect();
+        for group in groups {
+            self.engine.remove_slices(group)?;
         }
         Ok(())
     }
