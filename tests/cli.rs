@@ -8,7 +8,6 @@
 )]
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
 use dedupd::config::{
@@ -229,13 +228,30 @@ fn exit_codes_are_the_documented_numbers() {
         [Exit::Done, Exit::Failed, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator]
             .map(Exit::code);
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
-    assert_eq!(ExitCode::from(Exit::Done), ExitCode::SUCCESS);
 }
 
 /// What a command prints to both outputs, and its code.
 fn ended(arguments: &[&str]) -> (Option<i32>, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd")).args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// OpenSSL frees the memory of threads in an exit handler, and a thread that ends at the same time frees it again. The race is
+/// too narrow for a test: an address sanitizer found it in one stop of a hundred.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn the_end_of_the_process_runs_no_exit_handlers() {
+    let output = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd"));
+        let output = command.args(arguments).env("LD_DEBUG", "files").output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let ended = output(&["check", "--bootstrap-servers", "127.0.0.1:1", "--id", "key"]);
+    assert!(ended.contains("calling init: ") && ended.contains("the configuration has"), "{ended}");
+    assert!(!ended.contains("calling fini: "), "{ended}");
+    // The loader reports exit handlers where there are some: the parser of the command line ends the process by itself.
+    let parser = output(&["--version"]);
+    assert!(parser.contains("calling fini: "), "{parser}");
 }
 
 #[test]
