@@ -104,7 +104,7 @@ impl<W: WorkerPorts> Standby<W> {
         (ctx.topic, ctx.copies) = (None, None);
         Self {
             ctx,
-            sealer: Sealer::default(),
+            sealer: Sealer::of_copy(),
             seals,
             copies,
             group: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl<W: WorkerPorts> Standby<W> {
         }
         self.ctx.store.end_seal();
         self.ctx.partitions.remove_all();
-        self.sealer = Sealer::default();
+        self.sealer = Sealer::of_copy();
         self.copies.clear();
         self.group.clear();
     }

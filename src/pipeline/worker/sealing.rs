@@ -38,9 +38,14 @@ const MOST_AT_ONCE: u64 = 1_000_000;
 /// Interval between two looks at all windows, of which a worker can have thousands.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The slices of a standby copy are smaller than those of a worker by this factor: a takeover loads the owners that are not sealed yet, some
+/// million in a second. The store merges slices, so that a copy has as many as a worker, and writes each identity about once more for that.
+const COPY_PART: u64 = 4;
+
 /// What is being sealed.
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
+    is_copy: bool,
     cut: Option<Cut>,
     /// Monotonic time of the last look at all windows.
     looked: Option<Duration>,
@@ -60,6 +65,11 @@ struct Cut {
 }
 
 impl Sealer {
+    /// Seals a standby copy.
+    pub(crate) fn of_copy() -> Self {
+        Self { is_copy: true, ..Self::default() }
+    }
+
     /// Continues to seal. Pauses when too many owners are unsealed.
     pub(crate) fn advance<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
         let Some(smallest) = ctx.options.limits.smallest_slice.filter(|_| ctx.store.seals()) else {
@@ -88,7 +98,7 @@ impl Sealer {
                     return Ok(());
                 }
                 if looks {
-                    self.cut = next_cut(ctx, smallest);
+                    self.cut = next_cut(ctx, smallest, if self.is_copy { COPY_PART } else { 1 });
                 }
                 self.begin_next(ctx)?;
             }
@@ -154,15 +164,17 @@ fn sizes(windows: &[&Window], smallest: u64) -> (u64, u64) {
     (slice_ids(smallest, ids), windows.iter().map(|window| window.unsealed()).sum())
 }
 
-fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64) -> Option<Cut> {
+/// Where to seal next: slices are one `part`th of what they are by [`sizes`].
+fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64, part: u64) -> Option<Cut> {
     let groups = groups(ctx);
     let fullest = groups.into_iter().map(|(partition, windows)| {
         let (slice, unsealed) = sizes(&windows, smallest);
-        (unsealed / slice, slice, unsealed, partition, windows)
+        let cut = smallest.max(slice / part);
+        (unsealed / cut, (cut, slice, unsealed), partition, windows)
     });
-    let (full, slice, unsealed, partition, windows) = fullest.max_by_key(|(full, ..)| *full)?;
+    let (full, (cut, slice, unsealed), partition, windows) = fullest.max_by_key(|(full, ..)| *full)?;
     let time_ms =
-        (full >= 2).then(|| cut_time(&windows, (unsealed - slice).min((2 * slice).max(MOST_AT_ONCE))))?;
+        (full >= 2).then(|| cut_time(&windows, (unsealed - cut).min((2 * cut).max(MOST_AT_ONCE))))?;
     if let Some(topic) = &mut ctx.topic {
         topic.filter.seal_by(slice);
     }

@@ -89,12 +89,12 @@ mod tests {
         assert_eq!(to_filter(&[], (100, 0)), 0);
     }
 
-    /// Seals and merges until a window has 1,000 million identities. Each seal adds a part of what the window has, as `slice_ids`
+    /// Seals and merges until a window has 1,000 million identities. Each seal adds one in `parts` of what the window has, as `slice_ids`
     /// determines, and at most `largest`. Returns how often an identity is written, on average.
-    fn fill(largest: u64) -> f64 {
+    fn fill(parts: u64, largest: u64) -> f64 {
         let (mut slices, mut written, mut total) = (Vec::<(u64, u64)>::new(), 0, 100_000u64);
         while total < 1_000_000_000 {
-            let new = (total / 24).min(largest);
+            let new = (total / parts).min(largest);
             slices.push((new, new));
             (written, total) = (written + new, total + new);
             while let Some(run) = to_merge(&slices) {
@@ -110,7 +110,14 @@ mod tests {
 
     #[test]
     fn a_filling_window_writes_each_identity_at_most_twice() {
-        let (by_part, by_size) = (fill(u64::MAX), fill(1 << 23));
+        let (by_part, by_size) = (fill(24, u64::MAX), fill(24, 1 << 23));
         assert!(by_part < 1.7 && by_size < 2.1, "{by_part:.2} {by_size:.2}");
+    }
+
+    /// A standby copy makes smaller slices.
+    #[test]
+    fn a_filling_copy_writes_each_identity_once_more() {
+        let (by_part, by_size) = (fill(96, u64::MAX), fill(96, 1 << 21));
+        assert!(by_part < 2.5 && by_size < 3.2, "{by_part:.2} {by_size:.2}");
     }
 }
