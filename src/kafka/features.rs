@@ -15,7 +15,15 @@ type Versions = BTreeMap<i16, i16>;
 
 /// The versions that a client logs.
 #[derive(Debug, Default)]
-pub(super) struct ApiVersions(Mutex<Versions>);
+pub(super) struct ApiVersions(Mutex<Logged>);
+
+#[derive(Debug, Default)]
+struct Logged {
+    /// The lines so far of a response that is being logged, by the thread of the connection. A part of a response would look like a broker
+    /// without the other APIs.
+    arriving: BTreeMap<String, Versions>,
+    complete: Versions,
+}
 
 impl ApiVersions {
     /// The facility of the log lines.
@@ -26,17 +34,24 @@ impl ApiVersions {
         log_in_detail(config, "feature");
     }
 
-    /// Stores the version of a log line. Other lines of the facility have none.
+    /// Stores a log line. A response begins with a headline, and is followed by lines about the features that the client derives from it.
     pub fn record(&self, line: &str) {
-        let Some((key, version)) = parse(line) else { return };
-        let mut versions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lowest = versions.get(&key).map_or(version, |known| version.min(*known));
-        versions.insert(key, lowest);
+        let Some((thread, text)) = line.split_once("]: ") else { return };
+        let Logged { arriving, complete } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if text.ends_with("Broker API support:") {
+            arriving.insert(thread.to_owned(), Versions::new());
+        } else if let Some((key, version)) = parse(text) {
+            arriving.entry(thread.to_owned()).or_default().insert(key, version);
+        } else if text.contains("eature ") {
+            for (key, version) in arriving.remove(thread).unwrap_or_default() {
+                complete.entry(key).and_modify(|known| *known = version.min(*known)).or_insert(version);
+            }
+        }
     }
 
-    /// The versions so far; empty when no broker has responded.
+    /// The versions of complete responses; empty when no broker has responded.
     pub fn so_far(&self) -> Versions {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).complete.clone()
     }
 }
 
@@ -106,12 +121,21 @@ pub(super) fn missing(versions: &Versions, has_topic_ids: bool) -> (Vec<String>,
 mod tests {
     use super::*;
 
+    const HEADLINE: &str = "Broker API support:";
+    const END: &str = " Feature MsgVer1: Produce (2..2) supported by broker";
+
+    fn record(versions: &ApiVersions, broker: &str, lines: &[&str]) {
+        for line in lines {
+            let api = if line.contains("Versions") { "  ApiKey " } else { "" };
+            versions.record(&format!("[thrd:{broker}:1/1]: {broker}:1/1: {api}{line}"));
+        }
+    }
+
     fn brokers(responses: &[&[&str]]) -> Versions {
         let versions = ApiVersions::default();
-        for line in responses.concat() {
-            versions.record(&format!("[thrd:a:1/bootstrap]: a:1/bootstrap:   ApiKey {line}"));
+        for response in responses {
+            record(&versions, "a", &[&[HEADLINE][..], response, &[END, "Enabling feature MsgVer1"]].concat());
         }
-        versions.record("[thrd:a:1/bootstrap]: a:1/bootstrap: Broker API support:");
         versions.so_far()
     }
 
@@ -159,6 +183,30 @@ mod tests {
             assert_eq!((problems.len(), warnings.len()), (0, 1));
             assert!(warnings[0].contains("no topic ids"), "{warnings:?}");
         }
+    }
+
+    /// The lines of a response arrive one after the other, those of two brokers in any order.
+    #[test]
+    fn a_part_of_a_response_does_not_count() {
+        let versions = ApiVersions::default();
+        record(&versions, "a", &[HEADLINE, CURRENT[0]]);
+        assert_eq!(versions.so_far(), Versions::new());
+        record(&versions, "b", &[&[HEADLINE][..], &CURRENT, &[END]].concat());
+        assert_eq!(versions.so_far(), brokers(&[&CURRENT]));
+        record(&versions, "a", &CURRENT[1..7]);
+        record(&versions, "a", &["TxnOffsetCommit (28) Versions 0..4", END]);
+        assert_eq!(versions.so_far(), brokers(&[&CURRENT, &["TxnOffsetCommit (28) Versions 0..4"]]));
+    }
+
+    /// A broker that does not know the version of the request responds with an error and its versions of that request alone.
+    #[test]
+    fn a_response_with_an_error_does_not_count() {
+        let versions = ApiVersions::default();
+        let failed = "ApiVersionRequest v3 failed due to UNSUPPORTED_VERSION: retrying with v2";
+        record(&versions, "a", &[HEADLINE, "ApiVersion (18) Versions 0..2", failed]);
+        assert_eq!(versions.so_far(), Versions::new());
+        record(&versions, "a", &[&[HEADLINE][..], &CURRENT, &[END]].concat());
+        assert_eq!(versions.so_far(), brokers(&[&CURRENT]));
     }
 
     #[test]
