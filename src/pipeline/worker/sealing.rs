@@ -164,7 +164,7 @@ fn sizes(windows: &[&Window], smallest: u64) -> (u64, u64) {
     (slice_ids(smallest, ids), windows.iter().map(|window| window.unsealed()).sum())
 }
 
-/// Where to seal next: slices are one `part`th of what they are by [`sizes`].
+/// What to seal next. A slice has one in `part` of the identities that [`sizes`] returns for it.
 fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64, part: u64) -> Option<Cut> {
     let groups = groups(ctx);
     let fullest = groups.into_iter().map(|(partition, windows)| {
