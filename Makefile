@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test integration matrix quick torture check bench setup setup-build
+.PHONY: help demo demo-kafka test integration matrix quick torture sanitize check bench setup setup-build
 
 # The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
 # broker. All others are fast and run first. `make integration` runs those that need more programs.
@@ -43,6 +43,16 @@ quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; 
 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture
+
+# RUSTC_BOOTSTRAP allows the option of the unstable compiler in the stable one.
+sanitize: export RUSTC_BOOTSTRAP := 1
+sanitize: export RUSTFLAGS := -Zsanitizer=address
+sanitize: export CFLAGS := -fsanitize=address -fno-omit-frame-pointer -g -O1
+sanitize: export LDFLAGS := -fsanitize=address
+sanitize: export ASAN_OPTIONS := detect_leaks=0
+sanitize: setup ## tests on a broker with an address sanitizer in dedupd and the Kafka client; ONLY= names some of them
+	cargo test --workspace --features failpoints --target-dir target/sanitize --target $$(rustc -vV | sed -n 's/^host: //p') \
+		--test mock_broker --test broker -- --test-threads=2 $(ONLY)
 
 check: setup-build ## formatting, clippy (tests; release build without failpoints) and rustdoc; warnings are errors
 	cargo fmt --all --check
