@@ -104,7 +104,6 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
     let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
     let ended = supervise_workers(workers, &monitor, service, stop);
     stop.store(true, Ordering::Release);
-    // The clients of the monitor must be closed before the process ends.
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
         Err(ExitError::failed(
             "the topic monitor panicked; the log above has the place. Please report this bug".to_owned(),

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 /// Closes temporary clients, each in a thread of its own, because that takes 100 ms: the Rust client polls a consumer until it
 /// is closed, and waits for the thread of an admin client.
 ///
-/// The drop waits for these threads. A process that ends while a client is being closed can crash in the TLS library.
+/// The drop waits for these threads. A process that runs exit handlers, as a test does, can crash in the TLS library while a client is being closed.
 #[derive(Default)]
 pub struct Closing(RefCell<Vec<JoinHandle<()>>>);
 
