@@ -105,7 +105,9 @@ impl Compacted {
         let further: Vec<Draft> = (known.len()..known.len() + FURTHER).map(keyed).collect();
         self.pipe.kafka.send(&self.pipe.raw, &[known, &further].concat());
         self.pipe.wait_caught_up(1, LIMIT);
-        let forwarded = running.outcome("forwarded");
+        let forwarded = wait_until("the further records to be counted", LIMIT, || {
+            Some(running.outcome("forwarded")).filter(|count| *count >= FURTHER as u64)
+        });
         assert_eq!(running.stop(), Some(0), "{}", running.text());
         let clean = self.pipe.kafka.records(&self.pipe.clean, Isolation::Committed);
         let ids: Vec<String> = clean.iter().filter_map(id).collect();

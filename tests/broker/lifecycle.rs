@@ -66,11 +66,8 @@ fn assert_only_new_records(pipe: &Pipe<'_>, running: &Running, id: &str) {
         (0..PARTITIONS).map(|p| Draft::id(i32::try_from(p).unwrap(), &format!("{id}-{p}"))).collect();
     pipe.kafka.send(&pipe.raw, &drafts);
     pipe.wait_caught_up(PARTITIONS, LIMIT);
-    let forwarded = PARTITIONS as u64;
-    wait_until("the counts", LIMIT, || (running.outcome("forwarded") >= forwarded).then_some(()));
-    let outcomes = ["forwarded", "retry", "duplicate", "stale", "missing_id"];
-    let counts = outcomes.map(|outcome| running.outcome(outcome));
-    assert_eq!(counts, [forwarded, 0, 0, 0, 0], "{outcomes:?}\n{}", running.text());
+    let others = ["retry", "duplicate", "stale", "missing_id"].map(|outcome| (outcome, 0));
+    running.wait_outcomes(&[&[("forwarded", PARTITIONS as u64)], others.as_slice()].concat());
 }
 
 #[test]
@@ -107,7 +104,7 @@ fn partitions_wait_while_lost_state_is_restored() {
     assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(0.0), Some(ids)));
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     assert!(running.text().contains("restoring state from the state topic"), "{}", running.text());
-    assert_eq!(running.outcome("forwarded"), 1);
+    running.wait_outcomes(&[("forwarded", 1)]);
     assert_all_known(&pipe, &running);
     assert_clean_stop(&running);
 }
@@ -240,7 +237,7 @@ fn a_worker_that_hangs_in_a_call_is_not_ready() {
     std::fs::remove_file(&gate).unwrap();
     running.wait_ready(LIMIT);
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!(running.outcome("forwarded"), 1);
+    running.wait_outcomes(&[("forwarded", 1)]);
     assert_clean_stop(&running);
 }
 
@@ -286,7 +283,7 @@ fn local_state_that_takes_100_s_to_load_stops_nothing() {
     assert!(start.elapsed() > Duration::from_secs(100), "{:?} is too short for this test", start.elapsed());
     assert!(sent > 10 && pages.len() > 10, "{sent} records, {} pages: {pages:?}", pages.len());
     pipe.wait_caught_up(3, LIMIT);
-    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (sent, slow.len() as u64));
+    running.wait_outcomes(&[("forwarded", sent), ("duplicate", slow.len() as u64)]);
     assert_eq!(running.metric("dedupd_rebalances_total"), Some(1.0), "the process left the group");
     assert_clean_stop(&running);
     pipe.assert_exactly_once();

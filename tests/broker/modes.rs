@@ -60,7 +60,7 @@ fn shadow_forwards_everything_and_marks_what_it_would_have_dropped() {
     let marked: Vec<Option<String>> = records(&pipe).iter().map(reason).collect();
     let (duplicate, missing) = (Some("duplicate".to_owned()), Some("missing_id".to_owned()));
     assert_eq!(marked, [None, None, duplicate.clone(), missing, duplicate, None]);
-    assert_eq!((running.outcome("duplicate"), running.outcome("forwarded")), (1, 1));
+    running.wait_outcomes(&[("duplicate", 1), ("forwarded", 1)]);
     // Records without a mark are unchanged. Marks follow the record's own headers.
     let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed);
     for (raw, clean) in raw.iter().zip(records(&pipe)) {
@@ -100,7 +100,7 @@ fn bypass_forwards_everything_unchanged_and_loses_no_offset() {
     send(&pipe, &["c", "a"]);
     assert_eq!(clean(&pipe), ["a", "b", "a", "c", "no json", "c", "a"]);
     assert!(records(&pipe).iter().all(|record| reason(record).is_none()));
-    assert_eq!(running.outcome("bypassed"), 2);
+    running.wait_outcomes(&[("bypassed", 2)]);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     // Ids from before are in the window. Ids that arrived meanwhile are not.
     let running = sidecar(&pipe, "drop").start();

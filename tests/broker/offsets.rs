@@ -58,7 +58,7 @@ fn assert_only_new_ids_are_forwarded(pipe: &Pipe<'_>, sidecar: &Sidecar, words: 
     pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
     pipe.wait_caught_up(1, LIMIT);
     assert!(running.text().contains(words), "{}", running.text());
-    assert_eq!((running.outcome("forwarded"), running.outcome("retry")), (2, 0));
+    running.wait_outcomes(&[("forwarded", 2), ("retry", 0)]);
     assert_eq!(running.stop(), Some(0));
     pipe.assert_exactly_once();
 }
@@ -183,7 +183,7 @@ fn a_gap_can_be_accepted_and_is_counted() {
     // The window is complete.
     pipe.kafka.send(&pipe.raw, &numbered([5, 59, 120]));
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (30, 3));
+    running.wait_outcomes(&[("forwarded", 30), ("duplicate", 3)]);
     assert_eq!(running.stop(), Some(0));
     // The committed offset is after the gap, so no instance has to accept it again.
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
@@ -213,7 +213,7 @@ fn an_offset_beyond_the_log_can_be_accepted() {
     pipe.kafka.send(&pipe.raw, &numbered([5, 61, 62, 61]));
     pipe.wait_caught_up(1, LIMIT);
     assert_eq!(gap(&running), (Some(0.0), Some(1.0)));
-    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (2, 2));
+    running.wait_outcomes(&[("forwarded", 2), ("duplicate", 2)]);
     assert_eq!(running.stop(), Some(0));
     for keeps_local in [true, false] {
         if !keeps_local {
@@ -265,7 +265,7 @@ fn an_idle_log_emptied_by_retention_is_not_a_gap() {
     running.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &numbered([5, 61]));
     pipe.wait_caught_up(1, LIMIT);
-    assert_eq!((running.outcome("forwarded"), running.outcome("duplicate")), (1, 1));
+    running.wait_outcomes(&[("forwarded", 1), ("duplicate", 1)]);
 }
 
 #[test]

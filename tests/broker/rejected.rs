@@ -54,7 +54,7 @@ fn only_the_rejected_record_is_dropped() {
     let running = sidecar.with("DEDUPD_STATE__ON_POISON", "drop").start();
     pipe.wait_caught_up(2, LIMIT);
     assert_only_rejected_is_missing(&pipe);
-    assert_eq!(running.outcome("rejected"), 1, "{}", running.text());
+    running.wait_outcomes(&[("rejected", 1)]);
     assert!(running.text().contains("attempt 2 of 3, next in 1s"), "{}", running.text());
     let rejections = running.text().matches("the broker rejected records").count();
     assert!(
@@ -65,7 +65,7 @@ fn only_the_rejected_record_is_dropped() {
     // The next rejected record is not retried.
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "after-0"), too_large("big too"), Draft::id(1, "after-1")]);
     pipe.wait_caught_up(2, LIMIT);
-    assert_eq!(running.outcome("rejected"), 2, "{}", running.text());
+    running.wait_outcomes(&[("rejected", 2)]);
     assert_eq!(running.text().matches("attempt 1 of").count(), 1, "{}", running.text());
     assert_eq!(pipe.audit().lost, 2);
 }

@@ -289,10 +289,29 @@ impl Running {
         }
     }
 
+    /// Waits until these are the numbers of records with these outcomes. Records are counted some time after their offsets are
+    /// committed: the store is written and the markers are awaited between the two.
+    pub fn wait_outcomes(&self, expected: &[(&str, u64)]) {
+        let start = monotonic();
+        loop {
+            let counted: Vec<_> = expected.iter().map(|(name, _)| (*name, self.outcome(name))).collect();
+            if counted == expected {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{counted:?} instead of {expected:?}\n{}",
+                self.text()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Number of records with this outcome, from the metrics page.
     pub fn outcome(&self, outcome: &str) -> u64 {
         let name = format!("dedupd_records_total{{outcome=\"{outcome}\"}}");
-        let page = self.get("/metrics").expect("the metrics page");
+        let page =
+            self.request("GET", "/metrics", &[], "", Duration::from_secs(20)).expect("the metrics page");
         let count = page.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok());
         count.unwrap_or_else(|| panic!("{name} is not in the metrics"))
     }
