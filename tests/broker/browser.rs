@@ -99,11 +99,15 @@ fn partitions(browser: &Browser) -> Vec<Map<String, Value>> {
     serde_json::from_value(rows).unwrap()
 }
 
-/// The number in a cell, without its thin spaces.
-fn number(row: &Map<String, Value>, column: &str) -> u64 {
+/// The number in a cell, without its thin spaces. `None` if it is unknown now.
+fn known(row: &Map<String, Value>, column: &str) -> Option<u64> {
     let text = row[column].as_str().unwrap();
     let digits: String = text.chars().filter(|sign| *sign != '\u{202f}').collect();
-    digits.parse().unwrap_or_else(|_| panic!("{column} is {text:?}"))
+    (text != "?").then(|| digits.parse().unwrap_or_else(|_| panic!("{column} is {text:?}")))
+}
+
+fn number(row: &Map<String, Value>, column: &str) -> u64 {
+    known(row, column).unwrap_or_else(|| panic!("{column} is unknown: {row:?}"))
 }
 
 /// The points of a line in the charts.
@@ -119,10 +123,13 @@ fn the_page_shows_a_running_instance_correctly() {
     let pipe = Pipe::new(shared_kafka(), "page-working", PARTITIONS);
     let (running, load) = working(&pipe, 2);
     let browser = shown(&pipe, &running);
-    assert_eq!(browser.title(), "Ready: page-working.raw to page-working.clean");
+    // An instance whose producer is being replaced is not ready for a moment.
+    wait_until("the title of a ready instance", LIMIT, || {
+        (browser.title() == "Ready: page-working.raw to page-working.clean").then_some(())
+    });
     // The page reloads by itself: a variable that was set in it is gone.
-    browser.evaluate("window.touched = true");
     let first = browser.evaluate("return document.querySelector('time').innerText");
+    browser.evaluate("window.touched = true");
     wait_until("the page to reload", LIMIT, || {
         (browser.evaluate("return window.touched") == Value::Null).then_some(())
     });
@@ -145,15 +152,16 @@ fn the_page_shows_a_running_instance_correctly() {
 fn assert_table(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
     let ends: Vec<u64> =
         (0..).take(PARTITIONS).map(|p| pipe.kafka.watermarks(&pipe.raw, p).1.try_into().unwrap()).collect();
-    wait_until("the page to show the log ends", LIMIT, || {
+    let rows = wait_until("the page to show the log ends", LIMIT, || {
         let rows = partitions(browser);
-        rows.iter().map(|row| number(row, "next offset")).eq(ends.iter().copied()).then_some(())
+        let is_known = rows.iter().all(|row| known(row, "lag").is_some());
+        let next = rows.iter().map(|row| known(row, "next offset"));
+        (is_known && next.eq(ends.iter().copied().map(Some))).then_some(rows)
     });
-    let rows = partitions(browser);
     let findings = pipe.assert_exactly_once();
     let ids: u64 = rows.iter().map(|row| number(row, "ids")).sum();
     assert_eq!(ids, (findings.raw - findings.repeats) as u64);
-    let status = running.get("/status.json").unwrap();
+    let status = running.page("/status.json");
     let status: Value = serde_json::from_str(status.split_once("\r\n\r\n").unwrap().1).unwrap();
     for (at, row) in rows.iter().enumerate() {
         assert_eq!(number(row, "partition"), at as u64);
@@ -166,8 +174,7 @@ fn assert_table(browser: &Browser, pipe: &Pipe<'_>, running: &Running) {
     }
     let workers: std::collections::BTreeSet<u64> = rows.iter().map(|row| number(row, "worker")).collect();
     assert_eq!(workers.len(), 2, "one worker has all partitions");
-    let text = browser.text();
-    assert!(text.contains("lag: 0; at most"), "{text}");
+    wait_for(browser, "lag: 0; at most");
 }
 
 fn assert_links(browser: &Browser, running: &Running) {
@@ -217,10 +224,13 @@ fn the_page_shows_the_progress_of_a_restore() {
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let (_guard, proxy) = shared_proxy();
     sidecar.bootstrap = proxy.bootstrap();
-    // Longer than the reload interval of the page.
-    proxy.hold_responses(api::FETCH, 10_000, Duration::from_secs(6));
-    let running = sidecar.start();
-    wait_until("the page", LIMIT, || running.get("/"));
+    // Responses are held only from here on, because the reads before a restore have a timeout of 10 s.
+    let gate = pipe.dir.path().join("gate");
+    let held = format!("before_state_open:1:{}", gate.display());
+    let running = sidecar.with("DEDUPD_FAILPOINT_HOLD", &held).start();
+    wait_until("the restore to begin", LIMIT, || gate.exists().then_some(()));
+    proxy.hold_responses(api::FETCH, usize::MAX, LIMIT);
+    std::fs::remove_file(&gate).unwrap();
     let browser = shown(&pipe, &running);
     wait_for(&browser, "% of the state topic read");
     look::at_all(&browser, "restoring");
@@ -231,7 +241,9 @@ fn the_page_shows_the_progress_of_a_restore() {
         state.starts_with("restoring: ") && state.ends_with(" % of the state topic read") && row["lag"] == "?"
     };
     assert!(partitions(&browser).iter().any(restoring), "{text}");
+    // Healing releases no response that is held already.
     proxy.heal();
+    proxy.cut_all();
     wait_for(&browser, "\nReady\n");
     let rows = partitions(&browser);
     let running_rows = rows.iter().filter(|row| row["state"] == "running").count();

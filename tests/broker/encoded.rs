@@ -125,7 +125,9 @@ fn a_composite_of_encoded_fields_and_a_kind_by_an_encoded_field_decide_about_cop
     let clicks = |outcome| {
         running.metric(&format!("dedupd_kind_records_total{{kind=\"clicks\",outcome=\"{outcome}\"}}"))
     };
-    assert_eq!((clicks("forwarded"), clicks("duplicate")), (Some(2.0), Some(3.0)), "{}", running.text());
+    wait_until("the counts of clicks", LIMIT, || {
+        ((clicks("forwarded"), clicks("duplicate")) == (Some(2.0), Some(3.0))).then_some(())
+    });
     running.kill9();
     let running = sidecar.start();
     send(0, &["2:k:a:1:pay", "2:c:a:1:click", "1:k:a:9:pay"], later);

@@ -16,8 +16,16 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 const LIMIT: Duration = Duration::from_mins(1);
 /// How long the transaction stays open at least: eight transaction timeouts.
 const OPEN: Duration = Duration::from_secs(40);
-/// The other partition must forward records in each interval of this length.
-const FORWARDS_WITHIN: Duration = Duration::from_secs(10);
+/// The other partition must forward records in each interval of this length. When the broker stalls for more than 2 s, the worker
+/// replaces its producer, and may then wait for the transaction timeout.
+const FORWARDS_WITHIN: Duration = Duration::from_secs(20);
+/// How many times its committed offset must advance at least while the transaction is open.
+const FORWARDS_LEAST: u32 = 4;
+/// How long the note about the transaction may take: it requires an age of a minute, measured every ten seconds.
+const NOTED_WITHIN: Duration = Duration::from_mins(2);
+/// How many times a worker may wait for missing markers because the broker stalls. One that waits behind the transaction again and
+/// again does so more often, or forwards too little.
+const STALLS_MOST: usize = 3;
 /// A producer is replaced once when its markers are missing, and leftovers are aborted in exponential intervals. Doing one of
 /// them again and again exceeds this.
 const DISTURBED_MOST: f64 = 10.0;
@@ -62,7 +70,7 @@ fn assert_undisturbed(running: &Running) {
 /// Waits while the transaction is open. Partition 1 must be processed all the time.
 fn watch(pipe: &Pipe<'_>, running: &[&Running]) {
     let start = monotonic();
-    let (mut last, mut moved) = (committed(pipe, 1), monotonic());
+    let (mut last, mut moved, mut advances) = (committed(pipe, 1), monotonic(), 0);
     while start.elapsed() < OPEN {
         for process in running {
             assert!(
@@ -75,7 +83,7 @@ fn watch(pipe: &Pipe<'_>, running: &[&Running]) {
         }
         let now = committed(pipe, 1);
         if now > last {
-            (last, moved) = (now, monotonic());
+            (last, moved, advances) = (now, monotonic(), advances + 1);
         }
         assert!(
             moved.elapsed() < FORWARDS_WITHIN,
@@ -85,6 +93,7 @@ fn watch(pipe: &Pipe<'_>, running: &[&Running]) {
         );
         std::thread::sleep(Duration::from_millis(200));
     }
+    assert!(advances >= FORWARDS_LEAST, "partition 1 advanced only {advances} times in {OPEN:?}");
 }
 
 fn command(pipe: &Pipe<'_>) -> String {
@@ -93,7 +102,7 @@ fn command(pipe: &Pipe<'_>) -> String {
 
 /// The page and the metric of the instance whose partition waits.
 fn assert_reported(pipe: &Pipe<'_>, owner: &Running, offset: i64) {
-    let page = wait_until("the reason in /readyz", LIMIT, || {
+    let page = wait_until("the reason in /readyz", NOTED_WITHIN, || {
         owner.get("/readyz").filter(|page| page.contains(&command(pipe)))
     });
     let named = page.contains("kafka-transactions.sh") && page.contains(&format!("offset {offset}"));
@@ -138,7 +147,7 @@ fn a_restart_behind_a_foreign_transaction_in_clean_leaves_other_instances_alone(
     // Meanwhile partition 0 may have moved to the other instance.
     let reports =
         |process: &Running| process.get("/readyz").is_some_and(|page| page.contains(&command(&pipe)));
-    let owner = wait_until("a report", LIMIT, || running.iter().position(reports));
+    let owner = wait_until("a report", NOTED_WITHIN, || running.iter().position(reports));
     let (owner, other) = (&running[owner], &running[1 - owner]);
     assert_undisturbed(other);
     assert_reported(&pipe, owner, offset);
@@ -210,13 +219,13 @@ fn a_foreign_transaction_in_a_side_topic_delays_the_worker_once() {
     let start = committed(&pipe, 1);
     wait_until("partition 1 to be processed again", LIMIT, || (committed(&pipe, 1) > start).then_some(()));
     watch(&pipe, &[&running]);
-    assert_eq!(waited_for_markers(&running), before, "{}", running.text());
+    assert!(waited_for_markers(&running) <= before + STALLS_MOST, "{}", running.text());
     load.finish();
     foreign.abort_transaction(LIMIT).unwrap();
     pipe.wait_caught_up(2, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let findings = pipe.assert_exactly_once();
-    let records = pipe.kafka.records(again, Isolation::Committed);
+    let records = pipe.kafka.ended_records(again);
     let origin = |record: &Record| {
         let value = |name: &str| {
             let found = record.headers.iter().rev().find(|(header, _)| header == name);

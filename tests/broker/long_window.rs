@@ -92,7 +92,7 @@ fn ids_in_filters_survive_crashes_and_then_expire() {
     send(&pipe, &["c", "e"], start + 4 * HOUR_MS);
     assert_eq!(clean(&pipe), ["a", "b", "c", "d", "e", "f"]);
 
-    let duplicates = pipe.kafka.records(&format!("{}.again", pipe.raw), Isolation::Committed);
+    let duplicates = pipe.kafka.ended_records(&format!("{}.again", pipe.raw));
     assert_eq!(ids(&duplicates), ["e", "a", "b", "c", "e"]);
     let headers = |name: &str| duplicates.iter().map(|record| header(record, name)).collect::<Vec<_>>();
     let reasons: Vec<_> = headers("dedupd.reason").into_iter().flatten().collect();
@@ -128,7 +128,7 @@ fn a_probable_duplicate_follows_the_policy() {
         age(&pipe, &running, ["a", "b", "c", "d"], (start, &["e"]));
         send(&pipe, &["a"], start + 4 * HOUR_MS);
         assert_eq!(clean(&pipe), clean_has, "{policy}");
-        let letters = pipe.kafka.records(&dead_topic, Isolation::Committed);
+        let letters = pipe.kafka.ended_records(&dead_topic);
         assert_eq!(letters.len(), dead, "{policy}");
         assert!(letters.iter().all(|letter| header(letter, "dedupd.slice").is_some()), "{letters:?}");
         running.wait_outcomes(&[("probable", 1)]);
@@ -342,7 +342,7 @@ fn a_window_shortened_by_a_limit_is_reported_also_after_a_restart() {
         let text = running.text();
         (text.contains("window.max_ids = 1000") && text.contains("dedupd plan")).then_some(())
     });
-    assert!(running.is_ready());
+    running.wait_ready(LIMIT);
     running.kill9();
     let running = sidecar.start();
     running.wait_running(1, LIMIT);

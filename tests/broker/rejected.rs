@@ -85,16 +85,17 @@ fn a_rejected_record_is_forwarded_after_the_topic_limit_is_raised() {
         .with("DEDUPD_STATE__ON_POISON", "dead_letter")
         .with("DEDUPD_STATE__POISON_RETRY", "2m")
         .start();
-    wait_logged(&running, "attempt 3 of 8, next in 4s");
+    // The pause is longer than what follows takes.
+    wait_logged(&running, "attempt 5 of 8, next in 16s");
     wait_until("the reason on /readyz", LIMIT, || {
-        running.get("/readyz").filter(|page| page.contains("is rejected: attempt 3 of 8"))
+        running.get("/readyz").filter(|page| page.contains("is rejected: attempt 5 of 8"))
     });
     // The other partition continues.
     pipe.kafka.send(&pipe.raw, &[Draft::id(1, "meanwhile")]);
     wait_until("the other partition", LIMIT, || {
         pipe.kafka.texts(&pipe.clean).contains(&"{\"id\":\"meanwhile\"}".to_owned()).then_some(())
     });
-    assert!(!running.text().contains("attempt 4 of"), "it was retried too early: {}", running.text());
+    assert!(!running.text().contains("attempt 6 of"), "it was retried too early: {}", running.text());
     pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
     pipe.wait_caught_up(2, LIMIT);
     pipe.assert_exactly_once();
@@ -105,14 +106,14 @@ fn a_rejected_record_is_forwarded_after_the_topic_limit_is_raised() {
 }
 
 #[test]
-fn a_stop_while_a_rejected_record_waits_takes_less_than_five_seconds() {
+fn a_stop_does_not_wait_for_the_next_attempt_of_a_rejected_record() {
     let (pipe, sidecar) = with_large_record("rejected-stopped");
     let sidecar = sidecar.with("DEDUPD_STATE__POISON_RETRY", "10m");
     let running = sidecar.start();
-    wait_logged(&running, "next in 8s");
+    wait_logged(&running, "next in 16s");
     let start = monotonic();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}\n{}", start.elapsed(), running.text());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}\n{}", start.elapsed(), running.text());
     // Committed records stay committed, and the next start forwards the record.
     pipe.kafka.alter_topic_config(&pipe.clean, &[("max.message.bytes", "1000000")]);
     pipe.through(2, &sidecar);

@@ -12,16 +12,28 @@ const LIMIT: Duration = Duration::from_mins(1);
 const PARTITIONS: usize = 4;
 /// Number of commits of each worker while the others have transactions open.
 const COMMITS: f64 = 4.0;
-/// A broker that is busy for seconds can delay the markers of one transaction.
-const REPLACED_MOST: usize = 1;
+/// Number of producers of a process that a stall of the machine, or a busy broker, may replace before its first commit: it can
+/// delay the markers of both workers.
+const REPLACED_AT_FIRST: f64 = 4.0;
 
 fn transactions(running: &Running, result: &str) -> f64 {
-    let name = format!("dedupd_transactions_total{{result=\"{result}\"}}");
-    running.metric(&name).unwrap_or_else(|| panic!("no {name}"))
+    running.value(&format!("dedupd_transactions_total{{result=\"{result}\"}}"))
+}
+
+fn committed(running: &Running) -> f64 {
+    transactions(running, "committed")
 }
 
 fn replaced(running: &Running) -> usize {
     running.text().matches("the markers of the last transaction are missing").count()
+}
+
+/// Workers that do not distinguish the transactions of others from their own replace their producer at every commit, and
+/// commit nothing.
+fn assert_rarely_replaced(process: &Running) {
+    let (replaced, commits) = (replaced(process), committed(process));
+    let most = REPLACED_AT_FIRST + commits / 4.0;
+    assert!(replaced as f64 <= most, "{replaced} producers replaced at {commits} commits");
 }
 
 /// The raw coordinates of a side record.
@@ -54,14 +66,10 @@ fn long_transactions_in_a_shared_side_partition_do_not_replace_the_producers_of_
         process.wait_running(PARTITIONS / 2, LIMIT);
     }
     let load = pipe.load(PARTITIONS, 400);
-    let committed = |process: &Running| transactions(process, "committed");
     wait_until("commits", LIMIT * 3, || {
-        let replaced: usize = both.iter().map(replaced).sum();
-        assert!(
-            replaced <= REPLACED_MOST,
-            "{replaced} producers replaced at {:?} commits",
-            both.each_ref().map(committed)
-        );
+        for process in &both {
+            assert_rarely_replaced(process);
+        }
         both.iter().all(|process| committed(process) >= COMMITS * 2.0).then_some(())
     });
     load.finish();
@@ -81,5 +89,5 @@ fn long_transactions_in_a_shared_side_partition_do_not_replace_the_producers_of_
         (findings.repeats, findings.repeats),
         "duplicates in the side topic"
     );
-    assert!(unknown <= REPLACED_MOST as f64, "{unknown} transactions with an unknown outcome");
+    assert!(unknown <= replaced as f64, "{unknown} transactions with an unknown outcome");
 }

@@ -121,7 +121,7 @@ fn a_start_that_waits_for_a_silent_broker_can_be_stopped() {
 #[test]
 fn a_bad_configuration_lists_every_problem() {
     let pipe = Pipe::new(shared_kafka(), "bad", 1);
-    let sidecar = pipe
+    let mut sidecar = pipe
         .sidecar("a")
         .with("DEDUPD_WINDOW__EXACT", "soon")
         .with("DEDUPD_BATCH__INTERVAL", "10s")
@@ -137,9 +137,9 @@ fn a_bad_configuration_lists_every_problem() {
         "state.on_poison",
         "windows",
     ];
-    let started = monotonic();
+    // A start that needs a broker does not end.
+    sidecar.bootstrap = format!("127.0.0.1:{}", free_port());
     assert_start_fails(&sidecar, 2, &words);
-    assert!(started.elapsed() < Duration::from_secs(5), "the check has waited for a broker");
 }
 
 #[test]

@@ -22,11 +22,9 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// Number of torn transactions with these resolutions, from the metric of an instance.
 fn resolved(running: &Running, resolutions: &[&str]) -> f64 {
-    let metric = |resolution| {
-        let name = format!("dedupd_torn_transactions_total{{resolution=\"{resolution}\"}}");
-        running.metric(&name).unwrap_or_else(|| panic!("no {name}"))
-    };
-    resolutions.iter().map(metric).sum()
+    let count =
+        |resolution| running.value(&format!("dedupd_torn_transactions_total{{resolution=\"{resolution}\"}}"));
+    resolutions.iter().map(count).sum()
 }
 
 /// What the coordinator does with the transaction while node 2 is down.
@@ -49,10 +47,7 @@ impl<'c> Case<'c> {
     fn new(cluster: &'c Cluster, torn: Option<&str>, away: Away, ending: Ending) -> Self {
         let name = format!("{ending:?}-{away:?}-{}", torn.unwrap_or("all"));
         let pipe = cluster.pipe(&name, PARTITIONS, away);
-        // No transaction times out until those of all cases are open and node 2 is detected as failed.
-        let sidecar = sidecar(&pipe, torn)
-            .with("DEDUPD_GROUP__SESSION_TIMEOUT", "45s")
-            .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "40s");
+        let sidecar = sidecar(&pipe, torn);
         let load = pipe.load(PARTITIONS, 500);
         Self { pipe, away, ending, sidecar, load }
     }

@@ -50,7 +50,7 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
             let began = monotonic();
             let failure = sink.commit(Duration::from_secs(1)).expect_err("no broker");
             assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
-            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(1) + OVERRUN, "took {:?}", began.elapsed());
         }
         mock.up();
         progress.send("commit with the broker back".to_owned()).unwrap();
@@ -77,13 +77,13 @@ fn an_abandoned_commit_only_requires_a_new_producer() {
         progress.send("discard".to_owned()).unwrap();
         let began = monotonic();
         sink.discard();
-        assert!(began.elapsed() < Duration::from_secs(5), "discarding took {:?}", began.elapsed());
+        assert!(began.elapsed() < OVERRUN, "discarding took {:?}", began.elapsed());
         progress.send("prepare without a broker".to_owned()).unwrap();
         for _ in 0..2 {
-            let began = monotonic();
-            let failure = sink.prepare(Duration::from_millis(500)).expect_err("no broker");
+            let (began, limit) = (monotonic(), Duration::from_millis(500));
+            let failure = sink.prepare(limit).expect_err("no broker");
             assert_eq!(failure.remedy, Remedy::Retry, "{failure}");
-            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+            assert!(began.elapsed() < limit + OVERRUN, "took {:?}", began.elapsed());
         }
         mock.up();
         progress.send("prepare with the broker back".to_owned()).unwrap();
@@ -139,17 +139,26 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
 
 #[test]
 fn a_drain_without_a_broker_ends_at_its_time_limit() {
-    watched(|_| {
+    watched(|progress| {
         let mock = Mock::start(4);
-        let (source, mut sink) = connected(&mock, mock.settings("drained"), 0, 3);
+        // The client gives up its records after this time, which is longer than the limit with its overrun.
+        let settings = Settings { transaction_timeout: Duration::from_secs(40), ..mock.settings("drained") };
+        let (source, mut sink) = connected(&mock, settings, 0, 3);
         let mut records = read(&source, 3);
         mock.down();
         sink.begin().unwrap();
         forward(&mut sink, &mut records);
-        let began = monotonic();
-        let failure = sink.drain(Duration::from_secs(1)).expect_err("no acknowledgement");
+        progress.send("drain without a broker".to_owned()).unwrap();
+        let (began, limit) = (monotonic(), Duration::from_secs(1));
+        let failure = sink.drain(limit).expect_err("no acknowledgement");
         assert_eq!(failure.remedy, Remedy::Renew, "{failure}");
-        assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+        assert!(failure.what.contains("were not acknowledged within 1s"), "{failure}");
+        assert!(began.elapsed() < limit + OVERRUN, "took {:?}", began.elapsed());
+        progress.send("discard".to_owned()).unwrap();
+        let began = monotonic();
+        sink.discard();
+        assert!(began.elapsed() < OVERRUN, "discarding took {:?}", began.elapsed());
+        progress.send("a transaction with the broker back".to_owned()).unwrap();
         mock.up();
         renewed(&mut sink).expect("a new producer");
         transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
@@ -158,20 +167,29 @@ fn a_drain_without_a_broker_ends_at_its_time_limit() {
 
 #[test]
 fn an_abort_right_after_sending_takes_less_than_a_second() {
-    watched(|_| {
+    watched(|progress| {
         let mock = Mock::start(4);
         let (source, mut sink) = connected(&mock, mock.settings("aborted"), 0, 100);
         let mut records = read(&source, 100);
-        sink.begin().unwrap();
-        forward(&mut sink, &mut records);
-        let began = monotonic();
-        sink.abort(Duration::from_secs(5)).expect("an abort");
-        assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
-        transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
+        let aborts = (0..5).map(|round| {
+            progress.send(format!("abort {round}")).unwrap();
+            sink.begin().unwrap();
+            forward(&mut sink, &mut records);
+            let began = monotonic();
+            sink.abort(Duration::from_secs(5)).expect("an abort");
+            let took = began.elapsed();
+            transaction(&source, &mut sink, &mut records).expect("a transaction afterwards");
+            // Each abort is the first one of its producer.
+            renewed(&mut sink).expect("a producer");
+            took
+        });
+        // A stall of the machine delays single ones.
+        let fastest = aborts.min().expect("some aborts");
+        assert!(fastest < Duration::from_secs(1), "the fastest abort took {fastest:?}");
     });
 }
 
-/// The client's own flush waits in steps of 100 ms. A commit that relies on it takes that long.
+/// The client's own flush waits in steps of 100 ms. Each commit that relies on it takes that long, also the fastest one.
 #[test]
 fn a_commit_does_not_wait_in_steps_of_100_ms() {
     watched(|_| {
@@ -185,8 +203,11 @@ fn a_commit_does_not_wait_in_steps_of_100_ms() {
             took.push(began.elapsed());
         }
         took.sort();
-        eprintln!("transactions of 20 records: p50 {:?}, longest {:?}", took[10], took[19]);
-        assert!(took[10] < Duration::from_millis(60), "p50 of 20 transactions is {:?}", took[10]);
+        eprintln!(
+            "transactions of 20 records: fastest {:?}, p50 {:?}, longest {:?}",
+            took[0], took[10], took[19]
+        );
+        assert!(took[0] < Duration::from_millis(60), "the fastest of 20 transactions took {:?}", took[0]);
     });
 }
 

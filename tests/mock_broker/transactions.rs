@@ -52,6 +52,12 @@ pub fn watched(work: impl FnOnce(&Sender<String>) + Send + 'static) {
     }
 }
 
+/// Repeats a case until it returns a value; its argument is the number of the attempt. A case returns none when its member has
+/// lost its partitions: the embedded broker removes a member that was frozen for longer than its session.
+pub fn unless_lost<T>(case: impl FnMut(usize) -> Option<T>) -> T {
+    (0..4).find_map(case).expect("an attempt in which the member does not lose its partitions")
+}
+
 /// Produces `count` records to a raw partition, with their offsets as keys.
 pub fn fill(mock: &Mock, partition: i32, count: usize) {
     let keys: Vec<String> = (0..count).map(|offset| format!("{partition}-{offset}")).collect();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use dedupd::clock::monotonic;
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier,
     TopicReplication,
@@ -145,6 +146,17 @@ impl Kafka {
     /// The last stable offset of a partition: the end for `read_committed` consumers.
     pub fn last_stable_offset(&self, topic: &str, partition: i32) -> i64 {
         self.log_ends(topic, partition, Isolation::Committed).1
+    }
+
+    /// Waits until no transaction is open in a topic, at most this long: the broker acknowledges a commit before it has written all
+    /// markers, and records without a marker cannot be read.
+    pub fn wait_ended(&self, topic: &str, limit: Duration) {
+        let mut open: Vec<i32> = (0..i32::try_from(self.partitions(topic)).unwrap()).collect();
+        let start = monotonic();
+        while !open.is_empty() && start.elapsed() < limit {
+            let end = |partition| self.watermarks(topic, partition).1;
+            open.retain(|partition| self.last_stable_offset(topic, *partition) < end(*partition));
+        }
     }
 
     /// The bounds of a log. The request is retried, because a restarted broker may reject it at first.

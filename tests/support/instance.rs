@@ -233,7 +233,7 @@ impl Running {
 
     /// A page of its HTTP endpoint with the status line, `None` without a response.
     pub fn get(&self, path: &str) -> Option<String> {
-        self.request("GET", path, &[], "", Duration::from_secs(2))
+        self.request("GET", path, &[], "", Duration::from_secs(20))
     }
 
     /// The response to a request with the status line, `None` without a response in time.
@@ -308,19 +308,30 @@ impl Running {
     }
 
     /// Number of records with this outcome, from the metrics page.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     pub fn outcome(&self, outcome: &str) -> u64 {
-        let name = format!("dedupd_records_total{{outcome=\"{outcome}\"}}");
-        let page =
-            self.request("GET", "/metrics", &[], "", Duration::from_secs(20)).expect("the metrics page");
-        let count = page.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok());
-        count.unwrap_or_else(|| panic!("{name} is not in the metrics"))
+        self.value(&format!("dedupd_records_total{{outcome=\"{outcome}\"}}")) as u64
     }
 
-    /// The value of a metric line that begins with `name`.
-    pub fn metric(&self, name: &str) -> Option<f64> {
-        let page = self.get("/metrics")?;
-        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    /// The response to `GET path`.
+    pub fn page(&self, path: &str) -> String {
+        self.get(path).unwrap_or_else(|| panic!("no response to {path}:\n{}", self.text()))
     }
+
+    /// The value of the metric line that begins with `name`.
+    pub fn value(&self, name: &str) -> f64 {
+        let page = self.page("/metrics");
+        value_in(&page, name).unwrap_or_else(|| panic!("{name} is not in the metrics:\n{page}"))
+    }
+
+    /// The value of the metric line that begins with `name`; `None` also without a response.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        value_in(&self.get("/metrics")?, name)
+    }
+}
+
+fn value_in(page: &str, name: &str) -> Option<f64> {
+    page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 impl Drop for Running {

@@ -83,6 +83,13 @@ impl Kafka {
         read_with(&self.client_config(), topic, isolation)
     }
 
+    /// The committed records of a topic after the markers of all its transactions: the broker may write them later than those of
+    /// other topics, and later than it commits the offsets.
+    pub fn ended_records(&self, topic: &str) -> Vec<Record> {
+        self.wait_ended(topic, LIMIT);
+        self.records(topic, Isolation::Committed)
+    }
+
     /// The committed records of one partition. After a long run, all partitions together do not fit into memory.
     pub fn records_of(&self, topic: &str, partition: i32) -> Vec<Record> {
         self.records_in(topic, partition, Isolation::Committed)

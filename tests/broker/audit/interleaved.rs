@@ -1,6 +1,8 @@
 //! Many partitions, whose records arrive interleaved, and errors of one of them.
 
 use super::*;
+use crate::support::proxy::Direction;
+use crate::support::shared_proxy;
 
 /// Records of a generated topic by partition. Partition 20 has more than an audit with the least memory reads at once.
 fn uneven(kafka: &Kafka, name: &str, partitions: usize) -> Vec<Record> {
@@ -69,16 +71,21 @@ fn records_that_are_deleted_while_they_are_read_end_the_audit_with_their_partiti
     raw_topic(kafka, "vanishing-raw");
     kafka.create_topic("vanishing-clean", 3, &[]);
     generate::run(&load(kafka, "vanishing-clean", 300_000), &AtomicBool::new(false), |_| ()).unwrap();
+    let (_guard, proxy) = shared_proxy();
     let options = audit::Options {
         memory: audit::DEFAULT_MEMORY,
+        bootstrap_servers: proxy.bootstrap(),
         ..audit_options(kafka, "vanishing-raw", "vanishing-clean")
     };
+    // Clean arrives in about twenty responses, one after the other.
+    proxy.delay(Direction::Response, Duration::from_millis(300));
     let bar = ProgressBar::hidden();
     let error = std::thread::scope(|scope| {
         let auditing = scope.spawn(|| audit::run(&options, &bar));
         // Clean is being read, raw is read after that, and its log start is known already.
         crate::support::wait_until("the first records", LIMIT, || (bar.position() > 0).then_some(()));
         kafka.delete_records("vanishing-raw", 1, 100);
+        proxy.heal();
         auditing.join().unwrap().unwrap_err()
     });
     let is_named = matches!(&error, AuditError::Deleted { topic, partition: 1 } if topic == "vanishing-raw");

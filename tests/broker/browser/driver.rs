@@ -123,11 +123,13 @@ impl Browser {
         self.evaluate("return document.title").as_str().unwrap().to_owned()
     }
 
-    /// Clicks the link with this text.
+    /// Clicks the link with this text. A reload of the page before the click replaces the element that was found.
     pub fn click(&self, link: &str) {
-        let found = self.command("element", &json!({"using": "link text", "value": link}));
-        let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("no link {link:?}: {found}"));
-        self.command(&format!("element/{element}/click"), &json!({}));
+        wait_until(&format!("a click on {link:?}"), ANSWER, || {
+            let found = self.command("element", &json!({"using": "link text", "value": link}));
+            let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("no link {link:?}: {found}"));
+            self.attempt(&format!("element/{element}/click"), &json!({}))
+        });
     }
 
     /// Runs a script and returns its result.
@@ -180,14 +182,19 @@ impl Browser {
 
     /// Runs a command. It is retried if a reload of the page interrupts it.
     fn command(&self, what: &str, body: &Value) -> Value {
+        wait_until(&format!("an answer to {what} {body}"), ANSWER, || self.attempt(what, body))
+    }
+
+    /// Runs a command once. `None` if a reload of the page has interrupted it, or has replaced its element.
+    fn attempt(&self, what: &str, body: &Value) -> Option<Value> {
         let path = format!("/session/{}/{what}", self.session);
-        wait_until(&format!("an answer to {what} {body}"), ANSWER, || {
-            let answer = request(self.port, "POST", &path, body).expect("a response of chromedriver");
-            let error = answer["value"]["message"].as_str().filter(|_| answer["value"]["error"].is_string());
-            let interrupted = error.is_some_and(|error| error.contains("navigation"));
-            assert!(error.is_none() || interrupted, "{what} {body}: {answer}");
-            error.is_none().then(|| answer["value"].clone())
-        })
+        let answer = request(self.port, "POST", &path, body).expect("a response of chromedriver");
+        let value = &answer["value"];
+        let error = value["message"].as_str().filter(|_| value["error"].is_string());
+        let interrupted = error.is_some_and(|error| error.contains("navigation"))
+            || value["error"] == "stale element reference";
+        assert!(error.is_none() || interrupted, "{what} {body}: {answer}");
+        error.is_none().then(|| value.clone())
     }
 }
 

@@ -24,14 +24,17 @@ fn no_copy_of_a_record_without_a_key_survives_both_stages() {
         .with("DEDUPD_IDENTITY__FROM", "value")
         .with("DEDUPD_DEDUPE__SCOPE", "partition");
     let (first, second) = (rekey.start(), run.start());
-    let dropped = || second.outcome("duplicate");
-    wait_until("both stages", LIMIT, || (second.is_ready() && dropped() == VALUES as u64).then_some(()));
+    // The first stage writes at least once.
+    let counted = |outcome| second.outcome(outcome) >= VALUES as u64;
+    wait_until("both stages", LIMIT * 3, || {
+        (second.is_ready() && counted("forwarded") && counted("duplicate")).then_some(())
+    });
     assert_eq!((first.stop(), second.stop()), (Some(0), Some(0)), "{}{}", first.text(), second.text());
     let source = kafka.records(raw, Isolation::Committed);
     assert_eq!(source.len(), 2 * VALUES);
     let moved = copies_in_other_partitions(&source);
     assert!(moved > VALUES / 2, "only {moved} copies are in another partition of raw");
-    assert_eq!(kafka.records(to, Isolation::Committed).len(), source.len());
+    assert!(kafka.records(to, Isolation::Committed).len() >= source.len());
     let report = audited(kafka, &[raw], clean, "value");
     for count in ["ids", "duplicates_in_raw", "clean_records"] {
         assert_eq!(report[count], VALUES, "{count} of {report}");

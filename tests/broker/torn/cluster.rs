@@ -69,12 +69,13 @@ impl Cluster {
     }
 }
 
-/// The transaction timeout is longer than the detection of a failed node.
+/// No transaction times out until those of all cases are open and node 2 is detected as failed, even if the machine stalls for
+/// seconds: the broker would end it, with all its markers.
 pub fn sidecar(pipe: &Pipe<'_>, torn: Option<&str>) -> Sidecar {
     let sidecar = pipe
         .sidecar("a")
-        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "10s")
-        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "8s")
+        .with("DEDUPD_GROUP__SESSION_TIMEOUT", "45s")
+        .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "40s")
         .with("DEDUPD_BATCH__INTERVAL", "400ms");
     match torn {
         Some(rule) => sidecar.with("DEDUPD_WITHOUT", rule),
