@@ -226,8 +226,7 @@ fn the_page_shows_the_progress_of_a_restore() {
     sidecar.bootstrap = proxy.bootstrap();
     // Responses are held only from here on, because the reads before a restore have a timeout of 10 s.
     let gate = pipe.dir.path().join("gate");
-    let held = format!("before_state_open:1:{}", gate.display());
-    let running = sidecar.with("DEDUPD_FAILPOINT_HOLD", &held).start();
+    let running = sidecar.held_at("before_state_open", &gate).start();
     wait_until("the restore to begin", LIMIT, || gate.exists().then_some(()));
     proxy.hold_responses(api::FETCH, usize::MAX, LIMIT);
     std::fs::remove_file(&gate).unwrap();
@@ -241,9 +240,7 @@ fn the_page_shows_the_progress_of_a_restore() {
         state.starts_with("restoring: ") && state.ends_with(" % of the state topic read") && row["lag"] == "?"
     };
     assert!(partitions(&browser).iter().any(restoring), "{text}");
-    // Healing releases no response that is held already.
-    proxy.heal();
-    proxy.cut_all();
+    proxy.release();
     wait_for(&browser, "\nReady\n");
     let rows = partitions(&browser);
     let running_rows = rows.iter().filter(|row| row["state"] == "running").count();

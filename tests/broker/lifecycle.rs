@@ -38,23 +38,12 @@ fn assert_clean_stop(running: &Running) {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-/// The sidecar, whose first restore waits before it reads the state topic, until the file `gate` is removed.
-fn gated(sidecar: Sidecar, gate: &Path) -> Sidecar {
-    sidecar.with("DEDUPD_FAILPOINT_HOLD", &format!("before_state_open:1:{}", gate.display()))
-}
-
 /// Lets the restore begin, with each response of the state topic held. Nothing is held before, because the reads before a restore
 /// have a timeout of 10 s.
 fn begin_restore(gate: &Path, proxy: &Proxy, hold: Duration) {
     wait_until("the restore to begin", LIMIT, || gate.exists().then_some(()));
     proxy.hold_responses(api::FETCH, usize::MAX, hold);
     std::fs::remove_file(gate).unwrap();
-}
-
-/// Ends the faults, also for responses that are held already.
-fn release(proxy: &Proxy) {
-    proxy.heal();
-    proxy.cut_all();
 }
 
 /// Produces every raw record again. All ids are in the window, so each record is dropped as a duplicate.
@@ -109,14 +98,14 @@ fn partitions_wait_while_lost_state_is_restored() {
     sidecar.bootstrap = proxy.bootstrap();
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "waits")]);
     let gate = pipe.dir.path().join("gate");
-    let running = gated(sidecar, &gate).start();
+    let running = sidecar.held_at("before_state_open", &gate).start();
     begin_restore(&gate, &proxy, Duration::from_mins(1));
     let page = wait_until("the restore on /readyz", LIMIT, || {
         running.get("/readyz").filter(|page| page.contains("is restoring"))
     });
     assert!(page.starts_with("HTTP/1.1 503") && page.contains("% of the state topic read"), "{page}");
     assert_eq!(running.outcome("forwarded"), 0, "a record was forwarded before the restore ended");
-    release(&proxy);
+    proxy.release();
     running.wait_running(PARTITIONS, LIMIT);
     let ids = (before.raw - before.repeats) as f64;
     assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(0.0), Some(ids)));
@@ -139,7 +128,7 @@ fn a_restore_survives_lost_connections() {
         proxy.drop_responses(kind, 3);
     }
     let gate = pipe.dir.path().join("gate");
-    let running = gated(sidecar, &gate).start();
+    let running = sidecar.held_at("before_state_open", &gate).start();
     for kind in requests {
         proxy.wait_hits(Direction::Response, kind, 3, LIMIT);
     }
@@ -157,7 +146,7 @@ fn a_restore_survives_lost_connections() {
         proxy.cut_all();
     }
     assert_ne!(running.value(RUNNING), PARTITIONS as f64);
-    release(&proxy);
+    proxy.release();
     running.wait_running(PARTITIONS, LIMIT);
     let ids = (before.raw - before.repeats) as f64;
     assert_eq!((running.metric(LOCAL), running.metric(STATE_TOPIC)), (Some(0.0), Some(ids)));
@@ -246,7 +235,7 @@ fn a_worker_that_hangs_in_a_call_is_not_ready() {
         .sidecar("a")
         .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "60s")
         .with("DEDUPD_GROUP__SESSION_TIMEOUT", "90s")
-        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+        .held_at("before_commit", &gate)
         .start();
     running.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);

@@ -16,12 +16,8 @@ const COMMITS: f64 = 4.0;
 /// delay the markers of both workers.
 const REPLACED_AT_FIRST: f64 = 4.0;
 
-fn transactions(running: &Running, result: &str) -> f64 {
-    running.value(&format!("dedupd_transactions_total{{result=\"{result}\"}}"))
-}
-
 fn committed(running: &Running) -> f64 {
-    transactions(running, "committed")
+    running.transactions("committed")
 }
 
 fn replaced(running: &Running) -> usize {
@@ -75,7 +71,7 @@ fn long_transactions_in_a_shared_side_partition_do_not_replace_the_producers_of_
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     let replaced: usize = both.iter().map(replaced).sum();
-    let unknown: f64 = both.iter().map(|process| transactions(process, "unknown")).sum();
+    let unknown: f64 = both.iter().map(|process| process.transactions("unknown")).sum();
     let commits: f64 = both.iter().map(committed).sum();
     println!("{replaced} producers replaced, {unknown} unknown of {commits} transactions");
     for process in &both {

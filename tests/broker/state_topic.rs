@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Running, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, shared_kafka, wait_until};
 use dedupd::dedupe::{Checkpoint, KindId, WindowCheckpoint};
 use dedupd::pipeline::metadata_bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -21,12 +21,6 @@ fn send(pipe: &Pipe<'_>, prefix: &str, ids: std::ops::Range<usize>) {
     pipe.kafka.send(&pipe.raw, &drafts);
 }
 
-fn transactions(running: &Running, result: &str) -> f64 {
-    running
-        .metric(&format!("dedupd_transactions_total{{result=\"{result}\"}}"))
-        .expect("a series for each result")
-}
-
 #[cfg(feature = "failpoints")]
 #[test]
 fn a_deletion_of_old_records_at_the_start_of_a_restore_restarts_it() {
@@ -41,8 +35,7 @@ fn a_deletion_of_old_records_at_the_start_of_a_restore_restarts_it() {
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
 
     let gate = pipe.dir.path().join("gate");
-    let held = format!("before_state_open:1:{}", gate.display());
-    let running = sidecar.with("DEDUPD_FAILPOINT_HOLD", &held).start();
+    let running = sidecar.held_at("before_state_open", &gate).start();
     wait_until("the restore to request the ends of the log", LIMIT, || gate.exists().then_some(()));
     // Only the last block and its marker are left.
     let topic = state_topic(&pipe);
@@ -75,7 +68,7 @@ fn blocks_fit_into_a_state_topic_that_accepts_only_small_records() {
     let sidecar = pipe.sidecar("a");
     let running = sidecar.start();
     pipe.wait_caught_up(1, LIMIT);
-    assert!(transactions(&running, "aborted") < 1.0, "{}", running.text());
+    assert!(running.transactions("aborted") < 1.0, "{}", running.text());
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
 

@@ -208,7 +208,7 @@ impl<'c> Letters<'c> {
         let gate = self.pipe.dir.path().join("gate");
         let armed = self
             .sidecar(None)
-            .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
+            .held_at("before_commit", &gate)
             .with("DEDUPD_FAILPOINT", "after_commit:1")
             .start();
         wait_until("the commit", LIMIT, || gate.exists().then_some(()));
@@ -283,11 +283,8 @@ fn two_workers_resolve_their_own_leftovers_in_one_partition() {
     let letters = Letters::new(&cluster, "two", 2);
     let gate = letters.pipe.dir.path().join("gate");
     let sidecar = letters.sidecar(None).sharing(2);
-    let armed = sidecar
-        .clone()
-        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
-        .with("DEDUPD_FAILPOINT", "before_commit:1")
-        .start();
+    let armed =
+        sidecar.clone().held_at("before_commit", &gate).with("DEDUPD_FAILPOINT", "before_commit:1").start();
     wait_until("both workers to have a partition", LIMIT, || {
         let assigned = armed.text().matches("partitions assigned partitions=").count();
         (assigned - armed.text().matches("partitions assigned partitions=none").count() >= 2).then_some(())

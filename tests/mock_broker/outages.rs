@@ -60,6 +60,13 @@ fn a_commit_without_a_broker_can_be_retried_until_the_broker_returns() {
     });
 }
 
+/// Discards the open transaction, in time.
+fn discard(sink: &mut KafkaSink) {
+    let began = monotonic();
+    sink.discard();
+    assert!(began.elapsed() < OVERRUN, "discarding took {:?}", began.elapsed());
+}
+
 #[test]
 fn an_abandoned_commit_only_requires_a_new_producer() {
     watched(|progress| {
@@ -75,9 +82,7 @@ fn an_abandoned_commit_only_requires_a_new_producer() {
         assert!(matches!(failure.remedy, Remedy::Retry | Remedy::Renew), "{failure}");
         assert!(began.elapsed() < SLICE + OVERRUN, "took {:?}", began.elapsed());
         progress.send("discard".to_owned()).unwrap();
-        let began = monotonic();
-        sink.discard();
-        assert!(began.elapsed() < OVERRUN, "discarding took {:?}", began.elapsed());
+        discard(&mut sink);
         progress.send("prepare without a broker".to_owned()).unwrap();
         for _ in 0..2 {
             let (began, limit) = (monotonic(), Duration::from_millis(500));
@@ -155,9 +160,7 @@ fn a_drain_without_a_broker_ends_at_its_time_limit() {
         assert!(failure.what.contains("were not acknowledged within 1s"), "{failure}");
         assert!(began.elapsed() < limit + OVERRUN, "took {:?}", began.elapsed());
         progress.send("discard".to_owned()).unwrap();
-        let began = monotonic();
-        sink.discard();
-        assert!(began.elapsed() < OVERRUN, "discarding took {:?}", began.elapsed());
+        discard(&mut sink);
         progress.send("a transaction with the broker back".to_owned()).unwrap();
         mock.up();
         renewed(&mut sink).expect("a new producer");

@@ -71,6 +71,11 @@ impl Sidecar {
         self
     }
 
+    /// Holds the process at this failpoint: it creates the file `gate`, and continues when that is removed.
+    pub fn held_at(self, failpoint: &str, gate: &Path) -> Self {
+        self.with("DEDUPD_FAILPOINT_HOLD", &format!("{failpoint}:1:{}", gate.display()))
+    }
+
     /// Makes writes fail that would extend a file beyond this number of bytes.
     pub fn with_file_limit(mut self, bytes: u64) -> Self {
         self.file_limit = Some(bytes);
@@ -311,6 +316,11 @@ impl Running {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     pub fn outcome(&self, outcome: &str) -> u64 {
         self.value(&format!("dedupd_records_total{{outcome=\"{outcome}\"}}")) as u64
+    }
+
+    /// Number of transactions with this result, from the metrics page.
+    pub fn transactions(&self, result: &str) -> f64 {
+        self.value(&format!("dedupd_transactions_total{{result=\"{result}\"}}"))
     }
 
     /// The response to `GET path`.

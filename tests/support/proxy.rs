@@ -166,6 +166,12 @@ impl Proxy {
         rules.faults.clear();
     }
 
+    /// Removes all faults, and cuts the connections, also those with held frames.
+    pub fn release(&self) {
+        self.heal();
+        self.cut_all();
+    }
+
     /// Number of frames of this type, including dropped ones.
     pub fn seen(&self, direction: Direction, api_key: i16) -> usize {
         self.rules().seen.get(&(direction, api_key)).copied().unwrap_or(0)

@@ -29,10 +29,7 @@ fn wide(pipe: &Pipe<'_>) -> Sidecar {
 /// Commits the first transaction while node 2 is down, and crashes.
 fn tear(cluster: &Cluster, pipe: &Pipe<'_>, topic_away: &str) {
     let gate = pipe.dir.path().join("gate");
-    let armed = wide(pipe)
-        .with("DEDUPD_FAILPOINT_HOLD", &format!("before_commit:1:{}", gate.display()))
-        .with("DEDUPD_FAILPOINT", "after_commit:1")
-        .start();
+    let armed = wide(pipe).held_at("before_commit", &gate).with("DEDUPD_FAILPOINT", "after_commit:1").start();
     wait_until("the commit", LIMIT, || gate.exists().then_some(()));
     cluster.lose(topic_away);
     cluster.wait_lost("__consumer_offsets");
