@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    CopyOf, Identity, IndexKey, Offset, PartitionGroups, TimeSource, TopicFilter, Verdict, Window,
-    WindowLimits,
+    CopyOf, Identity, IndexKey, Offset, PartitionGroups, RecordTime, TimeSource, TopicFilter, Verdict,
+    Window, WindowLimits,
 };
 
 use super::contest::Contestant;
@@ -50,32 +50,32 @@ impl Across {
     fn is_copy(&mut self, place: usize, key: &IndexKey) -> bool {
         let (window, owners, at) = &mut self.windows[place];
         window.observe(Some(START_MS + self.made.cast_signed()), i64::MAX);
-        let at_ms = window.stream_time_ms();
+        let time = window.record_time();
         let groups = self.filter.groups(key);
-        let may_be_own = groups.has(place as u32) || !self.filter.covers_own(at_ms);
+        let may_be_own = groups.has(place as u32) || !self.filter.covers_own(time.own_ms);
         if may_be_own && window.verdict(*at, key, owners).unwrap() != Verdict::New {
             return true;
         }
-        if !groups.is_empty() && self.copy_elsewhere(place, at_ms, key, groups).is_some() {
+        if !groups.is_empty() && self.copy_elsewhere(place, time, key, groups).is_some() {
             return true;
         }
         let (window, _, at) = &mut self.windows[place];
         window.admit(*at, key);
-        self.filter.insert(key, place as u32, at_ms);
+        self.filter.insert(key, place as u32, time.stream_ms);
         false
     }
 
     fn copy_elsewhere(
         &self,
         place: usize,
-        at_ms: i64,
+        time: RecordTime,
         key: &IndexKey,
         groups: PartitionGroups,
     ) -> Option<CopyOf> {
         let others = || groups.partitions(PARTITIONS as u32).filter(|other| *other as usize != place);
         let windows = || others().map(|other| &self.windows[other as usize]);
         windows().for_each(|(window, ..)| window.prefetch(key));
-        windows().find_map(|(window, owners, _)| window.copy_of(at_ms, key, owners).unwrap())
+        windows().find_map(|(window, owners, _)| window.copy_of(time, key, owners).unwrap())
     }
 }
 

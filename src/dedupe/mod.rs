@@ -27,5 +27,5 @@ pub use window::sealed::{
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
     BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners,
-    PartitionGroups, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
+    PartitionGroups, RecordTime, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
 };

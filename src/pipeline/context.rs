@@ -88,9 +88,10 @@ impl<W: WorkerPorts> Context<W> {
             || !self.options.keeps(Safeguard::AllPartitions)
     }
 
-    /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
-    pub(crate) fn missing_elsewhere_ms(&self) -> Option<i64> {
-        self.topic.as_ref().and_then(|topic| topic.filter.missing_ms())
+    /// The stream time by which windows expire, epoch milliseconds; `None` if each one expires by its own.
+    pub(crate) fn horizon_ms(&self) -> Option<i64> {
+        let topic = self.topic.as_ref().filter(|_| self.options.keeps(Safeguard::NeededFrom));
+        topic.map(TopicScope::horizon_ms)
     }
 
     /// The partitions, and what their restores use beside them.

@@ -113,6 +113,12 @@ impl Kinds {
         self.0.iter().filter_map(|kind| kind.window).map(|window| window.length()).max().unwrap_or_default()
     }
 
+    /// [`Self::longest`] in milliseconds.
+    #[must_use]
+    pub fn longest_ms(&self) -> i64 {
+        i64::try_from(self.longest().as_millis()).unwrap_or(i64::MAX)
+    }
+
     /// The name of a kind; `None` for the unnamed one.
     #[must_use]
     pub fn name_of(&self, id: KindId) -> Option<&str> {

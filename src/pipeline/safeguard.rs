@@ -40,6 +40,12 @@ pub enum Safeguard {
     AllStates,
     /// Windows expire by the slowest partition with unread records (`topic`).
     SlowestClock,
+    /// A partition whose clock is behind the others all the time holds back that of all windows by as much (`topic`).
+    Lateness,
+    /// Windows expire by a clock that no repair sets back (`commit`).
+    SettledClock,
+    /// The owners of a window are needed from the earlier one of its own clock and that of all windows on (`commit`).
+    NeededFrom,
     /// A standby copy deletes owners by a time that the group's checkpoints show to be settled, and not by the clock of their partition
     /// (`standby`).
     StandbyExpiry,

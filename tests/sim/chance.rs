@@ -273,7 +273,12 @@ impl Chance {
 
     /// Only these faults happen, all of them often.
     pub fn with_only(seed: u64, faults: &[Fault]) -> Self {
-        let factors = std::array::from_fn(|at| if faults.contains(&Fault::ALL[at]) { 5.0 } else { 0.0 });
+        Self::with_factor(seed, faults, 5.0)
+    }
+
+    /// Only these faults happen, at their usual rates multiplied by `factor`.
+    pub fn with_factor(seed: u64, faults: &[Fault], factor: f64) -> Self {
+        let factors = std::array::from_fn(|at| if faults.contains(&Fault::ALL[at]) { factor } else { 0.0 });
         Self { factors, ..Self::new(seed) }
     }
 

@@ -41,6 +41,8 @@ pub struct Choices {
     pub most_ids: u64,
     /// The window is shorter than a history.
     short: bool,
+    /// Length of such a window.
+    pub short_length: Duration,
     /// Some records have windows of their own.
     pub has_kinds: bool,
     /// Number of partitions of each side topic, 0 without side topics. All processes have the same number.
@@ -76,6 +78,7 @@ impl Choices {
             slots: SLOTS,
             most_ids: 1 << 20,
             short: false,
+            short_length: SHORT,
             has_kinds: chance.rng.u8(0..3) == 0,
             sides,
             on_poison: if sides == 0 || chance.coin() { OnPoison::Drop } else { OnPoison::DeadLetter },
@@ -159,7 +162,7 @@ impl Choices {
     }
 
     fn window(self, filters: bool) -> WindowLimits {
-        let exact = if filters || self.short { SHORT } else { WINDOW };
+        let exact = if filters || self.short { self.short_length } else { WINDOW };
         // The store in memory has filters without false positives.
         let bloom = BloomPart { length: WINDOW, bits: FilterBits::at_rate(1e-9) };
         WindowLimits { exact, max_ids: 1 << 20, time: self.time, bloom: filters.then_some(bloom) }

@@ -60,6 +60,9 @@ pub struct Outcome {
     pub gone: u64,
     /// Clean records whose verdict depends on records before the range.
     pub outside: u64,
+    /// Clean records that repeat an id within the window by their own timestamp, but arrived more than the window apart: they are late,
+    /// or in clean twice. The topics do not show whether dedupd had to drop them.
+    pub late_or_twice: u64,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
 }
@@ -72,6 +75,7 @@ impl Outcome {
         self.counts += other.counts;
         self.gone += other.gone;
         self.outside += other.outside;
+        self.late_or_twice += other.late_or_twice;
         for finding in &other.samples {
             if self.samples.iter().filter(|sample| sample.kind == finding.kind).count() < samples {
                 self.samples.push(*finding);

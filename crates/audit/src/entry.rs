@@ -109,6 +109,14 @@ impl Record {
         self.fingerprint == fingerprint && !self.is_clean
     }
 
+    /// Its own timestamp if that is valid and below the stream time at its arrival, otherwise the stream time, epoch milliseconds.
+    pub fn own_ms(&self) -> i64 {
+        match self.content.timestamp_ms() {
+            timestamp_ms @ 1.. => timestamp_ms.min(self.time_ms),
+            _ => self.time_ms,
+        }
+    }
+
     /// This record as one that clean must hold, or may hold.
     pub fn expected(&self, due: bool, marks: Marks) -> Self {
         let kept = self.marks.without(Marks::DUE).with(Marks::DUE, due);

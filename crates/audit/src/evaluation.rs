@@ -152,13 +152,15 @@ impl Evaluation<'_, '_> {
             let mut owner_ms = Some(first.time_ms).filter(|_| !first.marks.has(Marks::OUTSIDE));
             while let Some(link) = repeats.next_if(|link| link.chain == chain)? {
                 let Some(copy) = self.streams.clean.get(link.copy)? else { break };
-                let Some(Record { time_ms, .. }) = chains.get(copy.row)? else { break };
-                if owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, time_ms)) {
+                let Some(record) = chains.get(copy.row)? else { break };
+                let is_near = |ms| owner_ms.is_some_and(|owner_ms| self.rules.within_window(owner_ms, ms));
+                if is_near(record.time_ms) {
                     let (raw, clean) = (copy.raw_offset, copy.clean_place());
                     let key = (Step::Repeats, first.offset, raw);
                     self.findings.add(key, Kind::Duplicated, (Some(raw), Some(clean)), Differing::default());
                 } else {
-                    owner_ms = Some(time_ms);
+                    self.findings.late_or_twice += u64::from(is_near(record.own_ms()));
+                    owner_ms = Some(record.time_ms);
                 }
             }
         }

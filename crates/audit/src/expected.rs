@@ -3,8 +3,8 @@
 //!
 //! The first record of each id is due. A later one with the same id, within the window in stream time, must
 //! not be in clean. One that comes after the window may be in clean or not: ids expire at the end of a
-//! transaction, and the topics do not show where the transactions of the pipeline ended. A record that its
-//! producer forced is always due.
+//! transaction, and the topics do not show where the transactions of the pipeline ended. If it is in clean, and within the window
+//! by its own timestamp, it is counted apart: late or twice. A record that its producer forced is always due.
 
 use std::ops::AddAssign;
 

@@ -152,13 +152,15 @@ pub(super) struct Findings {
     partition: PartitionId,
     limit: usize,
     pub counts: Counts,
+    /// Records that are no findings: [`Outcome::late_or_twice`](super::Outcome::late_or_twice).
+    pub late_or_twice: u64,
     kept: BTreeMap<Kind, BTreeMap<SortKey, Finding>>,
 }
 
 impl Findings {
     /// `partition` is reported in place of `number`.
     pub fn new(number: PartitionId, partition: PartitionId, limit: usize) -> Self {
-        Self { number, partition, limit, counts: Counts::default(), kept: BTreeMap::new() }
+        Self { number, partition, limit, counts: Counts::default(), late_or_twice: 0, kept: BTreeMap::new() }
     }
 
     pub fn add(

@@ -1,10 +1,13 @@
 //! Topic scope: whether the clean records of an id explain each other, and the raw records that clean does not hold.
 //!
-//! dedupd drops a record if it has processed one with the same id, in any partition, whose stream time differs by at most the
-//! window. It reads partitions in any order, so which of several copies wins is not determined. Hence two rules for the raw
-//! records of one id, each with the stream time of its partition:
+//! A record has a time of its own and an arrival: its timestamp, if that is valid and not later, and the stream time of its partition.
+//! dedupd drops a record if it has processed one with the same id, in any partition, and the times of one are at most the window from those
+//! of the other. It reads partitions in any order, so which of several copies wins is not determined. Hence three rules for the raw
+//! records of one id:
 //!
-//! - Two of them that are within one window of each other are not both in clean, unless one is forced.
+//! - Two of them whose arrivals are within one window of each other are not both in clean, unless one is forced.
+//! - If only their own times are, one of them is late. dedupd may have dropped the id of the other one by then, by a clock that the topics
+//!   do not show; and it knows a late owner by its arrival only. If both are in clean, that is counted apart.
 //! - One that is not in clean is explained by one that is, in any partition, before or after it. That one must be at most
 //!   [`TopicRules::kept_ms`] away. A later one in its own partition explains it, too, if another partition has the id: the record
 //!   may have been dropped as a copy of one there, whose transaction was torn and undone before the later one was read. If there
@@ -14,7 +17,7 @@
 //! What these rules cannot decide: dedupd may keep an id for longer than the window (1/256, and 1/32 for the span of a block).
 //! Of two records whose distance is between the window and `kept_ms`, the later may be in clean or not. The topics do not show
 //! when dedupd processed a record, so they do not show by how much its clock limited the stream time: a timestamp in the future
-//! moves the audit's stream time too far. The second rule therefore takes the least distance that is possible: for each record,
+//! moves the audit's stream time too far. The last rule therefore takes the least distance that is possible: for each record,
 //! the stream time is between its timestamp and the audit's stream time. After such a timestamp, and for records with old
 //! timestamps, a lost record can be explained by a clean record that is further away.
 
@@ -127,6 +130,11 @@ impl Forwarded {
             // Behind `rekey`, other records of the source did not move the stream time of the target partition.
             && (!topic.is_rekeyed
                 || rules.within_window(stamps[0], stamps[1]) && rules.within_window(stamps[1], stamps[0]))
+    }
+
+    /// Whether it may be within one window of a later one by the time of that of its own.
+    fn is_near_own_time(&self, later: &Self, rules: &Rules) -> bool {
+        rules.within_window(self.latest_ms, later.record.own_ms())
     }
 
     fn owner(&self, rules: &TopicRules) -> Claim {
@@ -253,6 +261,10 @@ impl Owners<'_> {
                 {
                     self.duplicate(&next);
                 } else {
+                    let is_late = |then: Forwarded| then.is_near_own_time(&next, self.rules);
+                    if !self.topic.is_rekeyed && owner.is_some_and(is_late) {
+                        self.late_or_twice(&next);
+                    }
                     owner = Some(next);
                 }
             }
@@ -266,6 +278,12 @@ impl Owners<'_> {
             let Clean { partition, offset: clean } = found.clean;
             let (key, at) = ((Step::Repeats, offset, clean), (Some(offset), Some((partition, clean))));
             findings.add(key, Kind::Duplicated, at, Differing::default());
+        }
+    }
+
+    fn late_or_twice(&mut self, found: &Forwarded) {
+        if let Some(findings) = self.findings.get_mut(&found.record.partition) {
+            findings.late_or_twice += 1;
         }
     }
 

@@ -111,6 +111,7 @@ impl Report {
             "out_of_order": self.total.counts.out_of_order,
             "altered": self.total.counts.altered,
             "phantom": self.total.counts.phantom,
+            "late_or_twice": self.total.late_or_twice,
             "moved": self.moved,
             "gone": self.total.gone,
             "raw_records": self.total.raw.records,
@@ -162,6 +163,7 @@ fn partition_json(part: &PartitionReport) -> Value {
         "out_of_order": outcome.counts.out_of_order,
         "altered": outcome.counts.altered,
         "phantom": outcome.counts.phantom,
+        "late_or_twice": outcome.late_or_twice,
         "gone": outcome.gone,
         "ids": outcome.raw.ids,
         "duplicates_in_raw": outcome.raw.duplicates,
@@ -190,6 +192,14 @@ impl fmt::Display for Report {
         }
         if self.moved > 0 {
             writeln!(f, "{} of the lost records are in another partition of clean", self.moved)?;
+        }
+        if self.total.late_or_twice > 0 {
+            writeln!(
+                f,
+                "late or twice: {} clean records repeat an id within the window by their own timestamps, but arrived more than the \
+                 window apart",
+                self.total.late_or_twice
+            )?;
         }
         if self.total.gone > 0 {
             writeln!(f, "{} differences are explained by records deleted from the topics", self.total.gone)?;
@@ -239,6 +249,7 @@ mod tests {
         let clean = Report::default().to_string();
         assert_eq!(clean.lines().last(), Some("lost 0, duplicated 0, out of order 0, altered 0, phantom 0"));
         let mut found = Report { moved: 1, ..Report::default() };
+        found.total.late_or_twice = 2;
         let counts = Counts { lost: 3, duplicated: 1, out_of_order: 4, altered: 1, phantom: 5 };
         let finding = Finding {
             kind: Kind::Lost,
@@ -255,6 +266,7 @@ mod tests {
             "lost: partition 2, raw offset 7\nlost: partition 2, raw offset 7\nlost: and 1 more\n"
         ));
         assert!(text.contains("1 of the lost records are in another partition"));
+        assert!(text.contains("late or twice: 2 clean records repeat an id"));
         let json = found.to_json();
         assert_eq!((json["clean"].as_bool(), json["lost"].as_u64()), (Some(false), Some(3)));
         assert_eq!(json["samples"][0]["raw_offset"], 7);

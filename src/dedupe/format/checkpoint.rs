@@ -5,7 +5,7 @@ use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
@@ -27,6 +27,8 @@ pub struct Checkpoint {
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
     pub horizon_ms: Option<i64>,
+    /// How far the partition's clock is behind the fastest one when all are read to their ends, in milliseconds: in topic scope.
+    pub late_ms: i64,
     /// The stream time after the commit before this one, epoch milliseconds. Its markers were all there before this transaction began, so no
     /// repair undoes it.
     pub settled_ms: Option<i64>,
@@ -85,8 +87,8 @@ impl Checkpoint {
     fn render_with(&self, windows: &str) -> String {
         let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
-        let ahead =
-            if self.ahead_of_wall_ms == 0 { String::new() } else { format!(";o={}", self.ahead_of_wall_ms) };
+        let unless_0 = |key, ms: i64| if ms == 0 { String::new() } else { format!(";{key}={ms}") };
+        let (ahead, late) = (unless_0("o", self.ahead_of_wall_ms), unless_0("g", self.late_ms));
         let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
         let (horizon, settled) = (time("h", self.horizon_ms), time("a", self.settled_ms));
         let rules = render_rules(&self.rules);
@@ -96,7 +98,7 @@ impl Checkpoint {
         let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{settled}{rules}{began}{epoch}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -119,6 +121,7 @@ impl Checkpoint {
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
                 ("h", value) => checkpoint.horizon_ms = Some(value.parse().ok()?),
+                ("g", value) => checkpoint.late_ms = value.parse().ok()?,
                 ("a", value) => checkpoint.settled_ms = Some(value.parse().ok()?),
                 ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,

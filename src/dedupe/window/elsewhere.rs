@@ -4,11 +4,12 @@
 //! determines in which ones a record is looked up ([`Window::copy_of`]).
 //!
 //! The partitions of a backlog are not read evenly: a record can be decided after a copy with a later stream time. So a copy
-//! counts when the two stream times differ by at most the length of the window, in either direction.
+//! counts when it arrived at most the length of the window before or after the times of the record ([`RecordTime`]). Of an owner
+//! only the arrival is known: a late one does not count for a record that is more than a window behind that.
 
 use super::index::IndexKey;
 use super::sealing::is_within;
-use super::{Owners, Window};
+use super::{Owners, RecordTime, Window};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
 
@@ -22,15 +23,15 @@ pub struct CopyOf {
 }
 
 impl Window {
-    /// The owner, committed or pending, of an identity whose record is in another partition, at the stream time `at_ms` of that
-    /// partition; 0 while that is unknown, and then every owner counts. Claims are not considered: they never drop a record.
+    /// The owner, committed or pending, of an identity whose record is in another partition; while the time of that is unknown, every
+    /// owner counts. Claims are not considered: they never drop a record.
     pub fn copy_of<O: Owners>(
         &self,
-        at_ms: i64,
+        time: RecordTime,
         key: &IndexKey,
         owners: &O,
     ) -> Result<Option<CopyOf>, O::Error> {
-        let around = self.around(at_ms);
+        let around = self.around(time);
         let found = self.owner_of(key, owners, |times| is_within(times, around))?;
         Ok(found.map(|(offset, arrived_ms)| CopyOf { offset, arrived_ms }))
     }

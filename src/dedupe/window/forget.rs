@@ -11,8 +11,7 @@ impl Window {
     /// The committed owners of an identity in the index, without expired ones, each with the latest stream time at
     /// which it can have arrived.
     pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
-        // In topic scope a record of a slower partition may still find an owner that is too old for this one.
-        let oldest = self.time.ms().min(self.horizon_ms).saturating_sub(self.length_ms);
+        let oldest = self.needed_from_ms();
         let mut found = Vec::new();
         let visited = self.index.candidates(key, |owner| {
             let arrived = self.marks.time_of(owner);
@@ -40,7 +39,7 @@ impl Window {
     /// still counts for a record of any partition.
     #[must_use]
     pub fn sealed_owner_ms(&self, owner: Offset) -> Option<i64> {
-        self.sealed_copy(self.time.ms().min(self.horizon_ms), owner)
+        self.sealed_within(owner, (self.needed_from_ms(), i64::MAX))
     }
 
     /// Forgets a committed owner of an identity.

@@ -22,11 +22,30 @@ impl WindowBounds {
 }
 
 impl Window {
+    /// The earliest stream time, epoch milliseconds, at which a record that is compared with this window may still arrive: that of its
+    /// partition, or of a slower one ([`Window::set_horizon`]).
+    #[must_use]
+    pub fn slowest_ms(&self) -> i64 {
+        self.time.ms().min(self.horizon_ms)
+    }
+
+    /// The stream time, epoch milliseconds, from which on owners are needed. All that limits the window, or reports its length, is
+    /// measured by it.
+    pub(super) fn needed_from_ms(&self) -> i64 {
+        self.slowest_ms().saturating_sub(self.length_ms)
+    }
+
     /// Latest stream time, epoch milliseconds, of the owners that limits dropped before they expired; `None` when there are none, or
-    /// when all of them would have expired by now. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
+    /// when none of them is needed any more. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
     #[must_use]
     pub fn dropped_ms(&self) -> Option<i64> {
-        self.marks.dropped_ms().filter(|ms| *ms >= self.oldest_ms())
+        self.marks.dropped_ms().filter(|ms| *ms >= self.needed_from_ms())
+    }
+
+    /// For how long its oldest owner has been held, stream time in milliseconds.
+    #[must_use]
+    pub fn held_ms(&self) -> i64 {
+        self.marks.span_ms(self.time.ms()).unwrap_or(0)
     }
 
     /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
@@ -43,10 +62,10 @@ impl Window {
         self.marks.note_incomplete_before(ms);
     }
 
-    /// The time noted by [`Window::note_incomplete_before`], as long as the configured window reaches back beyond it.
+    /// The time noted by [`Window::note_incomplete_before`], as long as owners from before it are needed.
     #[must_use]
     pub fn incomplete_before_ms(&self) -> Option<i64> {
-        self.marks.incomplete_ms().filter(|ms| *ms > self.oldest_ms())
+        self.marks.incomplete_ms().filter(|ms| *ms > self.needed_from_ms())
     }
 
     /// Whether the note, and no limit, is what shortens the window most.
@@ -107,9 +126,8 @@ impl Window {
     /// The stream time before which owners have expired, epoch milliseconds, and the most owners that stay. Its own records
     /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
     pub(super) fn expiry_limits(&self) -> (i64, u64) {
-        let oldest_ms = self.time.ms().min(self.horizon_ms).saturating_sub(self.length_ms);
-        // Only after a restart there are owners from before that time.
-        let oldest_ms = oldest_ms.max(self.marks.dropped_ms().unwrap_or(i64::MIN));
+        // Only after a restart there are owners from before the time up to which some were dropped.
+        let oldest_ms = self.needed_from_ms().max(self.marks.dropped_ms().unwrap_or(i64::MIN));
         let most = if self.slots().is_some() { u64::MAX } else { self.bounds.max_ids };
         (oldest_ms, most.min(self.bounds.max_stored))
     }
@@ -139,7 +157,7 @@ impl Window {
         u64::try_from(ids).unwrap_or(u64::MAX)
     }
 
-    /// How far back the window reaches, in seconds of stream time: the configured
+    /// How far back the window reaches for the slowest record that is compared with it, in seconds of stream time: the configured
     /// length, or less when a limit shortened it. An evicting window has gaps within this time:
     /// [`Window::evicted_share`], [`Window::certain_seconds`].
     #[must_use]
@@ -154,13 +172,13 @@ impl Window {
     }
 
     fn reach_ms(&self) -> i64 {
-        self.marks.reach_ms(self.time.ms()).unwrap_or(i64::MAX).clamp(0, self.length_ms)
+        self.marks.reach_ms(self.slowest_ms()).unwrap_or(i64::MAX).clamp(0, self.length_ms)
     }
 
     /// How far back, in seconds of stream time, owners are held, and none has been overwritten.
     #[must_use]
     pub fn certain_seconds(&self) -> f64 {
-        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.time.ms().saturating_sub(ms));
+        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.slowest_ms().saturating_sub(ms));
         evicted.clamp(0, self.reach_ms().min(self.exact_ms)) as f64 / 1_000.0
     }
 

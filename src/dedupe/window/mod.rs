@@ -7,7 +7,7 @@
 //! - A verdict of `Duplicate` names an owner whose 16 bytes were compared. A fingerprint alone never decides.
 //! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
 //!   in the index: they distinguish a `Retry` from a `New` and never drop a record.
-//! - An owner older than the window never makes a record a duplicate, even if it has not been dropped yet.
+//! - An owner that arrived more than the window before a record's own time never makes it a duplicate, even if it has not been dropped yet.
 //! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
 //!   everything else. They expire as a prefix of offsets: all owners below [`Window::first_live`].
 //! - Old owners can be in sealed slices instead of the index ([`Window::seal`]). Those are a prefix of the owners that count.
@@ -60,7 +60,7 @@ use marks::Marks;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
 use sealed::FilterBits;
 use stream_time::StreamTime;
-pub use stream_time::TimeSource;
+pub use stream_time::{RecordTime, TimeSource};
 pub use topic_filter::{PartitionGroups, TopicFilter};
 pub use verdict::Verdict;
 pub(crate) use windows::Windows;
@@ -179,7 +179,7 @@ impl Window {
         self.index.prefetch(key);
     }
 
-    /// Pass two: the verdict on the record at `at`, at the current stream time. Changes nothing.
+    /// Pass two: the verdict on the record at `at`, which was observed last. Changes nothing.
     pub fn verdict<O: Owners>(&self, at: Offset, key: &IndexKey, owners: &O) -> Result<Verdict, O::Error> {
         let oldest = self.oldest_ms();
         let found = self.owner_of(key, owners, |(_, arrived)| arrived >= oldest)?;
@@ -187,9 +187,15 @@ impl Window {
         Ok(verdict::decide(at, known, self.claims.get(&key.identity).copied()))
     }
 
-    /// Stream time, epoch milliseconds, before which owners do not count for the next record.
+    /// When the record that was observed last counts as written.
+    #[must_use]
+    pub fn record_time(&self) -> RecordTime {
+        self.time.record()
+    }
+
+    /// Stream time, epoch milliseconds, before which owners do not count for that record.
     fn oldest_ms(&self) -> i64 {
-        self.time.ms().saturating_sub(self.length_ms)
+        self.time.record().own_ms.saturating_sub(self.length_ms)
     }
 
     /// The verdict on the record at `at` when this window has no owner of its identity.

@@ -6,7 +6,7 @@
 //! - A sealed owner is not in the index. It is in a slice of the store before it leaves the index.
 //! - The oldest slices of the store can be filters without owners. For a window that makes no difference.
 
-use super::Window;
+use super::{RecordTime, Window};
 use crate::dedupe::coordinates::{Offset, PartitionId};
 use crate::dedupe::format::{SliceMark, SlicePartition};
 
@@ -77,39 +77,39 @@ impl Window {
         self.next = self.next.max(range.next);
     }
 
-    /// Latest stream time at which a sealed owner can have arrived, if that counts for a record of this partition at the current
-    /// stream time; 0 while unknown.
+    /// Latest stream time at which a sealed owner can have arrived, if that counts for the record of this partition that was observed
+    /// last; 0 while unknown.
     #[must_use]
     pub fn sealed_owner(&self, owner: Offset) -> Option<i64> {
         self.sealed_within(owner, (self.oldest_ms(), i64::MAX))
     }
 
-    /// As [`Window::sealed_owner`], for a record of another partition at the stream time `at_ms` of that partition.
+    /// As [`Window::sealed_owner`], for a record of another partition.
     #[must_use]
-    pub fn sealed_copy(&self, at_ms: i64, owner: Offset) -> Option<i64> {
-        self.sealed_within(owner, self.around(at_ms))
+    pub fn sealed_copy(&self, time: RecordTime, owner: Offset) -> Option<i64> {
+        self.sealed_within(owner, self.around(time))
     }
 
-    /// Of the filters of slices without owners, the first one whose identities count for a record at the current stream time. A filter
+    /// Of the filters of slices without owners, the first one whose identities count for the record that was observed last. A filter
     /// is given by the stream times between which its owners arrived, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn counting_filter(&self, filters: &[(i64, i64)]) -> Option<(i64, i64)> {
-        let around = self.around(self.time.ms());
+        let around = self.around(self.time.record());
         filters.iter().copied().find(|times| is_within(*times, around))
     }
 
-    fn sealed_within(&self, owner: Offset, range: (i64, i64)) -> Option<i64> {
+    pub(super) fn sealed_within(&self, owner: Offset, range: (i64, i64)) -> Option<i64> {
         let times = self.marks.times_of(owner);
         let is_sealed = owner >= self.first_live && owner < self.index.first_live();
         (is_sealed && is_within(times, range)).then_some(times.1)
     }
 
-    /// The stream times between which an owner counts for a record of another partition at `at_ms`; all while that is unknown.
-    pub(super) fn around(&self, at_ms: i64) -> (i64, i64) {
-        if at_ms <= 0 {
+    /// The stream times between which an owner counts for a record of another partition; all while the time of that is unknown.
+    pub(super) fn around(&self, RecordTime { own_ms, stream_ms }: RecordTime) -> (i64, i64) {
+        if stream_ms <= 0 {
             return (i64::MIN, i64::MAX);
         }
-        (at_ms.saturating_sub(self.length_ms), at_ms.saturating_add(self.length_ms))
+        (own_ms.saturating_sub(self.length_ms), stream_ms.saturating_add(self.length_ms))
     }
 
     /// The stream time before which every owner is in a sealed slice, epoch milliseconds; `None` when all of them are.

@@ -13,6 +13,16 @@ pub enum TimeSource {
     Arrival,
 }
 
+/// When a record counts as written, epoch milliseconds: its own timestamp may be late, and the stream time of its partition may be that of
+/// another record. Two records with one id are copies if these intervals are at most the length of the window apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordTime {
+    /// Its timestamp if that is valid and below the stream time, otherwise the stream time.
+    pub own_ms: i64,
+    /// The stream time of its partition at its arrival; 0 while unknown.
+    pub stream_ms: i64,
+}
+
 /// Running maximum of `min(timestamp, now + 5 min)`. The value at the last commit is kept, so that an
 /// abort can restore it.
 ///
@@ -24,22 +34,28 @@ pub struct StreamTime {
     current: i64,
     committed: i64,
     opened: Option<i64>,
+    /// The time of the last record, at most `current`.
+    own: i64,
 }
 
 impl StreamTime {
     /// Stream time is unknown until the first record.
     #[must_use]
     pub fn new(source: TimeSource) -> Self {
-        Self { source, current: 0, committed: 0, opened: None }
+        Self { source, current: 0, committed: 0, opened: None, own: 0 }
     }
 
     /// Advances stream time by a record. A timestamp that is absent, zero or negative is ignored.
     pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
-        let observed = match self.source {
-            TimeSource::Record => timestamp_ms.unwrap_or(0).min(now_ms.saturating_add(MOST_AHEAD_MS)),
-            TimeSource::Arrival => now_ms,
+        let (observed, own) = match self.source {
+            TimeSource::Record => {
+                let observed = timestamp_ms.unwrap_or(0).min(now_ms.saturating_add(MOST_AHEAD_MS));
+                (observed, Some(observed).filter(|ms| *ms > 0))
+            }
+            TimeSource::Arrival => (now_ms, None),
         };
         self.current = self.current.max(observed);
+        self.own = own.unwrap_or(self.current);
         self.opened.get_or_insert(self.current);
     }
 
@@ -47,6 +63,12 @@ impl StreamTime {
     #[must_use]
     pub fn ms(&self) -> i64 {
         self.current
+    }
+
+    /// The time of the record that was observed last.
+    #[must_use]
+    pub fn record(&self) -> RecordTime {
+        RecordTime { own_ms: self.own, stream_ms: self.current }
     }
 
     /// Stream time at the last [`StreamTime::commit`], epoch milliseconds; 0 while unknown.
@@ -71,12 +93,14 @@ impl StreamTime {
     /// Restores the value at the last [`StreamTime::commit`].
     pub fn undo(&mut self) {
         self.current = self.committed;
+        self.own = self.current;
         self.opened = None;
     }
 
     /// Sets stream time, forwards or back; 0 makes it unknown.
     pub fn set(&mut self, ms: i64) {
         self.current = ms;
+        self.own = ms;
         self.commit();
     }
 }
@@ -95,6 +119,23 @@ mod tests {
             time.observe(nothing, NOW);
             assert_eq!(time.ms(), NOW - 10, "after {nothing:?}");
         }
+        time.observe(Some(NOW + 1), NOW);
+        assert_eq!(time.record(), RecordTime { own_ms: NOW + 1, stream_ms: NOW + 1 });
+    }
+
+    #[test]
+    fn a_late_record_has_two_times() {
+        let mut time = StreamTime::new(TimeSource::Record);
+        time.observe(Some(NOW), NOW);
+        for (timestamp, own_ms) in [(Some(NOW - 7), NOW - 7), (None, NOW), (Some(-1), NOW), (Some(1), 1)] {
+            time.observe(timestamp, NOW);
+            assert_eq!(time.record(), RecordTime { own_ms, stream_ms: NOW }, "{timestamp:?}");
+        }
+        time.undo();
+        assert_eq!(time.record(), RecordTime { own_ms: 0, stream_ms: 0 });
+        let mut arrival = StreamTime::new(TimeSource::Arrival);
+        arrival.observe(Some(NOW - 7), NOW);
+        assert_eq!(arrival.record().own_ms, NOW);
     }
 
     #[test]

@@ -151,8 +151,8 @@ impl TopicFilter {
         PartitionGroups(tables.fold(0, |found, (table, _)| found | table.groups(key.position, self.live)))
     }
 
-    /// Whether [`TopicFilter::groups`] also finds every owner that counts for a record that arrives in the same partition at this stream
-    /// time, epoch milliseconds. Before the horizon it does not, because a window expires by the clock of its partition where that
+    /// Whether [`TopicFilter::groups`] also finds every owner that counts for a record of the same partition with this time of its own,
+    /// epoch milliseconds. Before the horizon it does not, because a window expires by the clock of its partition where that
     /// is earlier. Nor does it when the arrival of an owner is unknown: its window counts it from the first time that becomes known.
     #[must_use]
     #[inline]

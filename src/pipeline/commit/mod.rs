@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, Window, WindowId};
+use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, WindowId};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
@@ -135,8 +135,9 @@ impl<W: WorkerPorts> Committer<W> {
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
         let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+        let fastest_ms = ctx.partitions.fastest_ms();
         for state in ctx.partitions.open_mut() {
-            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms);
+            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms, fastest_ms);
             if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -234,7 +235,10 @@ impl<W: WorkerPorts> Committer<W> {
 /// Lets all windows expire by the horizon, and adds partitions without records whose windows have owners to drop. What limits drop has to be in
 /// their checkpoints, so they are committed like a partition with duplicates only.
 fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) {
-    let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+    let mut horizon_ms = ctx.horizon_ms();
+    if !ctx.options.keeps(Safeguard::SettledClock) {
+        horizon_ms = horizon_ms.max(ctx.partitions.slowest().map(|(reached_ms, _)| reached_ms));
+    }
     // The offsets of a transaction have to fit into one batch.
     let limit = transaction.limit().reduced().unwrap_or(ctx.options.transaction_limit);
     let mut left = limit.partitions.saturating_sub(transaction.size.partitions);
@@ -294,6 +298,7 @@ fn position(
     options: &WorkerOptions,
     (most, time_ahead_ms): (usize, i64),
     horizon_ms: Option<i64>,
+    fastest_ms: i64,
 ) -> CommitPosition {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
@@ -306,12 +311,20 @@ fn position(
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
         horizon_ms,
+        late_ms: horizon_ms.map_or(0, |_| late_ms(state, options, fastest_ms)),
         settled_ms: Some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()
     });
     CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
+}
+
+/// How late the partition is, as a checkpoint has it. `fastest_ms` is the clock of the fastest partition.
+fn late_ms(state: &DedupeState, options: &WorkerOptions, fastest_ms: i64) -> i64 {
+    let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
+    let behind_ms = if has_records { fastest_ms - state.windows.stream_time_ms() } else { 0 };
+    state.lateness.at_least(behind_ms, options.kinds.longest_ms())
 }
 
 /// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
@@ -322,9 +335,9 @@ fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
     }
     let Some(topic) = &mut ctx.topic else { return };
     topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
-        ctx.partitions.slowest_ms()
+        ctx.partitions.slowest().map(|(reached_ms, _)| reached_ms)
     } else {
-        ctx.partitions.windows().map(Window::stream_time_ms).max()
+        Some(ctx.partitions.fastest_ms())
     });
 }
 

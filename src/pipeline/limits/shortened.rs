@@ -14,6 +14,7 @@ use crate::pipeline::limits::unheld::{Relief, Unheld};
 use crate::pipeline::limits::{Enforced, Limit, Limits};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::topic::{Lagging, TopicScope};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{Store, StoreError};
 
@@ -37,25 +38,46 @@ pub(crate) struct WindowLimiter {
     log: LimitLog,
 }
 
+/// What topic scope adds to the limits of windows.
+#[derive(Debug, Default)]
+pub(crate) struct TopicLimits {
+    /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
+    pub missing_ms: Option<i64>,
+    /// The partition that holds back expiry.
+    pub lagging: Option<Lagging>,
+}
+
+impl TopicLimits {
+    pub fn of(topic: Option<&TopicScope>, partitions: &Partitions) -> Self {
+        let missing_ms = topic.and_then(|topic| topic.filter.missing_ms());
+        Self { missing_ms, lagging: topic.and_then(|topic| topic.lagging(partitions)) }
+    }
+
+    /// The partition that makes a window hold owners for far longer than its length, as the end of a message.
+    fn cause(&self, window: &Window) -> String {
+        let lagging = self.lagging.filter(|it| it.behind >= window.configured() / 4);
+        lagging.map_or_else(String::new, |it| format!("; {it}, and its records need older ids"))
+    }
+}
+
 impl WindowLimiter {
     /// Sets the bounds that the next commit of each window applies.
     pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
         self.enforced.apply(options, partitions);
     }
 
-    /// The status of a window. `missing_ms` is the stream time up to which ids are missing in the filter over all windows, because of
-    /// a limit.
-    pub fn status(&self, window: &Window, options: &WorkerOptions, missing_ms: Option<i64>) -> WindowStatus {
+    /// The status of a window.
+    pub fn status(&self, window: &Window, options: &WorkerOptions, of_topic: &TopicLimits) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
         let by_window = limit.map(|limit| limit_text(limit, window, options));
-        let elsewhere = seconds_elsewhere(window, missing_ms);
+        let elsewhere = seconds_elsewhere(window, of_topic.missing_ms);
         let by_filter = elsewhere.is_finite().then(|| elsewhere_text(elsewhere, window, options));
         WindowStatus {
             asked_seconds: window.configured().as_secs_f64(),
             exact_seconds: window.exact_seconds().min(elsewhere),
             certain_seconds: window.certain_seconds().min(elsewhere),
             miss_rate: window.evicted_share(),
-            limit: by_window.or(by_filter),
+            limit: by_window.or(by_filter).map(|limit| limit + &of_topic.cause(window)),
         }
     }
 
@@ -64,7 +86,7 @@ impl WindowLimiter {
         &mut self,
         options: &WorkerOptions,
         partitions: &Partitions,
-        missing_ms: Option<i64>,
+        of_topic: &TopicLimits,
         now: Duration,
     ) {
         if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
@@ -79,7 +101,7 @@ impl WindowLimiter {
                 *other = (partition, kind, window);
             }
         }
-        let by_filter = shortest_elsewhere(partitions, missing_ms);
+        let by_filter = shortest_elsewhere(partitions, of_topic.missing_ms);
         let limit = options.limits.topic_filter().1;
         let by_filter = by_filter
             .filter(|_| !worst.contains_key(&limit))
@@ -99,7 +121,8 @@ impl WindowLimiter {
                 }
                 _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
             };
-            tracing::warn!(partition, kind = options.kinds.name_of(kind), "{effect}; {remedy}");
+            let (kind, cause) = (options.kinds.name_of(kind), of_topic.cause(window));
+            tracing::warn!(partition, kind, "{effect}{cause}; {remedy}");
         }
     }
 }
@@ -112,8 +135,8 @@ impl<W: WorkerPorts> Context<W> {
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.metrics.parts.state.evicted.inc_by(windows.map(Window::take_evicted).sum());
-        let missing_ms = self.missing_elsewhere_ms();
-        self.limits.log(&self.options, &self.partitions, missing_ms, now);
+        let of_topic = TopicLimits::of(self.topic.as_ref(), &self.partitions);
+        self.limits.log(&self.options, &self.partitions, &of_topic, now);
         Ok(())
     }
 
@@ -158,15 +181,17 @@ impl<W: WorkerPorts> Context<W> {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
+        // Nothing expires in topic scope before the horizon is known: other partitions may be far behind. A checkpoint of partition scope has none.
+        let unknown_ms = if self.horizon_ms().is_some() { 0 } else { i64::MAX };
         let Some(checkpoint) = checkpoint else {
-            // Nothing expires in topic scope before the horizon is known: other partitions may be far behind.
-            windows.set_horizon(if self.topic.is_some() { 0 } else { i64::MAX });
+            windows.set_horizon(unknown_ms);
             return windows;
         };
         // The log can have blocks of a transaction that was undone, with later times than that of the checkpoint. The horizon may be later, too: a
-        // partition without unread records does not delay it, and counts owners by its own clock. Without a horizon, the windows were
-        // written in partition scope. While the time of the checkpoint is unknown (0), nothing expires.
-        windows.set_horizon(checkpoint.horizon_ms.unwrap_or(i64::MAX).min(checkpoint.stream_time_ms));
+        // partition without unread records does not delay it, and counts owners by its own clock. While the time of the checkpoint is unknown
+        // (0), nothing expires.
+        let horizon_ms = checkpoint.horizon_ms.filter(|_| unknown_ms == 0).unwrap_or(unknown_ms);
+        windows.set_horizon(horizon_ms.min(checkpoint.stream_time_ms));
         // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
         windows.inherit(&checkpoint.windows);
         windows
@@ -175,7 +200,7 @@ impl<W: WorkerPorts> Context<W> {
 
 /// How far back a window finds copies in other partitions, in seconds of stream time; infinite when no limit shortens that.
 fn seconds_elsewhere(window: &Window, missing_ms: Option<i64>) -> f64 {
-    let reach_ms = missing_ms.map(|ms| window.stream_time_ms().saturating_sub(ms).max(0));
+    let reach_ms = missing_ms.map(|ms| window.slowest_ms().saturating_sub(ms).max(0));
     let seconds = reach_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1_000.0);
     if seconds < window.configured().as_secs_f64() { seconds } else { f64::INFINITY }
 }

@@ -159,13 +159,20 @@ impl Partitions {
         windows.flat_map(Windows::iter_mut).map(|(_, window)| window)
     }
 
-    /// The clock of the slowest partition with unread records, stream time in epoch milliseconds; `None` when there is no
-    /// partition, or the state of one is not in memory.
+    /// The slowest partition: how far it is read ([`DedupeState::reached_ms`]), and its number. `None` when there is no partition,
+    /// or the state of one is not in memory.
     #[must_use]
-    pub fn slowest_ms(&self) -> Option<i64> {
-        let mut reached = self.iter().map(|partition| Some(partition.state()?.reached_ms()));
+    pub fn slowest(&self) -> Option<(i64, PartitionId)> {
+        let mut reached = self.iter().map(|partition| Some((partition.state()?.reached_ms(), partition.id)));
         let first = reached.next()??;
         reached.try_fold(first, |slowest, reached| Some(slowest.min(reached?)))
+    }
+
+    /// The latest stream time of all partitions, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn fastest_ms(&self) -> i64 {
+        let states = self.iter().filter_map(Partition::state);
+        states.map(|state| state.windows.stream_time_ms()).max().unwrap_or(0)
     }
 
     /// The numbers of the partitions for which `matches` returns true.

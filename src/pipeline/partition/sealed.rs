@@ -15,7 +15,7 @@ pub enum SealedCopy {
     },
 }
 
-/// A sealed owner of the identity that counts for the record `at` at the current stream time of its window, or else a filter with the
+/// A sealed owner of the identity that counts for the record `at`, which its window has observed last, or else a filter with the
 /// identity. `window_of` returns the window of the kind in another partition.
 pub fn sealed_copy<'a, T: Store>(
     store: &T,
@@ -27,7 +27,7 @@ pub fn sealed_copy<'a, T: Store>(
         if owner.partition == at.partition {
             return window.sealed_owner(owner.offset);
         }
-        window_of(owner.partition)?.sealed_copy(window.stream_time_ms(), owner.offset)
+        window_of(owner.partition)?.sealed_copy(window.record_time(), owner.offset)
     };
     let SealedPlaces { owners, filters } = store.sealed_places(lookup)?;
     let mut others = owners.into_iter().filter(|owner| *owner != at);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::topic::Lateness;
 use crate::ports::{Epoch, Head, Store, StoreError};
 
 /// What the open transaction did to a partition.
@@ -63,9 +64,8 @@ pub struct DedupeState {
     pub ahead_ms: i64,
     /// How far the partition's clock was ahead of the wall clock at the last checkpoint, ms.
     pub ahead_of_wall_ms: i64,
-    /// The stream time of the fastest partition when this one was last read to its end, epoch milliseconds; 0 when that was not
-    /// seen. Only in topic scope.
-    pub caught_up_ms: i64,
+    /// How far its clock is behind the others without unread records. Only in topic scope.
+    pub lateness: Lateness,
 }
 
 impl DedupeState {
@@ -90,7 +90,7 @@ impl DedupeState {
             settled_ms: 0,
             ahead_ms: 0,
             ahead_of_wall_ms: 0,
-            caught_up_ms: 0,
+            lateness: Lateness::default(),
         }
     }
 
@@ -106,6 +106,7 @@ impl DedupeState {
         self.epoch = checkpoint.epoch;
         self.committed_epoch = checkpoint.epoch;
         self.settled_ms = checkpoint.stream_time_ms;
+        self.lateness = Lateness::resumed(checkpoint.late_ms);
         self.windows.set_stream_time(checkpoint.stream_time_ms);
     }
 
@@ -133,6 +134,9 @@ impl DedupeState {
     /// Applies the committed transaction. Returns for each kind the first offset whose block is still needed.
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         let open = self.open.take().unwrap_or_default();
+        if open.records > 0 {
+            self.lateness.outdate();
+        }
         self.committed = self.next;
         self.committed_epoch = self.epoch;
         self.rewound = false;

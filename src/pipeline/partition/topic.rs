@@ -4,14 +4,19 @@
 //! - A record is processed only while the worker has every partition of raw, and the state of each of them is complete and
 //!   settled, in memory ([`has_settled_state`]). Otherwise an owner could be missing that the record must be compared with.
 //!   Partitions that are ready earlier are *held*: running, but paused.
-//! - Windows expire by the *horizon*: the clock of the slowest partition that has unread records. Otherwise an owner could be
-//!   gone when a copy that is closer to it than the window is read.
+//! - Windows expire by the *horizon*, which no partition reads its next record before: that of a partition with unread records is not
+//!   before its clock. One that was read to its end has the clock of the fastest partition, less its *lateness*: clocks can differ
+//!   all the time. Otherwise an owner could be gone when a copy that is closer to it than the window is read.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, TopicFilter, Window};
+use crate::dedupe::{
+    CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, RecordTime, TopicFilter, Window,
+};
 use crate::pipeline::kinds::Kind;
-use crate::pipeline::partition::partitions::Others;
+use crate::pipeline::partition::partitions::{Others, Partitions};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::{Locating, Partition, Phase, Running};
@@ -49,6 +54,18 @@ impl TopicScope {
         self.horizon_ms = self.horizon_ms.max(horizon_ms);
     }
 
+    /// The partition that holds back the horizon, and by how much. `None` while not all states are in memory.
+    #[must_use]
+    pub fn lagging(&self, partitions: &Partitions) -> Option<Lagging> {
+        let (_, partition) = partitions.slowest()?;
+        let behind_ms = match self.horizon_ms {
+            // The time of a partition is not known yet: no owner expires.
+            ..=0 => partitions.windows().map(Window::held_ms).max()?,
+            horizon_ms => partitions.fastest_ms().saturating_sub(horizon_ms),
+        };
+        Some(Lagging { partition, behind: Duration::from_millis(u64::try_from(behind_ms).unwrap_or(0)) })
+    }
+
     /// Called when a transaction has committed and the windows have expired. `slowest_ms` is the clock of the slowest partition
     /// with unread records, `None` where that is not known.
     pub fn committed(&mut self, slowest_ms: Option<i64>) {
@@ -57,22 +74,99 @@ impl TopicScope {
     }
 }
 
-impl DedupeState {
-    /// How far the partition is read, stream time in epoch milliseconds. A partition that was read to its end counts as the
-    /// fastest one at that time.
-    #[must_use]
-    pub fn reached_ms(&self) -> i64 {
-        self.windows.stream_time_ms().max(self.caught_up_ms)
+/// The slowest partition, which holds back the clock by which all windows expire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lagging {
+    /// Its number.
+    pub partition: PartitionId,
+    /// How far that clock is behind the one of the fastest partition.
+    pub behind: Duration,
+}
+
+impl fmt::Display for Lagging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "partition {} is {} s behind", self.partition, self.behind.as_secs())
     }
 }
 
-/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups. `at_ms` is the stream time
-/// of the record's partition.
+/// How far the clock of a partition is behind the fastest one when it is read to its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// At its last record, ms; at most the longest window.
+    pub ms: i64,
+    /// Whether it has committed a record since that was measured.
+    is_outdated: bool,
+    /// The stream time that its next record is not before, as far as that follows from reading it to its end; 0 when that was not seen.
+    caught_up_ms: i64,
+}
+
+impl Lateness {
+    /// As a checkpoint has it. The measurement survives a restart, what was read to its end does not.
+    #[must_use]
+    pub fn resumed(ms: i64) -> Self {
+        Self { ms, ..Self::default() }
+    }
+
+    /// A transaction with records of the partition was committed.
+    pub fn outdate(&mut self) {
+        self.is_outdated = true;
+    }
+
+    /// What the checkpoint of a transaction with records of the partition has: it cannot be measured yet.
+    #[must_use]
+    pub fn at_least(self, behind_ms: i64, most_ms: i64) -> i64 {
+        self.ms.max(behind_ms.min(most_ms))
+    }
+
+    /// Called when the partition has no unread record: it was read up to `end`. `behind_ms` is how far it is behind the fastest partition
+    /// now, if no other one had unread records then. Otherwise the fastest one might still be found to be faster.
+    fn read_to_end(&mut self, end: RawEnd, behind_ms: Option<i64>) {
+        if let Some(ms) = behind_ms.filter(|_| self.is_outdated) {
+            (self.ms, self.is_outdated) = (ms, false);
+        }
+        if !self.is_outdated {
+            self.caught_up_ms = self.caught_up_ms.max(end.fastest_ms.saturating_sub(self.ms));
+        }
+    }
+}
+
+impl DedupeState {
+    /// The stream time that the next record of the partition is not before, epoch milliseconds, unless it is later than its records
+    /// were so far.
+    #[must_use]
+    pub fn reached_ms(&self) -> i64 {
+        self.windows.stream_time_ms().max(self.lateness.caught_up_ms)
+    }
+}
+
+impl Partitions {
+    /// Notes which partitions have no unread record, where that is certain. `most_ms` is the longest window.
+    pub(crate) fn note_read_to_end(&mut self, ends: &BTreeMap<PartitionId, RawEnd>, most_ms: i64) {
+        let all = self.iter().filter_map(Partition::running);
+        let is_read = |it: &Running| ends.get(&it.state.id).is_some_and(|end| end.is_reached(it.state.next));
+        let (count, read) =
+            all.fold((0, 0), |(count, read), it| (count + 1, read + usize::from(is_read(it))));
+        let is_all = count == read && count == self.iter().count();
+        let fastest_ms = self.fastest_ms();
+        for (id, running) in self.running_mut() {
+            let state = &mut running.state;
+            // Records of the open transaction may have to be read again.
+            let end = ends.get(&id).filter(|end| state.open.is_none() && end.is_reached(state.next));
+            let Some(end) = end else { continue };
+            let behind_ms = fastest_ms.saturating_sub(state.windows.stream_time_ms()).min(most_ms);
+            // A record from after the request for the ends may be late by what was not read then.
+            let is_exact = is_all && state.next <= end.high;
+            state.lateness.read_to_end(*end, is_exact.then_some(behind_ms));
+        }
+    }
+}
+
+/// A copy of a record in another partition, in the windows of this kind in the partitions of these groups.
 pub fn copy_elsewhere<T: Store>(
     others: &Others<'_>,
     store: &T,
     (number, kind): (usize, &Kind),
-    (at_ms, key, groups): (i64, &IndexKey, PartitionGroups),
+    (time, key, groups): (RecordTime, &IndexKey, PartitionGroups),
 ) -> Result<Option<(PartitionId, CopyOf)>, StoreError> {
     let windows = || others.windows_in(groups, number);
     let prefetch = |(_, window): (PartitionId, &Window)| window.prefetch(key);
@@ -81,7 +175,7 @@ pub fn copy_elsewhere<T: Store>(
     for (partition, window) in windows() {
         ahead.next().into_iter().for_each(prefetch);
         let owners = Stored { store, window: kind.id.window(partition) };
-        if let Some(owner) = window.copy_of(at_ms, key, &owners)? {
+        if let Some(owner) = window.copy_of(time, key, &owners)? {
             return Ok(Some((partition, owner)));
         }
     }
@@ -127,17 +221,11 @@ impl RawEnd {
     pub fn is_empty_from(&self, next: Offset) -> bool {
         self.stable == self.high && self.empty_from.is_some_and(|from| from <= next)
     }
-}
 
-impl Running {
-    /// Notes that the partition has no unread record, if that is certain: it had reached the high watermark, or what lies before
-    /// that is only markers and aborted records.
-    pub(crate) fn note_read_to_end(&mut self, end: RawEnd) {
-        let state = &mut self.state;
-        let has_more = state.next < end.high && !end.is_empty_from(state.next);
-        // Records of the open transaction may have to be read again.
-        if state.open.is_none() && !has_more {
-            state.caught_up_ms = state.caught_up_ms.max(end.fastest_ms);
-        }
+    /// Whether there was no unread record from this offset on: it is the high watermark, or what lies before that is only markers and
+    /// aborted records.
+    #[must_use]
+    pub fn is_reached(&self, next: Offset) -> bool {
+        next >= self.high || self.is_empty_from(next)
     }
 }

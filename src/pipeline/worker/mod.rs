@@ -12,6 +12,7 @@ mod search;
 pub mod stalled;
 pub mod step;
 
+use std::cell::LazyCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::dedupe::window::CHUNK;
 use crate::pipeline::commit::{Access, Committer};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::limits::shortened::TopicLimits;
 use crate::pipeline::options::{OnStop, WorkerOptions};
 use crate::pipeline::partition::topic::waits_for_retry;
 use crate::pipeline::partition::{Partition, Phase};
@@ -154,8 +156,8 @@ impl<W: WorkerPorts> Worker<W> {
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
         let Parts { ctx, committer, .. } = parts;
-        let missing_ms = ctx.missing_elsewhere_ms();
-        let window = |window: &Window| ctx.limits.status(window, &ctx.options, missing_ms);
+        let of_topic = LazyCell::new(|| TopicLimits::of(ctx.topic.as_ref(), &ctx.partitions));
+        let window = |window: &Window| ctx.limits.status(window, &ctx.options, &of_topic);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
         let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
         let is_topic_wide = ctx.topic.is_some();

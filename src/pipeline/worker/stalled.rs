@@ -16,6 +16,7 @@ use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector};
 use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
 use crate::ports::Source;
 
 /// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
@@ -149,11 +150,9 @@ impl StallCheck {
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
-            if ctx.topic.is_some() {
-                running.note_read_to_end(end);
-                if running.stall.is_refetched((next, end.stable)) && !end.is_empty_from(next) {
-                    silent.insert(id, next);
-                }
+            let is_refetched = ctx.topic.is_some() && running.stall.is_refetched((next, end.stable));
+            if is_refetched && !end.is_empty_from(next) {
+                silent.insert(id, next);
             }
             // A partition that waits for a schema is paused.
             let stall = if running.is_open() { running.stall.observe(now, seen, patience) } else { None };
@@ -163,6 +162,11 @@ impl StallCheck {
                 let last = running.state.epoch.filter(|epoch| epoch.covers(next));
                 stalled.push((id, next, last));
             }
+        }
+        if ctx.topic.is_some() {
+            let measures = ctx.options.keeps(Safeguard::Lateness);
+            let most_ms = if measures { ctx.options.kinds.longest_ms() } else { 0 };
+            ctx.partitions.note_read_to_end(&ends, most_ms);
         }
         let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
         {

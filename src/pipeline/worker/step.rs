@@ -2,7 +2,8 @@
 
 use crate::clock::Clock;
 use crate::dedupe::{
-    Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, Verdict,
+    Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, RecordTime,
+    Verdict,
 };
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
@@ -152,16 +153,16 @@ impl<W: WorkerPorts> Step<'_, W> {
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let at_ms = window.stream_time_ms();
+        let time = window.record_time();
         let groups = self.topic.as_ref().map(|topic| topic.filter.groups(key));
-        let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, at_ms, groups)) {
+        let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, time.own_ms, groups)) {
             window.verdict_without_owner(at.offset, key)
         } else {
             let owners = Stored { store: self.store, window: lookup.window };
             window.verdict(at.offset, key, &owners)?
         };
         let groups = groups.unwrap_or_default();
-        let copy = self.elsewhere(verdict, (number, kind), (at_ms, key, groups))?;
+        let copy = self.elsewhere(verdict, (number, kind), (time, key, groups))?;
         let is_known = copy.is_some() || matches!(verdict, Verdict::Duplicate { .. });
         let sealed = if !is_known && self.store.has_sealed() {
             let window_of = |partition| self.others.window(partition, number);
@@ -169,6 +170,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         } else {
             None
         };
+        let at_ms = time.stream_ms;
         let outcome = match (verdict, copy, sealed) {
             (Verdict::Duplicate { owner: offset }, ..) => {
                 let owner = Coordinates { partition: at.partition, offset };
@@ -210,8 +212,8 @@ impl<W: WorkerPorts> Step<'_, W> {
     }
 
     /// Whether the window of the record's own partition has no owner of the identity, so that it need not be looked up there.
-    fn is_new_in(&self, partition: PartitionId, at_ms: i64, groups: PartitionGroups) -> bool {
-        !groups.has(partition) && self.topic.as_ref().is_some_and(|topic| topic.filter.covers_own(at_ms))
+    fn is_new_in(&self, partition: PartitionId, own_ms: i64, groups: PartitionGroups) -> bool {
+        !groups.has(partition) && self.topic.as_ref().is_some_and(|topic| topic.filter.covers_own(own_ms))
     }
 
     /// A copy of the record in another partition, unless its own partition has one. A record that was processed before an
@@ -221,7 +223,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         &self,
         verdict: Verdict,
         (number, kind): (usize, &Kind),
-        (at_ms, key, groups): (i64, &IndexKey, PartitionGroups),
+        (time, key, groups): (RecordTime, &IndexKey, PartitionGroups),
     ) -> Result<Option<(PartitionId, CopyOf)>, WorkerError> {
         let is_known = matches!(verdict, Verdict::Duplicate { .. });
         let is_trusted = verdict == Verdict::Retry && !self.options.keeps(Safeguard::OwnClaims);
@@ -231,13 +233,13 @@ impl<W: WorkerPorts> Step<'_, W> {
                 .windows(number)
                 .filter_map(|(id, window)| Some((id, window.claim_of(key.identity)?)));
             if let Some((partition, offset)) = claims.next() {
-                return Ok(Some((partition, CopyOf { offset, arrived_ms: at_ms })));
+                return Ok(Some((partition, CopyOf { offset, arrived_ms: time.stream_ms })));
             }
         }
         if is_known || is_trusted || groups.is_empty() {
             return Ok(None);
         }
-        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (at_ms, key, groups))?)
+        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (time, key, groups))?)
     }
 
     fn forward(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {

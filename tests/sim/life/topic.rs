@@ -1,6 +1,8 @@
 //! Histories in topic scope: one worker has all partitions, and the others wait.
 
 mod filtered;
+mod lagging;
+mod pairs;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -230,24 +232,32 @@ impl Cluster {
 impl Life {
     /// Returns for each id the distance of its records in ms, and how many of them have to be forwarded.
     fn produce_pairs(&self, rng: &mut fastrand::Rng) -> BTreeMap<u64, (i64, usize)> {
+        let pairs = self.produce_backlog(440, rng).into_iter();
+        let distances = pairs.map(|(id, (first_ms, second_ms))| (id, second_ms - first_ms));
+        distances.map(|(id, ms)| (id, (ms, if ms <= WINDOW_MS { 1 } else { 2 }))).collect()
+    }
+
+    /// Writes so many ids with two records each, in different partitions, over six windows. Returns their times, epoch ms.
+    fn produce_backlog(&self, ids: usize, rng: &mut fastrand::Rng) -> BTreeMap<u64, (i64, i64)> {
         let mut cluster = self.universe.cluster.borrow_mut();
+        let partitions = u32::try_from(cluster.raw.len()).unwrap();
         let begin_ms = cluster.wall_ms() - 2 * BACKLOG_MS;
-        let (mut records, mut expected) = (Vec::new(), BTreeMap::new());
+        let (mut records, mut pairs) = (Vec::new(), BTreeMap::new());
         let below = [0, 1, 500, 1_000, 1_500, 1_900, WINDOW_MS];
         let above = [WINDOW_MS + TOLERANCE_MS, WINDOW_MS + 500, 2 * WINDOW_MS, 5 * WINDOW_MS];
-        for (id, distance_ms) in (0..).zip(below.into_iter().chain(above).cycle().take(440)) {
-            let first = rng.u32(0..PARTITIONS);
-            let second = (first + rng.u32(1..PARTITIONS)) % PARTITIONS;
+        for (id, distance_ms) in (0..).zip(below.into_iter().chain(above).cycle().take(ids)) {
+            let first = rng.u32(0..partitions);
+            let second = (first + rng.u32(1..partitions)) % partitions;
             let at_ms = begin_ms + rng.i64(0..BACKLOG_MS - distance_ms);
             records.extend([(at_ms, first, id), (at_ms + distance_ms, second, id)]);
-            expected.insert(id, (distance_ms, if distance_ms <= WINDOW_MS { 1 } else { 2 }));
+            pairs.insert(id, (at_ms, at_ms + distance_ms));
         }
         records.sort_unstable();
         let Cluster { chance, raw, .. } = &mut *cluster;
         for (at_ms, partition, id) in records {
             raw[partition as usize].produce_id(id, chance, at_ms);
         }
-        expected
+        pairs
     }
 
     /// The client returns no records for several times [`PATIENCE`].

@@ -45,7 +45,8 @@ fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, Known) {
 }
 
 fn found(window: &Window, known: &Known, minute: u64, at_ms: i64) -> Option<CopyOf> {
-    window.copy_of(at_ms, &IndexKey::at(identity(minute)), known).unwrap()
+    let time = RecordTime { own_ms: at_ms, stream_ms: at_ms };
+    window.copy_of(time, &IndexKey::at(identity(minute)), known).unwrap()
 }
 
 #[test]
@@ -69,6 +70,19 @@ fn a_copy_counts_within_the_window_in_either_direction() {
     }
     assert!(found(&window, &known, 400, T).is_none());
     assert!(found(&window, &known, 3, 0).is_some(), "the stream time of the other partition is unknown");
+}
+
+#[test]
+fn a_late_record_is_a_copy_by_its_own_time_and_by_its_arrival() {
+    let (window, known) = filled(limits(None), 6, 0);
+    let is_copy = |own_ms, stream_ms| {
+        let time = RecordTime { own_ms, stream_ms };
+        window.copy_of(time, &IndexKey::at(identity(180)), &known).unwrap().is_some()
+    };
+    let arrived = T + 3 * HOUR;
+    assert!(is_copy(arrived + HOUR, arrived + 9 * HOUR) && is_copy(arrived - 9 * HOUR, arrived - HOUR));
+    assert!(is_copy(1, arrived + 9 * HOUR), "in between");
+    assert!(!is_copy(arrived + 2 * HOUR, arrived + 9 * HOUR) && !is_copy(1, arrived - 2 * HOUR));
 }
 
 #[test]

@@ -287,12 +287,16 @@ impl Evaluation<'_> {
             let first = &self.expected.entries[chain[0]];
             let mut owner_ms = Some(first.time_ms).filter(|_| !first.outside);
             for place in chain {
-                let Entry { time_ms, repeat, .. } = self.expected.entries[place];
+                let Entry { time_ms, repeat, record, .. } = self.expected.entries[place];
                 let copies = self.copies.get(&place).into_iter().flatten();
                 let Some(at) = copies.copied().find(|at| repeat && self.in_order[*at]) else { continue };
-                if owner_ms.is_some_and(|owner_ms| self.expected.within_window(owner_ms, time_ms)) {
+                let is_near = |ms| owner_ms.is_some_and(|owner_ms| self.expected.within_window(owner_ms, ms));
+                let timestamp_ms = record.content.timestamp_ms();
+                if is_near(time_ms) {
                     self.add(Kind::Duplicated, Some(place), Some(at));
                 } else {
+                    let is_late = timestamp_ms > 0 && is_near(timestamp_ms);
+                    self.outcome.late_or_twice += u64::from(is_late);
                     owner_ms = Some(time_ms);
                 }
             }

@@ -115,6 +115,28 @@ fn between_the_window_and_the_longest_time_the_later_copy_may_be_in_clean_or_not
 }
 
 #[test]
+fn a_late_copy_may_be_in_clean_or_not_and_is_counted_apart() {
+    let outcome = |raw: &Logs, clean: &Logs| compare_logs(rules(), &[Gone::Nothing; 2], raw, clean).0;
+    for own_ms in [-WINDOW_MS, 0, WINDOW_MS, WINDOW_MS + 1] {
+        // The second record of x arrives three windows after the first one, in another partition or in the same one.
+        let arrival = [record("d", 3 * WINDOW_MS), record("x", own_ms), record("e", 3 * WINDOW_MS)];
+        let other = vec![vec![record("x", 0), record("a", 1)], arrival.to_vec()];
+        let same = vec![[&other[0][..], &arrival].concat(), vec![record("b", 1)]];
+        for (raw, dropped) in [(other, (1, 1)), (same, (0, 3))] {
+            let both = outcome(&raw, &raw);
+            assert!(both.counts.is_clean(), "{own_ms}: {both:?}");
+            assert_eq!(both.late_or_twice, u64::from(own_ms <= WINDOW_MS), "{own_ms}");
+            let one = outcome(&raw, &without(&raw, &[dropped]));
+            assert_eq!((one.counts.lost, one.late_or_twice), (0, 0), "{own_ms}");
+        }
+    }
+    // By its stream time, too: a duplicate.
+    let raw = vec![vec![record("d", WINDOW_MS), record("x", 0)], vec![record("x", 1)]];
+    let twice = outcome(&raw, &raw);
+    assert_eq!((twice.counts, twice.late_or_twice), (only(Kind::Duplicated, 1), 0));
+}
+
+#[test]
 fn a_lost_id_is_one_finding_however_many_copies_raw_has() {
     let raw = two_copies(5);
     assert_eq!(findings(&raw, &without(&raw, &[(0, 1), (1, 1)])), ["lost: partition 0, raw offset 2"]);

@@ -1,0 +1,216 @@
+//! Histories in topic scope in which one partition lags behind the others. The window of each is two seconds.
+
+use super::*;
+use crate::sim::universe::Sabotage;
+use dedupd::metrics::{Metrics, PartitionStatus};
+use dedupd::pipeline::Safeguard;
+
+/// The id whose second record is a copy within the window.
+const KEPT: u64 = 0;
+/// Windows by which the other partition is ahead.
+const AHEAD: i64 = 10;
+
+fn without(safeguard: Safeguard) -> Setting {
+    Setting { sabotage: Sabotage::Without(safeguard), metrics: Metrics::new() }
+}
+
+/// How often the id was forwarded, and the limit that the status shows for partition 1 before the copy is read.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    forwarded: usize,
+    limit: Option<String>,
+}
+
+impl Shown {
+    /// Whether the status names the window as short, and the partition that needs older ids.
+    fn is_reported(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.contains("; partition 0 is 19 s behind"))
+    }
+}
+
+pub(super) fn topic(setting: &Setting, partitions: usize, change: impl Fn(&mut Choices)) -> Life {
+    let mut life = Life::quiet(setting, partitions, |chance| {
+        let mut choices = Choices::short_topic(chance);
+        change(&mut choices);
+        choices
+    });
+    life.ends = vec![StableEnds::with_patience(PATIENCE)];
+    life
+}
+
+impl Life {
+    pub(super) fn times(&self, id: u64) -> usize {
+        let cluster = self.universe.cluster.borrow();
+        let name = format!("t-{id}");
+        cluster.clean.iter().flat_map(|log| log.committed(0)).filter(|(_, raw)| raw.name() == name).count()
+    }
+
+    fn deliver_only(&self, partition: Option<PartitionId>) {
+        self.universe.cluster.borrow_mut().delivers_only = partition;
+    }
+
+    /// Partition 1 is read for ten windows. Partition 0 has an unread copy of its first id, a quarter of a window later.
+    fn run_ahead(&mut self) -> i64 {
+        let begin_ms = self.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
+        self.produce_at(0, 1_000, begin_ms);
+        self.produce_at(1, 1_001, begin_ms);
+        self.deliver_only(Some(0));
+        self.process_delivered(0);
+        self.produce_at(1, KEPT, begin_ms);
+        for (id, at_ms) in (2_000..).zip((begin_ms..begin_ms + AHEAD * WINDOW_MS).step_by(100)) {
+            self.produce_at(1, id, at_ms);
+        }
+        self.produce_at(0, KEPT, begin_ms + WINDOW_MS / 4);
+        self.deliver_only(Some(1));
+        self.process_delivered(1);
+        begin_ms
+    }
+
+    /// Iterates without records, until the status is published and the ends of the logs are compared.
+    fn wait_without_records(&mut self, iterations: usize) {
+        let delivers = self.universe.cluster.borrow_mut().delivers_only.replace(PartitionId::MAX);
+        for _ in 0..iterations {
+            self.iterate_once();
+            self.universe.cluster.borrow_mut().advance(Duration::from_millis(500));
+        }
+        self.deliver_only(delivers);
+    }
+
+    fn status_of(&self, partition: PartitionId) -> PartitionStatus {
+        let mut workers = self.status.as_ref().unwrap().workers();
+        let mut partitions = workers.iter_mut().flat_map(|worker| worker.partitions.drain(..));
+        partitions.find(|it| it.partition == partition).unwrap()
+    }
+
+    /// Reads the copy in partition 0.
+    fn read_the_copy(&mut self) -> Shown {
+        self.wait_without_records(40);
+        let limit = self.status_of(1).window.limit;
+        self.deliver_only(Some(0));
+        self.process_delivered(0);
+        Shown { forwarded: self.times(KEPT), limit }
+    }
+
+    fn restart(&mut self, has_local: bool) {
+        self.leave(0);
+        if !has_local {
+            self.processes[0].store = LeasedStore::new(MemoryStore::new());
+        }
+    }
+}
+
+/// A partition is ten windows behind. Retention has deleted the state of the other one but for the last two windows and a half.
+fn lag_beyond_retention(setting: &Setting, has_local: bool) -> Shown {
+    let mut life = topic(setting, 2, |_| ());
+    let begin_ms = life.run_ahead();
+    life.restart(has_local);
+    {
+        let mut cluster = life.universe.cluster.borrow_mut();
+        let keep_ms = begin_ms + AHEAD * WINDOW_MS - 5 * WINDOW_MS / 2;
+        let is_kept = |block: &[u8]| dedupd::dedupe::Block::decode(block).unwrap().time_first_ms >= keep_ms;
+        let kept = cluster.state[1].committed(0).find(|(_, it)| is_kept(&it.block)).map(|(at, _)| at);
+        assert!(cluster.state[1].delete(Duration::MAX, kept.unwrap()));
+    }
+    life.read_the_copy()
+}
+
+/// A partition is ten windows behind, and a limit leaves four windows of ids of the other one.
+fn lag_beyond_a_limit(setting: &Setting, most_ids: u64, restarts: bool) -> Shown {
+    let mut life = topic(setting, 2, |choices| choices.most_ids = most_ids);
+    life.run_ahead();
+    if restarts {
+        life.wait_without_records(40);
+        life.restart(false);
+    }
+    life.read_the_copy()
+}
+
+#[test]
+fn ids_that_a_limit_takes_from_a_lagging_partition_are_reported() {
+    let sound = Setting::sound();
+    assert_eq!(lag_beyond_a_limit(&sound, 1 << 20, false), Shown { forwarded: 1, limit: None });
+    for restarts in [false, true] {
+        let limited = lag_beyond_a_limit(&sound, 120, restarts);
+        assert!(limited.forwarded == 2 && limited.is_reported(), "{limited:?}");
+        let by_own_clock = lag_beyond_a_limit(&without(Safeguard::NeededFrom), 120, restarts);
+        assert!(by_own_clock.forwarded == 2 && by_own_clock.limit.is_none(), "{by_own_clock:?}");
+    }
+}
+
+#[test]
+fn state_that_retention_takes_from_a_lagging_partition_is_reported() {
+    let sound = Setting::sound();
+    assert_eq!(lag_beyond_retention(&sound, true), Shown { forwarded: 1, limit: None });
+    let cut = lag_beyond_retention(&sound, false);
+    assert!(cut.forwarded == 2 && cut.is_reported(), "{cut:?}");
+    let by_own_clock = lag_beyond_retention(&without(Safeguard::NeededFrom), false);
+    assert!(by_own_clock.forwarded == 2 && by_own_clock.limit.is_none(), "{by_own_clock:?}");
+}
+
+/// A partition is ten windows behind when the scope changes from partition to topic.
+fn lag_at_a_change_of_scope(setting: &Setting) -> Shown {
+    let mut life = topic(setting, 2, |_| ());
+    life.processes[0].choices.scope = Scope::Partition;
+    life.run_ahead();
+    // The store of another scope is quarantined.
+    life.restart(false);
+    life.processes[0].choices.scope = Scope::Topic;
+    life.read_the_copy()
+}
+
+#[test]
+fn after_a_change_of_scope_a_lagging_partition_finds_the_owners_of_the_others() {
+    assert_eq!(lag_at_a_change_of_scope(&Setting::sound()), Shown { forwarded: 1, limit: None });
+    assert_eq!(lag_at_a_change_of_scope(&without(Safeguard::NeededFrom)).forwarded, 2);
+}
+
+/// The clock of partition 0 is behind that of partition 1 by `late_ms` all the time, and both are read to their ends in each step. An id of
+/// partition 1 has a copy in partition 0, `distance_ms` later. Returns how often it was forwarded.
+fn clocks_that_differ(setting: &Setting, late_ms: i64, distance_ms: i64) -> usize {
+    let mut life = topic(setting, 2, |_| ());
+    let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
+    for step in 0..100i64 {
+        let (at_ms, id) = (begin_ms + 100 * step, u64::try_from(step).unwrap());
+        life.produce_at(1, if step == 20 { KEPT } else { 2_000 + id }, at_ms);
+        let is_copy = at_ms - late_ms == begin_ms + 2_000 + distance_ms;
+        life.produce_at(0, if is_copy { KEPT } else { 3_000 + id }, at_ms - late_ms);
+        life.deliver_only(None);
+        life.process_delivered(0);
+        life.process_delivered(1);
+        // The topic monitor reads the ends of the logs, and the worker compares them.
+        life.wait_without_records(4);
+    }
+    life.times(KEPT)
+}
+
+#[test]
+fn partitions_whose_clocks_always_differ_find_each_others_ids_within_the_window() {
+    let sound = Setting::sound();
+    for tenths in [0, 1, 5, 9, 10] {
+        let late_ms = WINDOW_MS * tenths / 10;
+        for distance_ms in [0, WINDOW_MS / 2, WINDOW_MS * 9 / 10, WINDOW_MS] {
+            let forwarded = clocks_that_differ(&sound, late_ms, distance_ms);
+            assert_eq!(forwarded, 1, "{late_ms} ms late, {distance_ms} ms apart");
+        }
+        assert_eq!(clocks_that_differ(&sound, late_ms, WINDOW_MS + 100), 2, "reused after the window");
+    }
+    // Their clocks hold back expiry by one window at most.
+    let late_ms = WINDOW_MS * 3 / 2;
+    assert_eq!([400, 1_900].map(|ms| clocks_that_differ(&sound, late_ms, ms)), [1, 2]);
+    let as_if_equal = clocks_that_differ(&without(Safeguard::Lateness), WINDOW_MS / 2, WINDOW_MS * 9 / 10);
+    assert_eq!(as_if_equal, 2, "the history does not depend on it");
+}
+
+/// Partition 0 lags by ten windows. Returns how often an id is forwarded that partition 1 uses again after the window.
+fn reuse_beside_a_lag(setting: &Setting) -> usize {
+    let mut life = topic(setting, 2, |_| ());
+    let begin_ms = life.run_ahead();
+    life.produce_at(1, 2_000, begin_ms + AHEAD * WINDOW_MS);
+    life.process_delivered(1);
+    life.times(2_000)
+}
+
+#[test]
+fn an_id_that_is_used_again_after_the_window_is_forwarded_however_far_another_partition_lags() {
+    assert_eq!(reuse_beside_a_lag(&Setting::sound()), 2);
+}
