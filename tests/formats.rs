@@ -259,6 +259,8 @@ fn an_export_file_is_read_and_written_byte_for_byte() {
     assert_eq!(writer.finish().unwrap(), EXPORT);
 }
 
+const SLICE_FILE: u64 = 0x0123_4567_89ab_cdef;
+
 fn slice_owners() -> OwnerLayout {
     let mark = |next, count| SliceMark { next, count, time_ms: (T, T + 60_000) };
     let of = |partition, first, next, marks| SlicePartition { partition, first, next, marks };
@@ -270,16 +272,17 @@ fn slice_owners() -> OwnerLayout {
 fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
     let owned = |number, partition, offset| (identity(number), Coordinates { partition, offset });
     let entries = [owned(0, 7, FIRST + 7), owned(1, 42, 599), owned(2, 7, FIRST + 69_999)];
-    let (owners, mut written) = (slice_owners(), Vec::new());
-    let page = SlicePage::parse(SLICE_PAGE, &owners).unwrap();
+    let (owners, place, mut written) = (slice_owners(), SlicePage::place(SLICE_FILE, 3), Vec::new());
+    let page = SlicePage::parse(SLICE_PAGE, &owners, place).unwrap();
     assert_eq!(page.entries().collect::<Result<Vec<_>, _>>(), Ok(entries.to_vec()));
-    SlicePage::encode(&owners, entries.into_iter(), &mut written).unwrap();
+    SlicePage::encode(&owners, place, entries.into_iter(), &mut written).unwrap();
     assert_eq!(written, SLICE_PAGE);
 }
 
 #[test]
 fn a_footer_of_a_slice_is_read_and_written_byte_for_byte() {
     let footer = SliceFooter {
+        file: SLICE_FILE,
         hash: HASH,
         kind: KindId::UNNAMED,
         ids: 3,

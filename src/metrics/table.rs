@@ -210,6 +210,12 @@ rows! {
         "identities",
         "Identities that were moved from the index to sealed slices: a filter in memory, and a file.",
     );
+    DISCARDED = Row::new(
+        "dedupd_slices_discarded_total",
+        Counter,
+        "files",
+        "Slices that could not be written, as on a full disk, and were discarded; each is tried again after some minutes.",
+    );
     MISS_RATE = Row::new(
         "dedupd_window_miss_rate",
         Gauge,

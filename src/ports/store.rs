@@ -148,10 +148,12 @@ pub enum Sealing {
     Busy,
     /// The owners of this job are in a slice now, and their blocks may be removed.
     Done(SealJob),
+    /// The file could not be written, and was discarded. All owners stay where they were; it is tried again after some minutes.
+    Failed,
 }
 
-/// Called with each owner in turn.
-pub type VisitOwner<'a> = &'a mut dyn FnMut(Offset, Identity) -> Result<(), StoreError>;
+/// Called with each owner in turn, and its window.
+pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Offset, Identity) -> Result<(), StoreError>;
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
@@ -250,11 +252,11 @@ pub trait Store {
     fn filters(&self, _window: WindowId) -> Vec<FilterSummary> {
         Vec::new()
     }
-    /// Visits the sealed owners of the window with offsets in a range, in no order, without those in filters only. Reads only slices
-    /// with offsets in it.
+    /// Visits the sealed owners of these windows with offsets in a range, in no order, without those in filters only. Reads only slices
+    /// with such owners, each once.
     fn scan_sealed(
         &self,
-        _window: WindowId,
+        _windows: &[WindowId],
         _range: Range<Offset>,
         _visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {

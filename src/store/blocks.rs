@@ -119,6 +119,11 @@ impl SledStore {
         Ok(())
     }
 
+    /// The first offset in the blocks of a window.
+    pub(in crate::store) fn first_stored(&self, window: WindowId) -> Result<Offset, StoreError> {
+        self.with(window, |_, index| Ok(index.blocks_from(0).next().map_or(Offset::MAX, |found| found.first)))
+    }
+
     /// The identity of an owner. Where possible, only compares it with the expected one.
     fn look_up(
         &self,
@@ -304,11 +309,12 @@ impl Store for SledStore {
     }
 
     fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
-        self.begin_task(job)
+        self.begin_task(job);
+        Ok(())
     }
 
     fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
-        self.begin_filter_task(job)
+        Ok(self.begin_filter_task(job))
     }
 
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
@@ -341,11 +347,11 @@ impl Store for SledStore {
 
     fn scan_sealed(
         &self,
-        window: WindowId,
+        windows: &[WindowId],
         range: Range<Offset>,
         visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {
-        self.scan_slices(window, range, visit)
+        self.scan_slices(windows, &range, visit)
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {

@@ -91,9 +91,16 @@ pub fn limit_quarantined(dir: &Path, most: u64) -> Result<u64, OpenError> {
         }
         left = left.saturating_sub(entry.bytes);
         tracing::info!(path = %path.display(), bytes = entry.bytes,
-            "quarantined local state deleted, because the directory has reached half of state.max_disk");
+            "quarantined local state deleted, because its space is needed");
     }
     Ok(left)
+}
+
+/// Deletes all quarantined databases. Returns whether there is one less.
+pub(super) fn delete_quarantined(dir: &Path) -> bool {
+    let count = || numbered(dir, QUARANTINE).map_or(0, |quarantined| quarantined.len());
+    let before = count();
+    limit_quarantined(dir, 0).is_ok() && count() < before
 }
 
 /// Removes half-written snapshots. A kill during an open leaves one behind. sled 0.34 treats it as complete and then

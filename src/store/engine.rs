@@ -12,10 +12,10 @@ use sled::transaction::{ConflictableTransactionError, TransactionError, Transact
 use sled::{Batch, IVec, Tree};
 
 use super::binding::Binding;
-use super::directory::condemn;
+use super::directory::{condemn, delete_quarantined};
 use super::disk::Disk;
 use super::entry::{BlockEntry, BlockPlace, FoundBlock, Location};
-use super::error::{needs_operator, remedy};
+use super::error::{is_damage, is_full, is_missing_data, remedy};
 use super::files::Files;
 use super::guard::catch_panic;
 use super::index::{BlockIndex, Indexed};
@@ -115,7 +115,7 @@ impl Engine {
         match catch_panic(call) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(sled::Error::Io(cause))) if !is_damage(&cause) => {
-                let (path, remedy) = (self.path.display(), remedy(&cause));
+                let (path, remedy) = (self.path.display(), self.remedy(&cause));
                 Err(StoreError::Io(format!("{what} in {path}: {cause}; {remedy}")))
             }
             Ok(Err(cause)) => Err(self.damaged(what, &cause.to_string())),
@@ -151,7 +151,15 @@ impl Engine {
     /// An error of the file system on a block file.
     pub(super) fn file_error(&self, what: &str, file: u32, cause: &io::Error) -> StoreError {
         let path = self.segments.path(file);
-        StoreError::Io(format!("{what} {}: {cause}; {}", path.display(), remedy(cause)))
+        StoreError::Io(format!("{what} {}: {cause}; {}", path.display(), self.remedy(cause)))
+    }
+
+    /// What the operator can do about an error. On a full disk, quarantined databases are deleted.
+    fn remedy(&self, cause: &io::Error) -> &'static str {
+        if is_full(cause) {
+            self.path.parent().map(delete_quarantined);
+        }
+        remedy(cause)
     }
 
     /// Damage found in a block.
@@ -353,6 +361,7 @@ impl Engine {
     /// success.
     pub(super) fn durable(&self, synced: io::Result<()>) -> Result<(), StoreError> {
         synced.map_err(|cause| {
+            self.remedy(&cause);
             self.condemn(StoreError::Io(format!(
                 "fsync of {}: {cause}; recent writes may be lost; restart to rebuild the state",
                 self.path.display()
@@ -386,14 +395,4 @@ impl Batches {
             BlockPlace::Waiting { .. } => &mut self.waiting,
         }
     }
-}
-
-/// Whether a failed call means damaged stored bytes rather than a failing disk.
-fn is_damage(cause: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
-    !needs_operator(cause) && matches!(cause.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
-}
-
-pub(super) fn is_missing_data(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }

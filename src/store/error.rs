@@ -132,6 +132,21 @@ pub(super) fn needs_operator(cause: &io::Error) -> bool {
         || held_elsewhere(cause)
 }
 
+/// Whether the disk has no space left.
+pub(super) fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether a failed call means damaged stored bytes rather than a failing disk.
+pub(super) fn is_damage(cause: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
+    !needs_operator(cause) && matches!(cause.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
+}
+
+pub(super) fn is_missing_data(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+}
+
 /// sled reports a lock held by another process as an error of kind `Other`. Only its text identifies it.
 fn held_elsewhere(cause: &io::Error) -> bool {
     cause.to_string().contains("could not acquire lock")
@@ -140,7 +155,7 @@ fn held_elsewhere(cause: &io::Error) -> bool {
 /// What the operator can do about it.
 pub(super) fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+        _ if is_full(cause) => {
             "free space or enlarge the volume; state.max_disk limits the size of the state"
         }
         io::ErrorKind::FileTooLarge => "raise the file size limit (ulimit -f)",

@@ -8,7 +8,7 @@ pub(super) const ENTRIES: &str = "entries";
 /// small blocks that wait to be merged, with the same keys as filed blocks.
 pub(super) const WAITING: &str = "waiting";
 /// Tree of sealed slices: kind (u16), partition (u32, all ones: all partitions) and number of the file (u32) to a
-/// `SliceEntry`.
+/// `SliceEntry`, followed by what was removed from the slice.
 pub(super) const SLICES: &str = "slices";
 /// Bytes of the key of a slice.
 pub(super) const SLICE: usize = 10;

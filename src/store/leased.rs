@@ -217,7 +217,7 @@ impl<S: Store> Store for LeasedStore<S> {
         }
         let polled = self.store.poll_seal();
         drop(held);
-        if polled == Ok(Sealing::Idle) {
+        if matches!(polled, Ok(Sealing::Idle | Sealing::Failed)) {
             self.sealing.clear();
         }
         polled
@@ -249,11 +249,11 @@ impl<S: Store> Store for LeasedStore<S> {
 
     fn scan_sealed(
         &self,
-        window: WindowId,
+        windows: &[WindowId],
         range: Range<Offset>,
         visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {
-        self.store.scan_sealed(window, range, visit)
+        self.store.scan_sealed(windows, range, visit)
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {

@@ -24,7 +24,7 @@ pub struct Lock {
 impl Lock {
     /// Creates the directory (mode 0700) if it does not exist and locks it without waiting.
     pub fn acquire(dir: &Path) -> Result<Self, OpenError> {
-        create_private(dir)?;
+        create_private(dir).map_err(|e| OpenError::io("create the directory", dir, &e))?;
         let path = dir.join(FILE);
         let mut file = OpenOptions::new()
             .read(true)
@@ -52,12 +52,8 @@ impl Lock {
 }
 
 /// Creates a directory and its parents with mode 0700. An existing directory is not changed.
-pub(super) fn create_private(dir: &Path) -> Result<(), OpenError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|e| OpenError::io("create the directory", dir, &e))
+pub(super) fn create_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn write_holder(file: &mut File) -> io::Result<()> {

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::binding::{Binding, Relation};
 use super::blocks::SledStore;
-use super::directory::{Generations, Quarantine, condemned, remove_half_snapshots};
+use super::directory::{Generations, Quarantine, condemned, delete_quarantined, remove_half_snapshots};
 use super::disk::{Disk, FileSystem};
 use super::engine::Engine;
-use super::error::needs_operator;
+use super::error::{is_full, needs_operator};
 use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
 use super::lock::create_private;
 use super::sealed::{SealedSlices, read_all};
@@ -95,7 +95,7 @@ fn engine(cache_bytes: u64) -> OpenSled {
 
 /// Opens the store as [`open()`] does.
 pub(super) fn open_with(dir: &Path, binding: &Binding, start: &OpenStart) -> Result<Opened, OpenError> {
-    create_private(dir)?;
+    create_private(dir).map_err(|e| OpenError::io("create the directory", dir, &e))?;
     let mut generations = Generations::find(dir)?;
     let mut quarantined = None;
     loop {
@@ -103,6 +103,7 @@ pub(super) fn open_with(dir: &Path, binding: &Binding, start: &OpenStart) -> Res
         let reason = match try_open(&path, Some(binding), start) {
             Ok(engine) => return Ok(Opened { store: SledStore::new(engine), quarantined }),
             Err(OpenFailure::Unusable(reason)) if quarantined.is_none() => reason,
+            Err(OpenFailure::Disk(cause)) if is_full(&cause) && delete_quarantined(dir) => continue,
             Err(failure) => {
                 return Err(failure.or(&path, |cause| OpenError::Engine { path: path.clone(), cause }));
             }
@@ -112,14 +113,14 @@ pub(super) fn open_with(dir: &Path, binding: &Binding, start: &OpenStart) -> Res
             return Err(OpenError::Engine { path, cause: reason });
         };
         tracing::warn!(path = %kept.display(), reason, "local state quarantined; rebuilding it from the state topic. \
-            The quarantined copy is deleted when the directory reaches half of state.max_disk");
+            The quarantined copy is deleted when the directory reaches half of state.max_disk, or when the disk is full");
     }
 }
 
 /// Opens one database in its own thread. Without a binding, it may belong to anything.
 fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result<Engine, OpenFailure> {
     install_hook();
-    create_private(path)?;
+    create_private(path).map_err(OpenFailure::Disk)?;
     remove_half_snapshots(path).map_err(|e| OpenError::io("remove a half-written snapshot in", path, &e))?;
     if let Some(reason) = condemned(path) {
         return Err(OpenFailure::Unusable(reason));

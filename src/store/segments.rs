@@ -80,10 +80,29 @@ impl Segments {
         Ok(())
     }
 
+    /// An error if the disk has less than twice this space: what is written to other files meanwhile has to fit, too.
+    pub(super) fn has_room(&self, bytes: u64) -> io::Result<()> {
+        // Where that is not known, a write fails later.
+        let Ok(disk) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let lacks = || format!("it takes up to {bytes} bytes, and only {free} bytes are free");
+        if free / 2 < bytes { Err(io::Error::new(io::ErrorKind::StorageFull, lacks())) } else { Ok(()) }
+    }
+
     /// Makes everything durable that was written to a file.
     pub(super) fn sync_file(&self, file: u32) -> io::Result<()> {
+        self.sync_bytes(file)?;
+        self.sync_entry(file)
+    }
+
+    /// Makes the bytes of a file durable.
+    pub(super) fn sync_bytes(&self, file: u32) -> io::Result<()> {
         lock(&self.unsynced).remove(&file);
-        self.disk.sync_file(&self.path(file))?;
+        self.disk.sync_file(&self.path(file))
+    }
+
+    /// Makes the entry of a file in the directory durable.
+    pub(super) fn sync_entry(&self, file: u32) -> io::Result<()> {
         let mut unlisted = lock(&self.unlisted);
         if unlisted.contains(&file) {
             self.disk.sync_directory(&self.dir)?;

@@ -67,13 +67,13 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
 fn slice(owners: SlicePartition, only_filter: Option<FilterBits>) -> Slice {
     let covered = owners.first..owners.next;
     let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
-    let coverage = SliceCoverage { hash, kind, partitions: vec![owners], only_filter };
+    let coverage = SliceCoverage { file: 0, hash, kind, partitions: vec![owners], only_filter };
     let mut builder =
         SliceBuilder::new(coverage, covered.end - covered.start, OwnerScan::Everything).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for offset in covered.clone() {
-            builder.offer(numbered(offset), Coordinates { partition: 0, offset });
+            builder.offer(numbered(offset), Some(Coordinates { partition: 0, offset }));
         }
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }

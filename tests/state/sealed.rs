@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use dedupd::dedupe::{KindId, SliceMark, SlicePartition};
+use dedupd::dedupe::{KindId, SliceMark, SlicePartition, WindowId};
 use dedupd::ports::{SealJob, Sealing, StoreError, ToForget};
 use dedupd::store::Lock;
 use dedupd::tools::state::{Lengths, LookupResult, Standing, export, import, inspect, verify};
@@ -199,11 +199,11 @@ fn the_state_of_the_other_tests_is_sealed_as_they_require() {
                 [0..u64::MAX, 0..2_500, 100..101, 1_000..2_600, 2_500..2_501, 2_700..2_900, end..u64::MAX]
             {
                 let mut found = Model::new();
-                let mut insert = |offset, identity| {
-                    assert_eq!(found.insert((partition, offset), identity), None);
+                let mut insert = |window: WindowId, offset, identity| {
+                    assert_eq!(found.insert((window.partition(), offset), identity), None);
                     Ok(())
                 };
-                store.scan_sealed(partition.into(), range.clone(), &mut insert).unwrap();
+                store.scan_sealed(&[partition.into()], range.clone(), &mut insert).unwrap();
                 let is_in =
                     |(own, at): &(PartitionId, Offset)| *own == partition && *at < end && range.contains(at);
                 let expected: Model =
@@ -238,14 +238,42 @@ fn a_slice_without_offsets_in_the_range_is_not_read() {
     fs::write(older, bytes).unwrap();
     let count = |range: Range<Offset>| {
         let mut count = 0;
-        let mut add = |_, _| {
+        let mut add = |_, _, _| {
             count += 1;
             Ok(())
         };
-        store.scan_sealed(0.into(), range, &mut add).map(|()| count)
+        store.scan_sealed(&[0.into()], range, &mut add).map(|()| count)
     };
     assert_eq!(count(SLICE_ENDS[0]..SLICE_ENDS[1]), Ok(owners(0, SLICE_ENDS[0]..SLICE_ENDS[1], 0).len() - 1));
     assert!(matches!(count(SLICE_ENDS[0] - 1..SLICE_ENDS[1]), Err(StoreError::Corrupt(_))));
+}
+
+/// Bytes that this thread has read from files.
+fn bytes_read() -> u64 {
+    let figures = fs::read_to_string("/proc/thread-self/io").unwrap();
+    figures.strip_prefix("rchar: ").and_then(|rest| rest.lines().next()?.parse().ok()).unwrap()
+}
+
+/// It has owners of all partitions. It was read twice for each of them.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_export_reads_a_slice_twice_for_any_number_of_partitions() {
+    const PARTITIONS: PartitionId = 40;
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let binding = Binding { partitions: PARTITIONS, ..shared_binding(true) };
+    let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
+    let mut model = Model::new();
+    (0..PARTITIONS).for_each(|partition| append(&mut store, &mut model, partition, 0..900, 0));
+    seal(&mut store, (0..PARTITIONS).map(|partition| to_seal(partition, 0..900)).collect(), true);
+    store.close().unwrap();
+    let state = copied(dir.path());
+    let before = bytes_read();
+    let done =
+        export(&state.store, &state.binding, &files.path().join("file"), &ProgressBar::hidden()).unwrap();
+    let (read, slice) = (bytes_read() - before, done.ids * 17);
+    assert_eq!(done.ids, model.len() as u64);
+    assert!(read > slice && read < 4 * slice, "{read} bytes for a slice of {slice}");
+    state.close();
 }
 
 /// The owners of partition 2 are older than those of partition 0 in the slices before, as after a restore in which one partition is behind.

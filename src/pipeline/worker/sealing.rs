@@ -91,6 +91,7 @@ impl Sealer {
                 failpoint::pass("after_seal");
             }
             Sealing::Busy => {}
+            Sealing::Failed => ctx.report.metrics.parts.state.discarded.inc(),
             Sealing::Idle => {
                 self.unsealed = None;
                 let looks = self.cut.is_none() && self.looks_now(ctx.clock.elapsed());
@@ -207,8 +208,9 @@ fn to_seal<W: WorkerPorts>(
         let Some(state) = partition.state_mut() else { continue };
         // The head of a partition without new records is that of its last transaction before its commit.
         let is_settled = is_running && state.open.is_none();
-        let mut confirmed = ctx.store.head(id.into())?.map_or(0, |head| head.confirmed);
-        if is_settled && confirmed > 0 && confirmed < state.committed {
+        let head = ctx.store.head(id.into())?;
+        let mut confirmed = head.map_or(0, |head| head.confirmed);
+        if is_settled && head.is_some() && confirmed < state.committed {
             let set = ctx.store.set_head(id.into(), state.head());
             if StoreError::unless_lease_lost(set)?.is_some() {
                 confirmed = state.committed;

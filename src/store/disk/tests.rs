@@ -4,6 +4,7 @@
 //! a power loss would leave at that moment, opens them, and looks for every owner that was durable when the test began
 //! to watch. sled's file is in one image as if the kernel had written all of it back, in the other as of its last fsync.
 
+mod discarded;
 mod sealing;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,12 +230,12 @@ fn owners(store: &SledStore) -> BTreeSet<Offset> {
     };
     store.scan_from(0.into(), 0, &mut visit).unwrap();
     let confirmed = store.head(0.into()).unwrap().map_or(0, |head| head.confirmed);
-    let mut visit = |owner: Offset, identity: Identity| {
+    let mut visit = |_, owner: Offset, identity: Identity| {
         let other = owners.insert(owner, identity).filter(|other| *other != identity && owner < confirmed);
         assert_eq!(other, None, "{owner} is in a block and in a slice");
         Ok(())
     };
-    store.scan_sealed(0.into(), 0..Offset::MAX, &mut visit).unwrap();
+    store.scan_sealed(&[0.into()], 0..Offset::MAX, &mut visit).unwrap();
     owners.into_keys().collect()
 }
 

@@ -134,6 +134,16 @@ fn a_full_disk_is_reported_and_the_database_is_not_moved() {
 }
 
 #[test]
+fn a_quarantined_database_does_not_stay_on_a_full_disk() {
+    let dir = filled();
+    let kept = dir.path().join("quarantine-0");
+    fs::create_dir(&kept).unwrap();
+    let full = || Err(sled::Error::Io(io::Error::from_raw_os_error(28)));
+    let opened = open_after(dir.path(), DEADLINE, full).unwrap();
+    assert_eq!((opened.quarantined, kept.exists()), (None, false));
+}
+
+#[test]
 fn an_engine_that_fails_on_a_new_database_is_an_error() {
     let dir = filled();
     let broken = |_: &Path| -> sled::Result<sled::Db> { panic!("always") };

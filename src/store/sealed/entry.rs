@@ -1,16 +1,18 @@
 //! What sled stores of a slice: how it is verified, and what has been removed from it.
 //!
-//! Layout, little endian: version 2 (1 byte), CRC32C of the file's footer (4), order (8), count of ends (4), each with partition (4) and offset (8),
-//! count of forgotten owners (4), each with partition (4) and offset (8), count of forgotten identities (4), each with 16 bytes, CRC32C of
-//! the key and everything before (4).
+//! An entry, little endian: version 3 (1 byte), CRC32C of the file's footer (4), order (8), number of removals (4), CRC32C of the key and
+//! everything before (4).
+//!
+//! Each removal has an entry of its own, so that a slice can have any number of them. Its key is that of the slice, followed by: a partition (4) whose
+//! owners at or beyond the offset (8) in the value were removed; or the partition (4) and offset (8) of an owner that was forgotten; or an identity
+//! (16) that was forgotten in a slice without owners; partitions and offsets big endian. The value ends with the CRC32C of the key and everything before (4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dedupe::{Coordinates, Identity, Offset, PartitionId};
+use crate::store::keys;
 
-const VERSION: u8 = 2;
-
-type PartitionOffset = (PartitionId, Offset);
+const VERSION: u8 = 3;
 
 /// The stored state of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,66 +30,108 @@ pub(in crate::store) struct SliceEntry {
     pub forgotten_ids: BTreeSet<Identity>,
 }
 
+/// Something that was removed from a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Removal {
+    /// The owners of a partition at or beyond an offset.
+    End(PartitionId, Offset),
+    /// An owner.
+    Owner(Coordinates),
+    /// An identity.
+    Identity(Identity),
+}
+
 impl SliceEntry {
-    /// The stored form, below this key.
-    pub fn encode(&self, key: &[u8]) -> Vec<u8> {
+    /// The stored form, below this key, with so many removals.
+    pub fn encode(&self, key: &[u8], removals: u32) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.footer.to_le_bytes());
         out.extend_from_slice(&self.order.to_le_bytes());
-        let ends = self.ends.iter().map(|(partition, end)| (*partition, *end));
-        push_pairs(ends.collect(), &mut out);
-        push_pairs(self.forgotten.iter().map(|owner| (owner.partition, owner.offset)).collect(), &mut out);
-        out.extend_from_slice(&u32::try_from(self.forgotten_ids.len()).unwrap_or(u32::MAX).to_le_bytes());
-        self.forgotten_ids.iter().for_each(|identity| out.extend_from_slice(&identity.0));
-        out.extend_from_slice(&checksum(key, &out).to_le_bytes());
-        out
+        out.extend_from_slice(&removals.to_le_bytes());
+        with_checksum(key, out)
     }
 
-    /// Decodes the stored form. `None` if it is damaged or has another version.
-    pub fn decode(key: &[u8], bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.split_last_chunk()?;
-        let (version, rest) = body.split_first()?;
-        if u32::from_le_bytes(*crc) != checksum(key, body) || *version != VERSION {
-            return None;
+    /// Decodes the stored form, without what was removed, and the number of removals. `None` if it is damaged or has another version.
+    pub fn decode(key: &[u8], bytes: &[u8]) -> Option<(Self, u32)> {
+        let (version, rest) = verified(key, bytes)?.split_first()?;
+        let (footer, rest) = rest.split_first_chunk().filter(|_| *version == VERSION)?;
+        let (order, removals) = rest.split_first_chunk()?;
+        let (footer, order) = (u32::from_le_bytes(*footer), u64::from_le_bytes(*order));
+        Some((Self { footer, order, ..Self::default() }, u32::from_le_bytes(removals.try_into().ok()?)))
+    }
+
+    /// Number of removals.
+    pub fn removals(&self) -> u32 {
+        u32::try_from(self.ends.len() + self.forgotten.len() + self.forgotten_ids.len()).unwrap_or(u32::MAX)
+    }
+
+    /// What was removed since it was as `before`.
+    pub fn removed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Removal> + 'a {
+        let ends = self.ends.iter().filter(|(partition, end)| before.ends.get(partition) != Some(end));
+        let owners = self.forgotten.difference(&before.forgotten);
+        let identities = self.forgotten_ids.difference(&before.forgotten_ids);
+        let ends = ends.map(|(partition, end)| Removal::End(*partition, *end));
+        ends.chain(owners.copied().map(Removal::Owner)).chain(identities.copied().map(Removal::Identity))
+    }
+
+    /// Notes a removal. Returns whether it is a further one, and does not replace an end.
+    pub fn remove(&mut self, removal: Removal) -> bool {
+        match removal {
+            Removal::End(partition, end) => self.ends.insert(partition, end).is_none(),
+            Removal::Owner(owner) => self.forgotten.insert(owner),
+            Removal::Identity(identity) => self.forgotten_ids.insert(identity),
         }
-        let (footer, rest) = rest.split_first_chunk()?;
-        let (order, rest) = rest.split_first_chunk()?;
-        let (ends, rest) = pairs(rest)?;
-        let (forgotten, rest) = pairs(rest)?;
-        let (count, rest) = rest.split_first_chunk()?;
-        let (identities, []) = rest.as_chunks() else { return None };
-        let forgotten = forgotten.into_iter().map(|(partition, offset)| Coordinates { partition, offset });
-        (identities.len() == u32::from_le_bytes(*count) as usize).then(|| Self {
-            footer: u32::from_le_bytes(*footer),
-            order: u64::from_le_bytes(*order),
-            ends: ends.into_iter().collect(),
-            forgotten: forgotten.collect(),
-            forgotten_ids: identities.iter().map(|bytes| Identity(*bytes)).collect(),
-        })
     }
 }
 
-fn push_pairs(pairs: Vec<PartitionOffset>, out: &mut Vec<u8>) {
-    out.extend_from_slice(&u32::try_from(pairs.len()).unwrap_or(u32::MAX).to_le_bytes());
-    for (partition, offset) in pairs {
-        out.extend_from_slice(&partition.to_le_bytes());
-        out.extend_from_slice(&offset.to_le_bytes());
+impl Removal {
+    /// The key and the value, for a slice with this key.
+    pub fn encode(self, slice: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let (mut key, mut value) = (slice.to_vec(), Vec::new());
+        match self {
+            Self::End(partition, end) => {
+                key.extend_from_slice(&partition.to_be_bytes());
+                value.extend_from_slice(&end.to_le_bytes());
+            }
+            Self::Owner(Coordinates { partition, offset }) => {
+                key.extend_from_slice(&partition.to_be_bytes());
+                key.extend_from_slice(&offset.to_be_bytes());
+            }
+            Self::Identity(Identity(bytes)) => key.extend_from_slice(&bytes),
+        }
+        let value = with_checksum(&key, value);
+        (key, value)
+    }
+
+    /// Decodes a key and a value. `None` if they are damaged.
+    pub fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
+        let (removed, value) = (key.get(keys::SLICE..)?, verified(key, value)?);
+        let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
+        match (removed.split_first_chunk(), removed.len(), value) {
+            (Some((partition, [])), _, end) => {
+                let end = u64::from_le_bytes(end.try_into().ok()?);
+                Some(Self::End(u32::from_be_bytes(*partition), end))
+            }
+            (Some((partition, offset)), 12, []) => {
+                let partition = u32::from_be_bytes(*partition);
+                Some(Self::Owner(Coordinates { partition, offset: number(offset)? }))
+            }
+            (_, 16, []) => Some(Self::Identity(Identity(removed.try_into().ok()?))),
+            _ => None,
+        }
     }
 }
 
-fn pairs(bytes: &[u8]) -> Option<(Vec<PartitionOffset>, &[u8])> {
-    let (count, rest) = bytes.split_first_chunk()?;
-    let (fields, rest) =
-        rest.split_at_checked(usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(12)?)?;
-    let pair = |field: &[u8; 12]| {
-        let (partition, offset) = field.split_first_chunk()?;
-        Some((u32::from_le_bytes(*partition), u64::from_le_bytes(offset.try_into().ok()?)))
-    };
-    Some((fields.as_chunks().0.iter().map(pair).collect::<Option<_>>()?, rest))
+fn with_checksum(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(key), &body);
+    body.extend_from_slice(&crc.to_le_bytes());
+    body
 }
 
-fn checksum(key: &[u8], body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(key), body)
+fn verified<'a>(key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let (body, crc) = bytes.split_last_chunk()?;
+    let computed = crc32c::crc32c_append(crc32c::crc32c(key), body);
+    (u32::from_le_bytes(*crc) == computed).then_some(body)
 }
 
 #[cfg(test)]
@@ -96,23 +140,39 @@ mod tests {
 
     #[test]
     fn decoding_detects_every_flipped_bit_and_the_wrong_key() {
-        let entry = SliceEntry {
-            footer: 0xdead_beef,
-            order: 1 << 40,
-            ends: BTreeMap::from([(3, 70), (4, u64::MAX)]),
-            forgotten: BTreeSet::from([Coordinates { partition: 3, offset: 60 }]),
-            forgotten_ids: BTreeSet::from([Identity([7; 16])]),
-        };
-        let bytes = entry.encode(b"key");
-        assert_eq!(SliceEntry::decode(b"key", &bytes), Some(entry));
-        assert_eq!(SliceEntry::decode(b"kez", &bytes), None);
-        for at in 0..bytes.len() {
-            assert_eq!(SliceEntry::decode(b"key", &bytes[..at]), None);
-            for bit in 0..8 {
-                let mut flipped = bytes.clone();
-                flipped[at] ^= 1 << bit;
-                assert_eq!(SliceEntry::decode(b"key", &flipped), None, "bit {bit} of byte {at}");
-            }
+        let removals = [
+            Removal::End(3, 70),
+            Removal::End(4, u64::MAX),
+            Removal::Owner(Coordinates { partition: 3, offset: 60 }),
+            Removal::Identity(Identity([7; 16])),
+        ];
+        let empty = SliceEntry { footer: 0xdead_beef, order: 1 << 40, ..SliceEntry::default() };
+        let mut entry = empty.clone();
+        assert!(removals.iter().all(|removal| entry.remove(*removal)) && !entry.remove(removals[2]));
+        assert_eq!(
+            (entry.removed_since(&empty).collect::<Vec<_>>(), entry.removals()),
+            (removals.to_vec(), 4)
+        );
+        let slice = [9; keys::SLICE];
+        let bytes = entry.encode(&slice, 4);
+        assert_eq!(SliceEntry::decode(&slice, &bytes), Some((empty, 4)));
+        let is_entry = |key: &[u8], bytes: &[u8]| SliceEntry::decode(key, bytes).is_some();
+        detects_damage(&slice, &bytes, is_entry);
+        for removal in removals {
+            let (key, value) = removal.encode(&slice);
+            assert_eq!(Removal::decode(&key, &value), Some(removal));
+            detects_damage(&key, &value, |key, value| Removal::decode(key, value).is_some());
         }
+    }
+
+    fn detects_damage(key: &[u8], bytes: &[u8], is_valid: impl Fn(&[u8], &[u8]) -> bool) {
+        let flipped = |bytes: &[u8], bit: usize| {
+            let mut bytes = bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes
+        };
+        assert!((0..key.len() * 8).all(|bit| !is_valid(&flipped(key, bit), bytes)));
+        assert!((0..bytes.len() * 8).all(|bit| !is_valid(key, &flipped(bytes, bit))));
+        assert!((0..bytes.len()).all(|at| !is_valid(key, &bytes[..at])));
     }
 }

@@ -266,7 +266,7 @@ mod tests {
         let (first, next) = (number * 10, number * 10 + 10);
         let partitions = vec![SlicePartition { partition: 0, first, next, marks: Vec::new() }];
         let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
-        let coverage = SliceCoverage { hash, kind, partitions, only_filter: None };
+        let coverage = SliceCoverage { file: number, hash, kind, partitions, only_filter: None };
         let mut builder = SliceBuilder::new(coverage, 10, OwnerScan::Everything).unwrap();
         let mut file = Vec::new();
         let mut write = |part: &[u8]| -> Result<(), SliceError> {
@@ -275,7 +275,7 @@ mod tests {
         };
         while builder.needs_pass() {
             for offset in first..next {
-                builder.offer(identity(offset), Coordinates { partition: 0, offset });
+                builder.offer(identity(offset), Some(Coordinates { partition: 0, offset }));
             }
             builder.end_pass(&mut write, |error| error).unwrap();
         }

@@ -1,7 +1,7 @@
 //! What a handle of the store does with slices.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use super::group::{SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::registry::registered_error;
-use super::task::SealTask;
+use super::retry::RetryPause;
+use super::task::{EndedTask, SealTask};
 use crate::clock::monotonic;
-use crate::dedupe::{Offset, SlicePartition, WindowId};
+use crate::dedupe::{Coordinates, Identity, Offset, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitOwner,
@@ -35,6 +36,8 @@ pub(in crate::store) struct HandleSealing {
     readers: RefCell<Readers>,
     limit: OpenLimit,
     reads: ReadTime,
+    /// When owners are sealed again, and when slices are replaced again.
+    pub retries: [RetryPause; 2],
 }
 
 /// Most files of slices that all handles keep open: a quarter of what the process may open, which are often 1,024.
@@ -236,20 +239,19 @@ impl SledStore {
         self.engine.forget_in_slices(window, forgotten)
     }
 
-    pub(in crate::store) fn begin_task(&mut self, job: SealJob) -> Result<(), StoreError> {
-        if self.sealing.task.is_none() && !job.partitions.is_empty() {
-            self.sealing.task = Some(SealTask::seal(self, job)?);
+    pub(in crate::store) fn begin_task(&mut self, job: SealJob) {
+        if self.sealing.task.is_none() && !job.partitions.is_empty() && self.sealing.retries[0].is_over() {
+            self.sealing.task = Some(SealTask::seal(self, job));
         }
-        Ok(())
     }
 
     /// Returns whether a task begins.
-    pub(in crate::store) fn begin_filter_task(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
-        if self.sealing.task.is_some() {
-            return Ok(false);
+    pub(in crate::store) fn begin_filter_task(&mut self, job: &FilterJob) -> bool {
+        if self.sealing.task.is_some() || !self.sealing.retries[1].is_over() {
+            return false;
         }
-        self.sealing.task = SealTask::filter(self, job)?;
-        Ok(self.sealing.task.is_some())
+        self.sealing.task = SealTask::filter(self, job);
+        self.sealing.task.is_some()
     }
 
     /// Continues with what follows a task: its blocks are removed, a batch in each call, and slices are merged if there are many.
@@ -258,12 +260,27 @@ impl SledStore {
             return Ok(Sealing::Busy);
         }
         let Some(task) = self.sealing.task.take_if(|task| task.is_finished()) else {
-            return Ok(if self.sealing.task.is_some() { Sealing::Busy } else { Sealing::Idle });
+            let is_busy = self.sealing.task.is_some() || !self.sealing.retries[0].is_over();
+            return Ok(if is_busy { Sealing::Busy } else { Sealing::Idle });
         };
-        let (group, done) = task.finish(&self.engine)?;
+        let EndedTask { group, is_new, done } = task.finish(&self.engine)?;
         self.sealing.close_files();
+        let [sealing, replacing] = &mut self.sealing.retries;
+        let retry = if is_new { sealing } else { replacing };
+        let done = match done {
+            Ok(done) => done,
+            Err(cause) => {
+                let pause = retry.begin();
+                tracing::warn!(%cause, again_in = ?pause, "a slice that was being written was discarded; all ids stay \
+                    where they were");
+                return Ok(Sealing::Failed);
+            }
+        };
+        *retry = RetryPause::default();
         let is_urgent = done.as_ref().is_some_and(|job| job.is_urgent);
-        self.sealing.task = SealTask::merge(self, (group, is_urgent))?;
+        if self.sealing.retries[1].is_over() {
+            self.sealing.task = SealTask::merge(self, (group, is_urgent));
+        }
         let Some(job) = done else { return Ok(Sealing::Busy) };
         self.sealing.unneeded =
             job.partitions.iter().map(|of| (job.kind.window(of.partition), of.next)).collect();
@@ -346,35 +363,53 @@ impl SledStore {
 
     pub(in crate::store) fn scan_slices(
         &self,
-        window: WindowId,
-        range: Range<Offset>,
+        windows: &[WindowId],
+        range: &Range<Offset>,
         visit: VisitOwner<'_>,
     ) -> Result<(), StoreError> {
-        let partition = window.partition();
-        let slices = self.slices_of(window);
-        // They may not have been read.
-        self.engine.check()?;
-        for slice in slices.iter() {
-            let Some(of) = slice.offsets(partition) else { continue };
-            let wanted = of.start.max(range.start)..of.end.min(range.end);
-            if wanted.is_empty() {
-                continue;
+        let groups: HashSet<_> = windows.iter().map(|window| self.engine.group_of(*window)).collect();
+        for group in groups {
+            let of_group: HashSet<_> =
+                windows.iter().filter(|window| self.engine.group_of(**window) == group).collect();
+            let slices = self.slices_of(group.window());
+            // They may not have been read.
+            self.engine.check()?;
+            for slice in slices.iter() {
+                let is_wanted = |of: &SlicePartition| {
+                    let offsets = slice.offsets(of.partition).unwrap_or_default();
+                    of_group.contains(&group.kind.window(of.partition))
+                        && offsets.start.max(range.start) < offsets.end.min(range.end)
+                };
+                if !slice.partitions().iter().any(is_wanted) {
+                    continue;
+                }
+                self.scan_slice(slice, group.window(), &mut |identity, owner| {
+                    let window = group.kind.window(owner.partition);
+                    let is_wanted = of_group.contains(&window) && range.contains(&owner.offset);
+                    if is_wanted { visit(window, owner.offset, identity) } else { Ok(()) }
+                })?;
             }
-            // The visitor may use the store.
-            let mut readers = Readers::default();
-            let read = |at, bytes: &mut [u8]| {
-                let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
-                read.map_err(|cause| {
-                    registered_error(&self.engine, window, slice.number, &SliceReadError::Io(cause))
-                })
-            };
-            let damaged =
-                |cause| registered_error(&self.engine, window, slice.number, &SliceReadError::Damaged(cause));
-            slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
-                let is_wanted = owner.partition == partition && wanted.contains(&owner.offset);
-                if is_wanted && slice.has(owner) { visit(owner.offset, identity) } else { Ok(()) }
-            })?;
         }
         Ok(())
+    }
+
+    /// Visits the owners in a slice that were not removed.
+    fn scan_slice(
+        &self,
+        slice: &SealedSlice,
+        window: WindowId,
+        visit: &mut dyn FnMut(Identity, Coordinates) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        // The visitor may use the store.
+        let mut readers = Readers::default();
+        let failed = |cause| registered_error(&self.engine, window, slice.number, &cause);
+        let read = |at, bytes: &mut [u8]| {
+            let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
+            read.map_err(|cause| failed(SliceReadError::Io(cause)))
+        };
+        let damaged = |cause| failed(SliceReadError::Damaged(cause));
+        slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
+            if slice.has(owner) { visit(identity, owner) } else { Ok(()) }
+        })
     }
 }

@@ -12,10 +12,13 @@ mod group;
 mod handle;
 mod merging;
 mod registry;
+mod retry;
+mod stored;
 mod task;
 
 use entry::SliceEntry;
 pub(super) use handle::HandleSealing;
-pub(super) use registry::{SealedSlices, read_all};
+pub(super) use registry::SealedSlices;
+pub(super) use stored::read_all;
 #[cfg(test)]
 pub(super) use task::write_merged;

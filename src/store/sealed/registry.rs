@@ -2,21 +2,20 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sled::{Batch, IVec};
+use sled::Batch;
 
-use super::SliceEntry;
-use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError, read_slice};
+use super::entry::{Removal, SliceEntry};
+use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
+use super::stored::{StoredSlice, counted, read_registered};
 use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, PartitionId, WindowId};
 use crate::ports::{StoreError, ToForget};
-use crate::store::engine::{Engine, OPERATION_BYTES, is_missing_data};
-use crate::store::error::{needs_operator, remedy};
+use crate::store::engine::{BATCH, Engine, OPERATION_BYTES};
+use crate::store::error::{is_missing_data, remedy};
 use crate::store::keys;
 use crate::store::open::OpenFailure;
-use crate::store::verify::each_entry;
 
 /// The slices of all groups.
 #[derive(Debug, Default)]
@@ -36,6 +35,12 @@ struct SliceLists {
 }
 
 impl SealedSlices {
+    /// Those of groups that are in memory, of so many.
+    pub fn new(groups: HashMap<SliceGroup, Arc<SliceList>>, count: usize) -> Self {
+        let lists = Mutex::new(SliceLists { groups, ..SliceLists::default() });
+        Self { lists, count: AtomicUsize::new(count), ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, SliceLists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,21 +86,28 @@ impl Engine {
             Entry::Vacant(missing) => missing,
         };
         let mut slices = Vec::new();
-        for (key, value) in self.slice_entries(group)? {
-            let read = read_registered(self, &key, &value).map_err(|failure| self.load_error(failure));
+        for stored in self.slice_entries(group)? {
+            let read = read_registered(self, &stored, &|| ()).map_err(|failure| self.load_error(failure));
             slices.push(Arc::new(read?.1));
         }
         slices.sort_by_key(|slice| slice.entry.order);
         Ok(missing.insert(Arc::new(slices.into())))
     }
 
-    fn slice_entries(&self, group: SliceGroup) -> Result<Vec<(IVec, IVec)>, StoreError> {
+    fn slice_entries(&self, group: SliceGroup) -> Result<Vec<StoredSlice>, StoreError> {
         if !self.sealed.is_any() {
             return Ok(Vec::new());
         }
-        let entries = self.call("read", || self.slices.scan_prefix(group.prefix()).collect());
+        let mut slices = Vec::new();
+        let entries = self.call("read", || {
+            for entry in self.slices.scan_prefix(group.prefix()) {
+                StoredSlice::add(&mut slices, entry?);
+            }
+            Ok(())
+        });
         // [`Engine::slices_of_group`] has no error, so no later call may succeed.
-        entries.map_err(|failure| self.fail(failure))
+        entries.map_err(|failure| self.fail(failure))?;
+        Ok(slices)
     }
 
     fn load_error(&self, failure: OpenFailure) -> StoreError {
@@ -124,22 +136,54 @@ impl Engine {
         let mut lists = self.sealed.lock();
         // Owners that are written again count.
         lists.dropped.retain(|window, _| self.group_of(*window) != group);
-        let entries = self.slice_entries(group)?;
-        if entries.is_empty() {
+        let slices = self.slice_entries(group)?;
+        if slices.is_empty() {
             return Ok(false);
         }
         let mut batch = Batch::default();
-        for (key, _) in &entries {
-            batch.remove(key);
+        for slice in &slices {
+            batch.remove(&slice.key);
         }
-        self.write_slices(batch, (entries.len(), 0))?;
+        self.write_slices(batch, (slices.len(), 0))?;
         lists.groups.remove(&group);
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
-        let numbers = entries.iter().filter_map(|(key, _)| keys::parse_slice(key));
+        let numbers = slices.iter().filter_map(|slice| keys::parse_slice(&slice.key));
         self.segments.retire(numbers.map(|(.., number)| number).collect());
-        self.flush_when_due(OPERATION_BYTES)?;
+        let removals = slices.iter().flat_map(|slice| &slice.removals);
+        self.remove_keys(&removals.map(|(key, _)| key).collect::<Vec<_>>())?;
         Ok(true)
+    }
+
+    /// Removes keys of the slices' tree.
+    pub(super) fn remove_keys(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), StoreError> {
+        for part in keys.chunks(BATCH) {
+            let mut batch = Batch::default();
+            for key in part {
+                batch.remove(key.as_ref());
+            }
+            self.write("write", || self.slices.apply_batch(batch))?;
+            self.flush_when_due(part.len() * OPERATION_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was removed from a slice since its entry was `old`, in batches that each have the number of removals so far.
+    fn write_removals(&self, key: &[u8], old: &SliceEntry, new: &SliceEntry) -> Result<(), StoreError> {
+        let (removed, mut written) = (new.removed_since(old).collect::<Vec<_>>(), old.removals());
+        for part in removed.chunks(BATCH - 1) {
+            let mut batch = Batch::default();
+            for removal in part {
+                let (key, value) = removal.encode(key);
+                batch.insert(key, value);
+                let replaces = matches!(removal, Removal::End(of, _) if old.ends.contains_key(of));
+                written += u32::from(!replaces);
+            }
+            batch.insert(key, new.encode(key, written));
+            self.write("write", || self.slices.apply_batch(batch))?;
+            self.flush_when_due((part.len() + 1) * OPERATION_BYTES)?;
+        }
+        Ok(())
     }
 
     /// Writes changes of entries after which a group has so many slices instead of so many before, together with the number of all slices. The
@@ -149,7 +193,7 @@ impl Engine {
         batch.insert(keys::SLICE_COUNT, &counted(count));
         self.write("write", || self.slices.apply_batch(batch))?;
         self.sealed.count.store(count, Ordering::Release);
-        Ok(())
+        self.flush_when_due((before + after) * OPERATION_BYTES)
     }
 
     /// Replaces the slices of a group by those that `change` returns, in sled first. Returns whether a file is no longer used.
@@ -163,26 +207,34 @@ impl Engine {
         let list = self.load_slices(groups, group)?;
         let Some(changed) = change(list, dropped) else { return Ok(false) };
         let has = |slices: &[Arc<SealedSlice>], number| slices.iter().any(|slice| slice.number == number);
-        let unused = list.iter().map(|slice| slice.number).filter(|number| !has(&changed, *number));
-        let unused: Vec<u32> = unused.collect();
+        let unused: Vec<_> = list.iter().filter(|slice| !has(&changed, slice.number)).cloned().collect();
         let mut batch = Batch::default();
-        for number in &unused {
-            batch.remove(&group.key(*number));
-        }
         for slice in &changed {
-            if !list.iter().any(|old| Arc::ptr_eq(old, slice)) {
-                let key = group.key(slice.number);
-                batch.insert(&key, slice.entry.encode(&key));
+            let key = group.key(slice.number);
+            match list.iter().find(|old| old.number == slice.number) {
+                Some(old) if Arc::ptr_eq(old, slice) => {}
+                Some(old) => self.write_removals(&key, &old.entry, &slice.entry)?,
+                None => batch.insert(&key, slice.entry.encode(&key, 0)),
             }
         }
-        self.write_slices(batch, (list.len(), changed.len()))?;
+        for slice in &unused {
+            batch.remove(&group.key(slice.number));
+        }
+        if !unused.is_empty() || changed.len() > list.len() {
+            self.write_slices(batch, (list.len(), changed.len()))?;
+        }
         *list = Arc::new(changed.into());
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
-        let is_any_unused = !unused.is_empty();
-        self.segments.retire(unused);
-        self.flush_when_due(OPERATION_BYTES)?;
-        Ok(is_any_unused)
+        self.segments.retire(unused.iter().map(|slice| slice.number).collect());
+        // After the slices: without its slice a removal has no effect, and the next start deletes it.
+        let none = SliceEntry::default();
+        for slice in &unused {
+            let removals = slice.entry.removed_since(&none);
+            let keys: Vec<_> = removals.map(|removal| removal.encode(&group.key(slice.number)).0).collect();
+            self.remove_keys(&keys)?;
+        }
+        Ok(!unused.is_empty())
     }
 
     /// Removes the owners of a window at or beyond `from` from its slices. A filter without owners cannot lose some of them: then nothing is
@@ -300,74 +352,6 @@ fn used(
     slices.filter(|slice| !slice.live(group.kind, dropped).is_empty()).collect()
 }
 
-/// Reads and verifies all registered slices. Keeps them in memory if all partitions share them; otherwise those of a window are read again when it
-/// is used. Also returns the numbers of their files.
-pub(in crate::store) fn read_all(
-    engine: &Engine,
-    report_progress: &dyn Fn(),
-) -> Result<(SealedSlices, Vec<u32>), OpenFailure> {
-    let mut groups: HashMap<SliceGroup, Vec<Arc<SealedSlice>>> = HashMap::new();
-    let (mut files, mut count) = (Vec::new(), None);
-    each_entry(&engine.slices, report_progress, |key, value| {
-        if *key == *keys::SLICE_COUNT {
-            count = Some(value);
-            return Ok(());
-        }
-        report_progress();
-        let (group, slice) = read_registered(engine, &key, &value)?;
-        files.push(slice.number);
-        if group.partition.is_none() {
-            groups.entry(group).or_default().push(Arc::new(slice));
-        }
-        Ok(())
-    })?;
-    // A file without its entry would be deleted, and copies of its identities would be forwarded. Earlier versions stored no number.
-    if count.is_some_and(|count| *count != counted(files.len())) {
-        return Err(
-            format!("{} slices are registered, and that is not their stored number", files.len()).into()
-        );
-    }
-    for slices in groups.values_mut() {
-        slices.sort_by_key(|slice| slice.entry.order);
-    }
-    let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into()))).collect();
-    let sealed = SealedSlices {
-        count: AtomicUsize::new(files.len()),
-        lists: Mutex::new(SliceLists { groups, ..SliceLists::default() }),
-        ..SealedSlices::default()
-    };
-    Ok((sealed, files))
-}
-
-/// The stored form of a number of slices.
-fn counted(slices: usize) -> [u8; 8] {
-    (slices as u64).to_be_bytes()
-}
-
-/// Reads and verifies a registered slice.
-fn read_registered(
-    engine: &Engine,
-    key: &[u8],
-    value: &[u8],
-) -> Result<(SliceGroup, SealedSlice), OpenFailure> {
-    let (kind, partition, number) = keys::parse_slice(key).ok_or("the key of a slice is damaged")?;
-    let bad = |cause: &dyn Display| format!("slice file {number} of kind {}: {cause}", kind.number());
-    let entry = SliceEntry::decode(key, value).ok_or_else(|| bad(&"its entry is damaged"))?;
-    let failed = |error| match error {
-        SliceReadError::Io(cause) if needs_operator(&cause) => OpenFailure::Disk(cause),
-        SliceReadError::Io(cause) => bad(&cause).into(),
-        SliceReadError::Damaged(cause) => bad(&cause).into(),
-    };
-    let slice = read_slice(&engine.segments.path(number), || Ok(()), failed)?;
-    let (footer, is_shared) = (slice.footer(), engine.binding.shares_slices == Some(true));
-    let is_ours =
-        footer.kind == kind && footer.hash == engine.binding.hash && partition.is_none() == is_shared;
-    if slice.footer_checksum() != entry.footer || !is_ours {
-        return Err(bad(&"it is another slice than the registered one").into());
-    }
-    Ok((SliceGroup { kind, partition }, SealedSlice::new(number, Arc::new(slice), entry)))
-}
-
 /// An error of the file of a slice that was registered as one of the store: the file is damaged, unless it was deleted because the slice is
 /// not registered any more.
 pub(in crate::store) fn registered_error(
@@ -378,17 +362,14 @@ pub(in crate::store) fn registered_error(
 ) -> StoreError {
     let key = engine.group_of(window).key(number);
     match engine.call("read", || engine.slices.contains_key(key)) {
-        Ok(true) => read_error(engine, number, error),
+        Ok(true) => match error {
+            SliceReadError::Io(cause) if !is_missing_data(cause) => engine.file_error("read", number, cause),
+            SliceReadError::Io(cause) => engine.damaged("read", &format!("slice file {number}: {cause}")),
+            SliceReadError::Damaged(cause) => {
+                engine.damaged("read", &format!("slice file {number}: {cause}"))
+            }
+        },
         Ok(false) => StoreError::LeaseLost(window),
         Err(failure) => failure,
-    }
-}
-
-/// An error of a slice file as one of the store.
-pub(in crate::store) fn read_error(engine: &Engine, number: u32, error: &SliceReadError) -> StoreError {
-    match error {
-        SliceReadError::Io(cause) if !is_missing_data(cause) => engine.file_error("read", number, cause),
-        SliceReadError::Io(cause) => engine.damaged("read", &format!("slice file {number}: {cause}")),
-        SliceReadError::Damaged(cause) => engine.damaged("read", &format!("slice file {number}: {cause}")),
     }
 }

@@ -4,6 +4,7 @@
 //! slice afterwards, unless its owners have changed meanwhile.
 
 use std::fs::File;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use super::SliceEntry;
 use super::group::{SealedSlice, SliceGroup, SliceReadError, read_slice};
 use super::merging::{to_filter, to_merge};
-use super::registry::{read_error, registered_error};
+use super::registry::registered_error;
 use crate::dedupe::{
     Coordinates, FilterBits, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError,
     SlicePartition, WindowId,
@@ -22,8 +23,8 @@ use crate::ports::{FilterJob, SealJob, StoreError};
 use crate::store::blocks::SledStore;
 use crate::store::engine::Engine;
 
-/// Receives the owners of a slice.
-type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Coordinates);
+/// Receives the owners of the sources of a slice; `None` for one that does not count any more.
+type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<Coordinates>);
 
 /// A slice that is being written.
 pub(in crate::store) struct SealTask {
@@ -33,7 +34,17 @@ pub(in crate::store) struct SealTask {
     /// Whether owners of the source were removed since it began.
     is_void: bool,
     is_cancelled: Arc<AtomicBool>,
+    /// `None` if the system had no thread.
     thread: Option<JoinHandle<Result<Slice, StoreError>>>,
+}
+
+/// What became of a task.
+pub(in crate::store) struct EndedTask {
+    pub group: SliceGroup,
+    /// Whether it sealed owners in blocks, and did not replace slices.
+    pub is_new: bool,
+    /// What it has done, if it has sealed owners; or why its file was discarded.
+    pub done: Result<Option<SealJob>, StoreError>,
 }
 
 /// Where the owners of a new slice are.
@@ -44,6 +55,10 @@ enum SliceSource {
     /// In slices, which it replaces.
     Slices(OldSlices),
 }
+
+/// Bytes of an identity in a slice file, at most, with its part of the filter; and in one that is a filter only.
+const BYTES_OF_ID: u64 = 32;
+const BYTES_IN_FILTER: u64 = 8;
 
 /// Whether the file of a task is used.
 struct IsUsed(bool);
@@ -60,7 +75,7 @@ struct OldSlices {
 
 impl SealTask {
     /// Starts to write a slice with these owners.
-    pub fn seal(store: &SledStore, job: SealJob) -> Result<Self, StoreError> {
+    pub fn seal(store: &SledStore, job: SealJob) -> Self {
         let group =
             store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
         let is_urgent = job.is_urgent;
@@ -68,44 +83,37 @@ impl SealTask {
     }
 
     /// Starts to merge slices of a group; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
-    pub fn merge(
-        store: &SledStore,
-        (group, is_urgent): (SliceGroup, bool),
-    ) -> Result<Option<Self>, StoreError> {
+    pub fn merge(store: &SledStore, (group, is_urgent): (SliceGroup, bool)) -> Option<Self> {
         let slices = with_owners(store, group);
         let live = live_owners(store, group, &slices);
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
-            (slice.slice.footer().ids, live.iter().map(SlicePartition::owners).sum())
+            let live: u64 = live.iter().map(SlicePartition::owners).sum();
+            // Of these, some may have been dropped.
+            (slice.slice.footer().ids, live.saturating_sub(slice.entry.forgotten.len() as u64))
         };
         let counts: Vec<_> = slices.iter().zip(&live).map(count).collect();
-        let Some(run) = to_merge(&counts) else { return Ok(None) };
+        let run = to_merge(&counts)?;
         let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
         let live = joined(live.get(run).unwrap_or_default());
         let source = SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None });
-        Self::start(store, (group, is_urgent), source).map(Some)
+        Some(Self::start(store, (group, is_urgent), source))
     }
 
     /// Starts to replace the oldest slices by a filter; `None` when there are none that the job allows.
-    pub fn filter(store: &SledStore, job: &FilterJob) -> Result<Option<Self>, StoreError> {
-        let Some(group) = job.windows.first().map(|window| store.engine.group_of(*window)) else {
-            return Ok(None);
-        };
+    pub fn filter(store: &SledStore, job: &FilterJob) -> Option<Self> {
+        let group = job.windows.first().map(|window| store.engine.group_of(*window))?;
         let mut slices = with_owners(store, group);
         let times: Vec<_> = slices.iter().map(|slice| slice.time_ms).collect();
         slices.truncate(to_filter(&times, (job.before_ms, job.span_ms)));
         let live = joined(&live_owners(store, group, &slices));
         if live.is_empty() {
-            return Ok(None);
+            return None;
         }
         let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
-        Self::start(store, (group, false), source).map(Some)
+        Some(Self::start(store, (group, false), source))
     }
 
-    fn start(
-        store: &SledStore,
-        (group, is_urgent): (SliceGroup, bool),
-        source: SliceSource,
-    ) -> Result<Self, StoreError> {
+    fn start(store: &SledStore, (group, is_urgent): (SliceGroup, bool), source: SliceSource) -> Self {
         let number = store.engine.segments.allocate();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));
@@ -113,11 +121,15 @@ impl SealTask {
             if !is_urgent {
                 yield_to_others();
             }
-            write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed))
+            let written = write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed));
+            if written.is_err() {
+                // At once: on a full disk the worker needs its space.
+                drop(reader.engine.segments.delete(number));
+            }
+            written
         };
-        let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write);
-        let thread = thread.map_err(|e| StoreError::Io(format!("cannot start a thread: {e}")))?;
-        Ok(Self { group, number, source, is_void: false, is_cancelled, thread: Some(thread) })
+        let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write).ok();
+        Self { group, number, source, is_void: false, is_cancelled, thread }
     }
 
     /// Called when the owners of a window at or beyond `from`, or one of them, are removed.
@@ -141,32 +153,32 @@ impl SealTask {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Registers the slice that was written, or deletes it. Returns its group, and its job if it is a new slice.
-    pub fn finish(mut self, engine: &Engine) -> Result<(SliceGroup, Option<SealJob>), StoreError> {
-        let (group, number) = (self.group, self.number);
-        let written = self.thread.take().map(JoinHandle::join);
-        let mut may_be_registered = false;
-        let registered = match written {
-            None => Ok(None),
-            Some(Err(_)) => Err(StoreError::Io(
-                "the thread that writes a slice panicked; please report this bug".to_owned(),
-            )),
-            // What it read may have been removed meanwhile.
-            Some(Ok(_)) if self.is_void => Ok(None),
-            Some(Ok(slice)) => slice.and_then(|slice| {
-                let registered = self.register(engine, slice);
-                // After an error sled may refer to the file. If not, the next start deletes it.
-                may_be_registered = !matches!(registered, Ok(None | Some(IsUsed(false))));
-                registered
-            }),
+    /// Registers the slice that was written, or deletes it. An error is one of sled or of a registered file.
+    pub fn finish(mut self, engine: &Engine) -> Result<EndedTask, StoreError> {
+        let failed = |cause: &str| Err(StoreError::Io(cause.to_owned()));
+        let written = match self.thread.take().map(JoinHandle::join) {
+            None => {
+                failed("the system has no thread that writes a slice; raise its limit (ulimit -u, pids.max)")
+            }
+            Some(Err(_)) => failed("the thread that writes a slice panicked; please report this bug"),
+            Some(Ok(written)) => written,
         };
-        if !may_be_registered {
-            let deleted = engine.segments.delete(number);
-            deleted.map_err(|cause| engine.file_error("delete", number, &cause))?;
+        engine.check()?;
+        // What it read may have been removed meanwhile.
+        let written = if self.is_void { Ok(None) } else { StoreError::unless_lease_lost(written) };
+        // After an error of sled it may refer to the file. If not, the next start deletes it.
+        let registered = written.map(|slice| slice.map_or(Ok(None), |slice| self.register(engine, slice)));
+        let registered = registered.map_or_else(|cause| Ok(Err(cause)), |registered| registered.map(Ok))?;
+        if !matches!(registered, Ok(Some(IsUsed(true)))) {
+            drop(engine.segments.delete(self.number));
         }
-        let is_done = StoreError::unless_lease_lost(registered)?.flatten().is_some();
         let job = if let SliceSource::Blocks(job) = &self.source { Some(job.clone()) } else { None };
-        Ok((group, job.filter(|_| is_done)))
+        let (group, is_new) = (self.group, job.is_some());
+        Ok(EndedTask {
+            group,
+            is_new,
+            done: registered.map(|registered| job.filter(|_| registered.is_some())),
+        })
     }
 
     /// Returns `None` when the slices that it replaces have changed. A slice is not used if all of its owners were forgotten.
@@ -259,10 +271,14 @@ fn write(
         SliceSource::Blocks(job) => (&job.partitions, OwnerScan::Everything, None),
         SliceSource::Slices(old) => (&old.live, OwnerScan::ByPosition, old.only_filter),
     };
+    let ids: u64 = partitions.iter().map(SlicePartition::owners).sum();
     let (hash, kind) = (engine.binding.hash, group.kind);
-    let coverage = SliceCoverage { hash, kind, partitions: partitions.clone(), only_filter };
-    let refused = |e: SliceError| StoreError::Corrupt(format!("cannot build a slice file: {e}"));
-    let ids = partitions.iter().map(SlicePartition::owners).sum();
+    let file = fastrand::u64(..);
+    let coverage = SliceCoverage { file, hash, kind, partitions: partitions.clone(), only_filter };
+    let refused = |e: SliceError| StoreError::Io(format!("slice file {number} is not used: {e}"));
+    let bytes = ids.saturating_mul(if only_filter.is_some() { BYTES_IN_FILTER } else { BYTES_OF_ID });
+    let file_error = |what, cause| engine.file_error(what, number, &cause);
+    engine.segments.has_room(bytes).map_err(|cause| file_error("write", cause))?;
     let mut builder = SliceBuilder::new(coverage, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
@@ -276,17 +292,42 @@ fn write(
         check()?;
         let written = engine.segments.write(number, at, bytes);
         at += bytes.len() as u64;
-        written.map_err(|cause| engine.file_error("write", number, &cause))
+        written.map_err(|cause| file_error("write", cause))
     };
     while builder.needs_pass() {
         scan(builder.positions(), &mut |identity, owner| builder.offer(identity, owner))?;
         builder.end_pass(&mut append, refused)?;
     }
+    if builder.offered() < promised(store, group, source)? {
+        return Err(refused(SliceError::Inconsistent("its sources have fewer owners than they promise")));
+    }
     builder.finish(append)?;
     check()?;
-    engine.durable(engine.segments.sync_file(number))?;
+    engine.segments.sync_bytes(number).map_err(|cause| file_error("fsync", cause))?;
+    // The directory has registered files too.
+    engine.durable(engine.segments.sync_entry(number))?;
     // Read back, so that what is looked up in is what a start will find.
-    read_slice(&engine.segments.path(number), check, |error| read_error(engine, number, &error))
+    read_slice(&engine.segments.path(number), check, |error| match error {
+        SliceReadError::Io(cause) => file_error("read", cause),
+        SliceReadError::Damaged(cause) => refused(cause),
+    })
+}
+
+/// Number of owners that the sources have: those in registered slices, or as the marks count those in blocks.
+fn promised(store: &SledStore, group: SliceGroup, source: &SliceSource) -> Result<u64, StoreError> {
+    let job = match source {
+        SliceSource::Slices(old) => return Ok(old.slices.iter().map(|slice| slice.slice.footer().ids).sum()),
+        SliceSource::Blocks(job) => job,
+    };
+    let mut promised = 0;
+    for of in &job.partitions {
+        // The worker may have dropped the oldest ones meanwhile.
+        let stored = store.first_stored(group.kind.window(of.partition))?;
+        let firsts = iter::once(of.first).chain(of.marks.iter().map(|mark| mark.next));
+        let marks = of.marks.iter().zip(firsts).filter(|(_, first)| *first >= stored);
+        promised += marks.map(|(mark, _)| mark.count).sum::<u64>();
+    }
+    Ok(promised)
 }
 
 fn offer_blocks(
@@ -297,7 +338,7 @@ fn offer_blocks(
 ) -> Result<(), StoreError> {
     for of in &job.partitions {
         let (window, partition) = (job.kind.window(of.partition), of.partition);
-        let mut offer = |offset, identity| offer(identity, Coordinates { partition, offset });
+        let mut offer = |offset, identity| offer(identity, Some(Coordinates { partition, offset }));
         store.offer_owners(window, of.first..of.next, &|| check(is_cancelled, window), &mut offer)?;
     }
     Ok(())
@@ -323,9 +364,7 @@ fn offer_slice(
     slice.slice.scan(positions, read, damaged, |identity, owner| {
         let of = SlicePartition::find(live, owner.partition);
         let is_live = of.is_some_and(|(_, of)| (of.first..of.next).contains(&owner.offset));
-        if is_live && slice.has(owner) {
-            offer(identity, owner);
-        }
+        offer(identity, Some(owner).filter(|owner| is_live && slice.has(*owner)));
         Ok(())
     })
 }

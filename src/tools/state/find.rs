@@ -1,5 +1,6 @@
 //! Searches and counts the owners of one partition.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use serde::Serialize;
@@ -85,19 +86,26 @@ pub struct StoredSummary {
     pub covered: Option<(Offset, Offset)>,
 }
 
-/// Counts what is stored for a partition. `None` if nothing is stored.
+/// Counts what is stored for each of these windows, without those for which nothing is.
 pub fn summarise(
     store: &impl Store,
     hash: HashKind,
-    window: WindowId,
-) -> Result<Option<StoredSummary>, StoreError> {
-    let Some(head) = head_of(store, window)? else { return Ok(None) };
-    let sealed = sealed_end(store, window);
-    let mut summary = StoredSummary { head, ..StoredSummary::default() };
-    scan_whole(store, hash, window, &mut |view| {
+    windows: &[WindowId],
+) -> Result<BTreeMap<WindowId, StoredSummary>, StoreError> {
+    let mut summaries = BTreeMap::new();
+    for window in windows {
+        if let Some(head) = head_of(store, *window)? {
+            summaries.insert(*window, StoredSummary { head, ..StoredSummary::default() });
+        }
+    }
+    let stored: Vec<_> = summaries.keys().copied().collect();
+    let sealed: HashMap<_, _> = stored.iter().map(|window| (*window, sealed_end(store, *window))).collect();
+    scan_whole(store, hash, &stored, &mut |view| {
         let header = &view.header;
+        let window = header.window;
+        let Some(summary) = summaries.get_mut(&window) else { return Ok(()) };
         summary.ids += view.count() as u64;
-        if header.first < sealed {
+        if sealed.get(&window).is_some_and(|end| header.first < *end) {
             summary.sealed_blocks += 1;
             summary.sealed_ids += view.count() as u64;
         } else {
@@ -106,13 +114,14 @@ pub fn summarise(
         }
         let first = summary.covered.map_or(header.first, |(first, _)| first);
         summary.covered = Some((first, header.next));
-        if header.next > head.confirmed {
-            let beyond = |offset: Offset, _| summary.unconfirmed_ids += u64::from(offset >= head.confirmed);
+        let confirmed = summary.head.confirmed;
+        if header.next > confirmed {
+            let beyond = |offset: Offset, _| summary.unconfirmed_ids += u64::from(offset >= confirmed);
             view.for_each(beyond).map_err(|cause| bad_block(window, header.first, &cause))?;
         }
         Ok(())
     })?;
-    Ok(Some(summary))
+    Ok(summaries)
 }
 
 /// The head that applies to the blocks of a window: the head of its partition, for all kinds. `None` if nothing is

@@ -109,9 +109,11 @@ pub fn inspect(state: &Copied, bar: &ProgressBar) -> Result<Inspection, StateErr
     let mut partitions = Vec::new();
     let windows = state.binding.windows();
     bar.set_length(windows.len() as u64);
+    let ids: Vec<_> = windows.iter().map(|(_, window)| *window).collect();
+    let summaries = summarise(&state.store, state.binding.hash, &ids)?;
     for (kind, window) in windows {
-        if let Some(summary) = summarise(&state.store, state.binding.hash, window)? {
-            let report = report(state, window, &summary);
+        if let Some(summary) = summaries.get(&window) {
+            let report = report(state, window, summary);
             partitions.push(PartitionReport { kind: kind.map(str::to_owned), ..report });
         }
         bar.inc(1);

@@ -63,7 +63,7 @@ pub fn load(
     let mut window = Window::new(limits);
     let sealed: u64 = store.sealed(id).iter().map(SlicePartition::owners).sum();
     window.reserve(store.ids(id)?.saturating_add(sealed));
-    scan_whole(store, hash, id, &mut |view| {
+    scan_whole(store, hash, &[id], &mut |view| {
         let restored = window.restore(view, head.confirmed).map(drop);
         restored.map_err(|cause| bad_block(id, view.header.first, &cause))
     })?;

@@ -71,8 +71,8 @@ fn write(
     // The file has blocks only, so it can be imported for either scope.
     let binding = Binding { shares_slices: None, ..binding.clone() };
     let mut header = FileHeader { binding: binding.clone(), partitions: Vec::new() };
-    for (_, window) in binding.windows() {
-        let Some(mut summary) = summarise(store, binding.hash, window)? else { continue };
+    let windows: Vec<_> = binding.windows().into_iter().map(|(_, window)| window).collect();
+    for (window, mut summary) in summarise(store, binding.hash, &windows)? {
         // The ids in filters without owners are not in the file.
         let missing_ms = store.filters(window).iter().map(|filter| filter.time_ms.1 + 1).max();
         summary.head.incomplete_ms = summary.head.incomplete_ms.max(missing_ms.unwrap_or(0));
@@ -84,18 +84,17 @@ fn write(
     let write_error = |e: io::Error| StateError::io(to, "be written", &e);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(write_error)?;
     let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
-    for part in &header.partitions {
-        let mut failed = Ok(());
-        let scanned = scan_whole(store, binding.hash, part.window, &mut |view| {
-            bar.inc(1);
-            writer.block(view).map_err(|e| {
-                failed = Err(e);
-                StoreError::Io("writing the export failed".to_owned())
-            })
-        });
-        failed.map_err(write_error)?;
-        scanned?;
-    }
+    let windows: Vec<_> = header.partitions.iter().map(|part| part.window).collect();
+    let mut failed = Ok(());
+    let scanned = scan_whole(store, binding.hash, &windows, &mut |view| {
+        bar.inc(1);
+        writer.block(view).map_err(|e| {
+            failed = Err(e);
+            StoreError::Io("writing the export failed".to_owned())
+        })
+    });
+    failed.map_err(write_error)?;
+    scanned?;
     let mut buffered = writer.finish().map_err(write_error)?;
     buffered.flush().and_then(|()| buffered.get_ref().sync_all()).map_err(write_error)?;
     Ok(Transferred { header, blocks, ids })

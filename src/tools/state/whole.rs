@@ -1,5 +1,8 @@
 //! All owners of a window as blocks: the sealed ones, put together from slices, then those in stored blocks.
 
+use std::collections::HashMap;
+use std::ops::Range;
+
 use super::find::bad_block;
 use crate::dedupe::{Block, BlockView, HashKind, Identity, Offset, SliceMark, SlicePartition, WindowId};
 use crate::ports::{Store, StoreError};
@@ -10,25 +13,74 @@ const OWNERS_AT_ONCE: u64 = 16 << 20;
 /// store.
 const IDS_PER_BLOCK: usize = 900;
 
-/// Visits all owners of a window as blocks, in ascending order of first offset. `hash` made the identities. A block of sealed owners has
-/// the times of their mark. Owners in filters only are left out.
+/// Visits all owners of these windows as blocks: window by window, in ascending order of first offset. `hash` made the identities. A block of
+/// sealed owners has the times of their mark. Owners in filters only are left out. A slice is read once for all windows that share it, as far as
+/// memory allows.
 pub fn scan_whole(
     store: &impl Store,
     hash: HashKind,
-    window: WindowId,
+    mut windows: &[WindowId],
     visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    for part in store.sealed(window).iter().flat_map(|range| parts(range, OWNERS_AT_ONCE)) {
-        let mut owners = Vec::with_capacity(usize::try_from(part.owners().min(OWNERS_AT_ONCE)).unwrap_or(0));
-        store.scan_sealed(window, part.first..part.next, &mut |offset, identity| {
-            owners.push((offset, identity));
-            Ok(())
-        })?;
-        owners.sort_unstable_by_key(|(offset, _)| *offset);
-        let empty = Block::empty(hash, window, 0..0, 0);
-        blocks(&part, &owners, &empty).try_for_each(|block| visit_encoded(&block, visit))?;
+    while !windows.is_empty() {
+        let (now, later) = windows.split_at(read_together(store, windows));
+        let mut all = match now {
+            [_] => HashMap::new(),
+            _ => sealed_owners(store, now, 0..Offset::MAX)?,
+        };
+        for window in now {
+            let whole = all.remove(window);
+            let empty = Block::empty(hash, *window, 0..0, 0);
+            for part in store.sealed(*window).iter().flat_map(|range| parts(range, OWNERS_AT_ONCE)) {
+                let read;
+                let covered = part.first..part.next;
+                let owners = if let Some(whole) = &whole {
+                    within(whole, &covered)
+                } else {
+                    read = sealed_owners(store, &[*window], covered)?.remove(window).unwrap_or_default();
+                    &read
+                };
+                blocks(&part, owners, &empty).try_for_each(|block| visit_encoded(&block, visit))?;
+            }
+            scan_unsealed(store, *window, visit)?;
+        }
+        windows = later;
     }
-    scan_unsealed(store, window, visit)
+    Ok(())
+}
+
+/// Number of the first of these windows whose sealed owners are in memory together: at least one.
+fn read_together(store: &impl Store, windows: &[WindowId]) -> usize {
+    let mut left = OWNERS_AT_ONCE;
+    let fits = |window: &&WindowId| {
+        let owners = store.sealed(**window).iter().map(SlicePartition::owners).sum();
+        let rest = left.checked_sub(owners);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    windows.iter().take_while(fits).count().max(1)
+}
+
+/// The sealed owners of these windows in a range, in ascending order.
+fn sealed_owners(
+    store: &impl Store,
+    windows: &[WindowId],
+    range: Range<Offset>,
+) -> Result<HashMap<WindowId, Vec<(Offset, Identity)>>, StoreError> {
+    let mut owners: HashMap<WindowId, Vec<_>> = windows.iter().map(|window| (*window, Vec::new())).collect();
+    store.scan_sealed(windows, range, &mut |window, offset, identity| {
+        owners.entry(window).or_default().push((offset, identity));
+        Ok(())
+    })?;
+    for owners in owners.values_mut() {
+        owners.sort_unstable_by_key(|(offset, _)| *offset);
+    }
+    Ok(owners)
+}
+
+fn within<'a>(owners: &'a [(Offset, Identity)], range: &Range<Offset>) -> &'a [(Offset, Identity)] {
+    let below = |end: Offset| owners.partition_point(|(offset, _)| *offset < end);
+    owners.get(below(range.start)..below(range.end)).unwrap_or_default()
 }
 
 /// Visits the stored blocks in ascending order of first offset, without owners that are sealed.

@@ -2,6 +2,7 @@
 //!
 //! | bytes | field |
 //! |---|---|
+//! | 8 | number of the file: random, so that no other file has it |
 //! | 1 | hash kind, as in a block |
 //! | 8 | hash key id |
 //! | 2 | kind of the window |
@@ -31,6 +32,8 @@ pub struct ShardEntry {
 /// What a slice file contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceFooter {
+    /// A random number that no other file has. The checksums of the pages depend on it.
+    pub file: u64,
     /// The hash of the identities.
     pub hash: HashKind,
     /// The kind whose windows the slice belongs to.
@@ -52,7 +55,7 @@ impl SliceFooter {
     /// The footer as stored, with its length, checksum and magic.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = self.file.to_le_bytes().to_vec();
         let (hash, key_id) = hash_code(self.hash);
         out.push(hash);
         out.extend_from_slice(&key_id.to_le_bytes());
@@ -130,6 +133,7 @@ struct FieldReader<'a>(&'a [u8]);
 
 impl FieldReader<'_> {
     fn footer(&mut self) -> Result<SliceFooter, SliceError> {
+        let file = u64::from_le_bytes(self.take()?);
         let (code, key_id) = (self.take::<1>()?[0], u64::from_le_bytes(self.take()?));
         let hash = hash_of(code, key_id).map_err(|_| SliceError::Inconsistent("unknown hash kind"))?;
         let kind = KindId::numbered(u16::from_le_bytes(self.take()?));
@@ -146,7 +150,7 @@ impl FieldReader<'_> {
         if !fences.is_sorted() {
             return Err(SliceError::Inconsistent("pages out of order"));
         }
-        Ok(SliceFooter { hash, kind, ids, owners, shards, fences })
+        Ok(SliceFooter { file, hash, kind, ids, owners, shards, fences })
     }
 
     fn partition(&mut self) -> Result<SlicePartition, SliceError> {

@@ -11,7 +11,8 @@
 //! | 4 | CRC32C of the footer |
 //! | 4 | magic and version, `DDS1` |
 //!
-//! A page, a shard and the footer each end or begin with a checksum of their own, so that each can be read alone.
+//! A page, a shard and the footer each have a checksum of their own, so that each can be read alone. That of a page depends on the file and on the
+//! number of the page, and the footer lists those of the shards: a part of another file, or at another place, is damaged.
 
 mod footer;
 mod page;

@@ -2,7 +2,7 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 4 | CRC32C of the bytes after it |
+//! | 4 | CRC32C of the number of the file in its footer (8), the number of the page (8), and the bytes after this field |
 //! | 2 | count of entries |
 //! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8) |
 //! | rest | zero |
@@ -30,9 +30,17 @@ impl<'a> SlicePage<'a> {
         (PAGE_BYTES - HEADER_BYTES) / layout.entry_bytes()
     }
 
-    /// Appends the page of at most [`SlicePage::capacity`] entries to `out`.
+    /// What the checksum of a page begins with: a page at another place, or of another file, is damaged.
+    #[must_use]
+    pub fn place(file: u64, page: usize) -> u32 {
+        let numbers = [file, page as u64].map(u64::to_le_bytes);
+        crc32c::crc32c(numbers.as_flattened())
+    }
+
+    /// Appends the page of at most [`SlicePage::capacity`] entries at a [`SlicePage::place`] to `out`.
     pub fn encode(
         layout: &OwnerLayout,
+        place: u32,
         entries: impl ExactSizeIterator<Item = (Identity, Coordinates)>,
         out: &mut Vec<u8>,
     ) -> Result<(), SliceError> {
@@ -48,20 +56,20 @@ impl<'a> SlicePage<'a> {
             }
         }
         page.resize(PAGE_BYTES, 0);
-        let crc = crc32c::crc32c(page.get(CRC_BYTES..).unwrap_or_default());
-        if let Some(place) = page.first_chunk_mut() {
-            *place = crc.to_le_bytes();
+        let crc = crc32c::crc32c_append(place, page.get(CRC_BYTES..).unwrap_or_default());
+        if let Some(field) = page.first_chunk_mut() {
+            *field = crc.to_le_bytes();
         }
         out.append(&mut page);
         Ok(())
     }
 
-    /// Verifies the bytes of a page.
-    pub fn parse(bytes: &'a [u8], layout: &'a OwnerLayout) -> Result<Self, SliceError> {
+    /// Verifies the bytes of the page at a [`SlicePage::place`].
+    pub fn parse(bytes: &'a [u8], layout: &'a OwnerLayout, place: u32) -> Result<Self, SliceError> {
         let truncated = SliceError::Truncated("a page");
         let bytes = bytes.get(..PAGE_BYTES).ok_or_else(|| truncated.clone())?;
         let (crc, rest) = bytes.split_first_chunk().ok_or_else(|| truncated.clone())?;
-        let (found, computed) = (u32::from_le_bytes(*crc), crc32c::crc32c(rest));
+        let (found, computed) = (u32::from_le_bytes(*crc), crc32c::crc32c_append(place, rest));
         if found != computed {
             return Err(SliceError::Checksum { what: "a page", found, computed });
         }

@@ -11,6 +11,8 @@ use crate::dedupe::window::index::IndexKey;
 /// What a slice covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceCoverage {
+    /// A random number for the file.
+    pub file: u64,
     /// The hash of the identities.
     pub hash: HashKind,
     /// The kind whose windows the slice belongs to.
@@ -54,6 +56,7 @@ pub struct SliceBuilder {
     filter: FilterBuilder,
     fences: Vec<u64>,
     ids: u64,
+    offered: u64,
 }
 
 impl SliceBuilder {
@@ -85,6 +88,7 @@ impl SliceBuilder {
             filter,
             fences: Vec::new(),
             ids: 0,
+            offered: 0,
         };
         builder.begin_pass(0);
         Ok(builder)
@@ -96,13 +100,20 @@ impl SliceBuilder {
         self.shard < self.filter.shards()
     }
 
-    /// Offers an owner in the current pass.
+    /// Offers an owner in the current pass; `None` for one that its source has, and the slice shall not have.
     #[inline]
-    pub fn offer(&mut self, identity: Identity, owner: Coordinates) {
+    pub fn offer(&mut self, identity: Identity, owner: Option<Coordinates>) {
         let position = IndexKey::at(identity).position.first;
         if self.positions.contains(&position) {
-            self.held.push((position, identity, owner));
+            self.offered += 1;
+            self.held.extend(owner.map(|owner| (position, identity, owner)));
         }
+    }
+
+    /// Number of owners that were offered: after the last pass, that of all owners in the sources.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.offered
     }
 
     fn shards_of_pass(&self) -> Range<u32> {
@@ -158,9 +169,10 @@ impl SliceBuilder {
     ) -> Result<(), E> {
         let mut part = Vec::new();
         for page in self.held.chunks(SlicePage::capacity(&self.owners)) {
+            let place = SlicePage::place(self.coverage.file, self.fences.len());
             self.fences.extend(page.first().map(|(position, ..)| *position));
             let entries = page.iter().map(|(_, identity, owner)| (*identity, *owner));
-            SlicePage::encode(&self.owners, entries, &mut part).map_err(&damaged)?;
+            SlicePage::encode(&self.owners, place, entries, &mut part).map_err(&damaged)?;
             if part.len() >= PART_BYTES {
                 write(&part)?;
                 part.clear();
@@ -188,9 +200,9 @@ impl SliceBuilder {
     /// Writes the filter and the footer, in parts.
     pub fn finish<E>(self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let shards = self.filter.finish(&mut write)?;
-        let SliceCoverage { hash, kind, .. } = self.coverage;
+        let SliceCoverage { file, hash, kind, .. } = self.coverage;
         let footer =
-            SliceFooter { hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };
+            SliceFooter { file, hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };
         write(&footer.encode())
     }
 }

@@ -130,13 +130,18 @@ impl Slice {
         for number in self.pages_of(key).filter(|_| self.has_owners()) {
             let mut bytes = [0; PAGE_BYTES];
             read((number * PAGE_BYTES) as u64, &mut bytes)?;
-            let page = SlicePage::parse(&bytes, &self.footer.owners).map_err(&damaged)?;
+            let page = self.page(number, &bytes).map_err(&damaged)?;
             let expected = self.expected_entry(number, page.count(), key);
             for owner in page.owners_of(key.identity, expected) {
                 owners.push(owner.map_err(&damaged)?);
             }
         }
         Ok(owners)
+    }
+
+    /// Verifies the bytes of a page.
+    fn page<'a>(&'a self, number: usize, bytes: &'a [u8]) -> Result<SlicePage<'a>, SliceError> {
+        SlicePage::parse(bytes, &self.footer.owners, SlicePage::place(self.footer.file, number))
     }
 
     /// Where an identity is among the entries of a page, approximately: positions are uniform.
@@ -163,8 +168,8 @@ impl Slice {
         for begin in (first..next).step_by(PAGES_AT_ONCE) {
             let pages = bytes.get_mut(..PAGES_AT_ONCE.min(next - begin) * PAGE_BYTES).unwrap_or_default();
             read((begin * PAGE_BYTES) as u64, pages)?;
-            for page in pages.chunks(PAGE_BYTES) {
-                for entry in SlicePage::parse(page, &self.footer.owners).map_err(&damaged)?.entries() {
+            for (number, page) in (begin..).zip(pages.chunks(PAGE_BYTES)) {
+                for entry in self.page(number, page).map_err(&damaged)?.entries() {
                     let (identity, owner) = entry.map_err(&damaged)?;
                     visit(identity, owner)?;
                 }

@@ -21,7 +21,7 @@ fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
 }
 
 fn coverage(partitions: Vec<SlicePartition>) -> SliceCoverage {
-    SliceCoverage { hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions, only_filter: None }
+    SliceCoverage { file: 7, hash: HashKind::Xxh3, kind: KindId::UNNAMED, partitions, only_filter: None }
 }
 
 /// Partition by partition, all offsets of these owners.
@@ -54,7 +54,12 @@ fn file_by(owners: &[Owned], (shards, scan): (u32, OwnerScan)) -> (Vec<u8>, Slic
     file_with(owners, (shards, scan), None)
 }
 
-fn file_with(
+fn file_with(owners: &[Owned], shape: (u32, OwnerScan), only_filter: Option<FilterBits>) -> (Vec<u8>, Slice) {
+    file_of_number(7, owners, shape, only_filter)
+}
+
+fn file_of_number(
+    file: u64,
     owners: &[Owned],
     (shards, scan): (u32, OwnerScan),
     only_filter: Option<FilterBits>,
@@ -62,12 +67,12 @@ fn file_with(
     let ids = owners.len() as u64;
     let bits = only_filter.unwrap_or(FilterBits::WITH_OWNERS);
     let filter = FilterBuilder::with_shards((ids, bits), shards);
-    let coverage = SliceCoverage { only_filter, ..coverage(covering(owners)) };
+    let coverage = SliceCoverage { file, only_filter, ..coverage(covering(owners)) };
     let mut builder = SliceBuilder::with_filter(coverage, (ids, scan), filter).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for (identity, owner) in owners {
-            builder.offer(*identity, *owner);
+            builder.offer(*identity, Some(*owner));
         }
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }
@@ -208,9 +213,43 @@ fn an_owner_that_is_not_covered_is_refused() {
     let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20, marks: Vec::new() }];
     for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
         let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1, OwnerScan::Everything).unwrap();
-        builder.offer(identity(1), Coordinates { partition, offset });
+        builder.offer(identity(1), Some(Coordinates { partition, offset }));
         assert!(builder.end_pass(|_| Ok(()), |error: SliceError| error).is_err(), "{partition}@{offset}");
     }
     let twice = [partitions.clone(), partitions].concat();
     assert!(SliceBuilder::new(coverage(twice), 1, OwnerScan::Everything).is_err());
+}
+
+/// As after a write to the wrong place of a disk, or a lost write over an older file: the pages have correct checksums.
+#[test]
+fn a_page_of_another_place_or_file_is_detected_by_look_ups_and_scans() {
+    let owners: Vec<_> = (0..5_000).map(|offset| owned(offset, 0, offset)).collect();
+    let (whole, slice) = file_of(&owners, 1);
+    let (older, _) = file_of_number(8, &owners, (1, OwnerScan::Everything), None);
+    let pages = |number: usize| number * PAGE_BYTES..(number + 1) * PAGE_BYTES;
+    for (from, at, other) in [(&whole, 20, 3), (&older, 3, 3), (&older, 20, 20)] {
+        let mut file = whole.clone();
+        file[pages(other)].copy_from_slice(&from[pages(at)]);
+        let mut detected = 0;
+        for (identity, owner) in &owners {
+            let read = owners_of(&file, &slice, *identity);
+            assert!(read.is_err() || read == Ok(vec![*owner]), "{owner:?}: {read:?}");
+            detected += u64::from(read.is_err());
+        }
+        assert!((100..300).contains(&detected), "{detected}");
+        assert!(slice.scan(0..=u64::MAX, reader(&file), |damage| damage, |_, _| Ok(())).is_err());
+    }
+    assert!(slice.scan(0..=u64::MAX, reader(&whole), |damage| damage, |_, _| Ok(())).is_ok());
+}
+
+#[test]
+fn a_shard_of_another_place_is_detected() {
+    let owners: Vec<_> = (0..5_000).map(|offset| owned(offset, 0, offset)).collect();
+    let (mut file, slice) = file_of(&owners, 2);
+    let first = slice.footer().fences.len() * PAGE_BYTES;
+    let [one, two] = [0, 1].map(|shard: usize| slice.footer().shards[shard].bytes as usize);
+    let other = file[first + one..first + one + two].to_vec();
+    let both = one.min(two);
+    file[first..first + both].copy_from_slice(&other[..both]);
+    assert!(opened(&file).is_err());
 }

@@ -9,7 +9,12 @@ use crate::store::sealed::write_merged;
 
 /// Seals these owners, and waits until their blocks are removed and slices are merged.
 fn seal(store: &mut SledStore, covered: Range<Offset>) {
-    let marks = vec![SliceMark { next: covered.end, count: covered.end - covered.start, time_ms: (0, 0) }];
+    let count = covered.end - covered.start;
+    seal_counted(store, covered, count);
+}
+
+fn seal_counted(store: &mut SledStore, covered: Range<Offset>, count: u64) {
+    let marks = vec![SliceMark { next: covered.end, count, time_ms: (0, 0) }];
     let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
     store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false }).unwrap();
     let mut sealed = 0;
@@ -18,6 +23,7 @@ fn seal(store: &mut SledStore, covered: Range<Offset>) {
             Sealing::Idle => break,
             Sealing::Done(_) => sealed += 1,
             Sealing::Busy => std::thread::yield_now(),
+            Sealing::Failed => panic!("a slice was discarded"),
         }
     }
     assert_eq!(sealed, 1);
@@ -169,7 +175,7 @@ fn a_slice_of_which_everything_was_forgotten_is_not_kept() {
     let (disk, mut store) = filled(2, 250);
     seal(&mut store, 0..100);
     (100..200).for_each(|owner| forget(&disk, &mut store, owner));
-    seal(&mut store, 100..200);
+    seal_counted(&mut store, 100..200, 0);
     seal(&mut store, 200..300);
     let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
     assert_eq!(ranges, [(0, 100), (200, 300)]);
@@ -225,4 +231,79 @@ fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     store.sync().unwrap();
     close(&disk, store);
     assert!(disk.open().sealed(0.into()).is_empty());
+}
+
+/// 14,000 owners of one slice, each forgotten alone, made blobs of 463 MB: its entry had all of them, and sled never frees what is larger than a quarter
+/// of a segment.
+#[test]
+fn forgotten_owners_need_little_space_and_stay_forgotten() {
+    const IDS: u64 = 20_000;
+    const FORGOTTEN: u64 = 14_000;
+    let dir = tempfile::tempdir().unwrap();
+    let open = || crate::store::open(dir.path(), &binding(), CACHE_BYTES, DEADLINE).unwrap();
+    let mut store = open().store;
+    (0..IDS).step_by(1_000).for_each(|first| append(&mut store, first..first + 1_000));
+    seal(&mut store, 0..IDS);
+    store.sync().unwrap();
+    let before = store.disk_bytes().unwrap();
+    let head = store.head(0.into()).unwrap().unwrap();
+    for owner in 0..FORGOTTEN {
+        let forgotten = ToForget { owners: &[owner * IDS / FORGOTTEN], ..ToForget::default() };
+        store.forget(0.into(), forgotten, head).unwrap();
+    }
+    store.truncate(0.into(), IDS - 10).unwrap();
+    store.sync().unwrap();
+    let grown = store.disk_bytes().unwrap() - before;
+    assert!(grown < 8 << 20, "{grown} bytes");
+    assert_eq!(fs::read_dir(store.path().join("blobs")).unwrap().count(), 0);
+    store.close().unwrap();
+    let Opened { mut store, quarantined } = open();
+    assert_eq!(quarantined, None);
+    let forgotten: BTreeSet<_> = (0..FORGOTTEN).map(|owner| owner * IDS / FORGOTTEN).collect();
+    let left: BTreeSet<_> = (0..IDS - 10).filter(|owner| !forgotten.contains(owner)).collect();
+    assert_eq!(owners(&store), left);
+    // With the slice, all of that is removed.
+    store.clear(0.into()).unwrap();
+    assert!(store.engine.slices.iter().keys().all(|key| key.unwrap() == crate::store::keys::SLICE_COUNT));
+    store.close().unwrap();
+}
+
+/// A kill between the removal of a slice and that of what was removed from it.
+#[test]
+fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
+    let (disk, mut store) = filled(8, 250);
+    seal(&mut store, 0..500);
+    seal(&mut store, 500..1_000);
+    forget(&disk, &mut store, 7);
+    let key = store.engine.slices.iter().keys().map(Result::unwrap).find(|key| key.len() > 10).unwrap();
+    let value = store.engine.slices.get(&key).unwrap().unwrap();
+    store.expire(0.into(), 500).unwrap();
+    assert_eq!(store.engine.slices.get(&key).unwrap(), None);
+    store.engine.slices.insert(&key, value).unwrap();
+    close(&disk, store);
+    let store = disk.open();
+    assert_eq!(store.engine.slices.get(&key).unwrap(), None);
+    assert_eq!(store.sealed(0.into()).len(), 1);
+    // Without one of its removals a slice is damaged.
+    let mut store = store;
+    forget(&disk, &mut store, 507);
+    let key = store.engine.slices.iter().keys().map(Result::unwrap).find(|key| key.len() > 10).unwrap();
+    store.engine.slices.remove(&key).unwrap();
+    close(&disk, store);
+    assert!(opened(disk.root.path(), Arc::new(small_sled), Arc::new(FileSystem)).quarantined.is_some());
+}
+
+/// A start that reads large slices from a slow disk is not taken for hanging.
+#[test]
+fn a_start_reports_progress_for_each_part_of_a_slice_that_it_reads() {
+    let (disk, mut store) = filled(8, 250);
+    (0..2_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
+    let reports = std::cell::Cell::new(0);
+    let Ok((_, files)) = crate::store::sealed::read_all(&store.engine, &|| reports.set(reports.get() + 1))
+    else {
+        panic!("it does not open")
+    };
+    // The end, the footer and the only shard of each, and once for the entries.
+    assert_eq!((files.len(), reports.get()), (2, 7));
+    close(&disk, store);
 }
