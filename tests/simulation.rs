@@ -23,12 +23,13 @@ use dedupd::pipeline::Safeguard;
 use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::{
     CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
-    Outcome, SEALED, SEALED_HITS, Sabotage, Setting, SlowSearch, TOPIC_SEEDS, after_an_outage,
-    compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
+    Outcome, SEALED, SEALED_HITS, SEALED_ON_DISK, Sabotage, Setting, SlowSearch, TOPIC_SEEDS,
+    after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
     follow_an_undone_transaction, forget_before_a_restore, limit_an_idle_partition, load_slowly,
     open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
     restore_a_limited_partition, restore_a_long_log, restore_forgotten_slowly, restore_the_edge_of_a_window,
-    run, search_slowly, tear_the_first_transaction, undo_a_transaction, undo_two_transactions,
+    run, seal_the_first_block, search_slowly, tear_the_first_transaction, undo_a_transaction,
+    undo_two_transactions,
 };
 
 /// Number of seeds unless `DEDUPD_SIM_SEEDS` is set.
@@ -150,7 +151,18 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
         for fault in Fault::ALL {
             assert!(total.counts.contains_key(fault.name()), "no history had the fault {}", fault.name());
         }
-        for what in [FORGOTTEN, JOINED, SEALED, SEALED_HITS, FILTER_HITS, EVICTED, CAUGHT_UP, HANDED_OVER] {
+        let expected = [
+            FORGOTTEN,
+            JOINED,
+            SEALED,
+            SEALED_ON_DISK,
+            SEALED_HITS,
+            FILTER_HITS,
+            EVICTED,
+            CAUGHT_UP,
+            HANDED_OVER,
+        ];
+        for what in expected {
             assert!(total.counts.get(what).is_some_and(|count| *count > 0), "no history had: {what}");
         }
         assert!(total.clean > 0 && total.clean < total.raw, "no record was forwarded, or none was dropped");
@@ -163,6 +175,16 @@ fn the_faults_that_were_found_last_are_absent() {
         let outcome = history(seed, &Setting::sound());
         assert!(outcome.violations.is_empty(), "seed {seed}:\n{}", outcome.violations.join("\n"));
     }
+}
+
+#[test]
+fn ids_that_came_with_the_first_block_are_sealed_without_another_one() {
+    if variable("DEDUPD_SIM_SEED").is_some() {
+        trace();
+    }
+    let (sealed, violations) = seal_the_first_block(&Setting::sound());
+    assert!(sealed >= 20, "{sealed}");
+    assert!(violations.is_empty(), "{violations:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod recreated;
 mod rejected;
 mod slow;
 mod standby;
+mod stores;
 mod topic;
 mod torn;
 
@@ -24,28 +25,30 @@ use dedupd::metrics::Status;
 use dedupd::pipeline::{Scope, StableEnds, Standby, WorkerReport};
 use dedupd::store::LeasedStore;
 
-use crate::memory_store::MemoryStore;
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
 use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
 use crate::sim::config::Choices;
-use crate::sim::operator::ForgetRequests;
+use crate::sim::disk::SimDisk;
+use crate::sim::operator::{ForgetRequests, rule};
 use crate::sim::raw::Ids;
 use crate::sim::side::Sides;
 use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
-use crate::sim::universe::{Setting, SimClock, SimWorker, SimWorld, Universe, writer};
+use crate::sim::universe::{Sabotage, Setting, SimClock, SimWorker, SimWorld, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::forget_before_a_restore;
+pub use quiet::seal_the_first_block;
 use quiet::{is_idle, status};
 pub use rejected::replace_the_producer_in_a_wait;
 pub use slow::{
     SlowSearch, after_an_outage, evidence_over_a_slow_link, load_slowly, over_a_slow_link,
     restore_forgotten_slowly, search_slowly,
 };
+use stores::REAL_STORE;
 pub use topic::*;
 pub use torn::*;
 
@@ -57,6 +60,8 @@ pub const FORGOTTEN: &str = "id forgotten";
 pub const JOINED: &str = "blocks joined";
 /// Counts owners that were sealed.
 pub const SEALED: &str = "owners sealed";
+/// Counts those that the real store has sealed.
+pub const SEALED_ON_DISK: &str = "owners sealed on disk";
 /// Counts look-ups that found a sealed owner.
 pub const SEALED_HITS: &str = "sealed owners found";
 /// Counts look-ups that found an id in a filter without owners.
@@ -86,9 +91,9 @@ pub struct Outcome {
 
 /// What a process keeps from one start to the next.
 struct Process {
-    store: LeasedStore<MemoryStore>,
+    store: LeasedStore<SimDisk>,
     /// Copies of the store.
-    older: Vec<MemoryStore>,
+    older: Vec<SimDisk>,
     choices: Choices,
 }
 
@@ -125,6 +130,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let universe = Universe::new(cluster, (workers, shared), setting.sabotage, choices.max_records);
     let mut life = Life::new(setting, universe, choices);
     life.has_standbys = Life::follows(seed);
+    if seed.is_multiple_of(REAL_STORE) && setting.sabotage == Sabotage::Nothing {
+        life.use_real_stores();
+    }
     (0..steps).for_each(|_| life.step());
     let calmed = life.calm();
     life.end(calmed)
@@ -169,17 +177,6 @@ impl Life {
         for _ in 0..chance.rng.usize(0..10) {
             let partition = chance.rng.usize(0..raw.len());
             raw[partition].produce(chance, now_ms);
-        }
-    }
-
-    /// Copies stores for restarts with an older one, and damages stored blocks.
-    fn snapshot_stores(&mut self) {
-        let mut cluster = self.universe.cluster.borrow_mut();
-        for Process { store, older, .. } in &mut self.processes {
-            if cluster.chance.hit(Fault::Snapshot) {
-                older.push(store.store().snapshot());
-            }
-            rot(store.store(), &mut cluster.chance);
         }
     }
 
@@ -277,17 +274,6 @@ impl Life {
         }
     }
 
-    fn choose_store(&mut self, process: usize) {
-        let mut cluster = self.universe.cluster.borrow_mut();
-        let Process { store, older, .. } = &mut self.processes[process];
-        if cluster.chance.hit(Fault::StoreCleared) {
-            *store = LeasedStore::new(MemoryStore::new());
-        } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
-            *store = LeasedStore::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
-        }
-        survive(store, &mut cluster, process);
-    }
-
     /// Changes the configuration between two starts.
     fn configure(&mut self, process: usize) {
         let mut cluster = self.universe.cluster.borrow_mut();
@@ -296,7 +282,7 @@ impl Life {
             let before = std::mem::replace(choices, choices.changed(&mut cluster));
             if before.has_kinds != choices.has_kinds {
                 // A store is quarantined when the list of kinds changes.
-                *store = LeasedStore::new(MemoryStore::new());
+                *store = LeasedStore::new(store.store().another_empty());
                 older.clear();
             }
         }
@@ -309,6 +295,11 @@ impl Life {
             (choices.rule, choices.accepts) = (cluster.rule, true);
         }
         cluster.forgets |= choices.rule > 0;
+        let hash = rule(choices.rule).hash_kind();
+        if store.store().has_other_hash(hash) {
+            *store = LeasedStore::new(SimDisk::real(self.universe.is_topic_wide, hash));
+            older.clear();
+        }
     }
 
     fn worker(&mut self, worker: usize, process: usize) -> SimWorker {
@@ -362,6 +353,7 @@ impl Life {
     }
 
     fn end(self, calmed: bool) -> Outcome {
+        let sealed_on_disk = self.sealed_on_disk();
         // Breaks the reference cycle between workers and universe.
         self.universe.workers.iter().for_each(|slot| *slot.borrow_mut() = None);
         drop(self.standbys);
@@ -385,6 +377,7 @@ impl Life {
         counts.insert(FORGOTTEN, self.requests.forgotten.len() as u64);
         counts.insert(JOINED, self.universe.joined.get());
         counts.insert(SEALED, self.universe.sealed.get());
+        counts.insert(SEALED_ON_DISK, sealed_on_disk);
         counts.insert(SEALED_HITS, self.universe.sealed_hits.get());
         counts.insert(FILTER_HITS, self.universe.filter_hits.get());
         counts.insert(CAUGHT_UP, self.universe.caught_up.get());

@@ -10,22 +10,23 @@ use dedupd::ports::{
 };
 use dedupd::store::LeasedStore;
 
-use crate::memory_store::{MemoryStore, SliceDefect};
+use crate::memory_store::SliceDefect;
 use crate::sim::chance::{Chance, Exposure, Fault};
 use crate::sim::cluster::Cluster;
+use crate::sim::disk::SimDisk;
 use crate::sim::universe::{Sabotage, Universe};
 
 /// A store whose process can crash before and after each write.
 pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
-    inner: LeasedStore<MemoryStore>,
+    inner: LeasedStore<SimDisk>,
     is_standby: bool,
 }
 
 impl SimStore {
     /// The store of a worker.
-    pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<MemoryStore>) -> Self {
+    pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<SimDisk>) -> Self {
         let defect = match universe.sabotage {
             Sabotage::SliceCutShort => SliceDefect::CutShort,
             Sabotage::SliceKeepsForgotten => SliceDefect::KeepsForgotten,
@@ -34,7 +35,9 @@ impl SimStore {
             Sabotage::FilterKeepsForgotten => SliceDefect::FilterKeepsForgotten,
             _ => SliceDefect::None,
         };
-        inner.store().set_slices(universe.is_topic_wide, defect);
+        if let Some(memory) = inner.store().in_memory() {
+            memory.set_slices(universe.is_topic_wide, defect);
+        }
         Self { universe: Rc::clone(universe), worker, inner, is_standby: false }
     }
 
@@ -53,7 +56,7 @@ impl SimStore {
 
     fn write<T>(
         &mut self,
-        effect: impl FnOnce(&mut LeasedStore<MemoryStore>) -> Result<T, StoreError>,
+        effect: impl FnOnce(&mut LeasedStore<SimDisk>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Self { universe, worker, inner, .. } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
@@ -71,28 +74,29 @@ pub fn is_damage(cluster: &Cluster, what: &str) -> bool {
 }
 
 /// With a fault, flips a bit of a stored block or removes the block.
-pub fn rot(store: &MemoryStore, chance: &mut Chance) {
+pub fn rot(store: &SimDisk, chance: &mut Chance) {
     if store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
         return;
     }
     let bit = chance.coin().then(|| chance.rng.usize(..));
-    store.rot(|blocks| chance.rng.usize(0..blocks), bit);
+    store.rot(&mut chance.rng, bit);
 }
 
 /// Prepares the store for a start of its process: a damaged store is replaced, and a power failure loses the last
 /// unsynced writes.
-pub fn survive(store: &mut LeasedStore<MemoryStore>, cluster: &mut Cluster, process: usize) {
+pub fn survive(store: &mut LeasedStore<SimDisk>, cluster: &mut Cluster, process: usize) {
     if cluster.condemned.remove(&process) {
-        *store = LeasedStore::new(MemoryStore::new());
+        *store = LeasedStore::new(store.store().another_empty());
     }
-    let unsynced = store.store().unsynced();
+    let Some(memory) = store.store().in_memory() else { return };
+    let unsynced = memory.unsynced();
     if unsynced > 0 && cluster.chance.hit(Fault::WritesLost) {
-        store.store().lose(cluster.chance.rng.usize(1..=unsynced));
+        memory.lose(cluster.chance.rng.usize(1..=unsynced));
     }
 }
 
 /// Keeps the entries at or beyond `from`, with owners below it.
-fn pass_off(store: &mut LeasedStore<MemoryStore>, window: WindowId, from: Offset) -> Result<(), StoreError> {
+fn pass_off(store: &mut LeasedStore<SimDisk>, window: WindowId, from: Offset) -> Result<(), StoreError> {
     let mut kept: Option<Block> = None;
     let mut ids = Vec::new();
     store.scan(window, &mut |view| {
@@ -234,6 +238,10 @@ impl Store for SimStore {
 
     fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
         self.inner.sealed(window)
+    }
+
+    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
+        self.inner.find_sealed(lookups);
     }
 
     fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {

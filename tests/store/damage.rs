@@ -70,12 +70,12 @@ impl History {
     }
 }
 
-fn database(dir: &Path) -> PathBuf {
+pub fn database(dir: &Path) -> PathBuf {
     let mut databases = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     databases.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("db-")).unwrap()
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -88,7 +88,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub fn files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

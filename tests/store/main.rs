@@ -18,6 +18,7 @@ mod leases;
 mod memory_store;
 mod merging;
 mod rolling;
+mod sealed;
 mod soak;
 
 use std::ops::ControlFlow;

@@ -16,7 +16,7 @@ pub fn forget_before_a_restore(setting: &Setting) -> (usize, Vec<String>) {
     let mut life = Life::quiet(setting, 2, evicting);
     life.forget_evicted(OTHERS);
     // The next process has no local state, and stops before a commit: a commit would delete the blocks of evicted owners.
-    life.processes[0].store = LeasedStore::new(MemoryStore::new());
+    life.processes[0].store = LeasedStore::new(SimDisk::memory());
     life.start(0);
     assert!(life.calm(), "the state is not restored");
     life.leave(0);

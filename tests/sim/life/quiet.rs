@@ -8,7 +8,7 @@ impl Life {
     /// Empty stores, and workers that have not started.
     pub(super) fn new(setting: &Setting, universe: Universe, choices: Choices) -> Self {
         let workers = universe.workers.len();
-        let process = |_| Process { store: LeasedStore::new(MemoryStore::new()), older: Vec::new(), choices };
+        let process = |_| Process { store: LeasedStore::new(SimDisk::memory()), older: Vec::new(), choices };
         let processes = if universe.shared { 1 } else { workers };
         Self {
             has_standbys: false,
@@ -78,6 +78,22 @@ impl Life {
         let Cluster { chance, raw, .. } = &mut *cluster;
         ids.into_iter().for_each(|id| raw[partition].produce_id(id, chance, now_ms));
     }
+}
+
+/// Processes ids that come with the first block of a partition, and nothing after them. Returns the number of ids that are sealed, and the violations.
+pub fn seal_the_first_block(setting: &Setting) -> (u64, Vec<String>) {
+    let choices = |chance: &mut Chance| {
+        let mut choices = Choices::one_id_blocks(chance);
+        (choices.smallest_slice, choices.interval) = (Some(10), Duration::from_secs(1));
+        choices
+    };
+    let mut life = Life::quiet(setting, 1, choices);
+    life.produce_ids(0..60);
+    assert!(life.calm(), "the records are not processed");
+    assert_eq!(life.universe.cluster.borrow().commits(&writer(0)), 1);
+    life.iterate_while(|life| life.universe.sealed.get() == 0);
+    let calmed = life.calm();
+    (life.universe.sealed.get(), life.end(calmed).violations)
 }
 
 /// Whether every record is processed and nothing is open.

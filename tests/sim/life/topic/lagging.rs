@@ -94,7 +94,7 @@ impl Life {
     fn restart(&mut self, has_local: bool) {
         self.leave(0);
         if !has_local {
-            self.processes[0].store = LeasedStore::new(MemoryStore::new());
+            self.processes[0].store = LeasedStore::new(SimDisk::memory());
         }
     }
 }

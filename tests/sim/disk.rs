@@ -1,0 +1,298 @@
+//! The local store of a process in a history: one in memory, or in few histories the real one.
+
+use std::fs;
+use std::ops::{Deref, DerefMut, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, SlicePartition, WindowId};
+use dedupd::ports::{
+    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
+    ToForget, VisitBlock, VisitOwner,
+};
+use dedupd::store::{Binding, SledStore, open};
+use fastrand::Rng;
+
+use crate::memory_store::MemoryStore;
+
+/// A handle.
+#[derive(Clone)]
+pub enum SimDisk {
+    Memory(MemoryStore),
+    Real(Box<RealStore>),
+}
+
+/// The real store, in a directory of its own.
+#[derive(Clone)]
+pub struct RealStore {
+    store: SledStore,
+    is_sealing: bool,
+    directory: Arc<Directory>,
+}
+
+/// Is deleted with its last handle.
+struct Directory {
+    dir: tempfile::TempDir,
+    binding: Binding,
+}
+
+impl Directory {
+    fn new(binding: Binding) -> Self {
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.exists() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self { dir: dir.unwrap(), binding }
+    }
+}
+
+impl RealStore {
+    fn open(directory: Directory) -> Self {
+        let opened = open(directory.dir.path(), &directory.binding, 1 << 20, Duration::from_mins(1)).unwrap();
+        // A copy of a damaged one is quarantined.
+        Self { store: opened.store, is_sealing: false, directory: Arc::new(directory) }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<_> = fs::read_dir(self.store.path().join("blocks"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// Another store with what this one has now.
+    fn copied(&self) -> Self {
+        let mut store = self.store.clone();
+        // It is broken, and so is its copy.
+        drop(store.sync());
+        let directory = Directory::new(self.directory.binding.clone());
+        let to = directory.dir.path().join("db-1");
+        fs::create_dir_all(to.join("blocks")).unwrap();
+        for path in [self.files(), vec![store.path().join("db"), store.path().join("conf")]].concat() {
+            fs::copy(&path, to.join(path.strip_prefix(store.path()).unwrap())).unwrap();
+        }
+        Self::open(directory)
+    }
+}
+
+impl SimDisk {
+    /// An empty store in memory.
+    pub fn memory() -> Self {
+        Self::Memory(MemoryStore::new())
+    }
+
+    /// An empty store on disk.
+    pub fn real(shares_slices: bool, hash: HashKind) -> Self {
+        let binding = Binding { hash, shares_slices: Some(shares_slices), ..Binding::default() };
+        Self::on_disk(binding)
+    }
+
+    fn on_disk(binding: Binding) -> Self {
+        Self::Real(Box::new(RealStore::open(Directory::new(binding))))
+    }
+
+    /// A store that is as empty as a new one, of the same kind.
+    pub fn another_empty(&self) -> Self {
+        match self {
+            Self::Memory(_) => Self::memory(),
+            Self::Real(store) => Self::on_disk(store.directory.binding.clone()),
+        }
+    }
+
+    /// Whether a start with this hash does not use it.
+    pub fn has_other_hash(&self, hash: HashKind) -> bool {
+        matches!(self, Self::Real(store) if store.directory.binding.hash != hash)
+    }
+
+    /// A copy that does not change with this one.
+    pub fn snapshot(&self) -> Self {
+        match self {
+            Self::Memory(store) => Self::Memory(store.snapshot()),
+            Self::Real(store) => Self::Real(Box::new(store.copied())),
+        }
+    }
+
+    /// Whether a job is running.
+    pub fn is_sealing(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_sealing(),
+            Self::Real(store) => store.is_sealing,
+        }
+    }
+
+    /// Flips a bit of a stored part, modulo its length, or removes it; in the real store it flips one.
+    pub fn rot(&self, rng: &mut Rng, bit: Option<usize>) {
+        let store = match self {
+            Self::Memory(store) => {
+                store.rot(|blocks| rng.usize(0..blocks), bit);
+                return;
+            }
+            Self::Real(store) => store,
+        };
+        let files = store.files();
+        if !files.is_empty() {
+            let file = &files[rng.usize(..files.len())];
+            let mut bytes = fs::read(file).unwrap();
+            let bit = bit.unwrap_or_else(|| rng.usize(..)) % (bytes.len() * 8).max(1);
+            bytes.get_mut(bit / 8).into_iter().for_each(|byte| *byte ^= 1 << (bit % 8));
+            fs::write(file, bytes).unwrap();
+        }
+    }
+
+    /// The one in memory.
+    pub fn in_memory(&self) -> Option<&MemoryStore> {
+        if let Self::Memory(store) = self { Some(store) } else { None }
+    }
+}
+
+impl Deref for SimDisk {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &(dyn Store + 'static) {
+        match self {
+            Self::Memory(store) => store,
+            Self::Real(store) => &store.store,
+        }
+    }
+}
+
+impl DerefMut for SimDisk {
+    fn deref_mut(&mut self) -> &mut (dyn Store + 'static) {
+        match self {
+            Self::Memory(store) => store,
+            Self::Real(store) => &mut store.store,
+        }
+    }
+}
+
+impl Store for SimDisk {
+    fn release_lease(&mut self, window: WindowId) {
+        (**self).release_lease(window);
+    }
+
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        (**self).head(window)
+    }
+
+    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+        (**self).append_all(blocks, head)
+    }
+
+    fn scan_from(
+        &self,
+        window: WindowId,
+        from: Offset,
+        visit: VisitBlock<'_>,
+    ) -> Result<Option<Offset>, StoreError> {
+        (**self).scan_from(window, from, visit)
+    }
+
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
+        (**self).ids(window)
+    }
+
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        (**self).truncate(window, from)
+    }
+
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        (**self).forget(window, forgotten, head)
+    }
+
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        (**self).expire(window, first)
+    }
+
+    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
+        (**self).identity_of(window, owner)
+    }
+
+    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
+        (**self).owns(window, owner, identity)
+    }
+
+    fn seals(&self) -> bool {
+        (**self).seals()
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        if let Self::Real(store) = self {
+            store.is_sealing = true;
+        }
+        (**self).begin_seal(job)
+    }
+
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        let begins = (**self).begin_filter(job)?;
+        if let Self::Real(store) = self {
+            store.is_sealing |= begins;
+        }
+        Ok(begins)
+    }
+
+    /// Waits for the thread of the real store: a seed is one history.
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        let Self::Real(real) = self else { return (**self).poll_seal() };
+        let RealStore { store, is_sealing, .. } = &mut **real;
+        loop {
+            match store.poll_seal()? {
+                Sealing::Busy => std::thread::yield_now(),
+                Sealing::Failed => panic!("a slice was discarded"),
+                polled => {
+                    *is_sealing &= polled != Sealing::Idle;
+                    return Ok(polled);
+                }
+            }
+        }
+    }
+
+    fn end_seal(&mut self) {
+        (**self).end_seal();
+    }
+
+    fn has_sealed(&self) -> bool {
+        (**self).has_sealed()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        (**self).sealed(window)
+    }
+
+    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
+        (**self).find_sealed(lookups);
+    }
+
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        (**self).sealed_places(lookup)
+    }
+
+    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
+        (**self).filters(window)
+    }
+
+    fn scan_sealed(
+        &self,
+        windows: &[WindowId],
+        range: Range<Offset>,
+        visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
+        (**self).scan_sealed(windows, range, visit)
+    }
+
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        (**self).clear(window)
+    }
+
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        (**self).clear_all(windows)
+    }
+
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        (**self).disk_bytes()
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        (**self).sync()
+    }
+}
