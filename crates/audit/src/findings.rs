@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
+use super::compare::Outcome;
 use super::entry::Place;
 use super::record::Differing;
 use super::{Offset, PartitionId};
@@ -185,8 +186,14 @@ impl Findings {
         }
     }
 
+    /// This outcome with the findings.
+    pub fn complete(&self, outcome: &Outcome) -> Outcome {
+        let (counts, late_or_twice) = (self.counts, self.late_or_twice);
+        Outcome { counts, late_or_twice, samples: self.samples(), ..*outcome }
+    }
+
     /// The first findings of each kind, in the order of a report.
-    pub fn samples(&self) -> Vec<Finding> {
+    fn samples(&self) -> Vec<Finding> {
         let mut all: Vec<_> = self.kept.values().flatten().collect();
         all.sort_by_key(|(key, finding)| (**key, matches!(finding.kind, Kind::OutOfOrder)));
         all.into_iter().map(|(_, finding)| *finding).collect()

@@ -170,12 +170,7 @@ impl Joint {
             }
             evaluation.all(log.raw.begin.unwrap_or(0))?;
             let Evaluation { findings, outcome, .. } = evaluation;
-            outcomes.push(Outcome {
-                counts: findings.counts,
-                samples: findings.samples(),
-                late_or_twice: findings.late_or_twice,
-                ..outcome
-            });
+            outcomes.push(findings.complete(&outcome));
         }
         Ok(outcomes)
     }
