@@ -19,6 +19,7 @@ mod store;
 mod truncation;
 
 pub use crate::dedupe::Epoch;
+pub(crate) use failure::SEARCHING;
 pub use failure::{Failure, RejectedRecords, Remedy};
 pub use group::{Committed, GroupEvent, GroupMember};
 pub use log::{LogBounds, LogId, OutputTopic};

@@ -18,7 +18,7 @@ use super::features::{self, ApiVersions};
 use super::native::{self, Described};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
-use super::topics::{self, TopicShape};
+use super::topics::{self, TopicConfig, TopicShape};
 use crate::clock;
 use crate::ports::Remedy;
 
@@ -166,9 +166,9 @@ impl TopicAdmin {
             }
         }
         let configs = if has_configs { self.configs(&found)? } else { Default::default() };
-        let side_limits = if has_configs { self.side_limits(&found)? } else { Vec::new() };
+        let side = if has_configs { self.side_configs(&found)? } else { Vec::new() };
         let described = self.describe_topics();
-        let mut findings = topics::check(&self.settings, &found.shapes(), &configs, wanted.window);
+        let mut findings = topics::check(&self.settings, &found.shapes(), (&configs, &side), wanted.window);
         findings.problems.extend(self.missing_permissions(&described));
         // Afterwards, because it drops the events of the reader.
         let (problems, warnings) = self.missing_features(&described);
@@ -183,7 +183,11 @@ impl TopicAdmin {
             partitions: found.raw.partitions().unwrap_or(0),
             cluster_id: self.reader.client().fetch_cluster_id(self.wait),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
-            largest_batch: [largest_clean, largest_state].into_iter().flatten().chain(side_limits).min(),
+            largest_batch: [largest_clean, largest_state]
+                .into_iter()
+                .chain(side.iter().map(|(_, it)| topics::largest_batch(it)))
+                .flatten()
+                .min(),
             largest_state,
             warnings: findings.warnings,
         })
@@ -300,15 +304,16 @@ impl TopicAdmin {
         Ok(configs)
     }
 
-    /// `max.message.bytes` of the side topics, as far as the broker reports it. No check depends on it.
-    fn side_limits(&self, found: &FoundTopics) -> Result<Vec<u64>, CheckError> {
-        let mut limits = Vec::new();
-        for (name, _) in found.side.iter().filter(|(_, shape)| shape.partitions().is_some()) {
-            let doing = format!("reading the configuration of topic {name}");
-            let config = self.describe((ResourceSpecifier::Topic(name), None), &doing)?;
-            limits.extend(config.as_ref().and_then(topics::largest_batch));
-        }
-        Ok(limits)
+    /// The configurations of the side topics, as far as the broker reports them. No check requires them.
+    fn side_configs(&self, found: &FoundTopics) -> Result<Vec<(String, TopicConfig)>, CheckError> {
+        let existing = found.side.iter().filter(|(_, shape)| shape.partitions().is_some());
+        existing.map(|(name, _)| Ok((name.clone(), self.config_if_allowed(name)?))).collect()
+    }
+
+    /// The configuration of a topic; empty when the broker does not report it.
+    pub(super) fn config_if_allowed(&self, name: &str) -> Result<TopicConfig, CheckError> {
+        let doing = format!("reading the configuration of topic {name}");
+        Ok(self.describe((ResourceSpecifier::Topic(name), None), &doing)?.unwrap_or_default())
     }
 
     /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission or API is missing.

@@ -51,6 +51,11 @@ pub struct Settings {
 
 /// The client's default `batch.size`, bytes.
 const DEFAULT_BATCH_SIZE: u64 = 1_000_000;
+/// The default of `queue.buffering.max.kbytes`.
+const DEFAULT_QUEUE_KIB: usize = 65_536;
+/// The largest response, bytes: above the broker's default for the largest request (100 MiB), which limits a record, and below the first bytes
+/// of a TLS alert, 352,518,912, so that the client still detects one. It also limits a batch that is decompressed with zstd.
+const LARGEST_RESPONSE: &str = "300000000";
 /// With at least this many raw partitions, a fetch waits for more than one record.
 const MANY_PARTITIONS: usize = 256;
 
@@ -85,6 +90,10 @@ impl Settings {
             .set("enable.metrics.push", "false");
         for (key, value) in &self.properties {
             config.set(canonical(key), value);
+        }
+        // The client rejects a smaller one than a limit on fetches.
+        if !self.is_set("receive.message.max.bytes") && !self.is_set("fetch.max.bytes") {
+            config.set("receive.message.max.bytes", LARGEST_RESPONSE);
         }
         config.set("bootstrap.servers", &self.bootstrap_servers).set("allow.auto.create.topics", "false");
         config
@@ -212,22 +221,30 @@ impl Settings {
         for (key, value) in [
             ("linger.ms", linger_ms.as_str()),
             ("batch.num.messages", "10000"),
-            ("compression.type", "none"),
-            // What the broker has not acknowledged yet. With a slow broker a send waits for room here, so that memory does not
-            // depend on the size of a transaction, and its last drain is short.
+            // A record that is small only compressed must fit into the topic again. zstd is the smallest of the codecs of Kafka for nearly all
+            // records.
+            ("compression.type", "zstd"),
             ("queue.buffering.max.messages", "200000"),
-            ("queue.buffering.max.kbytes", "65536"),
         ] {
             if !self.is_set(key) {
                 config.set(key, value);
             }
         }
+        // The limit is [`Self::queue_bytes`]: the client would never accept a record above its own.
+        config.set("queue.buffering.max.kbytes", "2147483647");
         // No batch of several records may be rejected for its size: then a size rejection is always about one record.
         let batch = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_BATCH_SIZE);
         if let Some(largest) = self.largest_batch.filter(|largest| *largest < batch) {
             config.set("batch.size", largest.max(1).to_string());
         }
         config
+    }
+
+    /// Most bytes that wait in a producer, `queue.buffering.max.kbytes`. With a slow broker a send waits for room there, so that memory does not
+    /// depend on the size of a transaction, and its last drain is short.
+    pub(super) fn queue_bytes(&self) -> usize {
+        let set = self.properties.iter().rfind(|(name, _)| name == "queue.buffering.max.kbytes");
+        set.and_then(|(_, kib)| kib.parse::<usize>().ok()).unwrap_or(DEFAULT_QUEUE_KIB).saturating_mul(1_024)
     }
 
     /// How long a record waits for others of its batch. A longer time gives fewer and larger requests, up to 20 ms. The first
@@ -295,8 +312,11 @@ mod tests {
         for name in crate::config::harmless() {
             let config = settings(&[(name, "7")]);
             for (kind, config) in [("producer", config.producer("t")), ("consumer", config.source())] {
-                assert_eq!(config.get(canonical(name)), Some("7"), "{name} of the {kind}");
+                if (name, kind) != ("queue.buffering.max.kbytes", "producer") {
+                    assert_eq!(config.get(canonical(name)), Some("7"), "{name} of the {kind}");
+                }
             }
         }
+        assert_eq!(settings(&[("queue.buffering.max.kbytes", "7")]).queue_bytes(), 7 * 1_024);
     }
 }

@@ -6,21 +6,13 @@ use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::acceptance::inherited;
 use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
 use super::native;
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, TopicShape};
 
-/// Settings that a created clean topic inherits from the raw topic: retention, and which records it accepts.
-const INHERITED: [&str; 6] = [
-    "cleanup.policy",
-    "retention.ms",
-    "retention.bytes",
-    "max.message.bytes",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.after.max.ms",
-];
 /// How many times, and at which interval, the metadata is checked for new topics and partitions.
 const WAIT_TRIES: usize = 50;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
@@ -40,21 +32,23 @@ impl TopicAdmin {
         let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
         let state_retention_ms = topics::state_retention(window).as_millis().to_string();
-        let inherited: Vec<(&str, &str)> =
-            INHERITED.iter().filter_map(|key| Some((*key, raw.get(*key)?.as_str()))).collect();
         let state = [
-            ("cleanup.policy", "delete"),
-            ("retention.ms", state_retention_ms.as_str()),
-            ("retention.bytes", "-1"),
+            ("cleanup.policy", "delete".to_owned()),
+            ("retention.ms", state_retention_ms),
+            ("retention.bytes", "-1".to_owned()),
         ];
-        let main =
-            [(&settings.clean, found.clean, inherited), (&settings.state, found.state, state.to_vec())];
-        let side = found.side.iter().map(|(name, shape)| (name, *shape, Vec::new()));
-        let missing = main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing);
+        let main = [
+            (&settings.clean, found.clean, inherited(&raw, false)),
+            (&settings.state, found.state, state.to_vec()),
+        ];
+        let side = found.side.iter().map(|(name, shape)| (name, *shape, inherited(&raw, true)));
+        let missing: Vec<_> =
+            main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing).collect();
         let wanted: Vec<NewTopic<'_>> = missing
+            .iter()
             .map(|(name, _, configs)| {
                 let new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
-                configs.into_iter().fold(new, |new, (key, value)| new.set(key, value))
+                configs.iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
         self.create(&wanted)?;

@@ -1,6 +1,6 @@
 //! What a producer reports: end offsets of the written partitions, the first failure of a transaction, and how transactions ended.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rdkafka::config::RDKafkaLogLevel;
@@ -14,8 +14,8 @@ use super::error;
 use super::log_context::LogContext;
 use super::partitions::partition_id;
 use super::statistics::{self, ClientUse};
-use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, LogId, OutputTopic, RejectedRecords};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::ports::{Failure, LogId, OutputTopic, RejectedRecords, Remedy};
 
 /// The topics, in the order of their numbers in the opaque value.
 const TOPICS: [OutputTopic; 4] =
@@ -23,8 +23,8 @@ const TOPICS: [OutputTopic; 4] =
 const OFFSET_BITS: u32 = 61;
 
 /// librdkafka's per-message opaque value, so that a delivery report needs no allocation: the topic that a record is written
-/// to in the three highest bits, and the raw offset in the other bits. The topic is `None` for a record that is written only
-/// to get a transaction marker into the partition.
+/// to in the three highest bits, and in the other bits the raw offset, or for a side topic the place of the record among those that the
+/// transaction diverts. The topic is `None` for a record that is written only to get a transaction marker into the partition.
 pub(super) fn opaque(topic: Option<OutputTopic>, offset: Offset) -> usize {
     let number = topic.map_or(TOPICS.len() as u64, |topic| topic as u64);
     usize::try_from((number << OFFSET_BITS) | (offset & ((1 << OFFSET_BITS) - 1))).unwrap_or(usize::MAX)
@@ -93,10 +93,18 @@ pub(super) struct Deliveries {
     duplicates: AckedOffsets,
     failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
+    /// Bytes of keys and values in the client's queue, and their limit.
+    queued: AtomicUsize,
+    most_queued: usize,
     pub endings: Endings,
 }
 
 impl Deliveries {
+    /// For a queue of at most this many bytes. It may have one record that is larger.
+    pub(super) fn new(most_queued: usize) -> Self {
+        Self { most_queued, ..Self::default() }
+    }
+
     fn acked(&self, topic: OutputTopic) -> &AckedOffsets {
         match topic {
             OutputTopic::Clean => &self.clean,
@@ -125,21 +133,50 @@ impl Deliveries {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The delivery failure of this transaction, if any. `name` maps a topic to its name.
-    pub(super) fn failure<'a>(&self, name: impl FnOnce(Option<OutputTopic>) -> &'a str) -> Option<Failure> {
+    /// The delivery failure of this transaction, if any. `name` maps a topic to its name. `diverted` has the raw records of those in side
+    /// topics.
+    pub(super) fn failure<'a>(
+        &self,
+        name: impl FnOnce(Option<OutputTopic>) -> &'a str,
+        diverted: &[Coordinates],
+    ) -> Option<Failure> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let (name, code) = (name(failed.topic), failed.code);
         Some(match failed.topic.filter(|_| error::is_record_error(code)) {
             Some(OutputTopic::Clean) => error::rejected(name, code, failed.records),
             Some(OutputTopic::State) => error::rejected_state(name, code),
-            Some(OutputTopic::DeadLetter) => {
-                error::rejected_by_side_topic(name, code, "choose another policy than dead_letter")
-            }
-            Some(OutputTopic::Duplicates) => {
-                error::rejected_by_side_topic(name, code, "leave topics.duplicates out")
+            Some(OutputTopic::DeadLetter | OutputTopic::Duplicates) => {
+                let place = usize::try_from(failed.records.first).unwrap_or(usize::MAX);
+                match diverted.get(place) {
+                    Some(Coordinates { partition, offset }) => {
+                        let (partition, first, last) = (*partition, *offset, *offset);
+                        error::rejected(
+                            name,
+                            code,
+                            RejectedRecords { partition, first, last, ..failed.records },
+                        )
+                    }
+                    None => Failure::new(Remedy::Stop, error::rejection(name, code)),
+                }
             }
             None => error::failure(&format!("writing to topic {name}"), &KafkaError::MessageProduction(code)),
         })
+    }
+
+    /// Counts a record of this size into the client's queue; false when the queue would exceed the limit. The client's own limit would never
+    /// accept a record above it.
+    pub(super) fn enqueue(&self, bytes: usize) -> bool {
+        let queued = self.queued.load(Ordering::Acquire);
+        let has_room = queued == 0 || queued.saturating_add(bytes) <= self.most_queued;
+        if has_room {
+            self.queued.fetch_add(bytes, Ordering::AcqRel);
+        }
+        has_room
+    }
+
+    /// The record has left the queue, or was not accepted.
+    pub(super) fn dequeue(&self, bytes: usize) {
+        self.queued.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Whether the client dropped records of this transaction without sending them.
@@ -147,7 +184,9 @@ impl Deliveries {
         self.dropped.load(Ordering::Acquire)
     }
 
-    fn fail(&self, code: Code, (topic, offset): (Option<OutputTopic>, Offset), partition: i32) {
+    /// Stores that a record was rejected.
+    pub(super) fn fail(&self, code: Code, opaque: usize, partition: i32) {
+        let (topic, offset) = from_opaque(opaque);
         // Records are purged because other records failed earlier; they are not the cause.
         if matches!(code, Code::PurgeQueue | Code::PurgeInflight) {
             self.dropped.store(true, Ordering::Release);
@@ -157,7 +196,8 @@ impl Deliveries {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match failed.as_mut() {
             None => {
-                let records = RejectedRecords { partition, first: offset, last: offset };
+                let by = topic.unwrap_or(OutputTopic::Clean);
+                let records = RejectedRecords { by, partition, first: offset, last: offset };
                 *failed = Some(FailedDelivery { code, topic, records });
             }
             Some(first)
@@ -190,7 +230,11 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let (topic, offset) = from_opaque(opaque);
+        let topic = from_opaque(opaque).0;
+        let (Ok(sent) | Err((_, sent))) = result;
+        if topic.is_some() {
+            self.dequeue(sent.key_len() + sent.payload_len());
+        }
         match result {
             Ok(message) => {
                 let (partition, offset) = (message.partition(), message.offset());
@@ -203,9 +247,9 @@ impl ProducerContext for Deliveries {
                 }
             }
             Err((KafkaError::MessageProduction(code), message)) => {
-                self.fail(*code, (topic, offset), message.partition());
+                self.fail(*code, opaque, message.partition());
             }
-            Err((_, message)) => self.fail(Code::Fail, (topic, offset), message.partition()),
+            Err((_, message)) => self.fail(Code::Fail, opaque, message.partition()),
         }
     }
 }
@@ -248,24 +292,37 @@ mod tests {
     #[test]
     fn equal_failures_widen_the_range_and_purged_records_are_no_failure() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::PurgeQueue, (Some(OutputTopic::Clean), 3), 1);
-        assert!(deliveries.failure(|_| "c").is_none());
+        let of_clean = |offset| opaque(Some(OutputTopic::Clean), offset);
+        deliveries.fail(Code::PurgeQueue, of_clean(3), 1);
+        assert!(deliveries.failure(|_| "c", &[]).is_none());
         assert!(deliveries.dropped_records());
         for offset in [20, 10, 15] {
-            deliveries.fail(Code::MessageSizeTooLarge, (Some(OutputTopic::Clean), offset), 1);
+            deliveries.fail(Code::MessageSizeTooLarge, of_clean(offset), 1);
         }
-        let failure = deliveries.failure(|_| "c").unwrap();
-        assert_eq!(failure.rejected, Some(RejectedRecords { partition: 1, first: 10, last: 20 }));
+        let failure = deliveries.failure(|_| "c", &[]).unwrap();
+        let by = OutputTopic::Clean;
+        assert_eq!(failure.rejected, Some(RejectedRecords { by, partition: 1, first: 10, last: 20 }));
         deliveries.reset();
-        assert!(deliveries.failure(|_| "c").is_none());
+        assert!(deliveries.failure(|_| "c", &[]).is_none());
         assert!(!deliveries.dropped_records());
+    }
+
+    #[test]
+    fn a_rejected_side_record_names_its_raw_record() {
+        let (deliveries, by) = (Deliveries::default(), OutputTopic::Duplicates);
+        let raw = [(4, 70), (9, 3)].map(|(partition, offset)| Coordinates { partition, offset });
+        deliveries.fail(Code::MessageSizeTooLarge, opaque(Some(by), 1), 0);
+        let rejected = |diverted: &[Coordinates]| deliveries.failure(|_| "d", diverted).unwrap();
+        let expected = RejectedRecords { by, partition: 9, first: 3, last: 3 };
+        assert_eq!(rejected(&raw).rejected, Some(expected));
+        assert_eq!(rejected(&[]).remedy, Remedy::Stop, "a copy of another process's record");
     }
 
     #[test]
     fn a_rejected_state_record_requires_an_operator_and_names_no_raw_record() {
         let deliveries = Deliveries::default();
-        deliveries.fail(Code::MessageSizeTooLarge, (Some(OutputTopic::State), 0), 1);
-        let failure = deliveries.failure(|_| "s").unwrap();
+        deliveries.fail(Code::MessageSizeTooLarge, opaque(Some(OutputTopic::State), 0), 1);
+        let failure = deliveries.failure(|_| "s", &[]).unwrap();
         assert_eq!((failure.remedy, failure.rejected), (Remedy::Stop, None));
         assert!(
             failure.what.starts_with("the broker rejected a state record for topic s"),

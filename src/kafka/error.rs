@@ -13,7 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use super::client_config::Settings;
 use super::connection::error_text;
 use super::rights;
-use crate::ports::{Failure, RejectedRecords, Remedy};
+use crate::ports::{Failure, RejectedRecords, Remedy, SEARCHING};
 
 /// Converts a client error to a failure. `doing` follows "while" in the text and names the topic or group.
 pub fn failure(doing: &str, error: &KafkaError) -> Failure {
@@ -45,27 +45,31 @@ pub(super) fn failure_with_permission(settings: &Settings, doing: &str, error: &
 
 /// A failure because the broker rejected particular records.
 pub fn rejected(topic: &str, code: RDKafkaErrorCode, records: RejectedRecords) -> Failure {
-    let RejectedRecords { partition, first, last } = records;
-    Failure {
-        remedy: Remedy::Abort,
-        what: format!(
-            "the broker rejected records of raw partition {partition}, offsets {first} to {last}, for topic {topic}: {code}; \
-             aborting the transaction and searching for the record that causes it"
-        ),
-        rejected: Some(records),
-        damaged: None,
-    }
+    let RejectedRecords { partition, first, last, .. } = records;
+    let what = format!(
+        "raw partition {partition}, offsets {first} to {last}: {}{SEARCHING}",
+        rejection(topic, code)
+    );
+    Failure { rejected: Some(records), ..Failure::new(Remedy::Abort, what) }
 }
 
-/// A rejected record of a side topic has no other destination; `otherwise` describes how to run without that topic.
-pub fn rejected_by_side_topic(topic: &str, code: RDKafkaErrorCode, otherwise: &str) -> Failure {
-    Failure::new(
-        Remedy::Stop,
-        format!(
-            "the broker rejected a record for topic {topic}: {code}; configure that topic to accept what the raw topic \
-             accepts (max.message.bytes, message.timestamp.after.max.ms), or {otherwise}"
-        ),
-    )
+/// Why a record is rejected, with the setting that decides.
+pub fn rejection(topic: &str, code: RDKafkaErrorCode) -> String {
+    use RDKafkaErrorCode as C;
+    let decides = match code {
+        C::MessageSizeTooLarge | C::MessageBatchTooLarge | C::InvalidMessageSize => {
+            "it is larger, compressed, than max.message.bytes of that topic (by default message.max.bytes of the broker), or \
+             uncompressed than 1 GB"
+        }
+        C::InvalidTimestamp => {
+            "its timestamp is beyond message.timestamp.before.max.ms or message.timestamp.after.max.ms of that topic"
+        }
+        C::InvalidRecord => {
+            "another record of its batch is rejected, or it has no key and that topic has cleanup.policy=compact"
+        }
+        _ => "a policy of the broker decides",
+    };
+    format!("topic {topic} does not accept the record: {code}; {decides}")
 }
 
 /// A rejected record of the state topic: nothing can be committed, because every transaction writes its state there.

@@ -2,6 +2,7 @@
 //!
 //! This folder contains no de-duplication logic. It moves bytes and offsets, and classifies errors by remedy.
 
+mod acceptance;
 mod admin;
 mod aside;
 mod client_config;
@@ -51,7 +52,7 @@ pub(crate) use group_monitor::{GroupMonitor, GroupState, GroupView};
 pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
-pub(crate) use rekey::{Acknowledgements, RekeyTopics, TargetWriter, check_rekey};
+pub(crate) use rekey::{Acknowledgements, RekeyChecks, RekeyTopics, TargetWriter, check_rekey};
 pub use rekey::{MembershipChange, SourceLog, SourceReader};
 pub use sample::sample;
 pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};

@@ -16,14 +16,14 @@ use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
 use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, opaque};
-use super::error::failure_with_permission;
+use super::error::{failure_with_permission, is_record_error};
 use super::native;
 use super::offsets::{self, ABANDONED};
 use super::partitions::{kafka_partition, partition_id};
 use super::record::RawRecord;
 use super::topic::{Headers, Outgoing, TopicHandle};
 use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{
     CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, Record, Remedy, Side, Sink,
     WrittenEnds,
@@ -55,6 +55,8 @@ pub struct KafkaSink {
     ready: bool,
     /// The side partitions that records of the transaction were sent to.
     sides: BTreeSet<LogId>,
+    /// The raw records that the transaction writes to side topics.
+    diverted: Vec<Coordinates>,
     outside: Outside,
 }
 
@@ -62,7 +64,8 @@ impl KafkaSink {
     /// A sink without a producer; [`ProducerLife::prepare`] creates it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, producer: None, ready: false, sides: BTreeSet::new(), outside: Outside::default() }
+        let (sides, diverted, outside) = (BTreeSet::new(), Vec::new(), Outside::default());
+        Self { settings, producer: None, ready: false, sides, diverted, outside }
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
@@ -104,19 +107,38 @@ impl KafkaSink {
     }
 
     fn first_failure(&self, client: &Client) -> Option<Failure> {
-        client.context().failure(|topic| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean)))
+        let name = |topic: Option<OutputTopic>| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean));
+        client.context().failure(name, &self.diverted)
+    }
+
+    /// Sends a record in the transaction. A record that the client does not accept is rejected as one that the broker does not accept.
+    fn send(&self, topic: &TopicHandle, record: &mut Outgoing<'_>) -> Result<(), Failure> {
+        let client = self.client()?;
+        retried(client, topic, record).map_err(|error| {
+            let rejected = match error {
+                KafkaError::MessageProduction(code) if is_record_error(code) => {
+                    client.context().fail(code, record.opaque, record.partition.unwrap_or_default());
+                    self.first_failure(client)
+                }
+                _ => None,
+            };
+            let doing = || format!("writing to topic {}", topic.name());
+            rejected.unwrap_or_else(|| fail(&self.settings, &doing(), &root_cause(client, error)))
+        })
     }
 }
 
-/// Calls `send`, and retries while the client's queue is full or the client's metadata lacks a new partition.
-fn retried(
-    client: &Client,
-    topic: &str,
-    mut send: impl FnMut() -> Result<(), KafkaError>,
-) -> Result<(), KafkaError> {
+/// Sends a record, and retries while the queue is full or the client's metadata lacks a new partition.
+fn retried(client: &Client, topic: &TopicHandle, record: &mut Outgoing<'_>) -> Result<(), KafkaError> {
+    let (deliveries, bytes) = (client.context(), record.size());
     let mut deadline = None;
     loop {
-        match send() {
+        let sent = if deliveries.enqueue(bytes) {
+            topic.send(client.client(), record).inspect_err(|_| deliveries.dequeue(bytes))
+        } else {
+            Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
+        };
+        match sent {
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
                 if clock::monotonic()
                     < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
@@ -128,22 +150,11 @@ fn retried(
                 if clock::monotonic()
                     < *deadline.get_or_insert_with(|| clock::monotonic() + NEW_PARTITION_WAIT) =>
             {
-                drop(client.client().fetch_metadata(Some(topic), NEW_PARTITION_WAIT));
+                drop(client.client().fetch_metadata(Some(topic.name()), NEW_PARTITION_WAIT));
             }
             result => return result,
         }
     }
-}
-
-/// The same in a transaction.
-fn send(
-    settings: &Settings,
-    client: &Client,
-    topic: &str,
-    send: impl FnMut() -> Result<(), KafkaError>,
-) -> Result<(), Failure> {
-    retried(client, topic, send)
-        .map_err(|e| fail(settings, &format!("writing to topic {topic}"), &root_cause(client, e)))
 }
 
 fn fail(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
@@ -173,6 +184,7 @@ const NOW: i64 = 0;
 impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
         self.sides.clear();
+        self.diverted.clear();
         let client = self.client()?;
         self.check_endings(client)?;
         client.context().reset();
@@ -181,15 +193,15 @@ impl Sink<KafkaSource> for KafkaSink {
 
     fn forward(&mut self, record: &mut RawRecord<'_>) -> Result<(), Failure> {
         let at = record.coordinates();
-        let ActiveProducer { clean, client, .. } = self.producing()?;
+        let ActiveProducer { clean, .. } = self.producing()?;
         let moved = Outgoing::moved_from(&mut record.0, opaque(Some(OutputTopic::Clean), at.offset));
         let mut outgoing =
             moved.map_err(|e| self.fail(&format!("reading the headers of raw record {at}"), &e))?;
-        send(&self.settings, client, &self.settings.clean, || clean.send(client.client(), &mut outgoing))
+        self.send(clean, &mut outgoing)
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
-        let ActiveProducer { clean, dead_letter, duplicates, client, .. } = self.producing()?;
+        let ActiveProducer { clean, dead_letter, duplicates, .. } = self.producing()?;
         let at = record.coordinates();
         let (written, target) = match side {
             Side::DeadLetter => {
@@ -210,19 +222,22 @@ impl Sink<KafkaSource> for KafkaSink {
         };
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
         let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
-        let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), at.offset))
+        let place = if side == Side::Clean { at.offset } else { self.diverted.len() as Offset };
+        let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), place))
             .and_then(|copy| copy.with_more_headers(&more_headers))
             .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
         outgoing.partition = Some(partition);
+        if side == Side::Clean {
+            return self.send(topic, &mut outgoing);
+        }
         let log = LogId { topic: written, partition: partition_id(partition) };
         if self.outside.contains(log) {
+            self.diverted.push(at);
             return self.outside.send(&self.settings, written, outgoing);
         }
-        let name = self.settings.topic_of(written);
-        send(&self.settings, client, name, || topic.send(client.client(), &mut outgoing))?;
-        if side != Side::Clean {
-            self.sides.insert(log);
-        }
+        self.send(topic, &mut outgoing)?;
+        self.diverted.push(at);
+        self.sides.insert(log);
         Ok(())
     }
 
@@ -240,12 +255,12 @@ impl Sink<KafkaSource> for KafkaSink {
         match self.first_failure(client) {
             Some(failed) => Err(failed),
             None if client.context().dropped_records() => Err(self.unsent(client)),
-            None => self.outside.drain(&self.settings, wait),
+            None => self.outside.drain(&self.settings, &self.diverted, wait),
         }
     }
 
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure> {
-        let ActiveProducer { state, client, .. } = self.producing()?;
+        let ActiveProducer { state, .. } = self.producing()?;
         let mut outgoing = Outgoing {
             partition: Some(kafka_partition(partition)),
             key: Some(key.as_bytes()),
@@ -254,7 +269,7 @@ impl Sink<KafkaSource> for KafkaSink {
             headers: Headers::none(),
             opaque: opaque(Some(OutputTopic::State), 0),
         };
-        send(&self.settings, client, &self.settings.state, || state.send(client.client(), &mut outgoing))
+        self.send(state, &mut outgoing)
     }
 
     fn send_offsets(

@@ -2,7 +2,7 @@
 //! lock for every record; that lookup is a third of the cost of a send.
 #![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
 
 use rdkafka::ClientContext;
@@ -66,6 +66,11 @@ impl<'a> Outgoing<'a> {
         self.headers.add(name, value).map(|()| self)
     }
 
+    /// Bytes of its key and value.
+    pub fn size(&self) -> usize {
+        self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len)
+    }
+
     fn with_headers(message: &'a Message<'_>, headers: Headers, opaque: usize) -> Self {
         Self {
             partition: Some(kafka_partition(message.coordinates().partition)),
@@ -81,11 +86,39 @@ impl<'a> Outgoing<'a> {
 impl TopicHandle {
     /// The handle of the topic with this name.
     pub fn open<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
+        Self::new(client, name, ptr::null_mut())
+    }
+
+    /// The same for records that are not compressed, whatever the client's setting is.
+    pub fn uncompressed<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, KafkaError> {
+        // SAFETY: the client is alive, and the call returns a copy that we own.
+        let config = unsafe { sys::rd_kafka_default_topic_conf_dup(client.native_ptr()) };
+        // SAFETY: the configuration is alive, the texts are C strings, and no error text is requested.
+        unsafe {
+            let (key, value) = (c"compression.type".as_ptr(), c"none".as_ptr());
+            sys::rd_kafka_topic_conf_set(config, key, value, ptr::null_mut(), 0);
+        }
+        Self::new(client, name, config)
+    }
+
+    fn new<C: ClientContext>(
+        client: &Client<C>,
+        name: &str,
+        config: *mut sys::rd_kafka_topic_conf_t,
+    ) -> Result<Self, KafkaError> {
         let name = CString::new(name)?;
-        // SAFETY: the client is alive, the name is a C string that is copied, and a null configuration selects the
-        // client's own.
-        let topic = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
+        // SAFETY: the client is alive, the name is a C string that is copied. The call takes over the configuration; null selects the client's
+        // own.
+        let topic = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), config) };
         NonNull::new(topic).map(Self).ok_or(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic))
+    }
+
+    /// The name of the topic.
+    pub fn name(&self) -> &str {
+        // SAFETY: the topic is alive, and its name is a C string that lives as long.
+        let name = unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.as_ptr())) };
+        // Names of topics are ASCII.
+        name.to_str().unwrap_or_default()
     }
 
     /// Copies a record into the queue of the client. It must be the client that the topic was opened with. After a failure

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::acceptance::shortfalls;
 use super::client_config::Settings;
 use crate::config::Scope;
 use crate::dedupe::MOST_PARTITIONS;
@@ -34,7 +35,8 @@ pub(super) struct Findings {
     pub warnings: Vec<String>,
 }
 
-type TopicConfig = HashMap<String, String>;
+/// The settings of a topic, or of a broker.
+pub(super) type TopicConfig = HashMap<String, String>;
 
 /// Minimum `max.message.bytes` of a state topic: a block of about 230 ids with a key of up to 600 bytes.
 const MIN_STATE_BATCH: u64 = 8_192;
@@ -53,11 +55,11 @@ fn min_retention(window: Duration) -> Duration {
     window + window / 10
 }
 
-/// Checks the raw, clean and state topics, in this order.
+/// Checks the raw, clean and state topics, in this order, and the side topics.
 pub(super) fn check(
     settings: &Settings,
     shapes: &[&TopicShape; 3],
-    configs: &[TopicConfig; 3],
+    (configs, side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
     window: Duration,
 ) -> Findings {
     let mut findings = Findings::default();
@@ -93,9 +95,40 @@ pub(super) fn check(
     }
     let [raw, clean, state] = configs;
     check_state(settings, state, window, &mut findings);
-    check_clean(settings, raw, clean, &mut findings);
+    for (name, topic) in
+        std::iter::once((&settings.clean, clean)).chain(side.iter().map(|(name, it)| (name, it)))
+    {
+        findings.warnings.extend(shortfalls(
+            &settings.bootstrap_servers,
+            (name, topic),
+            (&settings.raw, raw),
+        ));
+    }
+    check_policies(settings, (configs, side), &mut findings);
+    findings
+}
+
+/// Warns about settings that change, delete or reject records.
+fn check_policies(
+    settings: &Settings,
+    ([raw, clean, _], side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
+    findings: &mut Findings,
+) {
+    if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
+        findings.warnings.push(format!(
+            "topic {} has message.timestamp.type=LogAppendTime: the broker replaces the records' timestamps",
+            settings.clean
+        ));
+    }
     let is_compacted =
         |topic: &TopicConfig| topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+    for (name, _) in side.iter().filter(|(_, topic)| is_compacted(topic)) {
+        findings.warnings.push(format!(
+            "topic {name} is compacted: the broker rejects records without a key, and deletes all but the last record of a key; \
+             run {}",
+            altered(&settings.bootstrap_servers, name, "cleanup.policy=delete")
+        ));
+    }
     if is_compacted(clean) {
         findings.warnings.push(format!(
             "topic {} is compacted: the broker rejects records without a key, and a transaction that a broker leaves without \
@@ -109,7 +142,13 @@ pub(super) fn check(
             settings.raw
         ));
     }
-    findings
+}
+
+/// The command that changes a setting of a topic.
+pub(super) fn altered(servers: &str, name: &str, setting: &str) -> String {
+    format!(
+        "kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {name} --add-config {setting}"
+    )
 }
 
 /// The command that adds partitions.
@@ -218,12 +257,7 @@ fn missing_topic(role: &str, name: &str) -> String {
 
 fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, findings: &mut Findings) {
     let name = &settings.state;
-    let alter = |setting: &str| {
-        format!(
-            "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {name} --add-config {setting}",
-            settings.bootstrap_servers
-        )
-    };
+    let alter = |setting: &str| altered(&settings.bootstrap_servers, name, setting);
     if let Some(policy) = config.get("cleanup.policy").filter(|policy| *policy != "delete") {
         findings.problems.push(format!(
             "topic {name} has cleanup.policy={policy}: compaction would delete the state; run {}",
@@ -259,24 +293,6 @@ fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, find
 /// `max.message.bytes` of a topic, bytes.
 pub(super) fn largest_batch(topic: &TopicConfig) -> Option<u64> {
     topic.get("max.message.bytes").and_then(|value| value.parse().ok())
-}
-
-fn check_clean(settings: &Settings, raw: &TopicConfig, clean: &TopicConfig, findings: &mut Findings) {
-    let name = &settings.clean;
-    if let (Some(raw_max), Some(clean_max)) = (largest_batch(raw), largest_batch(clean))
-        && clean_max < raw_max
-    {
-        findings.warnings.push(format!(
-            "topic {name} accepts records up to {clean_max} bytes, topic {} up to {raw_max}: larger ones are \
-             handled by state.on_poison",
-            settings.raw
-        ));
-    }
-    if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
-        findings.warnings.push(format!(
-            "topic {name} has message.timestamp.type=LogAppendTime: the broker replaces the records' timestamps"
-        ));
-    }
 }
 
 /// Problems with limits of the broker that the configuration exceeds.

@@ -1,5 +1,6 @@
 //! A failed Kafka call and its remedy.
 
+use super::OutputTopic;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 
 /// How to handle a failed Kafka call: errors are classified by remedy, not by origin.
@@ -20,9 +21,14 @@ pub enum Remedy {
     Stop,
 }
 
-/// Records that the broker rejected, for isolating the one that causes it.
+/// The end of the text of a failure after which the worker isolates the rejected record.
+pub(crate) const SEARCHING: &str = "; aborting the transaction and searching for the record that causes it";
+
+/// Records that the broker or the client rejected, for isolating the one that causes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RejectedRecords {
+    /// The topic that does not accept them.
+    pub by: OutputTopic,
     /// Raw partition of the rejected records.
     pub partition: PartitionId,
     /// Lowest rejected raw offset.
@@ -52,10 +58,11 @@ impl Failure {
         Self { remedy, what, rejected: None, damaged: None }
     }
 
-    /// What failed, for a command that does not retry.
+    /// What failed, without what is done about it.
     #[must_use]
     pub fn unretried(&self) -> &str {
-        self.what.strip_suffix("; retrying").unwrap_or(&self.what)
+        let done = |what: &'static str| self.what.strip_suffix(what);
+        done("; retrying").or_else(|| done(SEARCHING)).unwrap_or(&self.what)
     }
 
     /// The same failure with `remedy`, if its own remedy is one of `lesser`.

@@ -37,7 +37,10 @@ fn rekey(config: &Config, stage: &RekeyConfig) -> String {
     let to = stage.to.as_str();
     let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
     match check_rekey(&settings, &RekeyTopics { from: &stage.from, to }, &Closing::default()) {
-        Ok(()) => "# rekey: all checks passed".to_owned(),
+        Ok(checks) => {
+            let warnings = checks.warnings.iter().map(|warning| format!("# warning: rekey: {warning}\n"));
+            warnings.chain(["# rekey: all checks passed".to_owned()]).collect()
+        }
         Err(problems) => format!("# warning: rekey would not start: {problems}")
             .replace('\n', "\n# warning: rekey would not start: "),
     }

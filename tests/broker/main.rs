@@ -12,6 +12,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod accepted;
 mod arrival;
 mod audit;
 mod bounds;

@@ -12,7 +12,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::support::chain::SOURCE;
 use crate::support::{
-    Draft, Isolation, Kafka, Record, Rekey, Running, Sidecar, now_ms, shared_kafka, source_of, wait_until,
+    Draft, Isolation, Kafka, Record, Rekey, Running, Sidecar, incompressible, now_ms, shared_kafka,
+    source_of, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -240,9 +241,9 @@ fn missing_topics_and_gaps_end_it_with_what_to_do() {
 
     // A record that the target does not accept.
     kafka.alter_topic_config("ended.to", &[("max.message.bytes", "500")]);
-    kafka.produce("ended.a", 0, &[("large", &"x".repeat(2_000))]);
+    kafka.produce("ended.a", 0, &[("large", &incompressible(2_000))]);
     let running = rekey.start();
     assert_eq!(running.wait(LIMIT).code(), Some(6));
     let text = running.text();
-    assert!(text.contains("the broker rejected record") && text.contains("max.message.bytes"), "{text}");
+    assert!(text.contains("does not accept the record") && text.contains("max.message.bytes"), "{text}");
 }

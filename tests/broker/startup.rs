@@ -146,20 +146,35 @@ fn a_bad_configuration_lists_every_problem() {
 fn created_topics_have_the_settings_of_the_raw_topic() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "created", 5);
-    let settings = [
-        ("retention.ms", "123456789"),
-        ("retention.bytes", "99999999"),
+    let kept = [("retention.ms", "123456789"), ("retention.bytes", "99999999")];
+    let changed = [
+        ("cleanup.policy", "compact"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("message.timestamp.before.max.ms", "9000000000"),
         ("max.message.bytes", "3000000"),
-        ("message.timestamp.after.max.ms", "9000000000"),
     ];
-    kafka.alter_topic_config(&pipe.raw, &settings);
-    let running = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "10h").start();
+    kafka.alter_topic_config(&pipe.raw, &[&kept[..], &changed].concat());
+    let running = pipe
+        .sidecar("a")
+        .with("DEDUPD_WINDOW__EXACT", "10h")
+        .with("DEDUPD_TOPICS__DUPLICATES", "created.again")
+        .start();
     running.wait_ready(LIMIT);
     let state = format!("{}.dedupd", pipe.clean);
     assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (5, 5));
-    let clean = kafka.topic_config(&pipe.clean);
-    for (key, value) in settings {
-        assert_eq!(clean[key], value, "{key}");
+    // Half as much again, and 4 KiB for headers; no limits on timestamps.
+    let accepting = [
+        ("max.message.bytes", "4504096"),
+        ("message.timestamp.before.max.ms", "9223372036854775807"),
+        ("message.timestamp.after.max.ms", "9223372036854775807"),
+        ("message.timestamp.type", "CreateTime"),
+        ("compression.type", "producer"),
+    ];
+    for (topic, policy) in [(pipe.clean.as_str(), "compact"), ("created.again", "delete")] {
+        let config = kafka.topic_config(topic);
+        for (key, value) in kept.into_iter().chain(accepting).chain([("cleanup.policy", policy)]) {
+            assert_eq!(config[key], value, "{key} of {topic}");
+        }
     }
     let state = kafka.topic_config(&state);
     assert_eq!(state["cleanup.policy"], "delete");

@@ -89,7 +89,7 @@ impl Producer {
 
     /// The broker rejects the record alone, or together with others of the same batch.
     fn rejection(&self, raw: &Raw, cluster: &mut Cluster) -> Failure {
-        let (mut first, mut last) = (raw.at.offset, raw.at.offset);
+        let (mut first, mut last, by) = (raw.at.offset, raw.at.offset, OutputTopic::Clean);
         let waiting = self.queue.iter().filter_map(|outgoing| match outgoing {
             Outgoing::Clean(raw) => Some(raw),
             Outgoing::State(..) | Outgoing::Side(..) => None,
@@ -103,7 +103,7 @@ impl Producer {
             }
         }
         tracing::debug!(first, last, at = ?raw.at, "rejected");
-        let rejected = Some(RejectedRecords { partition: raw.at.partition, first, last });
+        let rejected = Some(RejectedRecords { by, partition: raw.at.partition, first, last });
         Failure { rejected, ..failed(Remedy::Abort, "the record is too large") }
     }
 }

@@ -94,6 +94,12 @@ pub fn set_clock(file: &Path, wall_ms: i64, monotonic_ms: i64) {
     std::fs::rename(part, file).unwrap();
 }
 
+/// Text that compression shortens by a quarter at most.
+pub fn incompressible(length: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(7);
+    (0..length).map(|_| random.alphanumeric()).collect()
+}
+
 /// The wall clock, in epoch milliseconds.
 pub fn now_ms() -> i64 {
     dedupd::clock::wall_ms()

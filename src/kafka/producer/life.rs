@@ -30,7 +30,8 @@ fn client(settings: &Settings, transactional_id: &str, wait: Duration) -> Result
     let mut config = settings.reporting(settings.producer(transactional_id));
     // The lines that show whether a request may have been repeated. A producer without transactions does not need them.
     log_in_detail(&mut config, Endings::CONTEXTS);
-    let client: Client = dedupd_tokens::create(&config, Deliveries::default()).map(Arc::new)?;
+    let client: Client =
+        dedupd_tokens::create(&config, Deliveries::new(settings.queue_bytes())).map(Arc::new)?;
     let reaches = |_| client.client().fetch_metadata(Some(&settings.clean), wait / 2).is_ok();
     if !(0..2).all(reaches) {
         tracing::debug!(transactional_id, "no broker is reachable yet");
@@ -86,11 +87,11 @@ impl ActiveProducer {
 impl KafkaSink {
     fn connect(&self, wait: Duration) -> Result<ActiveProducer, KafkaError> {
         let client = client(&self.settings, &self.settings.transactional_id, wait)?;
-        let open = |name: &str| TopicHandle::open(client.client(), name);
         let side = |name: &str| SideTopic::open(client.client(), name);
         Ok(ActiveProducer {
-            clean: open(&self.settings.clean)?,
-            state: open(&self.settings.state)?,
+            clean: TopicHandle::open(client.client(), &self.settings.clean)?,
+            // Its records are hashes.
+            state: TopicHandle::uncompressed(client.client(), &self.settings.state)?,
             dead_letter: self.settings.dead_letter.as_deref().map(side).transpose()?,
             duplicates: self.settings.duplicates.as_deref().map(side).transpose()?,
             client,

@@ -15,7 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 
 use super::{Client, retried};
-use crate::dedupe::Offset;
+use crate::dedupe::{Coordinates, Offset};
 use crate::kafka::aside::outside_header;
 use crate::kafka::client_config::Settings;
 use crate::kafka::delivery::{Deliveries, opaque};
@@ -57,7 +57,8 @@ impl Outside {
         let producing = if let Some(producing) = self.producer.take() {
             producing
         } else {
-            let client = tokens::create(&settings.copier(), Deliveries::default()).map(Arc::new)?;
+            let client =
+                tokens::create(&settings.copier(), Deliveries::new(settings.queue_bytes())).map(Arc::new)?;
             Producing { topics: BTreeMap::new(), client }
         };
         let Producing { topics, client } = self.producer.insert(producing);
@@ -79,7 +80,7 @@ impl Outside {
         let fail = |e: KafkaError| failure_with_permission(settings, &format!("writing to topic {name}"), &e);
         let mut record = record.with_more_headers(&[outside_header()]).map_err(fail)?;
         let (client, handle) = self.target(settings, topic).map_err(fail)?;
-        retried(client, name, || handle.send(client.client(), &mut record))
+        retried(client, handle, &mut record)
             .map_err(|e| unwritten(settings, client, &format!("topic {name}"), e))
     }
 
@@ -98,7 +99,7 @@ impl Outside {
             let copy = copy.map_err(|e| failure_with_permission(settings, &doing, &e))?;
             self.send(settings, log.topic, copy)
         });
-        let copied = sent.and_then(|()| self.drain(settings, wait));
+        let copied = sent.and_then(|()| self.drain(settings, &[], wait));
         // The client may be unusable after a failure, and is rarely needed again after a success.
         self.discard();
         copied.map_err(|failed| match failed.remedy {
@@ -116,11 +117,18 @@ impl Outside {
 
     /// Waits until all records are acknowledged. After a failure the next record is sent by a new client, because this one may
     /// not be usable any more.
-    pub(super) fn drain(&mut self, settings: &Settings, wait: Duration) -> Result<(), Failure> {
+    /// `diverted` has the raw records of those that were sent.
+    pub(super) fn drain(
+        &mut self,
+        settings: &Settings,
+        diverted: &[Coordinates],
+        wait: Duration,
+    ) -> Result<(), Failure> {
         let Some(Producing { client, .. }) = &self.producer else { return Ok(()) };
         let is_flushed = native::flush(client.client(), wait);
         let deliveries = client.context();
-        let failed = deliveries.failure(|topic| settings.topic_of(topic.unwrap_or(OutputTopic::DeadLetter)));
+        let name = |topic: Option<OutputTopic>| settings.topic_of(topic.unwrap_or(OutputTopic::DeadLetter));
+        let failed = deliveries.failure(name, diverted);
         let is_complete = is_flushed && !deliveries.dropped_records();
         let missing = || {
             let error = KafkaError::MessageProduction(RDKafkaErrorCode::MessageTimedOut);

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use rdkafka::consumer::Consumer;
 
+use crate::kafka::acceptance::shortfalls;
 use crate::kafka::admin::{CheckError, TopicAdmin};
 use crate::kafka::client_config::Settings;
 use crate::kafka::closing::Closing;
 use crate::kafka::native;
 use crate::kafka::rights::{self, Operation};
-use crate::kafka::topics::TopicShape;
+use crate::kafka::topics::{TopicShape, largest_batch};
 
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,26 +23,33 @@ pub struct RekeyTopics<'a> {
     pub to: &'a str,
 }
 
+/// What the checks have found.
+#[derive(Default)]
+pub struct RekeyChecks {
+    /// Findings that an operator should see.
+    pub warnings: Vec<String>,
+    /// `max.message.bytes` of the target, bytes; `None` when the broker does not report it.
+    pub largest_batch: Option<u64>,
+}
+
 /// Checks that the named topics exist, and that this client has the permissions on them and on the group.
 pub fn check_rekey(
     settings: &Settings,
     topics: &RekeyTopics<'_>,
     closing: &Closing,
-) -> Result<(), CheckError> {
+) -> Result<RekeyChecks, CheckError> {
     let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
-    let checked = problems(&admin, topics);
+    let checked = findings(&admin, topics);
     let checked = checked.map_err(|error| match error {
         CheckError::Unreachable(what) => admin.explain_unreachable(what),
         other => other,
     });
     closing.close(admin);
-    match checked? {
-        problems if problems.is_empty() => Ok(()),
-        problems => Err(CheckError::Refused(problems)),
-    }
+    let (problems, checks) = checked?;
+    if problems.is_empty() { Ok(checks) } else { Err(CheckError::Refused(problems)) }
 }
 
-fn problems(admin: &TopicAdmin, topics: &RekeyTopics<'_>) -> Result<Vec<String>, CheckError> {
+fn findings(admin: &TopicAdmin, topics: &RekeyTopics<'_>) -> Result<(Vec<String>, RekeyChecks), CheckError> {
     let names = topics.from.iter().map(String::as_str).filter(|name| !name.starts_with('^'));
     let mut wanted: Vec<(&str, &[Operation])> =
         names.map(|name| (name, &[Operation::Read] as &[_])).collect();
@@ -55,7 +63,28 @@ fn problems(admin: &TopicAdmin, topics: &RekeyTopics<'_>) -> Result<Vec<String>,
     let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
     let described = native::topics(admin.reader.client(), &names, admin.wait).unwrap_or_default();
     problems.extend(rights::lacking(&admin.settings, &wanted, &described, admin.is_group_denied()));
-    Ok(problems)
+    let checks = if problems.is_empty() { compared(admin, &names) } else { RekeyChecks::default() };
+    Ok((problems, checks))
+}
+
+/// Compares the sources with the last of the topics. A failure is a warning: `rekey` works without it.
+fn compared(admin: &TopicAdmin, names: &[&str]) -> RekeyChecks {
+    let configs: Result<Vec<_>, _> =
+        names.iter().map(|name| Ok((*name, admin.config_if_allowed(name)?))).collect();
+    match configs.as_deref() {
+        Ok([sources @ .., (to, target)]) => {
+            let servers = &admin.settings.bootstrap_servers;
+            let all =
+                sources.iter().flat_map(|(from, source)| shortfalls(servers, (to, target), (from, source)));
+            RekeyChecks { warnings: all.collect(), largest_batch: largest_batch(target) }
+        }
+        Ok([]) => RekeyChecks::default(),
+        Err(error) => {
+            let error: &CheckError = error;
+            let warnings = vec![format!("the target topic is not compared with the source topics: {error}")];
+            RekeyChecks { warnings, largest_batch: None }
+        }
+    }
 }
 
 fn missing(name: &str, is_target: bool) -> String {

@@ -14,7 +14,7 @@ use rdkafka::producer::{Producer, ProducerContext, ThreadedProducer};
 use crate::dedupe::{PartitionId, SOURCE_HEADER};
 use crate::kafka::client_config::Settings;
 use crate::kafka::ends::partitions_of;
-use crate::kafka::error::{failure_with_permission, is_record_error};
+use crate::kafka::error::{failure_with_permission, is_record_error, rejection};
 use crate::kafka::log_context::LogContext;
 use crate::kafka::native;
 use crate::kafka::record::RawRecord;
@@ -65,8 +65,7 @@ impl TargetWriter {
             // record is written after the restart, and so after later records with the same id.
             .set(GAPLESS, "true")
             // The owner limits what is in flight.
-            .set("queue.buffering.max.messages", "0")
-            .set("queue.buffering.max.kbytes", "2147483647");
+            .set("queue.buffering.max.messages", "0");
         let doing = format!("creating the producer of topic {}", settings.clean);
         let fail = |e: KafkaError| failure_with_permission(settings, &doing, &e);
         let client: Authenticated<ThreadedProducer<Reports>> =
@@ -111,9 +110,12 @@ impl TargetWriter {
         number: usize,
     ) -> Result<(), Failure> {
         let copy = Outgoing::moved_from(&mut record.0, number);
-        copy.and_then(|copy| copy.moved_to(partition, (SOURCE_HEADER, source)))
-            .and_then(|mut copy| self.topic.send(self.client.client(), &mut copy))
-            .map_err(|e| self.fail(&format!("writing record {source} to topic {}", self.settings.clean), &e))
+        let moved = copy.and_then(|copy| copy.moved_to(partition, (SOURCE_HEADER, source)));
+        let sent = moved.and_then(|mut copy| self.topic.send(self.client.client(), &mut copy));
+        sent.map_err(|error| match error {
+            KafkaError::MessageProduction(code) => self.failure(source, code),
+            other => self.fail(&format!("writing record {source} to topic {}", self.settings.clean), &other),
+        })
     }
 
     /// Moves what was acknowledged since the last call to `into`, which is empty.
@@ -139,8 +141,8 @@ impl TargetWriter {
         let to = &self.settings.clean;
         if is_record_error(code) {
             let what = format!(
-                "the broker rejected record {source} for topic {to}: {code}; configure that topic to accept what the source \
-                 topic accepts (max.message.bytes, message.timestamp.after.max.ms, cleanup.policy), and restart"
+                "record {source} cannot be written: {}; change that setting, and restart",
+                rejection(to, code)
             );
             return Failure::new(Remedy::Stop, what);
         }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::ports::OutputTopic;
 
 /// The first delay; each later one is twice the previous.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -25,10 +26,18 @@ pub struct Rejections {
     limit: Option<usize>,
     /// The record that was rejected when sent alone, and is being retried.
     retry: Option<Retry>,
-    /// The record whose retries are exhausted, and the broker's error message.
-    exhausted: Option<(Offset, String)>,
+    /// The record whose retries are exhausted.
+    exhausted: Option<(Offset, Refusal)>,
     /// Monotonic time at which the retries of a record were last exhausted.
     exhausted_at: Option<Duration>,
+}
+
+/// Why a record is rejected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The topic that does not accept it.
+    pub by: OutputTopic,
+    pub error: String,
 }
 
 /// A record that was rejected when sent alone.
@@ -64,9 +73,9 @@ impl Rejections {
         self.limit.is_some_and(|limit| records >= limit)
     }
 
-    /// The error of the record at `offset`, when its retries are exhausted and the policy applies.
-    pub(crate) fn exhausted(&self, offset: Offset) -> Option<&str> {
-        self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, error)| error.as_str())
+    /// Why the record at `offset` is rejected, when its retries are exhausted and the policy applies.
+    pub(crate) fn exhausted(&self, offset: Offset) -> Option<&Refusal> {
+        self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, refusal)| refusal)
     }
 
     /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
@@ -96,8 +105,8 @@ impl Rejections {
         Some(description)
     }
 
-    pub(crate) fn exhaust(&mut self, offset: Offset, error: &str) {
-        self.exhausted = Some((offset, error.to_owned()));
+    pub(crate) fn exhaust(&mut self, offset: Offset, refusal: Refusal) {
+        self.exhausted = Some((offset, refusal));
         self.limit = None;
     }
 

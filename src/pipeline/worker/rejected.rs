@@ -7,14 +7,19 @@ use crate::metrics::Outcome;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::OnPoison;
+use crate::pipeline::partition::rejections::Refusal;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::step::{RawOf, Step};
-use crate::ports::{Reason, Record, RejectedRecords, Side};
+use crate::ports::{Failure, OutputTopic, Reason, Record, RejectedRecords, Side};
 
 /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
 /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-pub(crate) fn isolate_rejected<W: WorkerPorts>(ctx: &mut Context<W>, rejected: RejectedRecords, error: &str) {
+pub(crate) fn isolate_rejected<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    rejected: RejectedRecords,
+    failed: &Failure,
+) {
     let now = ctx.clock.elapsed();
     let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
     let open = partition.state().and_then(|state| state.open.as_ref());
@@ -25,37 +30,37 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(ctx: &mut Context<W>, rejected: R
         return partition.rejections.suspect(rejected.first);
     }
     let at = Coordinates { partition: rejected.partition, offset: rejected.first };
-    match partition.rejections.schedule_retry(at, now, ctx.options.poison_retry) {
-        Some(description) => tracing::warn!(
-            "{description}; after the last attempt state.on_poison ({}) applies",
-            ctx.options.on_poison.as_str()
-        ),
-        None => partition.rejections.exhaust(rejected.first, error),
+    if let Some(description) = partition.rejections.schedule_retry(at, now, ctx.options.poison_retry) {
+        let policy = ctx.options.on_poison.as_str();
+        tracing::warn!("{description}; after the last attempt state.on_poison ({policy}) applies");
+    } else {
+        let error = failed.unretried().to_owned();
+        partition.rejections.exhaust(rejected.first, Refusal { error, by: rejected.by });
     }
 }
 
 impl<W: WorkerPorts> Step<'_, W> {
-    /// Handles a record that the broker rejects, with this error, according to the policy.
+    /// Handles a record that a topic does not accept, according to the policy.
     pub(crate) fn apply_rejection_policy(
         &mut self,
         state: &mut DedupeState,
         record: &RawOf<'_, W>,
-        error: &str,
+        Refusal { error, by }: &Refusal,
     ) -> Result<Outcome, WorkerError> {
         match self.options.on_poison {
-            OnPoison::Stop => Err(Fatal::Operator(format!(
-                "record {} of topic {} cannot be written: {error}; change what the clean topic accepts \
-                 (max.message.bytes, message.timestamp.after.max.ms), or set state.on_poison to dead_letter or drop",
-                record.coordinates(),
-                self.options.raw
-            ))
-            .into()),
-            OnPoison::DeadLetter => {
-                let reason = Reason::new("rejected", error.to_owned());
+            OnPoison::Drop => Ok(Outcome::Rejected),
+            OnPoison::DeadLetter if *by != OutputTopic::DeadLetter => {
+                let reason = Reason::new("rejected", error.clone());
                 self.divert(state, Side::DeadLetter, record, &reason)?;
                 Ok(Outcome::DeadLetter)
             }
-            OnPoison::Drop => Ok(Outcome::Rejected),
+            policy => Err(Fatal::Operator(format!(
+                "record {} of topic {} cannot be written: {error}; change that setting, or state.on_poison (\"{}\")",
+                record.coordinates(),
+                self.options.raw,
+                policy.as_str()
+            ))
+            .into()),
         }
     }
 }

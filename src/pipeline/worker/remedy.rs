@@ -89,7 +89,7 @@ impl<W: WorkerPorts> Parts<W> {
 
     fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
         if let Some(rejected) = failed.rejected {
-            isolate_rejected(&mut self.ctx, rejected, &failed.what);
+            isolate_rejected(&mut self.ctx, rejected, failed);
         }
         abort_open(&mut self.committer, &mut self.ctx, source)?;
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
-use crate::kafka::{CheckError, Closing, RekeyTopics, Settings, SourceReader, check_rekey};
+use crate::kafka::{CheckError, Closing, RekeyChecks, RekeyTopics, Settings, SourceReader, check_rekey};
 use crate::metrics::RekeyMetrics;
 use crate::ports::{Failure, Remedy};
 use crate::schemas;
@@ -69,9 +69,14 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
 
 fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
     let settings = settings(config);
-    if !await_topics(config, &settings, metrics, stop)? {
+    let Some(RekeyChecks { warnings, largest_batch }) = await_topics(config, &settings, metrics, stop)?
+    else {
         return Ok(());
+    };
+    for warning in warnings {
+        tracing::warn!("{warning}");
     }
+    let settings = Settings { largest_batch, ..settings };
     // The hash has no effect on the bytes of an id.
     let id = IdentityRule::new(config.id.clone(), Hasher::Xxh3);
     let schemas = schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?;
@@ -123,19 +128,19 @@ fn ended(failure: Failure) -> ExitError {
     ExitError::new(Exit::Fenced, format!("{}; {what}", failure.what))
 }
 
-/// Checks the topics; retries until a broker answers. False when a stop is requested meanwhile.
+/// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
 fn await_topics(
     config: &Rekeying,
     settings: &Settings,
     metrics: &RekeyMetrics,
     stop: &AtomicBool,
-) -> Result<bool, ExitError> {
+) -> Result<Option<RekeyChecks>, ExitError> {
     let closing = Closing::default();
     let topics = RekeyTopics { from: &config.rekey.from, to: config.rekey.to.as_str() };
     let mut rejected_since = None;
     while !stop.load(Ordering::Acquire) {
         let why = match check_rekey(settings, &topics, &closing) {
-            Ok(()) => return Ok(true),
+            Ok(checks) => return Ok(Some(checks)),
             Err(CheckError::Unreachable(what)) => {
                 rejected_since = None;
                 format!("no broker answers: {what}")
@@ -152,7 +157,7 @@ fn await_topics(
         metrics.not_ready(&format!("waits for a broker: {why}"));
         std::thread::sleep(Duration::from_secs(1));
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// The settings of the clients: those of `run`, with the target in the place of the clean topic.
