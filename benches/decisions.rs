@@ -289,7 +289,7 @@ fn schemas(place: usize) -> Schemas {
     let mut schemas = Schemas::default();
     for (id, format, text) in [(1, "AVRO", avro), (2, "PROTOBUF", protobuf)] {
         let text = SchemaText { format: format.to_owned(), text, references: Vec::new() };
-        schemas.insert(SchemaId(id), Arc::new(parse(SchemaId(id), &text).expect("a schema")));
+        schemas.insert(SchemaId::Number(id), Arc::new(parse(SchemaId::Number(id), &text).expect("a schema")));
     }
     schemas
 }

@@ -162,6 +162,8 @@ section! {
         key: Option<PathBuf> => MaybeText,
         /// The URL of a registry with the API of the Confluent Schema Registry.
         registry: Option<String> => Maybe(REGISTRY_URL),
+        /// How long a record waits for a schema that the registry does not have. Then the record is without an id.
+        wait: Duration = "5m" => Span(Duration::ZERO),
         /// The name of the user, for basic authentication.
         username: Option<String> => MaybeText,
         /// The file with the password.
@@ -279,6 +281,7 @@ impl SchemasConfig {
             value: None,
             key: None,
             registry,
+            wait: Duration::from_mins(5),
             username: None,
             password_file: None,
             token_file: None,

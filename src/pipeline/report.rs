@@ -158,6 +158,7 @@ impl StandingWarning {
 struct Warnings {
     standing: StandingWarning,
     copies: CopyWarning,
+    schemas: Option<String>,
 }
 
 /// Counts committed since the last summary in the log.
@@ -288,6 +289,11 @@ impl WorkerReport {
         }
     }
 
+    /// Sets the note about schemas that the registry does not have.
+    pub(crate) fn unregistered(&mut self, note: Option<String>) {
+        self.warnings.schemas = note;
+    }
+
     /// Logs a failure and sets the reason for not being ready.
     pub(crate) fn failed(&mut self, failed: &Failure, now: Duration) {
         if self.reachability.failed(failed, now) {
@@ -325,6 +331,7 @@ impl WorkerReport {
             .chain(transaction.limit().note())
             .chain(limits)
             .chain(copies.map(|(note, _)| note))
+            .chain(self.warnings.schemas.clone())
             .collect();
         let sealed = sealed();
         for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {

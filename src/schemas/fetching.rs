@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Registry, SharedSchemas, of_files, parse};
+use super::{FetchError, Registry, SharedSchemas, of_files, parse};
 use crate::config::SchemasConfig;
 use crate::dedupe::SchemaId;
 
@@ -17,15 +17,15 @@ const STACK: usize = 16 << 20;
 /// Reads the schemas of the files, and starts the thread that fetches those of the registry until `stop` is set. The error is a
 /// sentence for the operator.
 pub fn start(config: &SchemasConfig, stop: &Arc<AtomicBool>) -> Result<SharedSchemas, String> {
-    let shared = SharedSchemas::new(of_files(config)?);
+    let shared = SharedSchemas::new(of_files(config)?, config.wait);
     let Some(registry) = Registry::open(config)? else { return Ok(shared) };
     let (stop, schemas) = (Arc::clone(stop), shared.clone());
     let work = move || {
         while !stop.load(Ordering::Acquire) {
             for id in schemas.due(CHECK_INTERVAL) {
-                match caught(id, || registry.schema(id.0).and_then(|text| parse(id, &text))) {
+                match caught(id, || registry.schema(id).and_then(|text| Ok(parse(id, &text)?))) {
                     Ok(schema) => {
-                        tracing::info!(schema = id.0, registry = registry.url(), "schema fetched");
+                        tracing::info!(schema = %id, registry = registry.url(), "schema fetched");
                         schemas.add(id, schema);
                     }
                     Err(why) => schemas.failed(id, why),
@@ -42,8 +42,9 @@ pub fn start(config: &SchemasConfig, stop: &Arc<AtomicBool>) -> Result<SharedSch
 
 /// A panic becomes the reason why the schema cannot be used: without its thread no schema would be fetched any more, and partitions
 /// would wait without a reason.
-fn caught<T>(id: SchemaId, fetch: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let panicked = |_| Err(format!("schema {id} cannot be compiled: the compiler panicked, see the log"));
+fn caught<T>(id: SchemaId, fetch: impl FnOnce() -> Result<T, FetchError>) -> Result<T, FetchError> {
+    let panicked =
+        |_| Err(format!("schema {id} cannot be compiled: the compiler panicked, see the log").into());
     catch_unwind(AssertUnwindSafe(fetch)).unwrap_or_else(panicked)
 }
 
@@ -53,8 +54,8 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_reason_why_a_schema_cannot_be_used() {
-        assert_eq!(caught(SchemaId(7), || Ok(1)), Ok(1));
-        let why = caught::<()>(SchemaId(7), || panic!("of a library")).unwrap_err();
-        assert_eq!(why, "schema 7 cannot be compiled: the compiler panicked, see the log");
+        assert_eq!(caught(SchemaId::Number(7), || Ok(1)), Ok(1));
+        let why = caught::<()>(SchemaId::Number(7), || panic!("of a library")).unwrap_err();
+        assert_eq!(why.what, "schema 7 cannot be compiled: the compiler panicked, see the log");
     }
 }

@@ -1,5 +1,5 @@
 //! Schemas from files and from a registry. Workers request a schema by its id and continue with other partitions; a thread
-//! fetches it, with retries.
+//! fetches it, with retries. A schema that the registry does not have for a while is final: its records are without an id.
 
 mod builtin;
 mod fetching;
@@ -8,7 +8,7 @@ mod protobuf;
 mod registry;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::clock::monotonic;
 use crate::config::SchemasConfig;
 use crate::dedupe::{AvroSchema, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas};
 pub use fetching::start;
-pub use registry::{Registry, SchemaText};
+pub use registry::{FetchError, Registry, SchemaText};
 
 /// The first delay after a failed request; each later one is twice the previous.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -26,6 +26,12 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// A schema that nobody has requested for this long is not fetched any more.
 const FORGOTTEN: Duration = Duration::from_mins(1);
+
+/// Once a schema is final, others that the registry does not have are final at once for this long: otherwise bytes that are no schema id would
+/// delay their partition again and again. After this time each is requested again.
+const AT_ONCE: Duration = Duration::from_mins(10);
+/// Most schemas that are known to be unregistered.
+const UNREGISTERED: usize = 1_000;
 
 /// The schemas that are known and those that are requested. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +51,10 @@ struct SchemaStore {
 struct KnownSchemas {
     schemas: Schemas,
     requests: BTreeMap<SchemaId, SchemaRequest>,
+    /// How long a schema that the registry does not have is waited for.
+    wait: Duration,
+    /// When a schema was last final for that.
+    final_at: Option<Instant>,
 }
 
 /// A schema that is not known yet.
@@ -55,14 +65,18 @@ struct SchemaRequest {
     delay: Duration,
     /// Why the last attempt failed.
     why: Option<String>,
+    /// When the registry first responded that it does not have the schema.
+    missing_since: Option<Instant>,
+    /// It is known as unregistered, and requested again later.
+    is_final: bool,
 }
 
 impl SharedSchemas {
-    /// Starts with these schemas.
+    /// Starts with these schemas. A schema that the registry does not have is waited for during `wait`.
     #[must_use]
-    pub fn new(schemas: Schemas) -> Self {
+    pub fn new(schemas: Schemas, wait: Duration) -> Self {
         let shared = Self::default();
-        shared.lock().schemas = schemas;
+        *shared.lock() = KnownSchemas { schemas, wait, ..KnownSchemas::default() };
         shared
     }
 
@@ -85,7 +99,14 @@ impl SharedSchemas {
             return None;
         }
         let now = monotonic();
-        let new = || SchemaRequest { requested: now, next: now, delay: FIRST_DELAY, why: None };
+        let new = || SchemaRequest {
+            requested: now,
+            next: now,
+            delay: FIRST_DELAY,
+            why: None,
+            missing_since: None,
+            is_final: false,
+        };
         let request = known.requests.entry(id).or_insert_with(new);
         request.requested = now;
         let why = request.why.clone();
@@ -103,19 +124,49 @@ impl SharedSchemas {
     }
 
     /// Stores why a schema could not be fetched, and when it is tried again.
-    fn failed(&self, id: SchemaId, why: String) {
-        if let Some(request) = self.lock().requests.get_mut(&id) {
-            request.next = monotonic() + request.delay;
-            request.delay = (request.delay * 2).min(MAX_DELAY);
-            request.why = Some(why);
+    fn failed(&self, id: SchemaId, failed: FetchError) {
+        let (now, mut known) = (monotonic(), self.lock());
+        let KnownSchemas { schemas, requests, wait, final_at } = &mut *known;
+        let Some(request) = requests.get_mut(&id) else { return };
+        if request.why.as_ref() != Some(&failed.what) {
+            tracing::warn!(schema = %id, why = failed.what, "schema not fetched; partitions whose records need it wait");
         }
+        request.next = now + request.delay;
+        request.delay = (request.delay * 2).min(MAX_DELAY);
+        request.why = Some(failed.what);
+        if !failed.is_unregistered {
+            return;
+        }
+        let until = *request.missing_since.get_or_insert(now) + *wait;
+        let is_at_once = final_at.is_some_and(|at| now.saturating_duration_since(at) < AT_ONCE);
+        if !request.is_final && !is_at_once && now < until {
+            request.next = request.next.min(until);
+            return;
+        }
+        request.next = now + AT_ONCE;
+        if !request.is_final {
+            request.is_final = true;
+            *final_at = Some(now);
+            schemas.insert(id, Arc::new(Schema::Unregistered));
+            tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id");
+            forget_oldest(schemas, requests);
+            self.shared.version.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The schemas that records are without an id for, as a note.
+    pub fn note(&self) -> Option<String> {
+        let known = self.lock();
+        unregistered(known.requests.iter().filter(|(_, request)| request.is_final).map(|(id, _)| *id))
     }
 
     /// Waits at most `wait` for requests that are due.
     fn due(&self, wait: Duration) -> Vec<SchemaId> {
         let due = |known: &mut KnownSchemas| -> Vec<SchemaId> {
             let now = monotonic();
-            known.requests.retain(|_, request| now.saturating_duration_since(request.requested) < FORGOTTEN);
+            known.requests.retain(|_, request| {
+                request.is_final || now.saturating_duration_since(request.requested) < FORGOTTEN
+            });
             known.requests.iter().filter(|(_, request)| request.next <= now).map(|(id, _)| *id).collect()
         };
         let mut known = self.lock();
@@ -131,6 +182,34 @@ impl SharedSchemas {
     fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
         self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Forgets the unregistered schema that is requested again first, if there are too many.
+fn forget_oldest(schemas: &mut Schemas, requests: &mut BTreeMap<SchemaId, SchemaRequest>) {
+    let all = || requests.iter().filter(|(_, request)| request.is_final);
+    if all().count() > UNREGISTERED
+        && let Some((oldest, _)) = all().min_by_key(|(_, request)| request.next)
+    {
+        let oldest = *oldest;
+        schemas.remove(oldest);
+        requests.remove(&oldest);
+    }
+}
+
+/// The sentence about schemas that the registry does not have; `None` without any.
+pub fn unregistered(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
+    let (mut ids, more): (Vec<String>, _) = (ids.map(|id| id.to_string()).collect(), 8);
+    if ids.is_empty() {
+        return None;
+    }
+    let count = ids.len();
+    ids.truncate(more);
+    let dots = if count > more { ", ..." } else { "" };
+    Some(format!(
+        "the registry does not have {count} schema(s) that records name, {}{dots}: these records are without an id \
+         (identity.on_missing)",
+        ids.join(", ")
+    ))
 }
 
 /// The schemas from the files of the configuration.
@@ -166,13 +245,20 @@ fn of_file(path: &Path) -> Result<Schema, String> {
 /// once.
 pub struct BlockingSchemas {
     known: RefCell<Schemas>,
+    unregistered: RefCell<BTreeSet<SchemaId>>,
     registry: Option<Registry>,
 }
 
 impl BlockingSchemas {
     /// Reads the schemas of the files.
     pub fn open(config: &SchemasConfig) -> Result<Self, String> {
-        Ok(Self { known: RefCell::new(of_files(config)?), registry: Registry::open(config)? })
+        let known = RefCell::new(of_files(config)?);
+        Ok(Self { known, unregistered: RefCell::default(), registry: Registry::open(config)? })
+    }
+
+    /// The schemas that the registry does not have, as a sentence.
+    pub fn note(&self) -> Option<String> {
+        unregistered(self.unregistered.borrow().iter().copied())
     }
 
     /// The identity of a record. The error is why a schema cannot be fetched.
@@ -184,7 +270,14 @@ impl BlockingSchemas {
                 Err(missing) => missing,
             };
             let registry = self.registry.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;
-            let schema = registry.schema(id.0).and_then(|text| parse(id, &text))?;
+            let schema = match registry.schema(id) {
+                Ok(text) => parse(id, &text)?,
+                Err(failed) if failed.is_unregistered => {
+                    self.unregistered.borrow_mut().insert(id);
+                    Schema::Unregistered
+                }
+                Err(failed) => return Err(failed.what),
+            };
             self.known.borrow_mut().insert(id, Arc::new(schema));
         }
     }
@@ -212,18 +305,42 @@ mod tests {
     #[test]
     fn a_request_that_failed_is_due_again_after_a_growing_delay() {
         let shared = SharedSchemas::default();
-        let id = SchemaId(7);
+        let id = SchemaId::Number(7);
         assert_eq!(shared.due(Duration::ZERO), []);
         assert_eq!(shared.request(id), None);
         assert_eq!(shared.due(Duration::ZERO), [id]);
-        shared.failed(id, "404".to_owned());
+        shared.failed(id, "503".to_owned().into());
         assert_eq!(shared.due(Duration::ZERO), [], "not before the delay has passed");
-        assert_eq!(shared.request(id).as_deref(), Some("404"));
+        assert_eq!(shared.request(id).as_deref(), Some("503"));
         assert_eq!(shared.lock().requests[&id].delay, FIRST_DELAY * 2);
         let before = shared.version();
         shared.add(id, Schema::Json);
         assert!(shared.version() > before && shared.known().has(id));
         assert_eq!(shared.request(id), None, "a known schema is not requested");
         assert!(shared.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn only_a_schema_that_the_registry_does_not_have_is_final() {
+        let wait = Duration::from_mins(5);
+        let shared = SharedSchemas::new(Schemas::default(), wait);
+        let [first, second, third] = [7, 8, 9].map(SchemaId::Number);
+        let missing = || FetchError { what: "404".to_owned(), is_unregistered: true };
+        for id in [first, second, third] {
+            shared.request(id);
+        }
+        shared.failed(first, missing());
+        shared.failed(first, "503".to_owned().into());
+        assert!(!shared.known().has(first), "it is waited for");
+        shared.lock().requests.get_mut(&first).unwrap().missing_since = monotonic().checked_sub(wait);
+        shared.failed(first, "503".to_owned().into());
+        assert!(!shared.known().has(first), "another error is not final");
+        shared.failed(first, missing());
+        assert!(shared.known().has(first) && shared.note().is_some_and(|note| note.contains("1 schema(s)")));
+        shared.failed(second, missing());
+        shared.failed(third, "503".to_owned().into());
+        assert!(shared.known().has(second) && !shared.known().has(third), "the next one is final at once");
+        shared.add(first, Schema::Json);
+        assert!(!shared.note().unwrap().contains(" 7"), "it was registered later");
     }
 }

@@ -12,6 +12,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsPr
 
 use super::builtin;
 use crate::config::SchemasConfig;
+use crate::dedupe::SchemaId;
 
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +39,21 @@ pub struct SchemaText {
     pub text: String,
     /// The name and text of each schema that it refers to, after those that this one refers to.
     pub references: Vec<(String, String)>,
+}
+
+/// Why a schema cannot be fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchError {
+    /// The request, and what is wrong.
+    pub what: String,
+    /// The registry has responded that it does not have the schema, or one that it refers to.
+    pub is_unregistered: bool,
+}
+
+impl From<String> for FetchError {
+    fn from(what: String) -> Self {
+        Self { what, is_unregistered: false }
+    }
 }
 
 /// The references followed so far. Of several versions under one name the first is used, as by the serializers of Confluent: a
@@ -112,8 +128,11 @@ impl Registry {
     }
 
     /// The schema with this id, and those that it refers to. The error names the request.
-    pub fn schema(&self, id: u32) -> Result<SchemaText, String> {
-        let of = self.get(&format!("schemas/ids/{id}"))?;
+    pub fn schema(&self, id: SchemaId) -> Result<SchemaText, FetchError> {
+        let of = self.get(&match id {
+            SchemaId::Number(id) => format!("schemas/ids/{id}"),
+            SchemaId::Guid(_) => format!("schemas/guids/{id}"),
+        })?;
         let mut references = Vec::new();
         self.add_references(&of, &mut Visited::default(), &mut references)?;
         let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
@@ -134,12 +153,13 @@ impl Registry {
         of: &Value,
         visited: &mut Visited,
         texts: &mut Vec<(String, String)>,
-    ) -> Result<(), String> {
+    ) -> Result<(), FetchError> {
         for reference in of.get("references").and_then(Value::as_array).into_iter().flatten() {
             let text = |name| reference.get(name).and_then(Value::as_str);
             let version = reference.get("version").and_then(Value::as_u64);
             let (Some(name), Some(subject), Some(version)) = (text("name"), text("subject"), version) else {
-                return Err(format!("{} returned a reference without name, subject or version", self.url));
+                let what = format!("{} returned a reference without name, subject or version", self.url);
+                return Err(what.into());
             };
             if !visited.names.insert(name.to_owned())
                 || !visited.versions.insert((subject.to_owned(), version))
@@ -147,7 +167,7 @@ impl Registry {
                 continue;
             }
             if visited.versions.len() > REFERENCES_MAX {
-                return Err(format!("{} returned more than {REFERENCES_MAX} references", self.url));
+                return Err(format!("{} returned more than {REFERENCES_MAX} references", self.url).into());
             }
             // A schema that is in use may refer to one that was deleted later.
             let path = format!("subjects/{}/versions/{version}?deleted=true", escaped(subject));
@@ -158,7 +178,7 @@ impl Registry {
         Ok(())
     }
 
-    fn get(&self, path: &str) -> Result<Value, String> {
+    fn get(&self, path: &str) -> Result<Value, FetchError> {
         let url = format!("{}/{path}", self.url);
         let mut request =
             self.agent.get(&url).header("Accept", "application/vnd.schemaregistry.v1+json, application/json");
@@ -171,7 +191,7 @@ impl Registry {
         let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string().map_err(failed)?;
         let parsed: Option<Value> = serde_json::from_str(&body).ok();
         if status.is_success() {
-            return parsed.ok_or_else(|| format!("GET {url}: the response is not JSON"));
+            return parsed.ok_or_else(|| format!("GET {url}: the response is not JSON").into());
         }
         let message = parsed.as_ref().and_then(|it| it.get("message")).and_then(Value::as_str);
         let message = message.map(|it| format!(": {it}")).unwrap_or_default();
@@ -179,7 +199,10 @@ impl Registry {
             401 | 403 => self.access.advice(),
             _ => String::new(),
         };
-        Err(format!("GET {url}: {status}{message}{advice}"))
+        // 40401 to 40403: subject, version, schema. A wrong URL has another 404.
+        let code = parsed.as_ref().and_then(|it| it.get("error_code")).and_then(Value::as_u64);
+        let is_unregistered = status.as_u16() == 404 && code.is_some_and(|code| code / 100 == 404);
+        Err(FetchError { what: format!("GET {url}: {status}{message}{advice}"), is_unregistered })
     }
 
     fn authorization(&self) -> Result<Option<String>, String> {

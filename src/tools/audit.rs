@@ -1,10 +1,12 @@
 //! `dedupd audit`: audits the guarantee of exactly this configuration.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dedupd_audit::{
-    self as audit, AuditError, FetchSchema, MissingId, Options, Report, SchemaSources, progress_bar, run,
+    self as audit, AuditError, FetchSchema, MissingId, Options, Report, SchemaName, SchemaSources,
+    progress_bar, run,
 };
 
 use crate::app::ExitError;
@@ -14,18 +16,32 @@ use crate::config::{
     self, Config, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope, WindowConfig, WindowTime,
     duration_text,
 };
+use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, attach_tokens};
-use crate::schemas::{Registry, SchemaText};
+use crate::schemas::{self, Registry, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
     let (config, id) = config::load_with_texts(args.config.as_deref(), args.overrides(), "identity.from")
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
-    let options = options(args, &config, id)?;
-    run(&options, &progress_bar()).map_err(|error| ExitError::new(exit(&error), text(&error, &options)))
+    let unregistered = Unregistered::default();
+    let options = options(args, &config, id, &unregistered)?;
+    let ended = run(&options, &progress_bar());
+    let mut report = ended.map_err(|error| ExitError::new(exit(&error), text(&error, &options)))?;
+    let missing = unregistered.lock().unwrap_or_else(PoisonError::into_inner);
+    report.notes.extend(schemas::unregistered(missing.iter().copied()));
+    Ok(report)
 }
 
-fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options, ExitError> {
+/// The schemas that the registry does not have.
+type Unregistered = Arc<Mutex<BTreeSet<SchemaId>>>;
+
+fn options(
+    args: &AuditArgs,
+    config: &Config,
+    id: Vec<String>,
+    unregistered: &Unregistered,
+) -> Result<Options, ExitError> {
     let usage = |invalid| ExitError::new(Exit::Usage, invalid);
     let range = args.range(clock::wall_ms()).map_err(usage)?;
     let sources = args.source_topics(config.topics.clean.as_str()).map_err(usage)?;
@@ -36,7 +52,7 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
         raw: sources.map_or_else(|| vec![config.topics.raw.as_str().to_owned()], ToOwned::to_owned),
         clean: config.topics.clean.as_str().to_owned(),
         id,
-        schemas: schemas(&config.schemas).map_err(usage)?,
+        schemas: schema_sources(&config.schemas, unregistered).map_err(usage)?,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Source => MissingId::Identified,
@@ -60,11 +76,24 @@ fn options(args: &AuditArgs, config: &Config, id: Vec<String>) -> Result<Options
 }
 
 /// Where the audit gets schemas from. It decodes with them itself.
-fn schemas(config: &SchemasConfig) -> Result<SchemaSources, String> {
+fn schema_sources(config: &SchemasConfig, unregistered: &Unregistered) -> Result<SchemaSources, String> {
+    let unregistered = Arc::clone(unregistered);
     let registry = Registry::open(config)?.map(|registry| -> FetchSchema {
-        Arc::new(move |id| {
-            let SchemaText { format, text, references } = registry.schema(id)?;
-            Ok(audit::SchemaText { format, text, references })
+        Arc::new(move |name| {
+            let id = match name {
+                SchemaName::Id(id) => SchemaId::Number(id),
+                SchemaName::Guid(guid) => SchemaId::Guid(guid),
+            };
+            match registry.schema(id) {
+                Ok(SchemaText { format, text, references }) => {
+                    Ok(Some(audit::SchemaText { format, text, references }))
+                }
+                Err(failed) if failed.is_unregistered => {
+                    unregistered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+                    Ok(None)
+                }
+                Err(failed) => Err(failed.what),
+            }
         })
     });
     Ok(SchemaSources { key: config.key.clone(), value: config.value.clone(), registry })

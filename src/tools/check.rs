@@ -17,7 +17,11 @@ pub fn command(config: Config) -> Result<(), ExitError> {
     }
     let topology = check(config)?;
     topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
-    println!("# scope: {}", scope_advice(config)?);
+    let (scope, schemas) = scope_advice(config)?;
+    println!("# scope: {scope}");
+    if let Some(note) = schemas {
+        println!("# warning: {note}");
+    }
     match start_forecast(config, topology.partitions) {
         Ok(forecast) => {
             println!("# assignment: {}", assignment(config, topology.partitions, &forecast));

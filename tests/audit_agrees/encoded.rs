@@ -9,7 +9,7 @@ use apache_avro::writer::datum::GenericDatumWriter;
 use apache_avro::{Decimal, Schema as AvroLibrary};
 use dedupd::dedupe::{Hasher, IdentityRule, Schema, SchemaId, Schemas};
 use dedupd::schemas::{SchemaText, parse};
-use dedupd_audit::{Fields, IdRule, SchemaSources};
+use dedupd_audit::{Fields, IdRule, SchemaName, SchemaSources};
 use fastrand::Rng;
 use proptest::prelude::*;
 use protox::prost_reflect::DynamicMessage;
@@ -20,11 +20,19 @@ use super::messages::{PROTO, PROTO_PATHS, expected, message, root, root_without_
 
 /// The id that both implementations find, which must be the same.
 pub fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String> {
-    let fields = Fields { value: Some(document), ..Fields::default() };
+    both_fields(schema, source, &Fields { value: Some(document), ..Fields::default() })
+}
+
+/// The same. The schema has the id 7 and the GUID 7, and the registry does not have the schema 8.
+pub fn both_fields(schema: &SchemaText, source: &str, fields: &Fields<'_>) -> Option<String> {
+    let (document, known) = (fields.value.unwrap(), SchemaId::Number(7));
+    let parsed = Arc::new(parse(known, schema).unwrap());
     let mut schemas = Schemas::default();
-    schemas.insert(SchemaId(7), Arc::new(parse(SchemaId(7), schema).unwrap()));
+    schemas.insert(known, Arc::clone(&parsed));
+    schemas.insert(SchemaId::Guid(7), parsed);
+    schemas.insert(SchemaId::Number(8), Arc::new(Schema::Unregistered));
     let rule = IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3);
-    let sample = Sample(&fields);
+    let sample = Sample(fields);
     let service = rule.id(&sample, &schemas);
     let registry = {
         let schema = schema.clone();
@@ -33,11 +41,15 @@ pub fn both(schema: &SchemaText, source: &str, document: &[u8]) -> Option<String
             text: schema.text,
             references: schema.references,
         };
-        move |id| if id == 7 { Ok(text.clone()) } else { Err("404".to_owned()) }
+        move |name| match name {
+            SchemaName::Id(7) | SchemaName::Guid(7) => Ok(Some(text.clone())),
+            SchemaName::Id(8) => Ok(None),
+            _ => Err("503".to_owned()),
+        }
     };
     let sources = SchemaSources { registry: Some(Arc::new(registry)), ..SchemaSources::default() };
     let audit = IdRule::parse(&[source]).unwrap().with_schemas(sources).unwrap();
-    let audit = audit.id(&fields);
+    let audit = audit.id(fields);
     // A prefix with the id of another schema.
     assert_eq!(service.is_err(), audit.is_err(), "{source}: {document:x?}");
     let (Ok(service), Ok(audit)) = (service, audit) else { return None };
@@ -303,7 +315,36 @@ fn equal_texts_are_equal_ids_in_every_format() {
     assert_eq!(both(&json, "avro:/id", &prefixed(&[10])), None);
     assert_eq!(both(&avro, "protobuf:/id", &prefixed(&[10])), None);
     assert_eq!(both(&avro, "avro:/id", &[10]), None, "no prefix");
-    assert!(matches!(parse(SchemaId(7), &json), Ok(Schema::Json)));
+    assert_eq!(both(&avro, "avro:/id", &[0, 0, 0, 0, 8, 10]), None, "not registered");
+    assert!(matches!(parse(SchemaId::Number(7), &json), Ok(Schema::Json)));
+}
+
+#[test]
+fn a_header_names_the_schema_in_both() {
+    let avro =
+        text_of("AVRO", r#"{"type":"record","name":"A","fields":[{"name":"id","type":"int"}]}"#.to_owned());
+    let protobuf = "syntax = \"proto3\"; message X {} message A { string id = 1; }";
+    let protobuf = text_of("PROTOBUF", protobuf.to_owned());
+    let guid = [&[1], &7_u128.to_be_bytes()[..]].concat();
+    let indexed = [&guid[..], &[2, 2]].concat();
+    let of = |schema, source, header: &[u8], document: &[u8]| {
+        let headers = vec![(&b"__value_schema_id"[..], Some(header))];
+        both_fields(schema, source, &Fields { value: Some(document), headers, ..Fields::default() })
+    };
+    let five = Some("5".to_owned());
+    assert_eq!(of(&avro, "avro:/id", &guid, &[10]), five);
+    assert_eq!(of(&protobuf, "protobuf:/id", &indexed, &[0x0a, 1, b'5']), five);
+    assert_eq!(of(&protobuf, "protobuf:/id", &guid, &[0x0a, 1, b'5']), None, "no indexes");
+    assert_eq!(of(&avro, "protobuf:/id", &guid, &[10]), None);
+    for header in [&[][..], &[1], &[0, 0, 0, 0, 7], &guid[..16]] {
+        assert_eq!(of(&avro, "avro:/id", header, &prefixed(&[10])), None, "{header:x?}");
+    }
+    let other = [&[1], &9_u128.to_be_bytes()[..]].concat();
+    assert_eq!(
+        of(&avro, "avro:/id", &other, &prefixed(&[10])),
+        None,
+        "a schema that cannot be fetched, in both"
+    );
 }
 
 #[test]

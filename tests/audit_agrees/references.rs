@@ -2,7 +2,7 @@
 
 use dedupd::config::SchemasConfig;
 use dedupd::dedupe::SchemaId;
-use dedupd::schemas::{Registry, SchemaText, parse};
+use dedupd::schemas::{FetchError, Registry, SchemaText, parse};
 use serde_json::json;
 
 use super::encoded::{both, prefixed, text_of};
@@ -18,8 +18,8 @@ fn register(registry: &StubRegistry, name: &str, version: u32, page: serde_json:
     registry.set(&format!("subjects/{name}/versions/{version}"), 200, page);
 }
 
-fn fetched(registry: &StubRegistry) -> Result<SchemaText, String> {
-    Registry::open(&SchemasConfig::open(Some(registry.url()))).unwrap().unwrap().schema(7)
+fn fetched(registry: &StubRegistry) -> Result<SchemaText, FetchError> {
+    Registry::open(&SchemasConfig::open(Some(registry.url()))).unwrap().unwrap().schema(SchemaId::Number(7))
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_schema_with_many_levels_is_rejected_before_it_is_compiled() {
             message Order {{ string id = 1; }}"
         )
     };
-    let compiled = |levels| parse(SchemaId(7), &text_of("PROTOBUF", nested(levels)));
+    let compiled = |levels| parse(SchemaId::Number(7), &text_of("PROTOBUF", nested(levels)));
     assert!(compiled(90).is_ok(), "{:?}", compiled(90));
     // Each level costs about 2 kB of the stack of 2 MiB.
     for levels in [101, 100_000] {

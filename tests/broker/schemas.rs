@@ -1,7 +1,9 @@
 //! Tests on a real Apache Kafka: ids in Avro records, with schemas from a registry and from a file.
 
+use std::process::Command;
 use std::time::Duration;
 
+use dedupd::clock::monotonic;
 use serde_json::json;
 
 use crate::support::{
@@ -205,5 +207,104 @@ fn a_schema_file_needs_no_registry() {
     };
     pipe.kafka.send(&pipe.raw, &[bare(0, "a"), bare(0, "a"), v1(0, 1, "a"), bare(0, "b"), bare(1, "c")]);
     wait_for(&pipe, [2, 1], &running);
+    sidecar.audit().unwrap();
+}
+
+/// The output and the exit code of a command with the configuration of a sidecar.
+fn output(sidecar: &Sidecar, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+    command.args(arguments).args(["--bootstrap-servers", &sidecar.bootstrap, "--raw", &sidecar.raw]);
+    let output = command.envs(sidecar.environment.iter().cloned()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+#[test]
+fn a_schema_that_the_registry_does_not_have_holds_its_partition_for_a_limited_time() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-404", 1);
+    let registry = StubRegistry::start();
+    registry.avro(1, V1);
+    let dead = format!("{}.dead", pipe.raw);
+    let sidecar = sidecar(&pipe, &registry)
+        .with("DEDUPD_SCHEMAS__WAIT", "2s")
+        .with("DEDUPD_IDENTITY__ON_MISSING", "dead_letter")
+        .with("DEDUPD_TOPICS__DEAD_LETTER", &dead);
+    // Avro without a prefix: a null, two numbers, and a string. Its first bytes are no id of a schema.
+    let bare = |byte: u8| Draft { value: Some(vec![0, 1, 6, 4, byte, 0x31]), ..Draft::default() };
+    pipe.kafka.send(&pipe.raw, &[v1(0, 1, "a"), bare(0x75), v1(0, 1, "b"), v1(0, 1, "a")]);
+    let running = sidecar.start();
+    pipe.wait_caught_up(1, LIMIT);
+    // The next ones are not waited for.
+    let began = monotonic();
+    let more: Vec<Draft> = (0..=200).map(bare).chain([v1(0, 1, "c")]).collect();
+    pipe.kafka.send(&pipe.raw, &more);
+    pipe.wait_caught_up(1, LIMIT);
+    assert!(began.elapsed() < Duration::from_secs(2 * 200), "each was waited for: {:?}", began.elapsed());
+    wait_for_note(&running);
+    assert_eq!(pipe.kafka.records_of(&pipe.clean, 0).len(), 3, "a, b, c");
+    let dead = pipe.kafka.ended_records(&dead);
+    assert_eq!(dead.len(), 202);
+    let detail = dead[0].headers.iter().find(|(name, _)| name == "dedupd.detail").unwrap().1.clone().unwrap();
+    let detail = String::from_utf8(detail).unwrap();
+    assert!(detail.ends_with("the schema registry does not have its schema 17171573"), "{detail}");
+    let text = running.text();
+    assert!(text.contains("schema not fetched; partitions whose records need it wait"), "{text}");
+    assert!(!text.contains("WARN a record needs a schema"), "{text}");
+    sidecar.audit().unwrap();
+    let state_dir = pipe.dir.path().join("checked");
+    let check = ["check", "--clean", &pipe.clean, "--state-dir", state_dir.to_str().unwrap()];
+    let plan = ["plan", "--id", "avro:/id", "--schema-registry", &registry.url()];
+    for arguments in [&check[..], &plan] {
+        let (code, text) = output(&sidecar, arguments);
+        assert!(code == Some(0) && text.contains("the registry does not have 201 schema(s)"), "{text}");
+    }
+}
+
+fn wait_for_note(running: &Running) {
+    wait_until("the note on /readyz", LIMIT, || {
+        let page = running.get("/readyz")?;
+        (page.starts_with("HTTP/1.1 200") && page.contains("note: worker 0: the registry does not have"))
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_header_names_the_schema_of_a_value_without_a_prefix() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-guid", 1);
+    let registry = StubRegistry::start();
+    let guid: Vec<u8> = (1..=16).collect();
+    // Its first byte is 0, as of a prefix.
+    let schema = r#"{"type":"record","name":"R","fields":[{"name":"by","type":["null","string"]},{"name":"n","type":"int"},{"name":"id","type":"string"}]}"#;
+    registry.set("schemas/guids/01020304-0506-0708-090a-0b0c0d0e0f10", 200, json!({ "schema": schema }));
+    let named = |id: &str, header: &[u8]| {
+        let value = [vec![0, 6], string(id)].concat();
+        Draft { value: Some(value), ..Draft::default() }.header("__value_schema_id", Some(header))
+    };
+    let good = [&[1], guid.as_slice()].concat();
+    let drafts = [
+        named("u1", &good),
+        named("u2", &good),
+        named("u1", &good),
+        // Another form, which is no id: forwarded.
+        named("u1", &[2, 3]),
+        named("u1", &[2, 3]),
+    ];
+    pipe.kafka.send(&pipe.raw, &drafts);
+    let sidecar = sidecar(&pipe, &registry);
+    pipe.through(1, &sidecar);
+    assert_eq!(pipe.kafka.records_of(&pipe.clean, 0).len(), 4);
+    sidecar.audit().unwrap();
+}
+
+#[test]
+fn values_with_any_first_byte_are_forwarded() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-bytes", 1);
+    let registry = StubRegistry::start();
+    let value = |first: u8, length: usize| Draft { value: Some(vec![first; length]), ..Draft::default() };
+    let drafts: Vec<Draft> =
+        (0..=255).flat_map(|first| [1, 4, 5, 6, 40].map(|length| value(first, length))).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    let sidecar = sidecar(&pipe, &registry).with("DEDUPD_SCHEMAS__WAIT", "1s");
+    pipe.through(1, &sidecar);
+    assert_eq!(pipe.kafka.records_of(&pipe.clean, 0).len(), drafts.len());
     sidecar.audit().unwrap();
 }

@@ -55,7 +55,7 @@ pub use range::{Moment, Part, Range};
 pub use reader::Span;
 pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
-pub use schemas::{FetchSchema, SchemaSources, SchemaText};
+pub use schemas::{FetchSchema, SchemaName, SchemaSources, SchemaText};
 pub use spill::Scratch;
 pub use topic::TopicComparison;
 

@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use super::Fields;
 use super::json::{Pointer, PointerError};
-use super::schema::{Extracted, Schemas, field_number, find_by_numbers, is_of_numbers, prefixed};
+use super::schema::{
+    Extracted, NamedDocument, Schemas, field_number, find_by_numbers, is_of_numbers, prefixed,
+};
 
 /// The forms of a source, for messages.
 pub(crate) const SOURCES: &str = "key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on)";
@@ -145,19 +147,30 @@ impl IdSource {
                 let Some(document) = (if is_key { record.key() } else { record.value() }) else {
                     return Ok(None);
                 };
+                let named = || NamedDocument::of(record, is_key, schemas);
                 match format {
                     DocumentFormat::Json => {
                         path.find(prefixed(document).map_or(document, |(_, document)| document))
                     }
-                    DocumentFormat::Avro => schemas.avro(is_key, document, path.tokens())?,
+                    DocumentFormat::Avro => {
+                        named().map_or(Ok(None), |named| schemas.avro(named, path.tokens()))?
+                    }
                     DocumentFormat::Protobuf if is_of_numbers(path.tokens()) => {
                         find_by_numbers(document, path.tokens())
                     }
-                    DocumentFormat::Protobuf => schemas.protobuf(is_key, document, path.tokens())?,
+                    DocumentFormat::Protobuf => {
+                        named().map_or(Ok(None), |named| schemas.protobuf(named, path.tokens()))?
+                    }
                 }
             }
         };
         Ok(bytes.filter(|bytes| !bytes.is_empty()))
+    }
+
+    /// Why a record has no id here, if that is for its schema.
+    pub(super) fn without_schema<F: Fields>(&self, record: &F, schemas: &Schemas) -> Option<String> {
+        let is_key = self.needs_schema()? == RecordField::Key;
+        schemas.without_schema(NamedDocument::of(record, is_key, schemas)?)
     }
 }
 

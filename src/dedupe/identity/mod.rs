@@ -250,6 +250,13 @@ impl IdentityRule {
         Ok((!joined.is_empty()).then_some(joined))
     }
 
+    /// Why a record has no id, as a sentence.
+    pub fn why_missing<F: Fields>(&self, record: &F, schemas: &Schemas) -> String {
+        let of_schema = self.sources.iter().find_map(|source| source.without_schema(record, schemas));
+        let why = of_schema.map(|why| format!(": {why}")).unwrap_or_default();
+        format!("the record has no usable id{why}")
+    }
+
     /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a
     /// record with this id. `None` when the number of texts is not the number of parts, or one is empty.
     #[must_use]

@@ -65,6 +65,9 @@ impl<W: WorkerPorts> Parts<W> {
         let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
         let mut progress = ChunkProgress::default();
         let mut lookups: Vec<_> = chunk.iter().map(|record| look_up(&self.ctx, record)).collect();
+        for MissingSchema(id) in lookups.iter().filter_map(|lookup| lookup.as_ref().err()) {
+            self.schemas.request(*id);
+        }
         find_sealed(&self.ctx.store, &mut lookups);
         for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {
             self.process_part(source, (part, lookups), (now_ms, until), &mut progress)?;
@@ -141,6 +144,7 @@ impl<W: WorkerPorts> Parts<W> {
         let mut step = Step::<W> {
             sink: &mut self.committer.sink,
             store: &self.ctx.store,
+            schemas: &self.ctx.schemas,
             clock: &self.ctx.clock,
             options: &self.ctx.options,
             transaction: &mut self.committer.transaction,

@@ -31,6 +31,11 @@ impl SchemaWaits {
         Self { version: shared.version(), shared, checked: Duration::ZERO }
     }
 
+    /// Requests a schema ahead of the record that needs it.
+    pub(crate) fn request(&self, id: SchemaId) {
+        self.shared.request(id);
+    }
+
     /// The partition of this record waits for a schema. The record is read again.
     pub(crate) fn wait<W: WorkerPorts>(
         &self,
@@ -46,11 +51,11 @@ impl SchemaWaits {
         }
         let why = self.shared.request(id);
         running.schema = Some(SchemaWait { id, why });
-        tracing::warn!(
+        tracing::info!(
             partition = at.partition,
             offset = at.offset,
-            schema = id.0,
-            "a record needs a schema that is not known; its partition waits, others continue"
+            schema = %id,
+            "a record needs a schema that is not known yet; its partition waits, others continue"
         );
         source.pause(&[at.partition]).map_err(|failed| WorkerError::from(failed).rewinding())
     }
@@ -70,6 +75,7 @@ impl SchemaWaits {
             ctx.schemas = self.shared.known();
             self.version = version;
         }
+        ctx.report.unregistered(self.shared.note());
         let Context { partitions, schemas, .. } = ctx;
         for (id, running) in partitions.running_mut().filter(|(_, running)| !running.held) {
             let Some(wait) = &mut running.schema else { continue };
@@ -84,7 +90,7 @@ impl SchemaWaits {
             tracing::info!(
                 partition = id,
                 offset = next,
-                schema = schema.0,
+                %schema,
                 "schema known; the partition continues"
             );
             running.resume();

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::dedupe::{
     Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, RecordTime,
-    Verdict,
+    Schemas, Verdict,
 };
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
@@ -55,6 +55,7 @@ pub(crate) type RawOf<'a, W> = <<W as WorkerPorts>::Source as Source>::Record<'a
 pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) sink: &'a mut W::Sink,
     pub(crate) store: &'a W::Store,
+    pub(crate) schemas: &'a Schemas,
     pub(crate) clock: &'a W::Clock,
     pub(crate) options: &'a WorkerOptions,
     pub(crate) transaction: &'a mut Transaction,
@@ -319,7 +320,8 @@ impl<W: WorkerPorts> Step<'_, W> {
         state: &mut DedupeState,
         record: &mut RawOf<'_, W>,
     ) -> Result<Outcome, WorkerError> {
-        let reason = || Reason::new("missing_id", "the record has no usable id".to_owned());
+        let (rule, schemas, read) = (&self.options.rule, self.schemas, &*record);
+        let reason = || Reason::new("missing_id", rule.why_missing(read, schemas));
         match self.options.on_missing {
             OnMissing::Forward | OnMissing::Source => {
                 self.forward(state, record)?;
@@ -333,10 +335,11 @@ impl<W: WorkerPorts> Step<'_, W> {
                 self.suppress(state, record, (Outcome::MissingId, None), reason)
             }
             OnMissing::Stop => Err(Fatal::Operator(format!(
-                "record {} of topic {} has no usable id and identity.on_missing is \"stop\"; correct \
+                "record {} of topic {} cannot be decided: {}, and identity.on_missing is \"stop\"; correct \
                  identity.from, or choose forward, drop or dead_letter",
                 record.coordinates(),
-                self.options.raw
+                self.options.raw,
+                reason().detail
             ))
             .into()),
         }

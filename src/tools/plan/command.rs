@@ -38,6 +38,8 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         }
     };
     let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
+    let (sample, note) = sample.unzip();
+    let note = note.flatten();
     let live = sample.clone().unwrap_or_default();
     let plan = CapacityPlan::of(Workload {
         slots,
@@ -57,16 +59,17 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         let scope = sample.as_ref().map(|sample| {
             serde_json::json!({ "recommended": sample.recommended_scope(), "advice": sample.advice(None) })
         });
-        let all = serde_json::json!({ "plan": plan, "fits": fits, "sample": sample, "scope": scope });
+        let all = serde_json::json!({ "plan": plan, "fits": fits, "sample": sample, "scope": scope, "schemas": note });
         return Ok(format!("{all}\n"));
     }
     let fits = fits.map(|fits| fits.to_string()).unwrap_or_default();
     let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();
-    Ok(format!("{sample}{plan}{fits}"))
+    let note = note.map(|note| format!("note: {note}\n")).unwrap_or_default();
+    Ok(format!("{sample}{note}{plan}{fits}"))
 }
 
-/// Rate, duplicates and partitions, measured on a live topic.
-fn sampled(args: &PlanArgs, topic: &str) -> Result<TopicSample, ExitError> {
+/// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
+fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
     let usage = |what: String| ExitError::new(Exit::Usage, what);
     let parse = |text: &String| {
         text.parse().map_err(|error: IdSourceError| usage(format!("--id {text} {error}; give {SOURCES}")))
@@ -91,9 +94,10 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<TopicSample, ExitError> {
     if sample.with_id == 0 {
         return Err(usage(format!(
             "none of the {} records read from topic {topic} has an id; correct --id, or give --events, --duplicates and \
-             --partitions",
-            sample.read
+             --partitions{}",
+            sample.read,
+            schemas.note().map(|note| format!("; {note}")).unwrap_or_default()
         )));
     }
-    Ok(sample)
+    Ok((sample, schemas.note()))
 }

@@ -300,7 +300,7 @@ mod tests {
         let large = logs.send(10, MOST_BYTES);
         assert_eq!(stalled_at(&mut logs, 0..1_000), None, "without room");
         assert!(logs.acknowledge(large));
-        logs.of_record(c"a", 0).unwrap().schema = Some(SchemaId(1));
+        logs.of_record(c"a", 0).unwrap().schema = Some(SchemaId::Number(1));
         assert_eq!(stalled_at(&mut logs, 1_000..2_000), None, "without the schema");
         logs.of_record(c"a", 0).unwrap().schema = None;
         assert_eq!(stalled_at(&mut logs, 2_000..3_000), Some((2_030, log(0), 11)));

@@ -230,8 +230,8 @@ impl<'r> RekeyLoop<'r> {
                 Ok(id) => id,
                 Err(MissingSchema(schema)) => {
                     log.schema = Some(schema);
-                    tracing::warn!(log = %log.log, offset = at.offset, schema = schema.0,
-                        "a record needs a schema that is not known; its partition waits, others continue");
+                    tracing::info!(log = %log.log, offset = at.offset, %schema,
+                        "a record needs a schema that is not known yet; its partition waits, others continue");
                     self.rule.schemas.request(schema);
                     paused.push(log.log.clone());
                     continue;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub(super) use protobuf::{is_number, untyped};
 
+use super::record::Fields;
 use avro::Avro;
 use protobuf::Protobuf;
 
@@ -28,8 +29,17 @@ pub struct SchemaText {
     pub references: Vec<(String, String)>,
 }
 
-/// Returns the schema with an id, or why it cannot be fetched.
-pub type FetchSchema = Arc<dyn Fn(u32) -> Result<SchemaText, String> + Send + Sync>;
+/// What names the schema of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SchemaName {
+    /// The id in the prefix of the document.
+    Id(u32),
+    /// The GUID in a header of the record.
+    Guid(u128),
+}
+
+/// Returns a schema, nothing when the registry does not have it, or why it cannot be fetched.
+pub type FetchSchema = Arc<dyn Fn(SchemaName) -> Result<Option<SchemaText>, String> + Send + Sync>;
 
 /// Where schemas come from.
 #[derive(Clone, Default)]
@@ -63,7 +73,7 @@ pub(super) struct Decoders {
     sources: SchemaSources,
     key: Option<Rc<Decoder>>,
     value: Option<Rc<Decoder>>,
-    by_id: RefCell<BTreeMap<u32, Rc<Decoder>>>,
+    by_name: RefCell<BTreeMap<SchemaName, Option<Rc<Decoder>>>>,
 }
 
 /// The encoding of a document that needs a schema.
@@ -83,21 +93,32 @@ impl Decoders {
             opened.transpose().map(|it| it.map(Rc::new))
         };
         let (key, value) = (open(&sources.key)?, open(&sources.value)?);
-        Ok(Self { sources, key, value, by_id: RefCell::default() })
+        Ok(Self { sources, key, value, by_name: RefCell::default() })
     }
 
-    /// The scalar at this path, if any. The error is why a schema cannot be fetched.
+    /// The scalar at this path in the key or the value, if any. The error is why a schema cannot be fetched.
     pub fn find<'d>(
         &self,
         (encoding, is_key): (Encoding, bool),
-        document: &'d [u8],
+        fields: &Fields<'d>,
         path: &[String],
     ) -> Result<Option<Cow<'d, [u8]>>, String> {
-        let from_file = if is_key { &self.key } else { &self.value };
-        let framed = behind_prefix(document);
+        let (from_file, document) =
+            if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
+        let Some(document) = document else { return Ok(None) };
+        let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
+        let named = fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes());
+        // A header without a value is no header.
+        if let (None, Some((_, Some(name)))) = (from_file, named) {
+            return self.named_by_header(encoding, (name, document), path);
+        }
+        let framed = behind_prefix(document).map(|(id, rest)| (SchemaName::Id(id), rest));
         let decoder = match (from_file, framed) {
             (Some(decoder), _) => Rc::clone(decoder),
-            (None, Some((id, _))) => self.fetched(id)?,
+            (None, Some((name, _))) => match self.fetched(name)? {
+                Some(decoder) => decoder,
+                None => return Ok(None),
+            },
             (None, None) => return Ok(None),
         };
         Ok(match (&*decoder, encoding) {
@@ -118,15 +139,36 @@ impl Decoders {
         })
     }
 
-    fn fetched(&self, id: u32) -> Result<Rc<Decoder>, String> {
-        if let Some(known) = self.by_id.borrow().get(&id) {
-            return Ok(Rc::clone(known));
+    /// A document whose schema is named in a header: the byte 1 and a GUID, in Protobuf then the indexes of the message.
+    fn named_by_header<'d>(
+        &self,
+        encoding: Encoding,
+        (name, document): (&[u8], &'d [u8]),
+        path: &[String],
+    ) -> Result<Option<Cow<'d, [u8]>>, String> {
+        let Some((guid, indexes)) = name.strip_prefix(&[1]).and_then(|rest| rest.split_at_checked(16)) else {
+            return Ok(None);
+        };
+        let guid = guid.iter().fold(0, |guid, byte| guid << 8 | u128::from(*byte));
+        let Some(decoder) = self.fetched(SchemaName::Guid(guid))? else { return Ok(None) };
+        Ok(match (&*decoder, encoding) {
+            (Decoder::Avro(avro), Encoding::Avro) => avro.find(document, path),
+            (Decoder::Protobuf(protobuf), Encoding::Protobuf) => {
+                let joined = [indexes, document].concat();
+                protobuf.find_indexed(&joined, path).map(|id| id.into_owned().into())
+            }
+            _ => None,
+        })
+    }
+
+    fn fetched(&self, name: SchemaName) -> Result<Option<Rc<Decoder>>, String> {
+        if let Some(known) = self.by_name.borrow().get(&name) {
+            return Ok(known.clone());
         }
         let fetch = self.sources.registry.as_ref().ok_or("no schema registry is configured")?;
-        let decoder =
-            fetch(id).and_then(|schema| of_text(&schema)).map_err(|why| format!("schema {id}: {why}"))?;
-        let decoder = Rc::new(decoder);
-        self.by_id.borrow_mut().insert(id, Rc::clone(&decoder));
+        let fetched = fetch(name).and_then(|schema| schema.as_ref().map(of_text).transpose());
+        let decoder = fetched.map_err(|why| format!("schema {name:?}: {why}"))?.map(Rc::new);
+        self.by_name.borrow_mut().insert(name, decoder.clone());
         Ok(decoder)
     }
 }

@@ -154,7 +154,18 @@ impl ProtoSchema {
     #[must_use]
     pub fn find_indexed<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
         let mut wire = Wire::new(document);
-        let indexes = message_indexes(&mut wire)?;
+        let place = self.place(&mut wire)?;
+        self.found(place, wire.rest(), path)
+    }
+
+    /// The same in a message whose indexes are apart.
+    pub fn find_at<'d>(&self, indexes: &[u8], message: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
+        self.found(self.place(&mut Wire::new(indexes))?, message, path)
+    }
+
+    /// The place of the message with these indexes.
+    fn place(&self, wire: &mut Wire<'_>) -> Option<usize> {
+        let indexes = message_indexes(wire)?;
         let (mut candidates, mut place) = (&self.roots, None);
         // No index is written as a count of zero and stands for the first message.
         for index in if indexes.is_empty() { &[0] } else { indexes.as_slice() } {
@@ -162,7 +173,7 @@ impl ProtoSchema {
             candidates = &self.messages.get(found)?.nested;
             place = Some(found);
         }
-        self.found(place?, wire.rest(), path)
+        place
     }
 
     fn found<'d>(&self, place: usize, message: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {

@@ -23,7 +23,7 @@ impl RekeyLoop<'_> {
             if self.schemas.has(schema) {
                 self.reader.read_again(&log.log, log.next)?;
                 log.schema = None;
-                tracing::info!(log = %log.log, offset = log.next, schema = schema.0, "schema known; the partition continues");
+                tracing::info!(log = %log.log, offset = log.next, %schema, "schema known; the partition continues");
             }
         }
         Ok(())
