@@ -65,7 +65,7 @@ fn main() {
 fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     let limits =
         WindowLimits { exact: Duration::from_hours(24), max_ids: ids, time: TimeSource::Record, bloom: None };
-    let mut window = Window::new(limits);
+    let mut window = Window::new(limits, ledger.positions());
     let mut stream = Stream::new(ids, REPEATS);
     window.reserve(ids + ids / 64);
     let mut at = 0;

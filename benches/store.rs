@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, HashKind, Identity, IndexKey, KindId, SliceMark, SlicePartition};
+use dedupd::dedupe::{Block, HashKind, Identity, KindId, SliceMark, SlicePartition};
 use dedupd::ports::{Head, SealJob, SealedLookup, Sealing, Store};
 use dedupd::store::{Binding, SledStore, open};
 use files::drop_cached;
@@ -181,7 +181,8 @@ fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {
     let start = monotonic();
     let together = if ahead { 64 } else { 1 };
     for _ in 0..count / together {
-        let mut lookup = || SealedLookup::new(0.into(), IndexKey::at(identity(0, random.u64(0..known))));
+        let mut lookup =
+            || SealedLookup::new(0.into(), store.positions().key(identity(0, random.u64(0..known))));
         let mut lookups: Vec<_> = (0..together).map(|_| lookup()).collect();
         store.find_sealed(&mut lookups.iter_mut().collect::<Vec<_>>());
         for lookup in &lookups {

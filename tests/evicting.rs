@@ -9,16 +9,21 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, IndexKey, Offset, OwnerIndex, TimeSource, Verdict, Window, WindowLimits,
+    Block, BlockView, HashKind, Identity, IndexKey, Offset, OwnerIndex, Positions, TimeSource, Verdict,
+    Window, WindowLimits,
 };
 use dedupd::tools::plan::{missed, remembered_in};
 use proptest::prelude::*;
 
 use ledger::{Ledger, T, id};
 
+fn key(identity: Identity) -> IndexKey {
+    Positions::keyed([7; 16]).key(identity)
+}
+
 fn found(index: &OwnerIndex, number: u64) -> Vec<Offset> {
     let mut found = Vec::new();
-    let all = index.candidates::<()>(&IndexKey::at(id(number)), |offset| {
+    let all = index.candidates::<()>(&key(id(number)), |offset| {
         found.push(offset);
         ControlFlow::Continue(())
     });
@@ -27,7 +32,8 @@ fn found(index: &OwnerIndex, number: u64) -> Vec<Offset> {
 }
 
 fn window(slots: u64, exact: Duration) -> Window {
-    Window::evicting(WindowLimits { exact, max_ids: slots, time: TimeSource::Record, bloom: None })
+    let limits = WindowLimits { exact, max_ids: slots, time: TimeSource::Record, bloom: None };
+    Window::evicting(limits, Positions::keyed([7; 16]))
 }
 
 /// One transaction: records as (id, milliseconds since the previous one), and whether it commits.
@@ -141,15 +147,15 @@ proptest! {
     ) {
         let mut index = OwnerIndex::evicting(slots);
         let memory = index.memory_bytes();
-        (0..kept).for_each(|n| index.insert(&IndexKey::at(id(n)), n * gap));
+        (0..kept).for_each(|n| index.insert(&key(id(n)), n * gap));
         let mut evicted = 0;
         index.commit(|_| evicted += 1);
         prop_assert_eq!(index.live() + evicted, kept);
         let before: Vec<_> = (0..kept).map(|n| found(&index, n)).collect();
         let all = kept..kept + undone;
-        all.clone().for_each(|n| index.insert(&IndexKey::at(id(n)), n * gap));
+        all.clone().for_each(|n| index.insert(&key(id(n)), n * gap));
         prop_assert!(all.clone().any(|n| found(&index, n) == [n * gap]));
-        all.rev().for_each(|n| assert!(index.remove(&IndexKey::at(id(n)), n * gap), "{n}"));
+        all.rev().for_each(|n| assert!(index.remove(&key(id(n)), n * gap), "{n}"));
         prop_assert_eq!((0..kept).map(|n| found(&index, n)).collect::<Vec<_>>(), before);
         prop_assert_eq!((index.memory_bytes(), index.tables(), index.overflowed()), (memory, 1, 0));
     }
@@ -158,11 +164,11 @@ proptest! {
 #[test]
 fn offsets_beyond_the_range_of_a_slot_move_the_base() {
     let (mut index, far) = (OwnerIndex::evicting(64), 1u64 << 37);
-    (0..40).for_each(|n| index.insert(&IndexKey::at(id(n)), n));
+    (0..40).for_each(|n| index.insert(&key(id(n)), n));
     index.commit(|_| panic!("an owner was evicted"));
-    (40..44).for_each(|n| index.insert(&IndexKey::at(id(n)), far + n));
+    (40..44).for_each(|n| index.insert(&key(id(n)), far + n));
     assert_eq!(found(&index, 3), [3]);
-    index.insert(&IndexKey::at(id(44)), 2 * far + 20);
+    index.insert(&key(id(44)), 2 * far + 20);
     let mut removed = Vec::new();
     index.commit(|owner| removed.push(owner));
     removed.sort_unstable();
@@ -180,7 +186,7 @@ fn owners_are_overwritten_as_often_as_predicted() {
         let mut index = OwnerIndex::evicting(slots);
         let (mut gone, mut all) = (0u64, 0u64);
         for at in 0..slots * 12 {
-            index.insert(&IndexKey::at(id(at)), at);
+            index.insert(&key(id(at)), at);
             index.commit(|_| ());
             // Every duplicate arrives `distance` ids after the first record.
             if at >= slots * 4 && at % 3 == 0 {

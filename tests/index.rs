@@ -4,8 +4,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use dedupd::dedupe::{Identity, IndexKey, Offset, OwnerIndex};
+use dedupd::dedupe::{Identity, IndexKey, Offset, OwnerIndex, Positions};
 use proptest::prelude::*;
+
+fn key(identity: Identity) -> IndexKey {
+    Positions::keyed([7; 16]).key(identity)
+}
 
 /// The operations of the window on its index.
 #[derive(Debug, Clone)]
@@ -52,8 +56,8 @@ impl Pair {
             Step::Undo { count } => {
                 for _ in 0..count {
                     let Some((offset, identity)) = self.model.pop_last() else { break };
-                    assert!(self.index.remove(&IndexKey::at(identity), offset));
-                    assert!(!self.index.remove(&IndexKey::at(identity), offset));
+                    assert!(self.index.remove(&key(identity), offset));
+                    assert!(!self.index.remove(&key(identity), offset));
                     self.next = offset;
                 }
             }
@@ -77,7 +81,7 @@ impl Pair {
     fn insert(&mut self, gap: u32) {
         self.made += 1;
         let identity = Identity(u128::from(self.made).to_be_bytes());
-        self.index.insert(&IndexKey::at(identity), self.next);
+        self.index.insert(&key(identity), self.next);
         self.model.insert(self.next, identity);
         self.next += u64::from(gap);
     }
@@ -88,7 +92,7 @@ impl Pair {
 
     fn found(&self, identity: Identity) -> Vec<Offset> {
         let mut found = Vec::new();
-        let all = self.index.candidates::<()>(&IndexKey::at(identity), |offset| {
+        let all = self.index.candidates::<()>(&key(identity), |offset| {
             found.push(offset);
             ControlFlow::Continue(())
         });

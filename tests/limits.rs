@@ -6,7 +6,7 @@ mod ledger;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{BlockView, IndexBytes, Offset, Verdict, Window, WindowBounds, WindowLimits};
+use dedupd::dedupe::{BlockView, IndexBytes, Offset, Positions, Verdict, Window, WindowBounds, WindowLimits};
 
 use ledger::{Ledger, T, id};
 
@@ -14,6 +14,10 @@ const HOUR: f64 = 3_600.0;
 
 fn limits() -> WindowLimits {
     ledger::limits(1e-6)
+}
+
+fn window(limits: WindowLimits) -> Window {
+    Window::new(limits, Positions::keyed([7; 16]))
 }
 
 struct World {
@@ -27,7 +31,7 @@ struct World {
 
 impl World {
     fn new(limits: WindowLimits) -> Self {
-        Self { window: Window::new(limits), ledger: Ledger::default(), next: 0, needed: 0, dropped_ms: None }
+        Self { window: window(limits), ledger: Ledger::default(), next: 0, needed: 0, dropped_ms: None }
     }
 
     /// Inserts this number of new ids, ten per second, in transactions of a minute.
@@ -56,7 +60,7 @@ impl World {
 
     /// Restarts with the blocks that are still needed and the checkpoint of the last commit.
     fn restart(&mut self, limits: WindowLimits) {
-        self.window = Window::new(limits);
+        self.window = window(limits);
         for block in &self.ledger.blocks {
             let view = BlockView::verified(block).unwrap();
             if view.header.next > self.needed {
@@ -124,7 +128,7 @@ fn an_index_takes_at_most_the_memory_computed_for_its_maximum_of_ids() {
 fn a_restored_window_stays_within_its_limits() {
     let mut world = World::new(limits());
     world.run(399_600);
-    let mut restored = Window::new(WindowLimits { max_ids: 100_000, ..limits() });
+    let mut restored = window(WindowLimits { max_ids: 100_000, ..limits() });
     for block in &world.ledger.blocks {
         restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
         assert!(restored.ids() <= 100_000);
@@ -133,7 +137,7 @@ fn a_restored_window_stays_within_its_limits() {
     // The blocks do not contain what was dropped before a restart, so it is passed separately.
     let dropped_ms = restored.dropped_ms();
     assert!(dropped_ms.is_some());
-    let mut later = Window::new(limits());
+    let mut later = window(limits());
     for block in world.ledger.blocks.iter().rev().take(3).rev() {
         later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
     }

@@ -5,14 +5,16 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+    Block, BlockView, HashKind, Identity, Offset, Owners, Positions, TimeSource, Verdict, Window,
+    WindowLimits,
 };
 
 const T: i64 = 1_700_000_000_000;
 const HOUR: i64 = 3_600_000;
 
 fn window(exact: Duration, max_ids: u64) -> Window {
-    Window::new(WindowLimits { exact, max_ids, time: TimeSource::Record, bloom: None })
+    let limits = WindowLimits { exact, max_ids, time: TimeSource::Record, bloom: None };
+    Window::new(limits, Positions::keyed([7; 16]))
 }
 
 fn id(number: u64) -> Identity {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    CopyOf, Identity, IndexKey, Offset, PartitionGroups, RecordTime, TimeSource, TopicFilter, Verdict,
-    Window, WindowLimits,
+    CopyOf, Identity, IndexKey, Offset, PartitionGroups, Positions, RecordTime, TimeSource, TopicFilter,
+    Verdict, Window, WindowLimits,
 };
 
 use super::contest::Contestant;
@@ -31,15 +31,16 @@ impl Across {
     pub fn new(name: &'static str, ids: u64, records: u64) -> Self {
         let exact = Duration::from_millis(records);
         let limits = WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
+        let positions = Positions::keyed([7; 16]);
         let windows = std::iter::repeat_with(|| {
-            let mut window = Window::new(limits);
+            let mut window = Window::new(limits, positions);
             window.reserve((ids + ids / 64) / PARTITIONS as u64);
             (window, Array::default(), 0)
         });
         Self {
             name,
             windows: windows.take(PARTITIONS).collect(),
-            filter: TopicFilter::new(exact, u64::MAX),
+            filter: TopicFilter::new(exact, positions, u64::MAX),
             keys: Vec::with_capacity(CHUNK),
             made: 0,
             ids,

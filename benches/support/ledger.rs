@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners};
+use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners, Positions};
 use dedupd::ports::SealedLookup;
 
 /// Identities per stored block.
@@ -12,6 +12,10 @@ const BLOCK_IDS: u64 = 4_000;
 
 /// Stores the owners that a transaction commits, and drops those that the window drops.
 pub trait Ledger: Owners<Error: std::fmt::Debug> {
+    /// The positions of identities in the sealed slices.
+    fn positions(&self) -> Positions {
+        Positions::keyed([7; 16])
+    }
     fn append(&mut self, owners: &[(Offset, Identity)]);
     fn expire(&mut self, first: Offset);
     /// Finds the slices that may contain these identities.

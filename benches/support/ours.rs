@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
-use dedupd::dedupe::{HashKind, Identity, Offset, Owners, TimeSource, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{
+    HashKind, Identity, Offset, Owners, Positions, TimeSource, Verdict, Window, WindowLimits,
+};
 use dedupd::ports::{Head, SealedLookup, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
 
@@ -38,7 +40,7 @@ impl<L: Ledger> Ours<L> {
             time: TimeSource::Record,
             bloom: None,
         };
-        let mut window = Window::new(limits);
+        let mut window = Window::new(limits, ledger.positions());
         window.reserve(ids + ids / 64);
         Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
@@ -52,7 +54,7 @@ impl<L: Ledger> Ours<L> {
             time: TimeSource::Record,
             bloom: None,
         };
-        let mut window = Window::new(limits);
+        let mut window = Window::new(limits, ledger.positions());
         window.reserve(ids / parts + ids / parts / 64);
         Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
@@ -131,6 +133,9 @@ impl Owners for Stored {
 }
 
 impl Ledger for Stored {
+    fn positions(&self) -> Positions {
+        self.store.positions()
+    }
     fn append(&mut self, owners: &[(Offset, Identity)]) {
         let block = block(owners.to_vec());
         let next = block.next;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use dedupd::dedupe::{Identity, KindId, Offset, Owners, SliceMark, SlicePartition};
+use dedupd::dedupe::{Identity, KindId, Offset, Owners, Positions, SliceMark, SlicePartition};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, StoreError};
 
 use super::contest::TRANSACTION;
@@ -62,6 +62,10 @@ impl Owners for Sealed {
 }
 
 impl Ledger for Sealed {
+    fn positions(&self) -> Positions {
+        self.stored.positions()
+    }
+
     fn append(&mut self, owners: &[(Offset, Identity)]) {
         self.stored.append(owners);
         self.next = owners.last().map_or(self.next, |(last, _)| last + 1);

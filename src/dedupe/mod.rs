@@ -27,5 +27,6 @@ pub use window::sealed::{
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
     BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners,
-    PartitionGroups, RecordTime, TimeSource, TopicFilter, Verdict, Window, WindowBounds, WindowLimits, index,
+    PartitionGroups, Positions, RecordTime, TimeSource, TopicFilter, Verdict, Window, WindowBounds,
+    WindowLimits,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{CopySample, PartitionId, Schemas, TopicFilter, WindowId};
+use crate::dedupe::{CopySample, PartitionId, Positions, Schemas, TopicFilter, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
@@ -47,8 +47,8 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) progress: Progress,
 }
 
-fn topic_filter(options: &WorkerOptions) -> TopicFilter {
-    TopicFilter::new(options.kinds.longest(), options.limits.topic_filter().0)
+fn topic_filter(options: &WorkerOptions, positions: Positions) -> TopicFilter {
+    TopicFilter::new(options.kinds.longest(), positions, options.limits.topic_filter().0)
 }
 
 impl<W: WorkerPorts> Context<W> {
@@ -59,7 +59,8 @@ impl<W: WorkerPorts> Context<W> {
         options: WorkerOptions,
         report: WorkerReport,
     ) -> Self {
-        let topic = options.is_topic_wide().then(|| TopicScope::new(topic_filter(&options)));
+        let topic =
+            options.is_topic_wide().then(|| TopicScope::new(topic_filter(&options, store.positions())));
         Self {
             partitions: Partitions::default(),
             topic,
@@ -148,7 +149,7 @@ impl<W: WorkerPorts> Context<W> {
     /// Discards the filter over all windows, when there are no windows.
     pub(crate) fn empty_topic_filter(&mut self) {
         if let Some(topic) = &mut self.topic {
-            topic.filter = topic_filter(&self.options);
+            topic.filter = topic_filter(&self.options, self.store.positions());
         }
     }
 

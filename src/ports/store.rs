@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use crate::dedupe::{
-    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, PartitionId,
+    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, PartitionId, Positions,
     SlicePartition, WindowId,
 };
 
@@ -157,6 +157,8 @@ pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Offset, Identity) -> Resul
 
 /// The local block store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
+    /// The positions of identities in this store, and so in the windows that use it. Their key is a secret of the store.
+    fn positions(&self) -> Positions;
     /// Takes the window: from now on only this handle may change it. Returns false when another handle may have
     /// changed it since this one last took it. A store with a single handle always holds all windows.
     fn acquire_lease(&mut self, _window: WindowId) -> bool {

@@ -23,7 +23,7 @@ use super::joining::Joining;
 use super::parts::consistent;
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, PartitionId, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitBlock, VisitOwner,
@@ -195,6 +195,10 @@ impl fmt::Debug for SledStore {
 }
 
 impl Store for SledStore {
+    fn positions(&self) -> Positions {
+        self.engine.positions
+    }
+
     fn release_lease(&mut self, window: WindowId) {
         // Another handle may delete the files.
         self.readers.get_mut().close();

@@ -23,7 +23,7 @@ use super::keys;
 use super::parts::EncodedBlock;
 use super::sealed::SealedSlices;
 use super::segments::{Readers, Segments};
-use crate::dedupe::{Block, BlockView, Offset, WindowId};
+use crate::dedupe::{Block, BlockView, Offset, Positions, WindowId};
 use crate::ports::{Head, StoreError};
 
 /// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
@@ -63,6 +63,7 @@ pub(super) struct Engine {
     pub path: PathBuf,
     /// What the database belongs to.
     pub binding: Binding,
+    pub positions: Positions,
     /// The first failure after which nothing can be trusted. Every later call returns it.
     pub failed: OnceLock<StoreError>,
     /// Most bytes of identities in memory. The windows have equal shares.

@@ -16,6 +16,8 @@ pub(super) const SLICE: usize = 10;
 pub(super) const SLICE_COUNT: &[u8] = b"count";
 /// Key of the binding (JSON) in the default tree.
 pub(super) const BINDING: &[u8] = b"binding";
+/// Key of the secret key of the positions (16 bytes) in the default tree, written together with the first binding.
+pub(super) const POSITIONS: &[u8] = b"positions";
 
 /// The key of the block that starts at `first`.
 pub(super) fn block(window: WindowId, first: Offset) -> [u8; 12] {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Identity, Offset, PartitionId, SlicePartition, WindowId};
+use crate::dedupe::{Block, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitBlock, VisitOwner,
@@ -112,6 +112,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S: Store> Store for LeasedStore<S> {
+    fn positions(&self) -> Positions {
+        self.store.positions()
+    }
+
     fn acquire_lease(&mut self, window: WindowId) -> bool {
         let holder = self.holder(window);
         std::mem::replace(&mut *lock(&holder), self.id) == self.id

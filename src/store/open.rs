@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,6 +20,7 @@ use super::sealed::{SealedSlices, read_all};
 use super::segments::Segments;
 use super::verify::verify;
 use super::{OpenError, keys};
+use crate::dedupe::Positions;
 
 /// Size of sled's log segments in bytes. sled holds some segments whatever is stored: five at a low write rate. A
 /// message larger than a quarter of a segment is written to a file of its own, which sled does not sync; that quarter
@@ -218,6 +219,7 @@ fn build_engine(
         (Some(binding), Some(stored)) => bind(&db, kept(binding, &stored, &path)?, Some(&stored))?,
         (_, None) => return Err("it has no binding".into()),
     };
+    let positions = stored_positions(&db)?;
     let file = File::open(path.join("db")).map_err(OpenFailure::Disk)?;
     let segments = Segments::open(&path, Arc::clone(&disk)).map_err(OpenFailure::Disk)?;
     Ok(Engine {
@@ -232,6 +234,7 @@ fn build_engine(
         file,
         path,
         binding,
+        positions,
         failed: OnceLock::new(),
         cache_bytes: 0,
         windows: Mutex::new(HashMap::new()),
@@ -242,6 +245,19 @@ fn stored_binding(db: &sled::Db) -> Result<Option<Binding>, OpenFailure> {
     let read = |json: sled::IVec| serde_json::from_slice(&json);
     let stored = db.get(keys::BINDING)?.map(read).transpose();
     stored.map_err(|e| OpenFailure::Unusable(format!("its binding is unreadable: {e}")))
+}
+
+fn stored_positions(db: &sled::Db) -> Result<Positions, OpenFailure> {
+    let stored = db.get(keys::POSITIONS)?;
+    let key = stored.as_deref().and_then(|key| <[u8; 16]>::try_from(key).ok());
+    key.map(Positions::keyed).ok_or_else(|| "it has no key of its positions".into())
+}
+
+/// A key that nobody else knows.
+fn random_key() -> Result<[u8; 16], OpenError> {
+    let (path, mut key) = (Path::new("/dev/urandom"), [0; 16]);
+    let read = File::open(path).and_then(|mut random| random.read_exact(&mut key));
+    read.map(|()| key).map_err(|cause| OpenError::io("read random bytes from", path, &cause))
 }
 
 /// The binding to store, if the database belongs to the configured one.
@@ -262,13 +278,16 @@ fn kept(configured: &Binding, stored: &Binding, database: &Path) -> Result<Bindi
     }
 }
 
-/// Stores a new or changed binding. The write is a batch, because a batch takes the engine's process-wide write lock: if
+/// Stores a new or changed binding, the first one with a key of the positions. The write is a batch, because a batch takes the engine's process-wide write lock: if
 /// a hung thread still holds that lock, the open detects it here.
 fn bind(db: &sled::Db, binding: Binding, stored: Option<&Binding>) -> Result<Binding, OpenFailure> {
     if stored != Some(&binding) {
         let json = serde_json::to_vec(&binding).map_err(|e| OpenFailure::Unusable(e.to_string()))?;
         let mut batch = sled::Batch::default();
         batch.insert(keys::BINDING, json);
+        if stored.is_none() {
+            batch.insert(keys::POSITIONS, &random_key()?);
+        }
         db.apply_batch(batch)?;
         db.flush()?;
     }

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, IndexKey, Offset, Owners, TimeSource, Verdict, Window, WindowLimits,
+    Block, BlockView, HashKind, Identity, IndexKey, Offset, Owners, Positions, TimeSource, Verdict, Window,
+    WindowLimits,
 };
 
 use super::auditor::Auditor;
@@ -199,7 +200,8 @@ impl World {
             time: TimeSource::Record,
             bloom: None,
         };
-        let mut window = if self.settings.evicts { Window::evicting(limits) } else { Window::new(limits) };
+        let new = if self.settings.evicts { Window::evicting } else { Window::new };
+        let mut window = new(limits, Positions::keyed([7; 16]));
         window.reserve(20);
         let confirmed = local.confirmed.min(held);
         let truncated = local.truncate(confirmed);

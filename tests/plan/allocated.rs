@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, FILTERS, FilterBits, HashKind, Identity, KindId, OwnerScan, SMALLEST_SLICE, Slice,
-    SliceBuilder, SliceCoverage, SliceError, SliceMark, SlicePartition, TimeSource, Window, WindowBounds,
-    WindowLimits, slice_ids,
+    Coordinates, FILTERS, FilterBits, HashKind, Identity, KindId, OwnerScan, Positions, SMALLEST_SLICE,
+    Slice, SliceBuilder, SliceCoverage, SliceError, SliceMark, SlicePartition, TimeSource, Window,
+    WindowBounds, WindowLimits, slice_ids,
 };
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
@@ -35,12 +35,8 @@ fn the_exact_index_takes_the_planned_memory() {
     for ids in [20_000u64, 65_000, 100_000, 160_000] {
         let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
         let planned = CapacityPlan::of(workload).memory;
-        let mut window = Window::new(WindowLimits {
-            exact: hour,
-            max_ids: u64::MAX,
-            time: TimeSource::Record,
-            bloom: None,
-        });
+        let limits = WindowLimits { exact: hour, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
+        let mut window = Window::new(limits, Positions::keyed([7; 16]));
         let mut peak = 0;
         let batch = (ids / 2_000).max(1);
         for number in 0..ids * 4 {
@@ -68,8 +64,8 @@ fn slice(owners: SlicePartition, only_filter: Option<FilterBits>) -> Slice {
     let covered = owners.first..owners.next;
     let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
     let coverage = SliceCoverage { file: 0, hash, kind, partitions: vec![owners], only_filter };
-    let mut builder =
-        SliceBuilder::new(coverage, covered.end - covered.start, OwnerScan::Everything).unwrap();
+    let (positions, ids) = (Positions::keyed([7; 16]), covered.end - covered.start);
+    let mut builder = SliceBuilder::new(coverage, positions, ids, OwnerScan::Everything).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for offset in covered.clone() {
@@ -93,7 +89,7 @@ fn sealed_windows_take_the_planned_memory() {
         let workload = Workload { exact: hour, bloom: hour, ..super::workload(ids as f64 / 3_600.0) };
         let planned = CapacityPlan::of(workload).memory;
         let limits = WindowLimits { exact: hour, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
-        let mut window = Window::new(limits);
+        let mut window = Window::new(limits, Positions::keyed([7; 16]));
         let (mut slices, mut peak): (VecDeque<(u64, Slice)>, u64) = Default::default();
         for number in 0..ids * 5 / 2 {
             window.observe(Some(arrival(number, ids)), i64::MAX / 2);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, Positions, SlicePartition, WindowId};
 use dedupd::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, VisitBlock, VisitOwner,
@@ -167,6 +167,10 @@ impl DerefMut for SimDisk {
 }
 
 impl Store for SimDisk {
+    fn positions(&self) -> Positions {
+        (**self).positions()
+    }
+
     fn release_lease(&mut self, window: WindowId) {
         (**self).release_lease(window);
     }

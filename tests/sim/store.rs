@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Identity, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Block, BlockView, Identity, Offset, Positions, SlicePartition, WindowId};
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
@@ -113,6 +113,10 @@ fn pass_off(store: &mut LeasedStore<SimDisk>, window: WindowId, from: Offset) ->
 }
 
 impl Store for SimStore {
+    fn positions(&self) -> Positions {
+        self.inner.positions()
+    }
+
     fn acquire_lease(&mut self, window: WindowId) -> bool {
         self.inner.acquire_lease(window)
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dedupd::dedupe::{FilterBits, IndexKey, WindowId};
+use dedupd::dedupe::{FilterBits, WindowId};
 use dedupd::ports::{FilterJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget};
 
 use super::sealed::{
@@ -35,7 +35,7 @@ fn filter(instance: &Instance) -> SledStore {
 }
 
 fn places(store: &SledStore, partition: u32, identity: Identity) -> Result<SealedPlaces, StoreError> {
-    store.sealed_places(&SealedLookup::new(partition.into(), IndexKey::at(identity)))
+    store.sealed_places(&SealedLookup::new(partition.into(), store.positions().key(identity)))
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn copied(dir: &Path) -> Copied {
 
 /// Appends like a worker: id 0 at offset 0 and so on, one per second from `T`.
 fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Hasher) -> Window {
-    let mut window = Window::new(limits());
+    let mut window = Window::new(limits(), store.positions());
     for at in 0..seconds {
         let ms = T + 1_000 * at.cast_signed();
         window.observe(Some(ms), ms);

@@ -50,8 +50,9 @@ fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
             .map(|state| load(&state.store, HashKind::Xxh3, partition.into(), head, limits()).unwrap());
         let mut seen = [0; 2];
         for _ in 0..20_000 {
-            let key = windows[0].key(id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3));
+            let identity = id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3);
             let verdict = |state: &Copied, window: &Window| {
+                let key = window.key(identity);
                 window.verdict(u64::MAX, &key, &Stored(&state.store, partition)).unwrap()
             };
             let answers = [verdict(&was, &windows[0]), verdict(&is, &windows[1])];

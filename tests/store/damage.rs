@@ -187,12 +187,13 @@ fn check_verdicts(
     stored: &BTreeMap<Offset, Identity>,
     case: &str,
 ) {
-    let mut window = Window::new(WindowLimits {
+    let limits = WindowLimits {
         exact: Duration::from_hours(1_000),
         max_ids: u64::MAX,
         time: TimeSource::Record,
         bloom: None,
-    });
+    };
+    let mut window = Window::new(limits, store.positions());
     let load = &mut |view: &dedupd::dedupe::BlockView<'_>| {
         window.restore(view, Offset::MAX).unwrap();
         Ok(())

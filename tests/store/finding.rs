@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dedupd::dedupe::{IndexKey, KindId, Offset, SliceMark, SlicePartition};
+use dedupd::dedupe::{KindId, Offset, SliceMark, SlicePartition};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, ToForget};
 use dedupd::store::{Binding, SledStore, open};
 
@@ -27,8 +27,9 @@ fn seal(store: &mut SledStore, first: Offset) {
 }
 
 /// Identities that are known, and some that are not.
-fn lookups(ids: u64) -> Vec<SealedLookup> {
-    (0..ids + 200).map(|owner| SealedLookup::new(0.into(), IndexKey::at(identity(0, owner, 1)))).collect()
+fn lookups(store: &SledStore, ids: u64) -> Vec<SealedLookup> {
+    let key = |owner| store.positions().key(identity(0, owner, 1));
+    (0..ids + 200).map(|owner| SealedLookup::new(0.into(), key(owner))).collect()
 }
 
 /// Compares the look-ups with those of which nothing was found before. Returns how many have an owner.
@@ -49,14 +50,14 @@ fn slices_that_were_found_are_used_until_slices_change() {
     let mut store = opened(dir.path()).store;
     for slices in 1..=60 {
         let ids = slices * SLICE;
-        let mut found = lookups(ids);
+        let mut found = lookups(&store, ids);
         store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
         assert_eq!(known(&store, &found) as u64, ids - SLICE);
         seal(&mut store, ids - SLICE);
         // One slice more, and from 25 on some are merged.
         assert_eq!(known(&store, &found) as u64, ids);
     }
-    let mut found = lookups(60 * SLICE);
+    let mut found = lookups(&store, 60 * SLICE);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
     let forgotten = [identity(0, 7, 1)];
     let forget = ToForget { owners: &[7], identities: &forgotten, before: 3_000 };
@@ -94,7 +95,7 @@ fn the_file_of_a_slice_stays_open_while_many_blocks_are_read() {
         // The last block is in sled.
         store.append_all(&blocks(partition, (0, &[2_000, 2_000, 1]), 1, 1), head(4_001)).unwrap();
     }
-    let of_slices = lookups(SLICE);
+    let of_slices = lookups(&store, SLICE);
     assert_eq!(known(&store, &of_slices) as u64, SLICE);
     let slice = open_files(dir.path());
     assert_eq!(slice.len(), 1, "{slice:?}");

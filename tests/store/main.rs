@@ -12,6 +12,7 @@ mod damage;
 mod directory;
 mod finding;
 mod golden;
+mod hostile;
 mod killed;
 mod leases;
 #[path = "../support/memory_store.rs"]

@@ -152,6 +152,11 @@ pub fn expire_blocks(partitions: &mut Partitions, window: WindowId, first: Offse
 }
 
 impl MemoryStore {
+    /// Whether this handle writes a slice, or removes its blocks.
+    pub fn is_sealing(&self) -> bool {
+        self.task.is_some() || !self.unneeded.is_empty()
+    }
+
     pub fn begin_task(&mut self, job: SealJob) -> Result<(), StoreError> {
         if self.task.is_some() {
             return Ok(());

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dedupd::dedupe::{Block, BlockError, BlockView, Identity, Offset, PartitionId, SlicePartition, WindowId};
+use dedupd::dedupe::{
+    Block, BlockError, BlockView, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId,
+};
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
 };
@@ -96,11 +98,6 @@ impl MemoryStore {
 
     fn has(&self, defect: SliceDefect) -> bool {
         self.lock().defect == defect
-    }
-
-    /// Whether this handle writes a slice, or removes its blocks.
-    pub fn is_sealing(&self) -> bool {
-        self.task.is_some() || !self.unneeded.is_empty()
     }
 
     fn removed(&mut self, window: WindowId, from: Offset) {
@@ -221,6 +218,10 @@ impl Partition {
 }
 
 impl Store for MemoryStore {
+    fn positions(&self) -> Positions {
+        Positions::keyed([7; 16])
+    }
+
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
         Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
     }

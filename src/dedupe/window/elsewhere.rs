@@ -7,7 +7,7 @@
 //! counts when it arrived at most the length of the window before or after the times of the record ([`RecordTime`]). Of an owner
 //! only the arrival is known: a late one does not count for a record that is more than a window behind that.
 
-use super::index::IndexKey;
+use super::positions::IndexKey;
 use super::sealing::is_within;
 use super::{Owners, RecordTime, Window};
 use crate::dedupe::coordinates::Offset;

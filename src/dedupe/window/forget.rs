@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::index::IndexKey;
+use super::positions::IndexKey;
 use super::{Owners, Window};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
@@ -45,7 +45,8 @@ impl Window {
     /// Forgets a committed owner of an identity.
     pub fn forget(&mut self, owner: Offset, identity: Identity) {
         let is_sealed = (self.first_live..self.index.first_live()).contains(&owner);
-        if is_sealed || owner >= self.index.first_live() && self.index.remove(&IndexKey::at(identity), owner)
+        if is_sealed
+            || owner >= self.index.first_live() && self.index.remove(&self.positions.key(identity), owner)
         {
             self.marks.forget(owner);
         }

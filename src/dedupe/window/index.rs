@@ -13,40 +13,15 @@
 
 use std::ops::ControlFlow;
 
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
 use super::growth::{SMALLEST, next_capacity};
 use super::overflow::OverflowMap;
-use super::table::{SlotTable, TablePosition};
+use super::positions::IndexKey;
+use super::table::SlotTable;
 use crate::dedupe::coordinates::Offset;
-use crate::dedupe::identity::Identity;
 
 mod evicting;
 
 use evicting::Evicting;
-
-/// Seed of the hash that gives the positions. Identities are hashed again, because the bits of a UUID are not uniform.
-/// The seed is "position" in ASCII.
-pub const SEED: u64 = 0x706f_7369_7469_6f6e;
-
-/// An identity and its position in the index, computed once per record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IndexKey {
-    /// The 16 bytes that stand for the id.
-    pub identity: Identity,
-    pub(super) position: TablePosition,
-}
-
-impl IndexKey {
-    /// Computes the position of an identity.
-    #[must_use]
-    #[inline]
-    pub fn at(identity: Identity) -> Self {
-        let hash = xxh3_128_with_seed(&identity.0, SEED);
-        let position = TablePosition { first: ((hash << 64) >> 64) as u64, second: (hash >> 64) as u64 };
-        Self { identity, position }
-    }
-}
 
 /// Owners by identity, for the offsets from [`OwnerIndex::first_live`] on.
 #[derive(Debug)]
@@ -113,7 +88,7 @@ impl OwnerIndex {
         for table in self.older.iter().rev() {
             table.candidates(key.position, self.first_live, &mut visit)?;
         }
-        for offset in self.overflow.owners_of(key.identity) {
+        for offset in self.overflow.owners_of(key) {
             if offset >= self.first_live {
                 visit(offset)?;
             }
@@ -135,7 +110,7 @@ impl OwnerIndex {
         self.newest.live += 1;
         let reached = self.newest.reaches(offset);
         if !(reached && self.newest.insert(key.position, offset, self.first_live)) {
-            self.overflow.insert(key.identity, offset, self.first_live);
+            self.overflow.insert(key, offset, self.first_live);
         }
     }
 
@@ -144,7 +119,7 @@ impl OwnerIndex {
     pub fn remove(&mut self, key: &IndexKey, offset: Offset) -> bool {
         let removed = self.newest.remove(key.position, offset)
             || self.older.iter_mut().rev().any(|table| table.remove(key.position, offset))
-            || self.overflow.remove(key.identity, offset);
+            || self.overflow.remove(key, offset);
         if removed {
             let table = self.table_of(offset);
             table.live = table.live.saturating_sub(1);

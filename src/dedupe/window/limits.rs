@@ -3,7 +3,7 @@
 
 use super::index::OwnerIndex;
 use super::marks::MARKS_PER_WINDOW;
-use super::{Window, WindowLimits};
+use super::{Positions, Window, WindowLimits};
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl Window {
     /// may forget an identity before it expires, and never reports a new identity as a duplicate.
     /// An abort restores the owners that its transaction has overwritten.
     #[must_use]
-    pub fn evicting(limits: WindowLimits) -> Self {
-        Self { index: OwnerIndex::evicting(limits.max_ids), ..Self::new(limits) }
+    pub fn evicting(limits: WindowLimits, positions: Positions) -> Self {
+        Self { index: OwnerIndex::evicting(limits.max_ids), ..Self::new(limits, positions) }
     }
 
     /// Number of slots of an evicting window; `None` for one that becomes shorter instead.

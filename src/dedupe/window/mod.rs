@@ -34,12 +34,15 @@ mod blocks;
 mod elsewhere;
 mod forget;
 mod growth;
+#[cfg(test)]
+mod hostile;
 mod huge_pages;
-pub mod index;
+mod index;
 mod limits;
 mod marks;
 mod overflow;
 mod pending;
+mod positions;
 mod prefetch;
 mod restoring;
 mod sampled;
@@ -54,9 +57,10 @@ mod windows;
 pub(crate) use arrival::{Anchor, resume};
 pub use elsewhere::CopyOf;
 pub use growth::IndexBytes;
-pub use index::{IndexKey, OwnerIndex};
+pub use index::OwnerIndex;
 pub use limits::WindowBounds;
 use marks::Marks;
+pub use positions::{IndexKey, Positions};
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
 use sealed::FilterBits;
 use stream_time::StreamTime;
@@ -120,6 +124,7 @@ pub struct Window {
     bounds: WindowBounds,
     evicted: u64,
     time: StreamTime,
+    positions: Positions,
     index: OwnerIndex,
     marks: Marks,
     pending: Vec<(Offset, Identity)>,
@@ -136,9 +141,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates a window that contains no identity and whose stream time is unknown.
+    /// Creates a window that contains no identity and whose stream time is unknown. The positions are those of the store that has
+    /// its owners.
     #[must_use]
-    pub fn new(limits: WindowLimits) -> Self {
+    pub fn new(limits: WindowLimits, positions: Positions) -> Self {
         let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
         let (exact_ms, length_ms) = (ms(limits.exact), ms(limits.length()));
         Self {
@@ -147,6 +153,7 @@ impl Window {
             bounds: WindowBounds { max_ids: limits.max_ids, ..WindowBounds::NONE },
             evicted: 0,
             time: StreamTime::new(limits.time),
+            positions,
             index: OwnerIndex::default(),
             marks: Marks::new(length_ms),
             pending: Vec::new(),
@@ -168,7 +175,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn key(&self, identity: Identity) -> IndexKey {
-        let key = IndexKey::at(identity);
+        let key = self.positions.key(identity);
         self.prefetch(&key);
         key
     }
@@ -284,7 +291,7 @@ impl Window {
     pub fn abort(&mut self) {
         // In reverse order, so that an evicting index restores what each insert had overwritten.
         for (offset, identity) in self.pending.drain(..).rev() {
-            let removed = self.index.remove(&IndexKey::at(identity), offset);
+            let removed = self.index.remove(&self.positions.key(identity), offset);
             debug_assert!(removed, "a pending owner is not in the index");
         }
         self.arrived_ms.clear();

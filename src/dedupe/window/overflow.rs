@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-use super::index::SEED;
+use super::positions::IndexKey;
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::Identity;
 
@@ -16,7 +14,7 @@ use crate::dedupe::identity::Identity;
 /// are in `older`, which is nearly always empty.
 #[derive(Debug, Default)]
 pub(super) struct OverflowMap {
-    owners: HashMap<OverflowKey, Offset, BuildHasherDefault<PrehashedHasher>>,
+    owners: HashMap<IndexKey, Offset, BuildHasherDefault<PositionHasher>>,
     older: Vec<(Identity, Offset)>,
     clean_at: usize,
 }
@@ -24,8 +22,8 @@ pub(super) struct OverflowMap {
 impl OverflowMap {
     /// The owners of an identity, including expired ones.
     #[inline]
-    pub fn owners_of(&self, identity: Identity) -> impl Iterator<Item = Offset> {
-        let newest = self.owners.get(&OverflowKey(identity)).copied();
+    pub fn owners_of(&self, key: &IndexKey) -> impl Iterator<Item = Offset> {
+        let (identity, newest) = (key.identity, self.owners.get(key).copied());
         let older = if newest.is_some() { self.older.as_slice() } else { &[] };
         let older = older.iter().filter(move |(other, _)| *other == identity).map(|(_, owner)| *owner);
         newest.into_iter().chain(older)
@@ -33,25 +31,25 @@ impl OverflowMap {
 
     /// Inserts an owner. Owners below `first_live` are removed each time the map has doubled, which costs amortised
     /// O(1) per insert.
-    pub fn insert(&mut self, identity: Identity, offset: Offset, first_live: Offset) {
+    pub fn insert(&mut self, key: &IndexKey, offset: Offset, first_live: Offset) {
         if self.owners.len() >= self.clean_at {
             self.owners.retain(|_, owner| *owner >= first_live);
             self.older.retain(|(_, owner)| *owner >= first_live);
             self.clean_at = self.owners.len() * 2 + 1_024;
         }
-        if let Some(previous) = self.owners.insert(OverflowKey(identity), offset) {
-            self.older.push((identity, previous));
+        if let Some(previous) = self.owners.insert(*key, offset) {
+            self.older.push((key.identity, previous));
         }
     }
 
     /// Removes an owner; returns false when it is not here.
-    pub fn remove(&mut self, identity: Identity, offset: Offset) -> bool {
-        if self.owners.get(&OverflowKey(identity)) == Some(&offset) {
-            self.owners.remove(&OverflowKey(identity));
-            self.promote(identity);
+    pub fn remove(&mut self, key: &IndexKey, offset: Offset) -> bool {
+        if self.owners.get(key) == Some(&offset) {
+            self.owners.remove(key);
+            self.promote(key);
             return true;
         }
-        let place = self.older.iter().position(|held| *held == (identity, offset));
+        let place = self.older.iter().position(|held| *held == (key.identity, offset));
         place.map(|place| self.older.swap_remove(place)).is_some()
     }
 
@@ -60,19 +58,19 @@ impl OverflowMap {
         let mut removed: Vec<_> =
             self.older.extract_if(.., |(_, owner)| *owner >= from).map(|(_, owner)| owner).collect();
         let newest: Vec<_> = self.owners.extract_if(|_, owner| *owner >= from).collect();
-        for (OverflowKey(identity), owner) in newest {
+        for (key, owner) in newest {
             removed.push(owner);
-            self.promote(identity);
+            self.promote(&key);
         }
         removed
     }
 
     /// Moves the newest of the identity's owners in `older` into the map.
-    fn promote(&mut self, identity: Identity) {
-        let older = self.older.iter().enumerate().filter(|(_, (other, _))| *other == identity);
+    fn promote(&mut self, key: &IndexKey) {
+        let older = self.older.iter().enumerate().filter(|(_, (other, _))| *other == key.identity);
         if let Some((place, _)) = older.max_by_key(|(_, (_, owner))| *owner) {
             let (_, owner) = self.older.swap_remove(place);
-            self.owners.insert(OverflowKey(identity), owner);
+            self.owners.insert(*key, owner);
         }
     }
 
@@ -83,33 +81,28 @@ impl OverflowMap {
 
     pub fn memory_bytes(&self) -> usize {
         // One control byte per bucket, and a map is at most 7/8 full.
-        self.owners.capacity() * 8 / 7 * (size_of::<(OverflowKey, Offset)>() + 1)
+        self.owners.capacity() * 8 / 7 * (size_of::<(IndexKey, Offset)>() + 1)
             + self.older.capacity() * size_of::<(Identity, Offset)>()
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct OverflowKey(Identity);
-
-impl Hash for OverflowKey {
+impl Hash for IndexKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(xxh3_64_with_seed(&self.0.0, SEED));
+        state.write_u64(self.position.second);
     }
 }
 
-/// Returns the hash that [`OverflowKey`] has already computed.
+/// The hash of a key: a part of its position, which is a hash with a secret key.
 #[derive(Default)]
-struct PrehashedHasher(u64);
+struct PositionHasher(u64);
 
-impl Hasher for PrehashedHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
+impl Hasher for PositionHasher {
+    fn write(&mut self, _bytes: &[u8]) {}
 
     #[inline]
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+    fn write_u64(&mut self, position: u64) {
+        self.0 = position;
     }
 
     #[inline]
@@ -121,10 +114,11 @@ impl Hasher for PrehashedHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::window::positions::Positions;
 
     #[test]
     fn an_older_owner_is_found_again_when_the_newer_ones_are_removed() {
-        let id = Identity([7; 16]);
+        let id = &Positions::keyed([1; 16]).key(Identity([7; 16]));
         for order in [[20, 30], [30, 20]] {
             let mut overflow = OverflowMap::default();
             for owner in [10, 20, 30] {
@@ -140,7 +134,7 @@ mod tests {
 
     #[test]
     fn remove_from_keeps_the_owners_below_its_offset() {
-        let id = Identity([7; 16]);
+        let id = &Positions::keyed([1; 16]).key(Identity([7; 16]));
         let mut overflow = OverflowMap::default();
         for owner in [10, 20, 30] {
             overflow.insert(id, owner, 0);

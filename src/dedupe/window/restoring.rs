@@ -1,7 +1,6 @@
 //! Owners that are restored from blocks, and owners that are undone.
 
 use super::Window;
-use super::index::IndexKey;
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::format::{BlockError, BlockView};
 
@@ -42,21 +41,22 @@ impl Window {
             self.truncate(from);
         }
         let (times, most) = ((header.time_first_ms, header.time_last_ms), self.max_owners_per_mark());
-        let mut restored = 0;
         // The memory accesses of a whole block overlap.
-        view.for_each(|_, identity| self.index.prefetch(&IndexKey::at(identity)))?;
+        let mut restored = Vec::with_capacity(view.count());
         view.for_each(|owner, identity| {
             if (from..below).contains(&owner) {
-                self.index.insert(&IndexKey::at(identity), owner);
-                self.marks.add(owner, times, most);
-                restored += 1;
+                restored.push((owner, self.key(identity)));
             }
         })?;
+        for (owner, key) in &restored {
+            self.index.insert(key, *owner);
+            self.marks.add(*owner, times, most);
+        }
         self.commit_evicted();
         self.time.set(if header.next <= below { header.time_last_ms } else { header.time_first_ms });
         self.next = header.next.min(below);
         self.expire();
-        Ok(restored)
+        Ok(restored.len() as u64)
     }
 
     /// Removes every owner at or beyond `from`, including pending and sealed ones, and returns the number of committed ones that were

@@ -3,7 +3,7 @@
 //! One identity in [`SAMPLED`] is kept with its partition, in a table of fixed size: 65,536 of them, which stand for the last four
 //! million new ids of a worker. A bucket of the table is a cache line; a new entry replaces the oldest one of its bucket.
 
-use super::index::IndexKey;
+use super::positions::IndexKey;
 use crate::dedupe::coordinates::PartitionId;
 
 /// One identity of this many is in the sample.
@@ -123,12 +123,15 @@ impl CopyEstimate {
 mod tests {
     use super::*;
     use crate::dedupe::identity::Identity;
+    use crate::dedupe::window::positions::Positions;
 
     const WINDOW_MS: i64 = 3_600_000;
 
     /// Identities of the sample.
     fn keys() -> impl Iterator<Item = IndexKey> {
-        (0u128..).map(|number| IndexKey::at(Identity(number.to_be_bytes()))).filter(CopySample::has)
+        (0u128..)
+            .map(|number| Positions::keyed([7; 16]).key(Identity(number.to_be_bytes())))
+            .filter(CopySample::has)
     }
 
     fn new(key: &IndexKey, partition: PartitionId, at_ms: i64) -> NewRecord<'_> {
@@ -137,7 +140,7 @@ mod tests {
 
     #[test]
     fn one_identity_of_64_is_in_the_sample() {
-        let all = (0u128..64_000).map(|number| IndexKey::at(Identity(number.to_be_bytes())));
+        let all = (0u128..64_000).map(|number| Positions::keyed([7; 16]).key(Identity(number.to_be_bytes())));
         let sampled = all.filter(CopySample::has).count();
         assert!((850..1_150).contains(&sampled), "{sampled}");
         assert_eq!(size_of::<SampledCopy>() * PLACES * BUCKETS, 1 << 20);

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use super::index::IndexKey;
+use super::positions::{IndexKey, Positions};
 use crate::dedupe::coordinates::PartitionId;
 use crate::dedupe::identity::Identity;
 use tags::{AGES, AgeSet, GROUPS, TagTable, has};
@@ -74,6 +74,7 @@ struct AgeTimes {
 /// The identities of all windows of all partitions.
 #[derive(Debug)]
 pub struct TopicFilter {
+    positions: Positions,
     age_ms: i64,
     /// Length of the longest window.
     longest_ms: i64,
@@ -100,11 +101,12 @@ pub struct TopicFilter {
 }
 
 impl TopicFilter {
-    /// An empty filter for windows of at most this length, and its most bytes.
+    /// An empty filter for windows of at most this length with these positions, and its most bytes.
     #[must_use]
-    pub fn new(longest: Duration, max_bytes: u64) -> Self {
+    pub fn new(longest: Duration, positions: Positions, max_bytes: u64) -> Self {
         let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
         Self {
+            positions,
             age_ms: ms(longest) / AGES_PER_WINDOW + 1,
             // Owners that are restored from one block expire together, up to 1/32 later than each by itself.
             longest_ms: ms(longest.saturating_add(longest / 16)),
@@ -331,7 +333,8 @@ impl TopicFilter {
     /// Adds the identities of restored owners of a partition, each with the latest stream time at which it can have arrived.
     pub fn insert_all(&mut self, partition: PartitionId, owners: &[(Identity, i64)]) {
         for chunk in owners.chunks(CHUNK) {
-            let keys = chunk.iter().map(|(identity, arrived_ms)| (IndexKey::at(*identity), *arrived_ms));
+            let keys =
+                chunk.iter().map(|(identity, arrived_ms)| (self.positions.key(*identity), *arrived_ms));
             let keys: Vec<_> = keys.inspect(|(key, _)| self.prefetch(key)).collect();
             for (key, arrived_ms) in &keys {
                 self.insert(key, partition, *arrived_ms);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::config::{Overflow, size_text};
 use crate::dedupe::{
-    FilterPart, IndexBytes, OwnerIndex, SealedBytes, TopicFilter, Window, WindowBounds, WindowLimits,
-    slice_ids,
+    FilterPart, IndexBytes, OwnerIndex, Positions, SealedBytes, TopicFilter, Window, WindowBounds,
+    WindowLimits, slice_ids,
 };
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
@@ -126,16 +126,16 @@ impl Limits {
     }
 
     /// An empty window of a worker that has `windows` of them.
-    pub(crate) fn window(&self, configured: WindowLimits, windows: u64) -> Window {
+    pub(crate) fn window(&self, configured: WindowLimits, positions: Positions, windows: u64) -> Window {
         let share = self.share(windows);
         match self.when_full {
             // A single partition may use what the others leave free: the limit on the count is shared only later, in
             // `Enforced::apply`.
             Overflow::Shrink => {
                 let ids = if share.limit == Limit::Ids { self.ids_of_worker() } else { share.ids };
-                Window::new(WindowLimits { max_ids: ids, ..configured })
+                Window::new(WindowLimits { max_ids: ids, ..configured }, positions)
             }
-            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, ..configured }),
+            Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, ..configured }, positions),
         }
     }
 
@@ -351,13 +351,14 @@ mod tests {
             time: crate::dedupe::TimeSource::Record,
             bloom: None,
         };
-        let window = limits.window(configured, 3);
+        let positions = Positions::keyed([0; 16]);
+        let window = limits.window(configured, positions, 3);
         assert_eq!(window.slots(), Some(4_000));
         assert_eq!(
             [1, 2, 3, 4].map(|count| limits.needs_other_table(&window, count)),
             [true, false, false, true]
         );
-        assert!(!LIMITS.needs_other_table(&LIMITS.window(configured, 1), 50));
+        assert!(!LIMITS.needs_other_table(&LIMITS.window(configured, positions, 1), 50));
     }
 
     #[test]

@@ -179,7 +179,8 @@ impl<W: WorkerPorts> Context<W> {
     /// Empty windows for one of the current partitions, to be filled with the state up to C.
     pub(crate) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
         let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
-        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, count));
+        let positions = self.store.positions();
+        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, positions, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
         // Nothing expires in topic scope before the horizon is known: other partitions may be far behind. A checkpoint of partition scope has none.
         let unknown_ms = if self.horizon_ms().is_some() { 0 } else { i64::MAX };

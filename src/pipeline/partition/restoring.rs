@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, IndexKey, KindId, Offset, StateKey, Tail,
-    Window, WindowId,
+    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Offset, StateKey, Tail, Window, WindowId,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
@@ -331,7 +330,7 @@ fn forget_older_owners<T: Store>(
 ) -> Result<Vec<Offset>, StoreError> {
     let mut older = Vec::new();
     for (_, identity) in &forgotten.owners {
-        let key = IndexKey::at(*identity);
+        let key = window.key(*identity);
         let sealed = sealed_in(stored.store, stored.window, window, &key)?.owners;
         for (owner, _) in window.owners(&key, stored)?.into_iter().chain(sealed) {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.

@@ -202,7 +202,7 @@ fn empty_index(id: PartitionId, window: &mut Window, most: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Block, BlockView, HashKind, Identity, TimeSource, WindowLimits};
+    use crate::dedupe::{Block, BlockView, HashKind, Identity, Positions, TimeSource, WindowLimits};
 
     const BLOCK: u64 = 50;
 
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn a_window_of_which_nothing_is_sealed_keeps_arrival_times_and_no_index() {
         let exact = Duration::from_mins(1);
-        let mut window =
-            Window::new(WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: None });
+        let limits = WindowLimits { exact, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
+        let mut window = Window::new(limits, Positions::keyed([7; 16]));
         (0..30).for_each(|number| restore(&mut window, number));
         assert!(window.unsealed() < 2 * BLOCK, "{}", window.unsealed());
         assert_eq!(window.ids(), 30 * BLOCK);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, IndexKey, MissingSchema};
+use crate::dedupe::{Coordinates, MissingSchema};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Mode;
@@ -235,6 +235,6 @@ fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
     let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None }) };
     let identity = ctx.options.rule.identify(record, &ctx.schemas)?;
     let window = kind.id.window(record.coordinates().partition);
-    let sealed = identity.map(|identity| SealedLookup::new(window, IndexKey::at(identity)));
+    let sealed = identity.map(|identity| SealedLookup::new(window, ctx.store.positions().key(identity)));
     Ok(Lookup { kind: number, sealed })
 }

@@ -18,7 +18,7 @@ use crate::pipeline::partition::sealed::sealed_in;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
-use crate::ports::StoreError;
+use crate::ports::{Store, StoreError};
 
 /// Time to read the blocks of the commit that precedes forgetting an id.
 const LAST_SLICE: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ pub(crate) fn windows_to_search<W: WorkerPorts>(
     ctx: &Context<W>,
     request: &Request,
 ) -> Result<Vec<WindowId>, StoreError> {
-    let key = IndexKey::at(request.identity);
+    let key = ctx.store.positions().key(request.identity);
     let mut all = Vec::new();
     if !request.forget || ctx.options.limits.when_full != Overflow::Evict {
         return Ok(all);
@@ -149,7 +149,7 @@ fn requested<'a, W: WorkerPorts>(
 }
 
 fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
-    let (mut answer, key) = (Answer::default(), IndexKey::at(search.request.identity));
+    let (mut answer, key) = (Answer::default(), ctx.store.positions().key(search.request.identity));
     for partition in requested(ctx, &search.request) {
         match partition.running() {
             Some(running) => {

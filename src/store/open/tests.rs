@@ -193,6 +193,7 @@ fn a_database_of_an_older_version_is_quarantined() {
     create_private(&path).unwrap();
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
+    db.insert(keys::POSITIONS, &[0; 16]).unwrap();
     let waiting = db.open_tree(keys::WAITING).unwrap();
     let mut record = WindowRecord::default().encode(0.into());
     record[0] -= 1;
@@ -243,4 +244,24 @@ fn a_missing_slice_is_detected() {
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     let reason = opened.quarantined.unwrap().reason;
     assert!(reason.contains("1 slices are registered"), "{reason}");
+}
+
+#[test]
+fn each_database_has_a_key_of_its_positions_and_keeps_it() {
+    let position = |dir: &Path| {
+        let Opened { store, quarantined } = open(dir, &binding(), 1 << 20, DEADLINE).unwrap();
+        let key = store.positions().key(Identity([7; 16]));
+        store.close().unwrap();
+        (key, quarantined.map(|quarantined| quarantined.reason))
+    };
+    let (dir, other) = (filled(), filled());
+    let (kept, _) = position(dir.path());
+    assert_eq!(position(dir.path()), (kept, None));
+    assert_ne!(position(other.path()), (kept, None));
+    let path = dir.path().join("db-1");
+    let db = plain(&path).unwrap();
+    db.remove(keys::POSITIONS).unwrap();
+    close(db, &path);
+    let (new, reason) = position(dir.path());
+    assert!(new != kept && reason.is_some_and(|reason| reason.contains("positions")));
 }

@@ -255,7 +255,7 @@ impl SealedSlice {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::dedupe::{HashKind, Identity, OwnerScan, SliceBuilder, SliceCoverage};
+    use crate::dedupe::{HashKind, Identity, OwnerScan, Positions, SliceBuilder, SliceCoverage};
 
     fn identity(number: u64) -> Identity {
         Identity(u128::from(number).to_be_bytes())
@@ -267,7 +267,8 @@ mod tests {
         let partitions = vec![SlicePartition { partition: 0, first, next, marks: Vec::new() }];
         let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
         let coverage = SliceCoverage { file: number, hash, kind, partitions, only_filter: None };
-        let mut builder = SliceBuilder::new(coverage, 10, OwnerScan::Everything).unwrap();
+        let mut builder =
+            SliceBuilder::new(coverage, Positions::keyed([7; 16]), 10, OwnerScan::Everything).unwrap();
         let mut file = Vec::new();
         let mut write = |part: &[u8]| -> Result<(), SliceError> {
             file.extend_from_slice(part);
@@ -294,7 +295,7 @@ mod tests {
         let list = SliceList::from((0..100).map(slice).collect::<Vec<_>>());
         let mut others = 0;
         for number in 0..2_000 {
-            let key = IndexKey::at(identity(number));
+            let key = Positions::keyed([7; 16]).key(identity(number));
             let confirmed = list.confirmed(&key, list.passing(&key));
             let found: Vec<u32> = list.candidates(&key, confirmed).map(|slice| slice.number).collect();
             assert!(found.is_sorted_by(|newer, older| newer > older), "{number}: {found:?}");

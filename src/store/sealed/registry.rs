@@ -10,7 +10,7 @@ use sled::Batch;
 use super::entry::{Removal, SliceEntry};
 use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
 use super::stored::{StoredSlice, counted, read_registered};
-use crate::dedupe::{Coordinates, Identity, IndexKey, Offset, PartitionId, WindowId};
+use crate::dedupe::{Coordinates, Identity, Offset, PartitionId, WindowId};
 use crate::ports::{StoreError, ToForget};
 use crate::store::engine::{BATCH, Engine, OPERATION_BYTES};
 use crate::store::error::{is_missing_data, remedy};
@@ -287,7 +287,7 @@ impl Engine {
                 entry.forgotten.extend(owners.map(|offset| Coordinates { partition, offset }));
                 // A record may be forgotten again by a restore, when a later one has the identity.
                 if !slice.slice.has_owners() && offsets.start < before {
-                    let contained = |it: &&Identity| slice.slice.may_contain(&IndexKey::at(**it));
+                    let contained = |it: &&Identity| slice.slice.may_contain(&self.positions.key(**it));
                     entry.forgotten_ids.extend(identities.iter().filter(contained));
                 }
                 if entry == slice.entry {

@@ -279,7 +279,7 @@ fn write(
     let bytes = ids.saturating_mul(if only_filter.is_some() { BYTES_IN_FILTER } else { BYTES_OF_ID });
     let file_error = |what, cause| engine.file_error(what, number, &cause);
     engine.segments.has_room(bytes).map_err(|cause| file_error("write", cause))?;
-    let mut builder = SliceBuilder::new(coverage, ids, read).map_err(refused)?;
+    let mut builder = SliceBuilder::new(coverage, engine.positions, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
         SliceSource::Slices(OldSlices { slices, live, .. }) => slices.iter().try_for_each(|slice| {

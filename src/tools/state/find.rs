@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::whole::{scan_unsealed, scan_whole, sealed_end};
-use crate::dedupe::{BlockError, HashKind, Identity, IndexKey, Offset, WindowId};
+use crate::dedupe::{BlockError, HashKind, Identity, Offset, WindowId};
 use crate::ports::{Head, SealedLookup, Store, StoreError};
 
 /// The record that owns an identity.
@@ -50,7 +50,7 @@ fn find_sealed(
     identity: Identity,
     range: &Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
-    let owners = store.sealed_places(&SealedLookup::new(window, IndexKey::at(identity)))?.owners;
+    let owners = store.sealed_places(&SealedLookup::new(window, store.positions().key(identity)))?.owners;
     let here = owners.into_iter().filter(|owner| owner.partition == window.partition());
     let newest = here.map(|owner| owner.offset).filter(|offset| range.contains(offset)).max();
     let marks = store.sealed(window).into_iter().flat_map(|of| of.marks);

@@ -5,8 +5,7 @@ use serde::Serialize;
 use super::find::{Owned, bad_block};
 use super::whole::{scan_whole, sealed_end};
 use crate::dedupe::{
-    Coordinates, HashKind, Identity, IndexKey, Offset, Owners, SlicePartition, Verdict, Window, WindowId,
-    WindowLimits,
+    Coordinates, HashKind, Identity, Offset, Owners, SlicePartition, Verdict, Window, WindowId, WindowLimits,
 };
 use crate::pipeline::Stored;
 use crate::ports::{Head, SealedLookup, Store, StoreError};
@@ -60,7 +59,7 @@ pub fn load(
     head: Head,
     limits: WindowLimits,
 ) -> Result<Window, StoreError> {
-    let mut window = Window::new(limits);
+    let mut window = Window::new(limits, store.positions());
     let sealed: u64 = store.sealed(id).iter().map(SlicePartition::owners).sum();
     window.reserve(store.ids(id)?.saturating_add(sealed));
     scan_whole(store, hash, &[id], &mut |view| {
@@ -92,7 +91,10 @@ impl<T: Store> Owners for AllOwners<'_, T> {
         }
         let Stored { store, window } = self.unsealed;
         let place = Coordinates { partition: window.partition(), offset: owner };
-        Ok(store.sealed_places(&SealedLookup::new(window, IndexKey::at(identity)))?.owners.contains(&place))
+        Ok(store
+            .sealed_places(&SealedLookup::new(window, store.positions().key(identity)))?
+            .owners
+            .contains(&place))
     }
 }
 

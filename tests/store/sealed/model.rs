@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, Coordinates, FilterBits, HashKind, Identity, IndexKey, Offset, SliceMark, SlicePartition, WindowId,
+    Block, Coordinates, FilterBits, HashKind, Identity, Offset, SliceMark, SlicePartition, WindowId,
 };
 use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, StoreError, ToForget};
 use dedupd::store::{Binding, SledStore};
@@ -70,7 +70,7 @@ pub fn has(
     if store.sealed(window).last().is_none_or(|range| offset >= range.next) {
         return Ok(store.owns(window, offset, identity)? == Some(true));
     }
-    let mut lookup = SealedLookup::new(window, IndexKey::at(identity));
+    let mut lookup = SealedLookup::new(window, store.positions().key(identity));
     store.find_sealed(&mut [&mut lookup]);
     let places = store.sealed_places(&lookup)?;
     let owner = Coordinates { partition: window.partition(), offset };
@@ -86,7 +86,7 @@ pub fn check(store: &SledStore, model: &Model, rng: &mut Rng, case: &str) -> Res
             assert!(has, "{case}: owner {offset} of {window} is lost; sealed: {:?}", ranges(store, *window));
         }
         for (offset, identity) in owned.removed.iter().rev().take(30) {
-            let lookup = SealedLookup::new(*window, IndexKey::at(*identity));
+            let lookup = SealedLookup::new(*window, store.positions().key(*identity));
             let places = store.sealed_places(&lookup)?;
             let is_back = !places.owners.is_empty() || !places.filters.is_empty();
             assert!(!is_back, "{case}: the removed owner {offset} of {window} is back: {places:?}");

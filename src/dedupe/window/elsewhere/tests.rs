@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::dedupe::window::sealed::FilterBits;
-use crate::dedupe::window::{BloomPart, TimeSource, WindowLimits};
+use crate::dedupe::window::{BloomPart, Positions, TimeSource, WindowLimits};
 
 const HOUR: i64 = 3_600_000;
 const T: i64 = 1_700_000_000_000;
+
+fn positions() -> Positions {
+    Positions::keyed([7; 16])
+}
 
 #[derive(Default)]
 struct Known(HashMap<Offset, Identity>);
@@ -32,12 +36,12 @@ fn limits(bloom_hours: Option<u64>) -> WindowLimits {
 
 /// A window of another partition with one owner per minute of `hours`, committed each minute and expired by `horizon`.
 fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, Known) {
-    let (mut window, mut known) = (Window::new(limits), Known::default());
+    let (mut window, mut known) = (Window::new(limits, positions()), Known::default());
     window.set_horizon(horizon);
     for minute in 0..hours * 60 {
         let at_ms = T + 60_000 * minute.cast_signed();
         window.observe(Some(at_ms), at_ms);
-        window.admit(minute, &IndexKey::at(identity(minute)));
+        window.admit(minute, &positions().key(identity(minute)));
         known.0.insert(minute, identity(minute));
         window.commit(minute + 1);
     }
@@ -46,7 +50,7 @@ fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, Known) {
 
 fn found(window: &Window, known: &Known, minute: u64, at_ms: i64) -> Option<CopyOf> {
     let time = RecordTime { own_ms: at_ms, stream_ms: at_ms };
-    window.copy_of(time, &IndexKey::at(identity(minute)), known).unwrap()
+    window.copy_of(time, &positions().key(identity(minute)), known).unwrap()
 }
 
 #[test]
@@ -77,7 +81,7 @@ fn a_late_record_is_a_copy_by_its_own_time_and_by_its_arrival() {
     let (window, known) = filled(limits(None), 6, 0);
     let is_copy = |own_ms, stream_ms| {
         let time = RecordTime { own_ms, stream_ms };
-        window.copy_of(time, &IndexKey::at(identity(180)), &known).unwrap().is_some()
+        window.copy_of(time, &positions().key(identity(180)), &known).unwrap().is_some()
     };
     let arrived = T + 3 * HOUR;
     assert!(is_copy(arrived + HOUR, arrived + 9 * HOUR) && is_copy(arrived - 9 * HOUR, arrived - HOUR));
@@ -107,10 +111,10 @@ fn an_owner_beyond_the_exact_part_counts_while_it_is_in_the_window() {
 
 #[test]
 fn pending_owners_count_and_claims_do_not() {
-    let (mut window, known) = (Window::new(limits(None)), Known::default());
+    let (mut window, known) = (Window::new(limits(None), positions()), Known::default());
     window.observe(Some(T), T);
     window.claim(identity(1), 9);
-    window.admit(4, &IndexKey::at(identity(2)));
+    window.admit(4, &positions().key(identity(2)));
     assert_eq!(found(&window, &known, 1, T), None);
     assert_eq!(found(&window, &known, 2, T + HOUR), Some(CopyOf { offset: 4, arrived_ms: T }));
     window.abort();

@@ -5,8 +5,9 @@
 //! - Inserts undone in reverse order, before [`OwnerIndex::commit`], leave the table as it was: the owners
 //!   that they overwrote are restored. So an abort leaves no trace.
 
-use super::{IndexKey, OwnerIndex};
+use super::OwnerIndex;
 use crate::dedupe::coordinates::Offset;
+use crate::dedupe::window::positions::IndexKey;
 use crate::dedupe::window::table::SlotTable;
 use crate::dedupe::window::table::evicting::Overwritten;
 

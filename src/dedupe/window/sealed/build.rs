@@ -6,7 +6,7 @@ use super::filter::{FilterBits, FilterBuilder, part_of, pass_ids};
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
-use crate::dedupe::window::index::IndexKey;
+use crate::dedupe::window::positions::Positions;
 
 /// What a slice covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,7 @@ pub enum OwnerScan {
 pub struct SliceBuilder {
     coverage: SliceCoverage,
     owners: OwnerLayout,
+    position_of: Positions,
     scan: OwnerScan,
     /// First shard of the pass.
     shard: u32,
@@ -60,14 +61,20 @@ pub struct SliceBuilder {
 }
 
 impl SliceBuilder {
-    /// A builder for about `ids` identities.
-    pub fn new(coverage: SliceCoverage, ids: u64, scan: OwnerScan) -> Result<Self, SliceError> {
+    /// A builder for about `ids` identities, for a store with these positions.
+    pub fn new(
+        coverage: SliceCoverage,
+        positions: Positions,
+        ids: u64,
+        scan: OwnerScan,
+    ) -> Result<Self, SliceError> {
         let bits = coverage.only_filter.unwrap_or(FilterBits::WITH_OWNERS);
-        Self::with_filter(coverage, (ids, scan), FilterBuilder::new(ids, bits))
+        Self::with_filter(coverage, positions, (ids, scan), FilterBuilder::new(ids, bits))
     }
 
     pub(super) fn with_filter(
         coverage: SliceCoverage,
+        position_of: Positions,
         (ids, scan): (u64, OwnerScan),
         filter: FilterBuilder,
     ) -> Result<Self, SliceError> {
@@ -80,6 +87,7 @@ impl SliceBuilder {
         let mut builder = Self {
             coverage,
             owners,
+            position_of,
             scan,
             shard: 0,
             positions: 0..=0,
@@ -103,7 +111,7 @@ impl SliceBuilder {
     /// Offers an owner in the current pass; `None` for one that its source has, and the slice shall not have.
     #[inline]
     pub fn offer(&mut self, identity: Identity, owner: Option<Coordinates>) {
-        let position = IndexKey::at(identity).position.first;
+        let position = self.position_of.key(identity).position.first;
         if self.positions.contains(&position) {
             self.offered += 1;
             self.held.extend(owner.map(|owner| (position, identity, owner)));
@@ -156,7 +164,7 @@ impl SliceBuilder {
         if self.coverage.only_filter.is_none() {
             self.write_pages(&mut write, &damaged)?;
         }
-        self.build_shards().map_err(damaged)?;
+        self.build_shards();
         self.held.clear();
         self.begin_pass(self.shards_of_pass().end);
         Ok(())
@@ -182,7 +190,7 @@ impl SliceBuilder {
     }
 
     /// Builds the shards of this pass.
-    fn build_shards(&mut self) -> Result<(), SliceError> {
+    fn build_shards(&mut self) {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
             let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
@@ -191,10 +199,9 @@ impl SliceBuilder {
             let (here, after) = rest.split_at(rest.partition_point(is_here));
             let mut positions: Vec<u64> = here.iter().map(|(position, ..)| *position).collect();
             positions.dedup();
-            self.filter.push(&positions)?;
+            self.filter.push(&positions);
             rest = after;
         }
-        Ok(())
     }
 
     /// Writes the filter and the footer, in parts.

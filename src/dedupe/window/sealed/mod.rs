@@ -6,7 +6,7 @@
 //!
 //! A slice that is older than the exact part of its windows has no pages: an identity that its filter contains was probably seen.
 //!
-//! Positions are hashes of the identities, so they are uniform whatever the ids are.
+//! Positions are keyed hashes of the identities, so they are uniform whatever the ids are.
 
 mod build;
 mod filter;
@@ -22,7 +22,7 @@ pub use filter::{FilterBits, FirstLevels};
 use filter::{FilterReader, SliceFilter, part_of};
 pub use sizes::{FILTERS, FilterPart, MERGED_PART, SMALLEST_SLICE, SealedBytes, slice_ids};
 
-use super::index::IndexKey;
+use super::positions::IndexKey;
 use super::prefetch::prefetch;
 use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};

@@ -9,8 +9,14 @@ use super::*;
 use crate::dedupe::coordinates::PartitionId;
 use crate::dedupe::format::SlicePartition;
 use crate::dedupe::identity::{HashKind, Identity, KindId};
+use crate::dedupe::window::hostile;
+use crate::dedupe::window::positions::Positions;
 
 type Owned = (Identity, Coordinates);
+
+fn positions() -> Positions {
+    Positions::keyed([7; 16])
+}
 
 fn identity(number: u64) -> Identity {
     Identity(u128::from(number).to_be_bytes())
@@ -47,19 +53,21 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
 
 /// Builds a file whose filter has this number of shards.
 fn file_of(owners: &[Owned], shards: u32) -> (Vec<u8>, Slice) {
-    file_by(owners, (shards, OwnerScan::Everything))
+    file_with(positions(), owners, (shards, OwnerScan::Everything), None)
 }
 
-fn file_by(owners: &[Owned], (shards, scan): (u32, OwnerScan)) -> (Vec<u8>, Slice) {
-    file_with(owners, (shards, scan), None)
-}
-
-fn file_with(owners: &[Owned], shape: (u32, OwnerScan), only_filter: Option<FilterBits>) -> (Vec<u8>, Slice) {
-    file_of_number(7, owners, shape, only_filter)
+fn file_with(
+    positions: Positions,
+    owners: &[Owned],
+    shape: (u32, OwnerScan),
+    only_filter: Option<FilterBits>,
+) -> (Vec<u8>, Slice) {
+    file_of_number(7, positions, owners, shape, only_filter)
 }
 
 fn file_of_number(
     file: u64,
+    positions: Positions,
     owners: &[Owned],
     (shards, scan): (u32, OwnerScan),
     only_filter: Option<FilterBits>,
@@ -68,7 +76,7 @@ fn file_of_number(
     let bits = only_filter.unwrap_or(FilterBits::WITH_OWNERS);
     let filter = FilterBuilder::with_shards((ids, bits), shards);
     let coverage = SliceCoverage { file, only_filter, ..coverage(covering(owners)) };
-    let mut builder = SliceBuilder::with_filter(coverage, (ids, scan), filter).unwrap();
+    let mut builder = SliceBuilder::with_filter(coverage, positions, (ids, scan), filter).unwrap();
     let mut file = Vec::new();
     while builder.needs_pass() {
         for (identity, owner) in owners {
@@ -96,7 +104,11 @@ fn opened(file: &[u8]) -> Result<Slice, SliceError> {
 }
 
 fn owners_of(file: &[u8], slice: &Slice, identity: Identity) -> Result<Vec<Coordinates>, SliceError> {
-    let mut owners = slice.owners_of(&IndexKey::at(identity), reader(file), |damage| damage)?;
+    owners_at(file, slice, &positions().key(identity))
+}
+
+fn owners_at(file: &[u8], slice: &Slice, key: &IndexKey) -> Result<Vec<Coordinates>, SliceError> {
+    let mut owners = slice.owners_of(key, reader(file), |damage| damage)?;
     owners.sort_unstable();
     Ok(owners)
 }
@@ -110,10 +122,11 @@ proptest! {
         base in prop_oneof![Just(0), Just(1 << 40)],
         shards in 1..7u32,
         scan in prop_oneof![Just(OwnerScan::Everything), Just(OwnerScan::ByPosition)],
+        positions in proptest::sample::select(hostile::positions().to_vec()),
     ) {
         let owners: Vec<_> =
             owners.iter().map(|(partition, offset)| owned(offset % different, partition * 1_000, base + offset)).collect();
-        let (file, read) = file_by(&owners, (shards, scan));
+        let (file, read) = file_with(positions, &owners, (shards, scan), None);
         prop_assert_eq!(read.footer().ids, owners.len() as u64);
         let mut expected: BTreeMap<Identity, Vec<Coordinates>> = BTreeMap::new();
         for (identity, owner) in &owners {
@@ -122,7 +135,9 @@ proptest! {
         for number in 0..4_000 {
             let mut all = expected.remove(&identity(number)).unwrap_or_default();
             all.sort_unstable();
-            prop_assert_eq!(&owners_of(&file, &read, identity(number)).unwrap(), &all);
+            let key = positions.key(identity(number));
+            prop_assert_eq!(&owners_at(&file, &read, &key).unwrap(), &all);
+            prop_assert!(all.is_empty() || read.may_contain(&key));
         }
     }
 }
@@ -158,7 +173,8 @@ fn a_slice_has_2_4_bytes_per_identity_in_memory_and_few_false_positives() {
     assert!(memory < 2.45, "{memory} bytes per identity");
     let disk = file.len() as f64 / IDS as f64;
     assert!(disk < 22.0, "{disk} bytes per identity");
-    let wrong = (IDS..2 * IDS).filter(|number| slice.may_contain(&IndexKey::at(identity(*number)))).count();
+    let wrong =
+        (IDS..2 * IDS).filter(|number| slice.may_contain(&positions().key(identity(*number)))).count();
     // 59 expected.
     assert!((30..90).contains(&wrong), "{wrong} false positives");
 }
@@ -167,11 +183,13 @@ fn a_slice_has_2_4_bytes_per_identity_in_memory_and_few_false_positives() {
 fn a_slice_without_owners_is_a_filter_of_its_identities() {
     const IDS: u64 = 300_000;
     let owners: Vec<_> = (0..IDS).map(|offset| owned(offset, 0, offset)).collect();
-    let (file, slice) = file_with(&owners, (2, OwnerScan::ByPosition), Some(FilterBits::at_rate(1e-9)));
+    let (file, slice) =
+        file_with(positions(), &owners, (2, OwnerScan::ByPosition), Some(FilterBits::at_rate(1e-9)));
     assert!(!slice.has_owners() && slice.footer().ids == IDS);
     assert_eq!(slice.footer().owners.partitions(), covering(&owners));
-    assert!((0..IDS).all(|number| slice.may_contain(&IndexKey::at(identity(number)))));
-    let wrong = (IDS..20 * IDS).filter(|number| slice.may_contain(&IndexKey::at(identity(*number)))).count();
+    assert!((0..IDS).all(|number| slice.may_contain(&positions().key(identity(number)))));
+    let wrong =
+        (IDS..20 * IDS).filter(|number| slice.may_contain(&positions().key(identity(*number)))).count();
     assert_eq!(wrong, 0);
     assert_eq!(owners_of(&file, &slice, identity(7)), Ok(Vec::new()), "it has no pages");
     for bytes in [slice.memory_bytes(), file.len() as u64] {
@@ -212,12 +230,13 @@ fn a_flipped_bit_or_a_missing_end_is_detected() {
 fn an_owner_that_is_not_covered_is_refused() {
     let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20, marks: Vec::new() }];
     for (partition, offset) in [(3, 9), (3, 20), (4, 10)] {
-        let mut builder = SliceBuilder::new(coverage(partitions.clone()), 1, OwnerScan::Everything).unwrap();
+        let mut builder =
+            SliceBuilder::new(coverage(partitions.clone()), positions(), 1, OwnerScan::Everything).unwrap();
         builder.offer(identity(1), Some(Coordinates { partition, offset }));
         assert!(builder.end_pass(|_| Ok(()), |error: SliceError| error).is_err(), "{partition}@{offset}");
     }
     let twice = [partitions.clone(), partitions].concat();
-    assert!(SliceBuilder::new(coverage(twice), 1, OwnerScan::Everything).is_err());
+    assert!(SliceBuilder::new(coverage(twice), positions(), 1, OwnerScan::Everything).is_err());
 }
 
 /// As after a write to the wrong place of a disk, or a lost write over an older file: the pages have correct checksums.
@@ -225,7 +244,7 @@ fn an_owner_that_is_not_covered_is_refused() {
 fn a_page_of_another_place_or_file_is_detected_by_look_ups_and_scans() {
     let owners: Vec<_> = (0..5_000).map(|offset| owned(offset, 0, offset)).collect();
     let (whole, slice) = file_of(&owners, 1);
-    let (older, _) = file_of_number(8, &owners, (1, OwnerScan::Everything), None);
+    let (older, _) = file_of_number(8, positions(), &owners, (1, OwnerScan::Everything), None);
     let pages = |number: usize| number * PAGE_BYTES..(number + 1) * PAGE_BYTES;
     for (from, at, other) in [(&whole, 20, 3), (&older, 3, 3), (&older, 20, 20)] {
         let mut file = whole.clone();

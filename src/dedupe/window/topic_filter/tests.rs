@@ -7,14 +7,18 @@ use super::*;
 const HOUR: i64 = 3_600_000;
 const T: i64 = 1_700_000_000_000;
 
+fn positions() -> Positions {
+    Positions::keyed([7; 16])
+}
+
 fn key(number: u64) -> IndexKey {
-    IndexKey::at(Identity(
+    positions().key(Identity(
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes(),
     ))
 }
 
 fn hours(hours: u64) -> TopicFilter {
-    TopicFilter::new(Duration::from_hours(hours), u64::MAX)
+    TopicFilter::new(Duration::from_hours(hours), positions(), u64::MAX)
 }
 
 /// The share of absent identities that are found in a group.
@@ -160,7 +164,7 @@ fn restored_identities_get_one_table_of_the_right_size() {
 #[test]
 fn a_limit_on_the_memory_ends_the_oldest_ages_first() {
     const LIMIT: u64 = 4 << 20;
-    let mut filter = TopicFilter::new(Duration::from_hours(1), LIMIT);
+    let mut filter = TopicFilter::new(Duration::from_hours(1), positions(), LIMIT);
     for number in 0..8_000_000u64 {
         let ms = T + number.cast_signed();
         filter.insert(&key(number), 5, ms);
@@ -191,7 +195,7 @@ proptest! {
         steps in prop::collection::vec((0u64..40, 0u32..70, -20i64..900, 0i64..30, 1u64..3_000), 1..300),
         max_bytes in prop_oneof![Just(u64::MAX), 300_000u64..2_000_000],
     ) {
-        let mut filter = TopicFilter::new(Duration::from_millis(100), max_bytes);
+        let mut filter = TopicFilter::new(Duration::from_millis(100), positions(), max_bytes);
         let mut owners: HashMap<u64, Vec<(u32, i64)>> = HashMap::new();
         let (mut horizon, mut others) = (0, 1 << 40);
         for (number, partition, at, ahead, fillers) in steps {

@@ -3,7 +3,7 @@
 use std::thread;
 
 use super::*;
-use crate::dedupe::{IndexKey, KindId, SliceFooter, SliceMark, SlicePage, SlicePartition};
+use crate::dedupe::{KindId, SliceFooter, SliceMark, SlicePage, SlicePartition};
 use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
 
 const EIO: i32 = 5;
@@ -126,7 +126,7 @@ impl Filled {
         assert!(owners(&self.store).is_superset(&(first..6_000).collect()));
         for range in self.store.sealed(0.into()) {
             for offset in range.first.max(first)..range.next {
-                let key = IndexKey::at(Identity(u128::from(offset).to_le_bytes()));
+                let key = self.store.positions().key(Identity(u128::from(offset).to_le_bytes()));
                 let places = self.store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap();
                 assert!(places.owners.iter().any(|owner| owner.offset == offset), "{offset}");
             }

@@ -1,7 +1,7 @@
 //! Owners are in a block or in a slice, whenever the power fails.
 
 use super::*;
-use crate::dedupe::{IndexKey, KindId, SliceMark, SlicePartition};
+use crate::dedupe::{KindId, SliceMark, SlicePartition};
 use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
 use crate::store::LeasedStore;
 use crate::store::cut::clear;
@@ -212,7 +212,7 @@ fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     assert_eq!((bytes(&worker), worker.has_sealed()), (0, true));
     other.acquire_lease(0.into());
     let places = |store: &LeasedStore<SledStore>, owner: u64| {
-        let key = IndexKey::at(Identity(u128::from(owner).to_le_bytes()));
+        let key = store.positions().key(Identity(u128::from(owner).to_le_bytes()));
         store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap().owners
     };
     assert_eq!(places(&other, 1_700).first().map(|owner| owner.offset), Some(1_700));

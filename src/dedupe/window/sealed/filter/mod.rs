@@ -17,13 +17,13 @@ mod tests;
 use std::sync::Arc;
 
 use blocked::{BlockBits, FilterBlock, blocks_of_shard, prefetch_block};
-use fuse::{FuseFilter, MOST_BITS};
+use fuse::{MOST_BITS, SecondLevel};
 
 use super::Slice;
 use super::build::PASSES;
 use crate::dedupe::format::{ShardEntry, SliceError};
 use crate::dedupe::window::huge_pages::prefer_huge_pages;
-use crate::dedupe::window::index::IndexKey;
+use crate::dedupe::window::positions::IndexKey;
 
 /// Slices without owners that a window has, at most, in steady traffic: sixteen as [`super::FILTERS`] says, one that is not full and one
 /// that has expired in part. A look-up can have a false positive in each.
@@ -111,12 +111,11 @@ impl FilterBuilder {
     }
 
     /// Builds the next shard from its positions, which must be sorted and distinct.
-    pub fn push(&mut self, positions: &[u64]) -> Result<(), SliceError> {
+    pub fn push(&mut self, positions: &[u64]) {
         let number = u32::try_from(self.built.len()).unwrap_or(u32::MAX);
-        let mut shard = fuse::build(positions, self.bits.0)?;
+        let mut shard = fuse::build(positions, self.bits.0);
         shard.extend(blocked::build(positions, (number, self.shards), self.blocks));
         self.built.push(shard);
-        Ok(())
     }
 
     /// Calls `write` with each encoded shard, and returns their sizes and checksums.
@@ -136,7 +135,7 @@ pub(super) struct FilterReader {
     /// Number of shards.
     expected: usize,
     blocks: Vec<FilterBlock>,
-    shards: Vec<FuseFilter>,
+    shards: Vec<SecondLevel>,
 }
 
 impl FilterReader {
@@ -152,7 +151,7 @@ impl FilterReader {
             return Err(SliceError::Checksum { what: "a shard of the filter", found: entry.crc, computed });
         }
         let impossible = SliceError::Inconsistent("impossible shard of the filter");
-        let Some((fuse, rest)) = FuseFilter::decode(bytes) else { return Err(impossible) };
+        let Some((second, rest)) = SecondLevel::decode(bytes) else { return Err(impossible) };
         let Some(blocks) = blocked::decode(rest) else { return Err(impossible) };
         let of_shard = blocks.len();
         if self.shards.is_empty() {
@@ -160,7 +159,7 @@ impl FilterReader {
             prefer_huge_pages(self.blocks.spare_capacity_mut());
         }
         self.blocks.extend(blocks);
-        self.shards.push(fuse);
+        self.shards.push(second);
         // Each shard has the same number of blocks: they are found by one product for all.
         if self.blocks.len() == of_shard * self.shards.len() { Ok(()) } else { Err(impossible) }
     }
@@ -176,7 +175,7 @@ impl FilterReader {
 pub(super) struct SliceFilter {
     blocks: Arc<Vec<FilterBlock>>,
     /// The second level.
-    shards: Vec<FuseFilter>,
+    shards: Vec<SecondLevel>,
 }
 
 impl SliceFilter {
@@ -195,18 +194,18 @@ impl SliceFilter {
     }
 
     #[inline]
-    fn shard_of(&self, position: u64) -> Option<&FuseFilter> {
+    fn shard_of(&self, position: u64) -> Option<&SecondLevel> {
         self.shards.get(part_of(position, self.shards.len()))
     }
 
     /// Share of the look-ups that have a false positive.
     pub fn false_positive_rate(&self) -> f64 {
-        self.shards.first().map_or(0.0, |shard| FilterBits(shard.bits()).rate())
+        self.shards.iter().find_map(SecondLevel::bits).map_or(0.0, |bits| FilterBits(bits).rate())
     }
 
     pub fn memory_bytes(&self) -> u64 {
         size_of_val(self.blocks.as_slice()) as u64
-            + self.shards.iter().map(FuseFilter::memory_bytes).sum::<u64>()
+            + self.shards.iter().map(SecondLevel::memory_bytes).sum::<u64>()
     }
 }
 
