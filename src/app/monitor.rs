@@ -185,6 +185,7 @@ impl Monitor {
             let state = self.topics.check()?;
             state.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             self.partition_limit.raise(state.shared);
+            self.partition_limit.note_raw(state.raw);
             self.raw = self.raw.max(state.raw);
         }
         let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);

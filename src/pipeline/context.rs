@@ -77,10 +77,13 @@ impl<W: WorkerPorts> Context<W> {
         }
     }
 
-    /// The partitions of raw that this worker knows: those that existed when the process started, and those that were assigned
-    /// since.
+    /// The partitions of raw that this worker knows: those that existed when the process started or when the group began, those that the topic
+    /// monitor has found, and those that were assigned since.
     pub(crate) fn known_partitions(&self) -> Range<PartitionId> {
-        0..self.options.raw_partitions.max(self.partitions.end())
+        let states = self.partitions.iter().filter_map(Partition::state);
+        let began = states.filter_map(|state| state.first_raw_partitions).max().unwrap_or(0);
+        let found = self.options.partition_limit.raw().max(began);
+        0..self.options.raw_partitions.max(self.partitions.end()).max(found)
     }
 
     /// Whether this worker has all partitions of raw, as far as it knows them.

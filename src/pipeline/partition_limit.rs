@@ -1,4 +1,4 @@
-//! The partitions that exist in all topics: only these raw partitions may be processed.
+//! The partitions that exist in all topics, and in raw: only those that exist in all of them may be processed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,24 +10,39 @@ use crate::dedupe::PartitionId;
 ///
 /// Written by the topic monitor, read by the workers. All clones share one number.
 #[derive(Debug, Clone)]
-pub struct PartitionLimit(Arc<AtomicU32>);
+pub struct PartitionLimit {
+    shared: Arc<AtomicU32>,
+    raw: Arc<AtomicU32>,
+}
 
 impl PartitionLimit {
     /// A limit of `partitions`: all partitions with lower numbers are covered.
     #[must_use]
     pub fn new(partitions: usize) -> Self {
-        Self(Arc::new(AtomicU32::new(u32::try_from(partitions).unwrap_or(u32::MAX))))
+        let shared = Arc::new(AtomicU32::new(count_of(partitions)));
+        Self { shared, raw: Arc::default() }
     }
 
     /// Raises the limit to `partitions`; topics never shrink.
     pub fn raise(&self, partitions: usize) {
-        self.0.fetch_max(u32::try_from(partitions).unwrap_or(u32::MAX), Ordering::Release);
+        self.shared.fetch_max(count_of(partitions), Ordering::Release);
+    }
+
+    /// Notes that raw has this number of partitions.
+    pub fn note_raw(&self, partitions: usize) {
+        self.raw.fetch_max(count_of(partitions), Ordering::Release);
+    }
+
+    /// Number of partitions of raw; 0 before it was noted.
+    #[must_use]
+    pub fn raw(&self) -> u32 {
+        self.raw.load(Ordering::Acquire)
     }
 
     /// Number of partitions that both topics have.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
+        self.shared.load(Ordering::Acquire)
     }
 
     /// Whether the partition exists in both topics.
@@ -35,4 +50,8 @@ impl PartitionLimit {
     pub fn covers(&self, partition: PartitionId) -> bool {
         partition < self.count()
     }
+}
+
+fn count_of(partitions: usize) -> u32 {
+    u32::try_from(partitions).unwrap_or(u32::MAX)
 }

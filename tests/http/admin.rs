@@ -4,21 +4,25 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dedupd::control::{Answer, Control, LogFilter};
+use dedupd::control::{Answer, Control, LogFilter, OwnerPlace, WindowPart};
 use dedupd::dedupe::{Hasher, IdSource, IdentityRule};
 use dedupd::http::{AdminApi, ClientLimits, Token};
 
 use super::Server;
 
-/// A server whose admin API answers with this token after `delay`.
+/// A server whose admin API answers with this token after `delay`, that no partition has the id.
 fn controlled(limits: ClientLimits, delay: Duration) -> Server {
+    answering(limits, delay, Answer::default())
+}
+
+fn answering(limits: ClientLimits, delay: Duration, answer: Answer) -> Server {
     let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
     let control = Control::new(rule, 1);
     let requests = control.connect(0);
     std::thread::spawn(move || {
         for request in requests {
             std::thread::sleep(delay);
-            request.answer.send(Ok(Answer::default())).ok();
+            request.answer.send(Ok(answer.clone())).ok();
         }
     });
     let admin = AdminApi { token: Token::new(SECRET), ..AdminApi::default() };
@@ -43,6 +47,35 @@ fn only_the_admin_api_has_the_longer_time_limit() {
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("looked_into"), "{answer}");
     assert!(find("Authorization: Bearer something else\r\n").starts_with("HTTP/1.1 401 "));
     assert!(find("").starts_with("HTTP/1.1 401 "));
+}
+
+#[test]
+fn an_id_of_a_partition_that_is_not_loaded_is_neither_found_nor_forgotten() {
+    let place = OwnerPlace { partition: 0, kind: None, offset: Some(7), time_ms: 0, part: WindowPart::Exact };
+    for (places, not_ready, found, forgotten) in [
+        (vec![], vec![], "404", "404"),
+        (vec![], vec![1], "503", "503"),
+        (vec![place.clone()], vec![], "200", "200"),
+        (vec![place], vec![1], "200", "503"),
+    ] {
+        let answer = Answer { places, not_ready, ..Answer::default() };
+        let server = answering(ClientLimits::default(), Duration::ZERO, answer);
+        let request = |line: &str, body: &str| {
+            let mut client = server.connect();
+            let headers = format!("Authorization: Bearer {SECRET}\r\nContent-Type: application/json");
+            let length = body.len();
+            write!(
+                client,
+                "{line} HTTP/1.1\r\nHost: x\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}"
+            )
+            .unwrap();
+            let mut status = [0; 12];
+            client.read_exact(&mut status).unwrap();
+            String::from_utf8_lossy(&status[9..]).into_owned()
+        };
+        assert_eq!(request("GET /state?id=x", ""), found);
+        assert_eq!(request("POST /forget", "{\"id\":\"x\"}"), forgotten);
+    }
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Group {
     owners: Vec<Option<MemberId>>,
     revoking: Vec<bool>,
     live: BTreeMap<usize, MemberId>,
+    /// The assignor does not know the partitions from this one on.
+    pub unknown_from: Option<usize>,
 }
 
 impl Group {
@@ -102,7 +104,8 @@ impl Group {
             return;
         }
         let mut given: BTreeMap<MemberId, Vec<PartitionId>> = BTreeMap::new();
-        for (partition, owner) in self.owners.iter_mut().enumerate().filter(|(_, owner)| owner.is_none()) {
+        let known = self.owners.iter_mut().take(self.unknown_from.unwrap_or(usize::MAX)).enumerate();
+        for (partition, owner) in known.filter(|(_, owner)| owner.is_none()) {
             let member = members[rng.usize(0..members.len())];
             *owner = Some(member);
             given.entry(member).or_default().push(u32::try_from(partition).unwrap());

@@ -108,6 +108,10 @@ struct Life {
     requests: ForgetRequests,
     /// Where the raw logs end, as the topic monitor of each worker has read it. Only in topic scope.
     ends: Vec<StableEnds>,
+    /// How many partitions raw had when the processes started, unless it is what it has now.
+    began: Option<usize>,
+    /// How many partitions of raw the topic monitors have seen.
+    monitored: usize,
     has_standbys: bool,
     /// The standby of each process.
     standbys: Vec<Option<Standby<SimWorld>>>,
@@ -305,13 +309,14 @@ impl Life {
     fn worker(&mut self, worker: usize, process: usize) -> SimWorker {
         let universe = &self.universe;
         let Process { store, choices, .. } = &self.processes[process];
-        let partitions = universe.cluster.borrow().raw.len();
+        let partitions = self.began.unwrap_or(universe.cluster.borrow().raw.len());
         let options = choices.options(
             universe.writer(worker),
             partitions,
             universe.load_slice,
             self.setting.sabotage.without(),
         );
+        options.partition_limit.note_raw(self.monitored);
         let ports = (
             SimSource::join(universe, worker, choices.raw_id()),
             SimSink::new(universe, worker),

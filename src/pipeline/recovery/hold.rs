@@ -31,13 +31,15 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     if is_complete { release(access) } else { hold(access) }
 }
 
-/// While records are processed, a partition that was added to raw does not hold the others until clean and state have it too. Before the first
-/// record it does: the last active instance may have processed it, although the topic monitor of this process has not seen it yet.
+/// While records are processed, a partition that was added to raw does not hold the others until it is assigned, and clean and state have it too: nobody
+/// has processed it. Before the first record it does: the last active instance may have processed it, although the client of this process does not
+/// know it yet.
 fn has_all_states<W: WorkerPorts>(ctx: &Context<W>, is_open: bool) -> bool {
     let options = &ctx.options;
     let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();
     let ignored = |id| owned(id) || !options.keeps(Safeguard::AllStates) && ctx.partitions.get(id).is_some();
-    let has_none = |id| ignored(id) || is_open && !options.partition_limit.covers(id);
+    let is_new = |id| ctx.partitions.get(id).is_none() || !options.partition_limit.covers(id);
+    let has_none = |id| ignored(id) || is_open && is_new(id);
     ctx.known_partitions().all(|id| has_none(id) || ctx.partitions.get(id).is_some_and(has_settled_state))
 }
 

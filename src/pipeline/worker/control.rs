@@ -15,7 +15,9 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::partition::sealed::sealed_in;
+use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
+use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
 use crate::ports::{Store, StoreError};
@@ -102,6 +104,15 @@ fn forget<W: WorkerPorts>(
     places: &[OwnerPlace],
 ) -> Result<(), WorkerError> {
     access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
+    let now = access.ctx.clock.elapsed();
+    // A partition that waits takes part in the transaction, and continues to wait. If the transaction fails, all of them are located again.
+    let waiting = access.ctx.partitions.ids(|p| !p.is_running() && owners.contains_key(&p.id));
+    for id in &waiting {
+        let state = access.ctx.partitions.locating_mut(*id).and_then(|locating| locating.state.take());
+        if let Some((partition, state)) = access.ctx.partitions.get_mut(*id).zip(state) {
+            partition.run(state, true);
+        }
+    }
     for (id, running) in access.ctx.partitions.running_mut() {
         let Some(owners) = owners.get(&id) else { continue };
         let state = &mut running.state;
@@ -115,6 +126,9 @@ fn forget<W: WorkerPorts>(
         access.committer.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
     }
     access.committer.commit(access.ctx, access.source)?;
+    for id in waiting {
+        access.ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.relocate(now));
+    }
     tracing::info!(?places, "id forgotten");
     Ok(())
 }
@@ -129,9 +143,9 @@ pub(crate) fn windows_to_search<W: WorkerPorts>(
     if !request.forget || ctx.options.limits.when_full != Overflow::Evict {
         return Ok(all);
     }
-    for (partition, running) in requested(ctx, request).filter_map(|p| Some((p.id, p.running()?))) {
+    for (partition, state) in requested(ctx, request).filter_map(|p| Some((p.id, settled(p)?))) {
         let mut is_found = false;
-        for (kind, window) in running.state.windows.iter() {
+        for (kind, window) in state.windows.iter() {
             let owners = Stored { store: &ctx.store, window: kind.window(partition) };
             is_found |= !window.owners(&key, &owners)?.is_empty();
         }
@@ -148,13 +162,18 @@ fn requested<'a, W: WorkerPorts>(
     ctx.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
 }
 
+/// The state by which the records of all partitions are decided: also that of a partition that waits for a rejected record.
+fn settled(partition: &Partition) -> Option<&DedupeState> {
+    partition.state().filter(|_| has_settled_state(partition))
+}
+
 fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
     let (mut answer, key) = (Answer::default(), ctx.store.positions().key(search.request.identity));
     for partition in requested(ctx, &search.request) {
-        match partition.running() {
-            Some(running) => {
+        match settled(partition) {
+            Some(state) => {
                 answer.looked_into.push(partition.id);
-                for (kind, window) in running.state.windows.iter() {
+                for (kind, window) in state.windows.iter() {
                     answer.places.extend(places(ctx, kind.window(partition.id), window, &key)?);
                 }
             }

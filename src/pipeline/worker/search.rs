@@ -3,7 +3,7 @@
 //! A window that evicts owners no longer has those; the blocks do, and the blocks of a large window take minutes to read. Each iteration
 //! reads one slice of them. Blocks are read in the order of their first offset, and later transactions append behind what was
 //! read: so a search that is continued at the end of a window has seen all of it. What was read of a partition counts only while
-//! the partition is running: otherwise its blocks may have been rewritten.
+//! its state is settled: otherwise its blocks may have been rewritten.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,6 +14,7 @@ use crate::control::Request;
 use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::partition::loading::unusable;
+use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::control::windows_to_search;
 use crate::ports::{Store, StoreError};
@@ -64,8 +65,8 @@ impl Search {
         self.found.len() == before
     }
 
-    fn drop_partitions(&mut self, is_running: impl Fn(PartitionId) -> bool) {
-        self.found.retain(|window, _| is_running(window.partition()));
+    fn keep_partitions(&mut self, is_settled: impl Fn(PartitionId) -> bool) {
+        self.found.retain(|window, _| is_settled(window.partition()));
     }
 
     /// Continues in windows that were read to the end.
@@ -102,7 +103,7 @@ pub(crate) fn read_slice<W: WorkerPorts>(
     search: &mut Search,
     mut slice: SliceLimit,
 ) -> Result<bool, StoreError> {
-    search.drop_partitions(|id| ctx.partitions.get(id).is_some_and(|p| p.running().is_some()));
+    search.keep_partitions(|id| ctx.partitions.get(id).is_some_and(has_settled_state));
     loop {
         let identity = search.request.identity;
         for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {

@@ -11,6 +11,8 @@ impl Life {
         let process = |_| Process { store: LeasedStore::new(SimDisk::memory()), older: Vec::new(), choices };
         let processes = if universe.shared { 1 } else { workers };
         Self {
+            began: None,
+            monitored: 0,
             has_standbys: false,
             standbys: (0..processes).map(|_| None).collect(),
             setting: setting.clone(),

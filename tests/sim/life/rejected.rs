@@ -44,7 +44,7 @@ impl Cluster {
 
 impl Life {
     /// Why a partition is not running, as the status page shows it.
-    fn reason(&self, partition: PartitionId) -> Option<String> {
+    pub(super) fn reason(&self, partition: PartitionId) -> Option<String> {
         let workers = self.status.as_ref()?.workers();
         workers.first()?.partitions.iter().find(|it| it.partition == partition)?.reason.clone()
     }

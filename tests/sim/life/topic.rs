@@ -1,7 +1,9 @@
 //! Histories in topic scope: one worker has all partitions, and the others wait.
 
 mod filtered;
+mod forgotten;
 mod lagging;
+mod outdated;
 mod pairs;
 
 use std::collections::BTreeMap;

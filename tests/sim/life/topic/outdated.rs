@@ -1,0 +1,48 @@
+//! The group assigns only a part of the partitions to a worker that started before raw grew.
+
+use super::*;
+use crate::sim::universe::Sabotage;
+use dedupd::pipeline::Safeguard;
+
+/// The id whose second record is a copy in another partition.
+const COPIED: u64 = 7;
+
+/// A worker has processed both partitions of raw. The next one started when raw had one, and its topic monitor has seen `monitored`. The group first
+/// assigns it one partition, with a copy of an id of the other one. Returns how often the id was forwarded.
+fn forwarded_with_an_old_assignment(setting: &Setting, group_began: usize, monitored: usize) -> usize {
+    let mut life = Life::quiet(setting, group_began, Choices::short_topic);
+    life.began = Some(group_began);
+    let now_ms = life.universe.cluster.borrow().wall_ms();
+    life.produce_at(0, 1_000, now_ms);
+    assert!(life.calm());
+    if group_began == 1 {
+        life.universe.cluster.borrow_mut().grow();
+    }
+    life.produce_at(1, COPIED, now_ms);
+    assert!(life.calm());
+    life.leave(0);
+    (life.began, life.monitored) = (Some(1), monitored);
+    life.universe.cluster.borrow_mut().group.unknown_from = Some(1);
+    life.produce_at(0, COPIED, now_ms + 100);
+    (0..400).for_each(|_| life.iterate_once());
+    life.universe.cluster.borrow_mut().group.unknown_from = None;
+    assert!(life.calm());
+    let cluster = life.universe.cluster.borrow();
+    let name = format!("t-{COPIED}");
+    cluster.clean.iter().flat_map(|log| log.committed(0)).filter(|(_, raw)| raw.name() == name).count()
+}
+
+#[test]
+fn a_worker_that_knows_fewer_partitions_than_the_group_began_with_processes_nothing() {
+    assert_eq!(forwarded_with_an_old_assignment(&Setting::sound(), 2, 0), 1);
+    let sabotage = Sabotage::Without(Safeguard::AllPartitions);
+    let without = Setting { sabotage, ..Setting::sound() };
+    assert_eq!(forwarded_with_an_old_assignment(&without, 2, 0), 2, "the history does not depend on it");
+}
+
+#[test]
+fn a_worker_that_knows_fewer_partitions_than_its_topic_monitor_processes_nothing() {
+    assert_eq!(forwarded_with_an_old_assignment(&Setting::sound(), 1, 2), 1);
+    let unseen = forwarded_with_an_old_assignment(&Setting::sound(), 1, 0);
+    assert_eq!(unseen, 2, "without the number of the monitor, the history does not depend on it");
+}
