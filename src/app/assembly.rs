@@ -196,6 +196,7 @@ fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
     match std::env::var("DEDUPD_WITHOUT").as_deref() {
         Ok("markers") => Some(Safeguard::Markers),
         Ok("agreement") => Some(Safeguard::Agreement),
+        Ok("resignation") => Some(Safeguard::Resignation),
         _ => None,
     }
 }

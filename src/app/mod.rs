@@ -10,6 +10,7 @@ mod hanging;
 mod log;
 mod memory;
 mod monitor;
+mod obstacles;
 mod ownership;
 mod spare;
 mod standby;
@@ -18,7 +19,7 @@ mod supervisor;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -44,7 +45,7 @@ use crate::schemas::BlockingSchemas;
 
 /// What `check` samples at most: the newest records of raw, and the time for reading them.
 const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
-/// Time limit for the workers to commit and to leave the group after a signal.
+/// Time limit for the workers to commit and to leave the group, and for closing the local store.
 const STOP: Duration = Duration::from_secs(9);
 
 /// A service that is ready to run: its configuration, metrics and status.
@@ -110,29 +111,33 @@ impl Service {
         let page = tokio::spawn(page);
         let (result_sender, mut result) = oneshot::channel();
         let status = Arc::clone(&self.status);
-        let stop_requested = Arc::clone(&stop);
+        let (supervised, first) = (Arc::clone(&stop), Arc::new(OnceLock::new()));
+        let noted = Arc::clone(&first);
         std::thread::Builder::new()
             .name("supervisor".to_owned())
-            .spawn(move || drop(result_sender.send(supervisor::supervise(&self, &stop_requested))))
+            .spawn(move || drop(result_sender.send(supervisor::supervise(&self, &supervised, &noted))))
             .map_err(|e| {
                 ExitError::failed(format!(
                     "the supervisor thread cannot be started: {e}; raise the limit on processes"
                 ))
             })?;
         let ended = tokio::select! {
-            ended = &mut result => ended,
+            ended = &mut result => Ok(ended),
             () = shutdown => {
                 tracing::info!("stopping: committing open transactions and leaving the group");
                 stop.store(true, Ordering::Release);
-                match tokio::time::timeout(STOP, result).await {
-                    Ok(ended) => ended,
-                    Err(_) => Ok(Err(ExitError::failed(format!(
-                        "the workers did not stop within {} s; open transactions are aborted, and their records are read again",
-                        STOP.as_secs()
-                    )))),
-                }
+                tokio::time::timeout(STOP, result).await
             }
+            () = stopped(&stop) => tokio::time::timeout(STOP, result).await,
         };
+        // A thread that hangs in a call of the operating system may never end.
+        let late = || {
+            ExitError::failed(format!(
+                "the workers did not stop within {} s; open transactions are aborted, and their records are read again",
+                STOP.as_secs()
+            ))
+        };
+        let ended = ended.unwrap_or_else(|_| Ok(Err(first.get().cloned().unwrap_or_else(late))));
         let ended =
             ended.unwrap_or_else(|_| Err(ExitError::failed("the supervisor thread panicked".to_owned())));
         if let Err(ended) = &ended {
@@ -143,6 +148,13 @@ impl Service {
         close_http.send(()).ok();
         drop(tokio::time::timeout(Duration::from_millis(200), page).await);
         ended
+    }
+}
+
+/// Completes when the supervisor ends the workers.
+async fn stopped(stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -166,11 +178,15 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     let listen = config.http.listen;
     let token = assembly::token(&config)?;
     let admin = http::AdminApi { token, log: log.filter, ..http::AdminApi::default() };
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
         let stop = signal();
         let listener = self::listen(listen).await?;
         Service { admin, recent: log.recent, ..Service::new(config) }.run(listener, stop).await
-    })
+    });
+    // A request to a worker that hangs must not delay the end.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Binds the address of the HTTP endpoint, and logs it. A failure is no [`Exit::Usage`], after which the systemd unit does not

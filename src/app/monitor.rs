@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::assembly::settings;
 use super::hanging::HangingPartitions;
 use super::ownership::Ownership;
-use super::supervisor::pause;
+use super::supervisor::{FirstFailure, pause};
 use super::{ExitError, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
@@ -44,7 +44,7 @@ pub(super) fn start_monitor(
     service: &Service,
     start: &Topology,
     (partition_limit, stable_ends): (&PartitionLimit, &StableEnds),
-    stop: &Arc<AtomicBool>,
+    (stop, first): (&Arc<AtomicBool>, &FirstFailure),
 ) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
     let settings = settings(&service.config, 0);
     let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
@@ -75,10 +75,10 @@ pub(super) fn start_monitor(
         failure_logged: false,
         stop: Arc::clone(stop),
     };
-    let stop = Arc::clone(stop);
+    let (stop, first) = (Arc::clone(stop), Arc::clone(first));
     let work = move || {
         while !stop.load(Ordering::Acquire) {
-            monitor.iterate()?;
+            monitor.iterate().inspect_err(|failure| drop(first.set(failure.clone())))?;
             pause(POLL_INTERVAL, &stop);
         }
         Ok(())

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ExitError;
+use super::obstacles::TakeoverNeeds;
 use super::standby::Follower;
 use super::supervisor::pause;
 use crate::clock::monotonic;
@@ -23,6 +24,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// A spare without an answer for longer does not count as ready: it cannot take over.
 const UNANSWERED: Duration = Duration::from_secs(5);
+/// Interval between two checks of what a takeover needs.
+const LOOK: Duration = Duration::from_secs(30);
+/// For how long an instance that may fail leaves a group without an active instance to the others: each of them describes the group and joins meanwhile.
+const PRECEDENCE: Duration = Duration::from_secs(2);
 
 /// Waits until this instance may join the group.
 pub(super) struct Spare {
@@ -30,6 +35,11 @@ pub(super) struct Spare {
     settings: Settings,
     status: Arc<Status>,
     progress: Progress,
+    needs: TakeoverNeeds,
+    /// What a takeover lacks, and when that was checked.
+    obstacle: (Option<String>, Option<Instant>),
+    /// The member that was seen last is one of an earlier run of this instance.
+    had_member: bool,
     /// The active instance as last logged.
     logged: Option<String>,
     /// The standby copies, if the state topic is followed.
@@ -39,12 +49,13 @@ pub(super) struct Spare {
 impl Spare {
     pub(super) fn new(
         settings: &Settings,
-        status: Arc<Status>,
-        progress: Progress,
+        (status, progress): (Arc<Status>, Progress),
+        needs: TakeoverNeeds,
         follower: Option<Follower>,
     ) -> Result<Self, Failure> {
-        let group = GroupMonitor::new(settings)?;
-        Ok(Self { group, settings: settings.clone(), status, progress, logged: None, follower })
+        let (group, settings) = (GroupMonitor::new(settings)?, settings.clone());
+        let (obstacle, had_member, logged) = Default::default();
+        Ok(Self { group, settings, status, progress, needs, obstacle, had_member, logged, follower })
     }
 
     /// Returns true when no other worker is in the group, and false when a stop is requested. Follows the state topic meanwhile.
@@ -57,21 +68,25 @@ impl Spare {
     fn wait_and_follow(&mut self, stop: &AtomicBool) -> Result<bool, ExitError> {
         self.status.note_role(Role::Joining, None);
         self.publish(Some("looks for other instances in the group".to_owned()));
-        let mut answered = None;
+        let (mut answered, mut joins_at) = (None, None);
         while !stop.load(Ordering::Acquire) {
             self.progress.advance();
-            match self.group.other_member(REQUEST_LIMIT) {
-                Ok(None) => {
-                    let group = &self.settings.group;
-                    tracing::info!(group, "no other instance is in the group; joining it to become active");
-                    self.status.note_role(Role::Joining, None);
-                    self.logged = None;
-                    failpoint::pass("before_join");
-                    return Ok(true);
-                }
-                Ok(Some(other)) => {
+            match self.group.members(REQUEST_LIMIT) {
+                Ok(members) => {
                     answered = Some(monotonic());
-                    self.stand_by(&other);
+                    if self.may_join(members, &mut joins_at) {
+                        // Until the takeover ends, a kill means that it has failed.
+                        self.needs.lock.set_active(false)?;
+                        let group = &self.settings.group;
+                        tracing::info!(
+                            group,
+                            "no other instance is in the group; joining it to become active"
+                        );
+                        self.status.note_role(Role::Joining, None);
+                        self.logged = None;
+                        failpoint::pass("before_join");
+                        return Ok(true);
+                    }
                 }
                 Err(failed) if answered.is_none_or(|last| last.elapsed() >= UNANSWERED) => {
                     let reason = self.group.connection_problem(REQUEST_LIMIT);
@@ -88,10 +103,61 @@ impl Spare {
         Ok(false)
     }
 
-    /// Publishes that this instance is a spare, and which instance is active.
+    /// Whether this instance joins the group now. One that may fail lets the others go first, until `joins_at`.
+    fn may_join(&mut self, members: Vec<Member>, joins_at: &mut Option<Instant>) -> bool {
+        let (own, others): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|it| self.group.is_own_static(it));
+        if let Some(other) = others.into_iter().max_by_key(|it| it.partitions.len()) {
+            *joins_at = None;
+            self.stand_by(&other);
+            return false;
+        }
+        let joins_at = match *joins_at {
+            Some(at) => at,
+            None => *joins_at.insert(monotonic() + self.precedence(!own.is_empty())),
+        };
+        if monotonic() < joins_at {
+            let why = self.obstacle.0.as_deref().unwrap_or("its last run ended before it was active");
+            self.status.note_role(Role::Joining, None);
+            self.publish(Some(format!("leaves the group to the other instances first: {why}")));
+        }
+        monotonic() >= joins_at
+    }
+
+    /// For how long the others may join before this instance. `is_member` is whether its static member of an earlier run is in the group.
+    fn precedence(&mut self, is_member: bool) -> Duration {
+        // After a kill the member of an active instance continues. One that was taking over would be killed again.
+        if (is_member || self.had_member) && !self.needs.lock.is_active() {
+            let session = if is_member { self.settings.session_timeout } else { Duration::ZERO };
+            return session + PRECEDENCE;
+        }
+        // A start has just checked the rest.
+        if self.obstacle.1.is_some() {
+            self.look(Duration::ZERO);
+        }
+        if self.obstacle.0.is_some() { PRECEDENCE } else { Duration::ZERO }
+    }
+
+    /// Looks for what a takeover lacks, unless that was done within this time.
+    fn look(&mut self, within: Duration) {
+        if self.obstacle.1.is_some_and(|last| last.elapsed() < within) {
+            return;
+        }
+        let found = self.needs.check(&self.group).err();
+        if let Some(why) = found.as_ref().filter(|_| found != self.obstacle.0) {
+            tracing::warn!(
+                "this instance could not take over: {why}; checking again every {} s",
+                LOOK.as_secs()
+            );
+        }
+        self.obstacle = (found, Some(monotonic()));
+    }
+
+    /// Publishes that this instance is a spare, which instance is active, and why it could not take over.
     fn stand_by(&mut self, other: &Member) {
         // With dynamic membership the member of an earlier run stays for a session timeout.
-        if other.worker == self.settings.client_id {
+        self.had_member = other.worker == self.settings.client_id;
+        if self.had_member {
             self.publish(Some(format!(
                 "waits until the group has removed the former member {} of this instance, at most for \
                  group.session_timeout; if it stays longer, another process has the same group.instance",
@@ -106,7 +172,8 @@ impl Spare {
             self.logged = Some(active.clone());
         }
         self.status.note_role(Role::Spare, Some(active));
-        self.publish(None);
+        self.look(LOOK);
+        self.publish(self.obstacle.0.as_ref().map(|why| format!("could not take over: {why}")));
     }
 
     /// The name of a member's instance and its host, as in `dedupd-0 at 10.0.0.7`; the client id of a member

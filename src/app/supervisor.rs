@@ -1,15 +1,17 @@
 //! The supervisor: starts everything in order, then monitors the workers until one ends or a stop is requested.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
 use super::monitor::start_monitor;
+use super::obstacles::TakeoverNeeds;
 use super::spare::Spare;
 use super::standby::Follower;
-use super::{ExitError, STOP, Service};
+use super::{ExitError, Service};
+use crate::cli::Exit;
 use crate::clock::{SystemClock, monotonic};
 use crate::config::Scope;
 use crate::control::Control;
@@ -20,8 +22,8 @@ use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
     LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
-use crate::ports::StoreError;
-use crate::schemas::{self, SharedSchemas};
+use crate::ports::{Failure, StoreError};
+use crate::schemas::{self, Registry, SharedSchemas};
 use crate::store::{self, LeasedStore, Lock, SledStore};
 
 /// Opening the store counts as hung after this time without progress.
@@ -34,8 +36,8 @@ const HUNG_CALL: Duration = Duration::from_mins(1);
 const REJECTED: Duration = Duration::from_secs(8);
 /// Interval between checks of the workers.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of checks between two measurements of the size on disk.
-const CHECKS_PER_MEASUREMENT: u32 = 200;
+/// Interval between measurements of the size on disk.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The ports of production.
 pub(super) struct Production;
@@ -69,41 +71,72 @@ impl WorkerPorts for Production {
     }
 }
 
+/// What the workers of a process share.
+struct ProcessParts<'a> {
+    service: &'a Service,
+    lock: Arc<Lock>,
+    store: LeasedStore<SledStore>,
+    control: Control,
+    ends: StableEnds,
+    schemas: SharedSchemas,
+    stop: &'a Arc<AtomicBool>,
+    first: &'a FirstFailure,
+}
+
+/// Why the process ends, noted before what may hang: the other threads are awaited, and the local store is closed.
+pub(super) type FirstFailure = Arc<OnceLock<ExitError>>;
+
 /// Runs the service, from the lock on the state directory to the end of the last worker.
-pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
+pub(super) fn supervise(
+    service: &Service,
+    stop: &Arc<AtomicBool>,
+    first: &FirstFailure,
+) -> Result<(), ExitError> {
     let config = &service.config;
-    let _lock = Lock::acquire(&config.state.dir)?;
+    let lock = Arc::new(Lock::acquire(&config.state.dir)?);
     let hasher = hasher(&config.identity.hash)?;
     let closing = Closing::default();
     let Some(topology) = topology(service, &closing, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN_LIMIT)?;
-    let store = LeasedStore::new(opened.store.joining(joining(config)));
     let partition_limit = PartitionLimit::new(topology.partitions);
-    let ends = StableEnds::default();
-    let schemas =
-        schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(crate::cli::Exit::Usage, why))?;
-    let control = Control::new(rule(config, hasher), config.group.workers);
+    let shared = ProcessParts {
+        service,
+        lock,
+        store: LeasedStore::new(opened.store.joining(joining(config))),
+        control: Control::new(rule(config, hasher), config.group.workers),
+        ends: StableEnds::default(),
+        schemas: schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?,
+        stop,
+        first,
+    };
     // Cannot be set already: the supervisor runs once.
-    service.admin.control.set(control.clone()).ok();
+    service.admin.control.set(shared.control.clone()).ok();
     let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
         .map(|number| {
             let options = options(config, hasher, (&topology, &partition_limit), number);
             let (largest_batch, partitions) = (topology.largest_batch, topology.partitions);
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
-            let shared = (control.clone(), ends.clone(), schemas.clone());
-            spawn(service, (number, shared), (settings, options), &store, stop)
+            spawn(&shared, number, settings, options)
         })
         .collect();
     let mut workers = workers?;
     if config.state.standby && config.dedupe.scope == Scope::Partition {
         let options = options(config, hasher, (&topology, &partition_limit), 0);
-        workers.push(spawn_standby(service, (settings(config, 0), options), &store, stop)?);
+        workers.push(spawn_standby(&shared, settings(config, 0), options)?);
     }
-    let monitor = start_monitor(service, &topology, (&partition_limit, &ends), stop)?;
+    let monitor = start_monitor(service, &topology, (&partition_limit, &shared.ends), (stop, first))?;
+    measure_disk(service, stop);
     let ended = supervise_workers(workers, &monitor, service, stop);
+    if let Err(failure) = &ended {
+        first.get_or_init(|| failure.clone());
+    }
     stop.store(true, Ordering::Release);
+    if ended.is_err() {
+        // If it could not leave the group, the others go first.
+        shared.lock.set_active(false).ok();
+    }
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
         Err(ExitError::failed(
             "the topic monitor panicked; the log above has the place. Please report this bug".to_owned(),
@@ -113,7 +146,7 @@ pub(super) fn supervise(service: &Service, stop: &Arc<AtomicBool>) -> Result<(),
         service.status.fail(&failure.message);
     }
     monitor_ended.and(ended)?;
-    store.into_store().close().map_err(|error| ExitError::new(crate::cli::Exit::State, error.to_string()))
+    shared.store.into_store().close().map_err(|error| ExitError::new(Exit::State, error.to_string()))
 }
 
 /// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
@@ -171,9 +204,12 @@ impl WorkerThread {
     fn start(
         name: String,
         progress: Progress,
+        first: &FirstFailure,
         work: impl FnOnce() -> Result<(), ExitError> + Send + 'static,
     ) -> Result<Self, ExitError> {
         let failed = format!("the thread {name} cannot be started");
+        let first = Arc::clone(first);
+        let work = move || work().inspect_err(|failure| drop(first.set(failure.clone())));
         let thread = std::thread::Builder::new().name(name).spawn(work);
         let thread =
             thread.map_err(|e| ExitError::failed(format!("{failed}: {e}; raise the limit on processes")))?;
@@ -193,60 +229,62 @@ impl WorkerThread {
 }
 
 fn spawn(
-    service: &Service,
-    (number, (control, ends, schemas)): (usize, (Control, StableEnds, SharedSchemas)),
-    (settings, options): (Settings, WorkerOptions),
-    store: &LeasedStore<SledStore>,
-    stop: &Arc<AtomicBool>,
+    shared: &ProcessParts<'_>,
+    number: usize,
+    settings: Settings,
+    options: WorkerOptions,
 ) -> Result<WorkerThread, ExitError> {
+    let ProcessParts { service, control, ends, schemas, .. } = shared;
     let (metrics, status) = (service.metrics.clone(), Arc::clone(&service.status));
-    let (store, stop) = (store.another(), Arc::clone(stop));
+    let (control, ends, schemas) = (control.clone(), ends.clone(), schemas.clone());
+    let (lock, store, stop) = (Arc::clone(&shared.lock), shared.store.another(), Arc::clone(shared.stop));
     let progress = Progress::default();
     let counted = progress.clone();
     let is_exclusive = service.config.dedupe.scope == Scope::Topic;
-    let follows = service.config.state.standby;
+    let (follows, schemas_config) = (service.config.state.standby, service.config.schemas.clone());
     let work = move || -> Result<(), ExitError> {
-        let operator =
-            |failed: crate::ports::Failure| ExitError::new(crate::cli::Exit::Operator, failed.what);
+        let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
         let run = || -> Result<(), ExitError> {
             let log = KafkaStateLog::new(&settings).map_err(operator)?;
             let source = KafkaSource::subscribe(&settings).map_err(operator)?;
             let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
             let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
-            let worker = worker.reading(schemas.clone());
+            let lock = Arc::clone(&lock);
+            let worker = worker.reading(schemas.clone()).on_active(move || drop(lock.set_active(true)));
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };
         if !is_exclusive {
             return run();
         }
-        let shared = (metrics.clone(), Arc::clone(&status));
+        let shown = (metrics.clone(), Arc::clone(&status));
         let follower =
-            || Follower::new((&settings, options.clone()), store.another(), shared, counted.clone());
+            || Follower::new((&settings, options.clone()), store.another(), shown, counted.clone());
         let follower = follows.then(follower).transpose()?;
-        let mut spare =
-            Spare::new(&settings, Arc::clone(&status), counted.clone(), follower).map_err(operator)?;
+        let registry = Registry::open(&schemas_config).map_err(|why| ExitError::new(Exit::Usage, why))?;
+        let needs = TakeoverNeeds { options: options.clone(), lock: Arc::clone(&lock), registry };
+        let shown = (Arc::clone(&status), counted.clone());
+        let mut spare = Spare::new(&settings, shown, needs, follower).map_err(operator)?;
         while spare.wait(&stop)? {
             run()?;
         }
         Ok(())
     };
-    WorkerThread::start(format!("worker-{number}"), progress, work)
+    WorkerThread::start(format!("worker-{number}"), progress, shared.first, work)
 }
 
 /// Starts the thread that follows the state topic beside the workers, in partition scope.
 fn spawn_standby(
-    service: &Service,
-    (settings, options): (Settings, WorkerOptions),
-    store: &LeasedStore<SledStore>,
-    stop: &Arc<AtomicBool>,
+    shared: &ProcessParts<'_>,
+    settings: Settings,
+    options: WorkerOptions,
 ) -> Result<WorkerThread, ExitError> {
-    let shared = (service.metrics.clone(), Arc::clone(&service.status));
-    let (store, stop, progress) = (store.another(), Arc::clone(stop), Progress::default());
+    let shown = (shared.service.metrics.clone(), Arc::clone(&shared.service.status));
+    let (store, stop, progress) = (shared.store.another(), Arc::clone(shared.stop), Progress::default());
     let counted = progress.clone();
-    let work = move || Follower::new((&settings, options), store, shared, counted)?.run(&stop);
-    WorkerThread::start("standby".to_owned(), progress, work)
+    let work = move || Follower::new((&settings, options), store, shown, counted)?.run(&stop);
+    WorkerThread::start("standby".to_owned(), progress, shared.first, work)
 }
 
 /// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look
@@ -257,7 +295,6 @@ fn supervise_workers(
     service: &Service,
     stop: &AtomicBool,
 ) -> Result<(), ExitError> {
-    let mut checks = 0u32;
     let limit = HUNG_CALL.max(service.config.batch.transaction_timeout * 8);
     while workers.iter().all(|worker| !worker.thread.is_finished()) && !monitor.is_finished() {
         workers.iter_mut().for_each(WorkerThread::check);
@@ -272,17 +309,9 @@ fn supervise_workers(
             let seconds = worker.stuck_for().as_secs();
             publish_not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
         }
-        if checks.is_multiple_of(CHECKS_PER_MEASUREMENT) {
-            measure_disk(service);
-        }
-        checks = checks.wrapping_add(1);
         std::thread::sleep(CHECK_INTERVAL);
     }
-    let stop_was_requested = stop.swap(true, Ordering::AcqRel);
-    if monitor.is_finished() && !stop_was_requested && !finish_in_time(&workers) {
-        // Calls may hang on topics that were recreated. The open transactions are aborted.
-        return Ok(());
-    }
+    stop.store(true, Ordering::Release);
     let mut ended = Ok(());
     for (number, worker) in workers.into_iter().enumerate() {
         let one = worker.thread.join().unwrap_or_else(|_| {
@@ -299,25 +328,21 @@ fn supervise_workers(
 }
 
 /// Publishes the size of the directory, and deletes quarantined state that the limit leaves no space for: at half of it, before the
-/// workers make windows shorter.
-fn measure_disk(service: &Service) {
-    let state = &service.config.state;
-    match store::limit_quarantined(&state.dir, state.max_disk.map_or(u64::MAX, |most| most / 2)) {
-        Ok(bytes) => service.metrics.parts.state.disk.set(bytes as f64),
-        Err(error) => tracing::debug!(%error, "measuring the local state failed"),
-    }
-}
-
-/// Whether all workers end within the time limit of a stop.
-fn finish_in_time(workers: &[WorkerThread]) -> bool {
-    let started = monotonic();
-    while workers.iter().any(|worker| !worker.thread.is_finished()) {
-        if started.elapsed() >= STOP {
-            return false;
+/// workers make windows shorter. In a thread of its own, which nobody waits for: a call of the file system may hang.
+fn measure_disk(service: &Service, stop: &Arc<AtomicBool>) {
+    let (state, metrics, stop) = (service.config.state.clone(), service.metrics.clone(), Arc::clone(stop));
+    let work = move || {
+        while !stop.load(Ordering::Acquire) {
+            match store::limit_quarantined(&state.dir, state.max_disk.map_or(u64::MAX, |most| most / 2)) {
+                Ok(bytes) => metrics.parts.state.disk.set(bytes as f64),
+                Err(error) => tracing::debug!(%error, "measuring the local state failed"),
+            }
+            pause(MEASURE_INTERVAL, &stop);
         }
-        std::thread::sleep(CHECK_INTERVAL);
+    };
+    if let Err(error) = std::thread::Builder::new().name("disk".to_owned()).spawn(work) {
+        tracing::warn!(%error, "the size of the local state is not measured; raise the limit on processes");
     }
-    true
 }
 
 /// Publishes that a worker is not ready, for a worker that cannot do it itself.

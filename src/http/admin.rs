@@ -191,11 +191,12 @@ async fn request(admin: AdminApi, texts: Vec<String>, partition: Option<u32>, fo
 /// 200 with the places of the id. 404 when no partition of this process has the id, with the partitions that
 /// were searched: another instance may have it. 503 when a partition that may have it could not be searched; to be retried.
 fn answer_response(answer: &Answer, forget: bool) -> Response {
-    let code = match (answer.places.is_empty(), answer.not_ready.is_empty()) {
-        (_, false) if forget => StatusCode::SERVICE_UNAVAILABLE,
-        (true, false) => StatusCode::SERVICE_UNAVAILABLE,
-        (true, true) => StatusCode::NOT_FOUND,
-        (false, _) => StatusCode::OK,
+    let code = match answer.places.is_empty() {
+        is_missing if !answer.not_ready.is_empty() && (is_missing || forget) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        true => StatusCode::NOT_FOUND,
+        false => StatusCode::OK,
     };
     let verb = if forget { "forgotten" } else { "found" };
     let document = json!({

@@ -19,6 +19,7 @@ use super::log_context::LogContext;
 use super::native;
 use super::partitions::list_of;
 use super::reader::{Reader, client};
+use super::rights;
 use crate::dedupe::PartitionId;
 use crate::ports::{Committed, Failure, Remedy};
 
@@ -80,20 +81,28 @@ impl GroupMonitor {
         view(&self.client, &self.settings, wait)
     }
 
-    /// A member of the group other than the static member of this worker, which may be one of an earlier run; `None` when
-    /// there is none. Of several members, the one with the most partitions.
-    pub fn other_member(&self, wait: Duration) -> Result<Option<Member>, Failure> {
-        let other = || -> Result<Option<Member>, Failure> {
-            let members = self.view(wait)?.members.into_iter();
-            let own = self.settings.instance.as_deref();
-            let others = members.filter(|it| own.is_none_or(|own| !is_static_member(&it.id, own)));
-            Ok(others.max_by_key(|it| it.partitions.len()))
-        };
-        match other()? {
-            Some(found) => Ok(Some(found)),
-            // A coordinator that is still loading the group describes it as empty, and returns no committed offsets.
-            None => self.committed([0], wait).and_then(|_| other()),
+    /// The members of the group. An answer without any counts only when the coordinator has loaded the group.
+    pub fn members(&self, wait: Duration) -> Result<Vec<Member>, Failure> {
+        let members = self.view(wait)?.members;
+        if !members.is_empty() {
+            return Ok(members);
         }
+        // A coordinator that is still loading the group describes it as empty, and returns no committed offsets.
+        self.committed([0], wait)?;
+        Ok(self.view(wait)?.members)
+    }
+
+    /// Whether this is the static member of this worker, perhaps of an earlier run.
+    #[must_use]
+    pub fn is_own_static(&self, member: &Member) -> bool {
+        self.settings.instance.as_deref().is_some_and(|own| is_static_member(&member.id, own))
+    }
+
+    /// One sentence for each permission on a topic that is missing; none when the broker does not tell.
+    pub fn missing_permissions(&self, wait: Duration) -> Vec<String> {
+        let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
+        let described = native::topics(self.client.client(), &names, wait).unwrap_or_default();
+        rights::all_missing(&self.settings, &described, false)
     }
 
     /// Why no broker answers, for use after a failed call; `None` when one does, or when the reason is not recognised. A client

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start};
-use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey, later_version};
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
 use crate::pipeline::kinds::Kinds;
@@ -13,6 +13,7 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 #[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
+use crate::ports::Committed;
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -161,5 +162,19 @@ impl WorkerOptions {
                 self.state, self.raw
             ))),
         }
+    }
+
+    /// Fails when a worker cannot continue from an offset of the group: it was committed by a later release, or for other topics.
+    pub(crate) fn check_metadata(&self, answer: &Committed) -> Result<(), Fatal> {
+        if let Some(version) = later_version(&answer.metadata) {
+            return Err(Fatal::State(format!(
+                "the offset of partition {} of topic {} was committed by a later release of dedupd, with a checkpoint of \
+                 version {version} that this build cannot read; start that release, or a later one",
+                answer.partition, self.raw
+            )));
+        }
+        let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
+        self.same_raw(checkpoint.raw.as_deref(), self.raw_id.as_deref())?;
+        self.same_state(checkpoint.state.as_deref())
     }
 }

@@ -9,7 +9,7 @@ use crate::dedupe::PartitionId;
 /// of a growing raw topic at once; it stays in `Locating` until the other topics have it too.
 ///
 /// Written by the topic monitor, read by the workers. All clones share one number.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PartitionLimit {
     shared: Arc<AtomicU32>,
     raw: Arc<AtomicU32>,
@@ -19,18 +19,19 @@ impl PartitionLimit {
     /// A limit of `partitions`: all partitions with lower numbers are covered.
     #[must_use]
     pub fn new(partitions: usize) -> Self {
-        let shared = Arc::new(AtomicU32::new(count_of(partitions)));
-        Self { shared, raw: Arc::default() }
+        let limit = Self::default();
+        limit.raise(partitions);
+        limit
     }
 
     /// Raises the limit to `partitions`; topics never shrink.
     pub fn raise(&self, partitions: usize) {
-        self.shared.fetch_max(count_of(partitions), Ordering::Release);
+        self.shared.fetch_max(u32::try_from(partitions).unwrap_or(u32::MAX), Ordering::Release);
     }
 
     /// Notes that raw has this number of partitions.
     pub fn note_raw(&self, partitions: usize) {
-        self.raw.fetch_max(count_of(partitions), Ordering::Release);
+        self.raw.fetch_max(u32::try_from(partitions).unwrap_or(u32::MAX), Ordering::Release);
     }
 
     /// Number of partitions of raw; 0 before it was noted.
@@ -50,8 +51,4 @@ impl PartitionLimit {
     pub fn covers(&self, partition: PartitionId) -> bool {
         partition < self.count()
     }
-}
-
-fn count_of(partitions: usize) -> u32 {
-    u32::try_from(partitions).unwrap_or(u32::MAX)
 }

@@ -49,6 +49,8 @@ pub enum Safeguard {
     /// A standby copy deletes owners by a time that the group's checkpoints show to be settled, and not by the clock of their partition
     /// (`standby`).
     StandbyExpiry,
+    /// In topic scope a worker that fails leaves the group (`worker`). The guarantee does not depend on it, but how soon another instance is active.
+    Resignation,
 }
 
 impl WorkerOptions {

@@ -16,6 +16,8 @@ use crate::dedupe::SchemaId;
 
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of [`Registry::check`].
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest response, bytes.
 const RESPONSE_MAX: u64 = 16 << 20;
 /// Most schemas that one schema may refer to.
@@ -141,6 +143,22 @@ impl Registry {
             builtin::add_imported(&text, &mut references);
         }
         Ok(SchemaText { format, text, references })
+    }
+
+    /// Fails when the registry cannot be reached, or rejects this client. Any other status will do: not every registry has the path.
+    pub fn check(&self) -> Result<(), String> {
+        let url = format!("{}/schemas/types", self.url);
+        let mut request = self.agent.get(&url).config().timeout_global(Some(CHECK_TIMEOUT)).build();
+        if let Some(authorization) = self.authorization()? {
+            request = request.header("Authorization", authorization);
+        }
+        let status =
+            request.call().map_err(|e| format!("GET {url}: {}", explained(&e.to_string())))?.status();
+        match status.as_u16() {
+            401 | 403 => Err(format!("GET {url}: {status}{}", self.access.advice())),
+            500.. => Err(format!("GET {url}: {status}; check the schema registry")),
+            _ => Ok(()),
+        }
     }
 
     fn text(&self, of: &Value) -> Result<String, String> {

@@ -1,14 +1,23 @@
 //! The lock of a state directory: one process per directory.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::OpenError;
+use super::guard::run_guarded;
 
 /// Name of the lock file.
 pub(super) const FILE: &str = "lock";
+/// The second line of the lock file of the active instance.
+const ACTIVE: &str = "active";
+/// How long the file system may take to answer.
+const ANSWER: Duration = Duration::from_mins(1);
+/// Bytes that are written to find out whether the disk is full.
+const PROBE: usize = 1 << 20;
 
 /// Locks the state directory until it is dropped.
 ///
@@ -18,12 +27,19 @@ pub(super) const FILE: &str = "lock";
 #[derive(Debug)]
 pub struct Lock {
     dir: PathBuf,
-    _file: File,
+    file: File,
+    is_active: AtomicBool,
 }
 
 impl Lock {
-    /// Creates the directory (mode 0700) if it does not exist and locks it without waiting.
+    /// Creates the directory (mode 0700) if it does not exist and locks it without waiting. Fails also when the file system does not answer.
     pub fn acquire(dir: &Path) -> Result<Self, OpenError> {
+        let path = dir.to_path_buf();
+        let acquired = run_guarded("store-lock", ANSWER, move |_| Self::acquire_in(&path));
+        acquired.unwrap_or_else(|_| Err(OpenError::io("lock", dir, &io::ErrorKind::TimedOut.into())))
+    }
+
+    fn acquire_in(dir: &Path) -> Result<Self, OpenError> {
         create_private(dir).map_err(|e| OpenError::io("create the directory", dir, &e))?;
         let path = dir.join(FILE);
         let mut file = OpenOptions::new()
@@ -37,12 +53,38 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::Held { dir: dir.to_path_buf(), holder: read_holder(&mut file) });
+                let (holder, _) = read_holder(&mut file);
+                return Err(OpenError::Held { dir: dir.to_path_buf(), holder });
             }
             Err(TryLockError::Error(e)) => return Err(OpenError::io("lock", &path, &e)),
         }
-        write_holder(&mut file).map_err(|e| OpenError::io("write", &path, &e))?;
-        Ok(Self { dir: dir.to_path_buf(), _file: file })
+        let (_, was_active) = read_holder(&mut file);
+        let lock = Self { dir: dir.to_path_buf(), file, is_active: AtomicBool::new(was_active) };
+        lock.set_active(was_active)?;
+        Ok(lock)
+    }
+
+    /// Whether this process is the active instance, or the last process with this directory was when it ended.
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Notes whether this process is the active instance. Not synced: a power loss takes longer than a session.
+    pub fn set_active(&self, is_active: bool) -> Result<(), OpenError> {
+        self.is_active.store(is_active, Ordering::Release);
+        write_holder(&self.file, is_active).map_err(|e| OpenError::io("write", &self.dir.join(FILE), &e))
+    }
+
+    /// Fails when nothing can be written to the directory.
+    pub fn check_writable(&self) -> Result<(), OpenError> {
+        let path = self.dir.join("probe");
+        let written = File::create(&path).and_then(|mut file| {
+            // A process that ends meanwhile leaves no file behind.
+            fs::remove_file(&path)?;
+            file.write_all(&vec![0; PROBE])?;
+            file.sync_all()
+        });
+        written.map_err(|e| OpenError::io("write", &path, &e))
     }
 
     /// The directory that this process may use until the lock is dropped.
@@ -56,19 +98,21 @@ pub(super) fn create_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-fn write_holder(file: &mut File) -> io::Result<()> {
+fn write_holder(mut file: &File, is_active: bool) -> io::Result<()> {
     let host = gethostname::gethostname();
+    let active = if is_active { ACTIVE } else { "" };
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "process {} on host {}", std::process::id(), host.to_string_lossy())
+    writeln!(file, "process {} on host {}\n{active}", std::process::id(), host.to_string_lossy())
 }
 
-fn read_holder(file: &mut File) -> String {
+/// The process that wrote the file, and whether it was the active instance.
+fn read_holder(file: &mut File) -> (String, bool) {
     let mut text = String::new();
-    match file.take(512).read_to_string(&mut text) {
-        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
-        _ => "another process".to_owned(),
-    }
+    file.take(512).read_to_string(&mut text).ok();
+    let mut lines = text.lines();
+    let holder = lines.next().map(str::trim).filter(|line| !line.is_empty()).unwrap_or("another process");
+    (holder.to_owned(), lines.next() == Some(ACTIVE))
 }
 
 #[cfg(test)]
@@ -82,16 +126,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a").join("state");
         let first = Lock::acquire(&dir).unwrap();
-        assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-        let before = std::fs::read_to_string(dir.join("lock")).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        let before = fs::read_to_string(dir.join("lock")).unwrap();
         let error = Lock::acquire(&dir).unwrap_err();
         assert!(matches!(error, OpenError::Held { .. }), "{error}");
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
-        assert_eq!(
-            std::fs::read_to_string(dir.join("lock")).unwrap(),
-            before,
-            "the holder's file is unchanged"
-        );
+        assert_eq!(fs::read_to_string(dir.join("lock")).unwrap(), before, "the holder's file is unchanged");
         drop(first);
         assert!(Lock::acquire(&dir).is_ok());
     }
@@ -99,18 +139,43 @@ mod tests {
     #[test]
     fn a_lock_file_of_a_dead_process_does_not_prevent_a_lock() {
         let root = tempfile::tempdir().unwrap();
-        std::fs::write(root.path().join("lock"), "process 999999 on host gone\n and a long second line")
-            .unwrap();
+        fs::write(root.path().join("lock"), "process 999999 on host gone\n and a long second line").unwrap();
         let lock = Lock::acquire(root.path()).unwrap();
-        let text = std::fs::read_to_string(lock.dir().join("lock")).unwrap();
-        assert!(text.starts_with(&format!("process {} ", std::process::id())) && text.lines().count() == 1);
+        let text = fs::read_to_string(lock.dir().join("lock")).unwrap();
+        assert!(
+            text.starts_with(&format!("process {} ", std::process::id()))
+                && text.trim_end().lines().count() == 1
+        );
+    }
+
+    #[test]
+    fn the_next_process_knows_whether_the_last_one_was_the_active_instance() {
+        let root = tempfile::tempdir().unwrap();
+        let acquire = || Lock::acquire(root.path()).unwrap();
+        assert!(!acquire().is_active());
+        acquire().set_active(true).unwrap();
+        // A start that ends early does not change that.
+        assert!(acquire().is_active());
+        assert!(acquire().is_active());
+        acquire().set_active(false).unwrap();
+        assert!(!acquire().is_active());
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_not_writable() {
+        let root = tempfile::tempdir().unwrap();
+        let lock = Lock::acquire(&root.path().join("state")).unwrap();
+        lock.check_writable().unwrap();
+        assert_eq!(fs::read_dir(lock.dir()).unwrap().count(), 1, "only the lock file is left");
+        fs::remove_dir_all(lock.dir()).unwrap();
+        assert!(lock.check_writable().unwrap_err().to_string().contains("check the volume of state.dir"));
     }
 
     #[test]
     fn a_path_that_is_a_file_is_rejected_with_its_name() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("state");
-        std::fs::write(&path, "").unwrap();
+        fs::write(&path, "").unwrap();
         let error = Lock::acquire(&path).unwrap_err().to_string();
         assert!(error.contains("state.dir") && error.contains(&path.display().to_string()), "{error}");
     }

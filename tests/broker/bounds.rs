@@ -213,6 +213,23 @@ fn state_of_a_partition_that_moved_away_is_deleted_before_windows_become_shorter
     pipe.assert_exactly_once();
 }
 
+/// One worker is in a call that does not return, as on a disk that does not answer. The other one fails.
+#[test]
+fn a_thread_that_never_returns_does_not_keep_a_failed_process_alive() {
+    let pipe = Pipe::new(shared_kafka(), "never-returns", 2);
+    let gate = pipe.dir.path().join("gate");
+    let sidecar = pipe.sidecar("a").sharing(2).with("DEDUPD_WINDOW__EXACT", "1h");
+    let running = sidecar.clone().with_file_limit(700 << 10).held_at("before_commit", &gate).start();
+    let load = pipe.load(2, 40_000);
+    let status = running.wait(LIMIT);
+    assert!(status.code() == Some(4) && gate.exists(), "{status}\n{}", running.text());
+    load.finish();
+    let running = sidecar.start();
+    pipe.wait_caught_up(2, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
+}
+
 #[test]
 fn a_full_disk_ends_the_process_with_its_name_and_loses_nothing() {
     let pipe = Pipe::new(shared_kafka(), "full", 1);

@@ -46,6 +46,7 @@ mod spares;
 mod standby;
 mod startup;
 mod state_topic;
+mod takeovers;
 mod topic_scope;
 mod torn;
 mod upstream;

@@ -4,6 +4,7 @@
 mod connections;
 mod rights;
 mod secrets;
+mod takeover;
 
 use std::sync::OnceLock;
 use std::time::Duration;

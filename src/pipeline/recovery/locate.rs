@@ -6,12 +6,11 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Offset, PartitionId, later_version};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
-use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
 use crate::pipeline::partition::rounds::Rounds;
@@ -41,7 +40,7 @@ impl Recovery {
                 self.start_bounds.clear();
                 self.torn.blocked_by_others = None;
                 // Checked before a repair, because a repair commits too.
-                answers.iter().try_for_each(|answer| check_metadata(&access.ctx.options, answer))?;
+                answers.iter().try_for_each(|answer| access.ctx.options.check_metadata(answer))?;
                 access.committer.undecided.count_if_committed(access.ctx, &answers);
                 let checked = self.torn.reconcile(access, &answers)?;
                 access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
@@ -169,20 +168,6 @@ pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: Partiti
     {
         locating.state = None;
     }
-}
-
-fn check_metadata(options: &WorkerOptions, answer: &Committed) -> Result<(), WorkerError> {
-    if let Some(version) = later_version(&answer.metadata) {
-        return Err(Fatal::State(format!(
-            "the offset of partition {} of topic {} was committed by a later release of dedupd, with a checkpoint of \
-             version {version} that this build cannot read; start that release, or a later one",
-            answer.partition, options.raw
-        ))
-        .into());
-    }
-    let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
-    options.same_raw(checkpoint.raw.as_deref(), options.raw_id.as_deref())?;
-    Ok(options.same_state(checkpoint.state.as_deref())?)
 }
 
 /// How long C has been blocked at the same committed offset, for the partition that has waited longest. A live writer

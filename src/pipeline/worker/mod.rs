@@ -13,6 +13,7 @@ pub mod stalled;
 pub mod step;
 
 use std::cell::LazyCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::has_uncommitted_position;
 use crate::pipeline::recovery::hold::hold_or_release;
 use crate::pipeline::report::{SealedFigures, WorkerReport};
+use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
@@ -73,6 +75,8 @@ pub(crate) struct Parts<W: WorkerPorts> {
 pub struct Worker<W: WorkerPorts> {
     source: W::Source,
     parts: Parts<W>,
+    /// Called in topic scope when the first record is about to be processed.
+    on_active: Option<Box<dyn FnOnce()>>,
 }
 
 impl<W: WorkerPorts> Worker<W> {
@@ -96,7 +100,14 @@ impl<W: WorkerPorts> Worker<W> {
             unreachable: false,
             ctx: Context::new((log, store), clock, options, report),
         };
-        Self { source, parts }
+        Self { source, parts, on_active: None }
+    }
+
+    /// Calls this once, in topic scope, when the state of all partitions is complete.
+    #[must_use]
+    pub fn on_active(mut self, call: impl FnOnce() + 'static) -> Self {
+        self.on_active = Some(Box::new(call));
+        self
     }
 
     /// Makes the worker answer the requests of this channel.
@@ -129,10 +140,19 @@ impl<W: WorkerPorts> Worker<W> {
     }
 
     /// Runs until `stop` is set, or, in topic scope, until another worker is the active one. Then commits the open transaction,
-    /// leaves the group unless `group.on_stop` is `remain`, and returns.
+    /// leaves the group unless `group.on_stop` is `remain`, and returns. In topic scope it also leaves the group before it fails, so that another
+    /// instance becomes active at once, and not this one when it is restarted.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
-            self.iterate()?;
+            let iterated = catch_unwind(AssertUnwindSafe(|| self.iterate()));
+            // What has replaced a fenced member is not affected.
+            if !matches!(iterated, Ok(Ok(()) | Err(Fatal::Fenced(_)))) {
+                self.resign();
+            }
+            iterated.unwrap_or_else(|panic| resume_unwind(panic))?;
+            if self.parts.ctx.topic.as_ref().is_some_and(|topic| topic.is_open) {
+                self.on_active.take().into_iter().for_each(|call| call());
+            }
         }
         if !stop.load(Ordering::Acquire) {
             tracing::info!("this instance is not the active one any more: leaving the group");
@@ -147,7 +167,7 @@ impl<W: WorkerPorts> Worker<W> {
 
     /// One iteration of the poll loop: serves group events, prepares producer and partitions, moves records.
     pub fn iterate(&mut self) -> Result<(), Fatal> {
-        let Self { source, parts } = self;
+        let Self { source, parts, .. } = self;
         parts.ctx.progress.advance();
         let result = match parts.iterate(source) {
             Ok(()) => Ok(()),
@@ -169,7 +189,7 @@ impl<W: WorkerPorts> Worker<W> {
 
     /// Commits the open transaction, so that a restart reprocesses nothing, and leaves the group.
     fn finish(mut self) -> Result<(), Fatal> {
-        let Self { source, parts } = &mut self;
+        let Self { source, parts, .. } = &mut self;
         if let Err(error) = parts.committer.commit(&mut parts.ctx, source) {
             tracing::warn!(%error, "failed to commit the last transaction; its records will be processed again");
             parts.committer.sink.discard();
@@ -192,6 +212,19 @@ impl<W: WorkerPorts> Worker<W> {
             parts.ctx.release_leases(id);
         }
         parts.ctx.store.sync().map_err(|error| Fatal::State(error.to_string()))
+    }
+}
+
+impl<W: WorkerPorts> Worker<W> {
+    /// Leaves the group in topic scope after a failure or a panic. Nothing is committed, and nothing is written to the local store, which may be what
+    /// has failed.
+    fn resign(&mut self) {
+        let Self { source, parts, .. } = self;
+        if parts.ctx.topic.is_some() && parts.ctx.options.keeps(Safeguard::Resignation) {
+            parts.committer.transaction.close();
+            parts.ctx.partitions.remove_all();
+            leave(source, parts);
+        }
     }
 }
 

@@ -12,14 +12,14 @@ use crate::support::{Draft, Isolation, Pipe, Rekey, Running, Scope, Secured, Sid
 static CLUSTER_PERMISSIONS: Mutex<()> = Mutex::new(());
 
 /// One line of docs/security.md: the arguments of `kafka-acls.sh`, and the comment after them.
-struct Documented {
+pub(super) struct Documented {
     arguments: Vec<String>,
     comment: String,
 }
 
 impl Documented {
     /// The lines of the page for `run`, for topics of this name.
-    fn all(name: &str) -> Vec<Self> {
+    pub(super) fn all(name: &str) -> Vec<Self> {
         Self::below("Permissions", name)
     }
 
@@ -51,11 +51,11 @@ impl Documented {
     }
 }
 
-fn change(secured: &Secured, verb: &[&str], arguments: &[&str]) {
+pub(super) fn change(secured: &Secured, verb: &[&str], arguments: &[&str]) {
     secured.acls(&[verb, &["--allow-principal", "User:dedupd"], arguments].concat());
 }
 
-fn grant(secured: &Secured, documented: &[Documented]) {
+pub(super) fn grant(secured: &Secured, documented: &[Documented]) {
     for line in documented {
         let arguments: Vec<&str> = line.arguments.iter().map(String::as_str).collect();
         change(secured, &["--add"], &arguments);
@@ -63,7 +63,7 @@ fn grant(secured: &Secured, documented: &[Documented]) {
 }
 
 /// A pipe whose topics all exist.
-fn pipe<'s>(secured: &'s Secured, name: &str) -> Pipe<'s> {
+pub(super) fn pipe<'s>(secured: &'s Secured, name: &str) -> Pipe<'s> {
     let pipe = Pipe::new(&secured.kafka, name, 4);
     secured.kafka.create_topic(&pipe.clean, 4, &[]);
     secured.kafka.create_topic(&format!("{}.dedupd", pipe.clean), 4, &[("retention.ms", "-1")]);
@@ -73,7 +73,7 @@ fn pipe<'s>(secured: &'s Secured, name: &str) -> Pipe<'s> {
     pipe
 }
 
-fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Sidecar {
+pub(super) fn sidecar(secured: &Secured, pipe: &Pipe<'_>, name: &str, instance: &str) -> Sidecar {
     let properties = sasl("sasl_ssl", "SCRAM-SHA-512", "dedupd", DEDUPD);
     secured
         .through(pipe.sidecar(instance), "SASLTLS", &properties)
