@@ -21,6 +21,7 @@ use std::time::Duration;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::Safeguard;
 use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
+use sim::total::{Total, described};
 use sim::{
     CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
     Outcome, SEALED, SEALED_HITS, SEALED_ON_DISK, Sabotage, Setting, SlowSearch, TOPIC_SEEDS,
@@ -59,36 +60,6 @@ fn history(seed: u64, setting: &Setting) -> Outcome {
     })
 }
 
-#[derive(Default)]
-struct Total {
-    histories: u64,
-    counts: Counts,
-    raw: usize,
-    clean: usize,
-    failed: Vec<(u64, Vec<String>)>,
-}
-
-impl Total {
-    fn add(&mut self, seed: u64, outcome: Outcome) {
-        self.histories += 1;
-        self.raw += outcome.raw;
-        self.clean += outcome.clean;
-        outcome.counts.into_iter().for_each(|(name, count)| *self.counts.entry(name).or_default() += count);
-        if !outcome.violations.is_empty() {
-            self.failed.push((seed, outcome.violations));
-        }
-    }
-
-    fn join(mut self, other: Self) -> Self {
-        self.histories += other.histories;
-        self.raw += other.raw;
-        self.clean += other.clean;
-        other.counts.into_iter().for_each(|(name, count)| *self.counts.entry(name).or_default() += count);
-        self.failed.extend(other.failed);
-        self
-    }
-}
-
 /// Runs the seeds on all cores, until a violation begins with `sought`. Each history runs on one thread.
 fn histories(seeds: Range<u64>, sabotage: Sabotage, sought: Option<&str>) -> Total {
     let next = AtomicU64::new(seeds.start);
@@ -112,17 +83,6 @@ fn histories(seeds: Range<u64>, sabotage: Sabotage, sought: Option<&str>) -> Tot
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).fold(Total::default(), Total::join)
     })
-}
-
-fn described(failed: &[(u64, Vec<String>)]) -> String {
-    let one = |(seed, violations): &(u64, Vec<String>)| {
-        let first: Vec<&str> = violations.iter().take(4).map(String::as_str).collect();
-        let command = "cargo test --features failpoints --test simulation";
-        format!("DEDUPD_SIM_SEED={seed} {command}\n    {}", first.join("\n    "))
-    };
-    let mut failed: Vec<_> = failed.iter().collect();
-    failed.sort_by_key(|(seed, _)| *seed);
-    failed.into_iter().take(12).map(one).collect::<Vec<_>>().join("\n")
 }
 
 /// Logs every call.

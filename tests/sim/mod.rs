@@ -21,6 +21,7 @@ mod sink;
 mod source;
 mod state_log;
 mod store;
+pub mod total;
 mod tx_log;
 mod universe;
 

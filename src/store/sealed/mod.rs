@@ -13,6 +13,7 @@ mod handle;
 mod merging;
 mod registry;
 mod retry;
+mod scan;
 mod stored;
 mod task;
 
