@@ -92,6 +92,7 @@ pub(super) fn options(
         raw_id,
         state_id,
         state: config.topics.state.as_str().to_owned(),
+        state_retention: topology.state_retention,
         partition_limit: partition_limit.clone(),
         raw_partitions: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         writer: writer.clone(),

@@ -46,6 +46,8 @@ pub struct Topology {
     pub largest_batch: Option<u64>,
     /// `max.message.bytes` of the state topic, bytes; `None` when the broker does not report it.
     pub largest_state: Option<u64>,
+    /// `retention.ms` of the state topic; `None` without a limit, or when the broker does not report it.
+    pub state_retention: Option<Duration>,
     /// Findings that do not break the guarantee but that an operator should see.
     pub warnings: Vec<String>,
 }
@@ -189,6 +191,7 @@ impl TopicAdmin {
                 .flatten()
                 .min(),
             largest_state,
+            state_retention: topics::retention(&configs[2]),
             warnings: findings.warnings,
         })
     }

@@ -265,8 +265,7 @@ fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, find
         ));
     }
     let needed_ms = min_retention(window).as_millis();
-    let retention_ms = config.get("retention.ms").and_then(|value| value.parse::<i128>().ok());
-    if let Some(ms) = retention_ms.filter(|ms| *ms >= 0 && ms.unsigned_abs() < needed_ms) {
+    if let Some(ms) = retention(config).map(|it| it.as_millis()).filter(|ms| *ms < needed_ms) {
         let enough = state_retention(window).as_millis();
         findings.problems.push(format!(
             "topic {name} retains its records for {ms} ms, but a window of {} needs at least {needed_ms} ms to survive \
@@ -288,6 +287,11 @@ fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, find
             alter("retention.bytes=-1")
         ));
     }
+}
+
+/// `retention.ms` of a topic; `None` without a limit.
+pub(super) fn retention(topic: &TopicConfig) -> Option<Duration> {
+    topic.get("retention.ms").and_then(|value| value.parse().ok()).map(Duration::from_millis)
 }
 
 /// `max.message.bytes` of a topic, bytes.

@@ -38,6 +38,7 @@ pub(crate) struct StateMetrics {
     pub(crate) restore_seconds: Histogram,
     pub(super) restored: IntCounterVec,
     pub(super) window_configured: Gauge,
+    expiry_lag: Gauge,
     kind_seconds: GaugeVec,
     kind_ids: GaugeVec,
     pub(crate) elsewhere: IntCounter,
@@ -135,6 +136,7 @@ impl Registered {
                 restore_seconds: histogram(&registry, &table::RESTORE_SECONDS),
                 restored: counters(&registry, &table::RESTORED),
                 window_configured: gauge(&registry, &table::WINDOW_CONFIGURED),
+                expiry_lag: gauge(&registry, &table::EXPIRY_LAG),
                 kind_seconds: gauges(&registry, &table::KIND_WINDOW_SECONDS),
                 kind_ids: gauges(&registry, &table::KIND_WINDOW_IDS),
                 elsewhere: counters(&registry, &table::ELSEWHERE).with_label_values::<&str>(&[]),
@@ -213,8 +215,9 @@ impl Registered {
         memory(MemoryPart::Slices).set(sum(|worker| worker.slices_bytes));
         memory(MemoryPart::Filter).set(sum(|worker| worker.filter_bytes));
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
-        let worst = workers.iter().map(|worker| worker.false_positive_rate).fold(0.0, f64::max);
-        self.state.false_positive_rate.set(worst);
+        let worst = |of: fn(&WorkerStatus) -> f64| workers.iter().map(of).fold(0.0, f64::max);
+        self.state.false_positive_rate.set(worst(|worker| worker.false_positive_rate));
+        self.state.expiry_lag.set(worst(|worker| worker.expiry_lag_seconds));
         for kind in KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds)) {
             self.state.kind_seconds.with_label_values(&[&kind.kind]).set(kind.window_seconds);
             self.state.kind_ids.with_label_values(&[&kind.kind]).set(kind.window_ids as f64);

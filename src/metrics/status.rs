@@ -109,6 +109,8 @@ pub struct WorkerStatus {
     pub filter_bytes: u64,
     /// The current probability that a new record is reported as probably seen.
     pub false_positive_rate: f64,
+    /// For how much longer than their length windows hold ids because of the slowest partition, in seconds of stream time.
+    pub expiry_lag_seconds: f64,
     /// Keys and values in its largest transaction since the last publication, in bytes.
     pub batch_bytes: u64,
     /// The partitions that the group has assigned to this worker.

@@ -166,6 +166,13 @@ rows! {
         "seconds",
         "Configured length of the window: the longer of window.exact and window.bloom.",
     );
+    EXPIRY_LAG = Row::new(
+        "dedupd_expiry_lag_seconds",
+        Gauge,
+        "seconds",
+        "For how much longer than the window ids are held, because of the slowest partition, in stream time; /readyz names it. \
+         0 with dedupe.scope = partition.",
+    );
     WINDOW_CERTAIN = Row::new(
         "dedupd_window_certain_seconds",
         Gauge,

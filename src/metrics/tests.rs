@@ -46,7 +46,8 @@ fn exported_metrics_are_exactly_those_of_the_table() {
         window_ids: ids,
     };
     let kinds = vec![kind(5), kind(3)];
-    status.publish(0, WorkerStatus { kinds, ..running(vec![partition(0, PartitionState::Running)]) });
+    let worker = running(vec![partition(0, PartitionState::Running)]);
+    status.publish(0, WorkerStatus { kinds, expiry_lag_seconds: 80.5, ..worker });
     status.note_log_starts(BTreeMap::from([(0, 4)]));
     metrics.kind_records("k", Outcome::Retry).inc();
     status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), BTreeMap::new(), Vec::new());
@@ -55,6 +56,7 @@ fn exported_metrics_are_exactly_those_of_the_table() {
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_group_lag_records{partition=\"1\"} 500\n"), "{page}");
     assert!(page.contains("dedupd_group_unassigned_partitions 1\n"), "{page}");
+    assert!(page.contains("dedupd_expiry_lag_seconds 80.5\n"), "{page}");
     assert!(page.contains("dedupd_kind_window_seconds{kind=\"k\"} 3\n"), "{page}");
     assert!(page.contains("dedupd_kind_window_ids{kind=\"k\"} 8\n"), "{page}");
     assert!(page.contains("dedupd_kind_records_total{kind=\"k\",outcome=\"retry\"} 1\n"), "{page}");

@@ -42,6 +42,8 @@ pub struct WorkerOptions {
     pub state: String,
     /// Topic id of the state topic; `None` where the broker does not report it.
     pub state_id: Option<String>,
+    /// How long the state topic retains its records; `None` without a limit, or if the broker does not report it.
+    pub state_retention: Option<Duration>,
     /// Which partitions exist in both the clean and the state topic.
     pub partition_limit: PartitionLimit,
     /// Number of raw partitions when this process started.

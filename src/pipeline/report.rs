@@ -20,7 +20,7 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::copies::CopyWarning;
-pub(crate) use crate::pipeline::report::published::SealedFigures;
+pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
 use crate::pipeline::report::reachability::Reachability;
 use crate::ports::{Failure, GroupEvent};
@@ -301,12 +301,11 @@ impl WorkerReport {
         }
     }
 
-    /// Publishes the status when it is due. `topic_bytes` is the memory of the filter over all windows, `slices_bytes` that of sealed
-    /// slices.
+    /// Publishes the status when it is due.
     pub(crate) fn publish(
         &mut self,
         (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
-        (now, topic_bytes, sealed): (Duration, u64, impl Fn() -> SealedFigures),
+        (now, figures): (Duration, impl FnOnce() -> Figures),
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
@@ -319,6 +318,7 @@ impl WorkerReport {
         if let Some((note, true)) = &copies {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
+        let Figures { sealed, filter_bytes, expiry_lag: (expiry_lag, lag_note) } = figures();
         // The first limited window represents all: they share the same limits.
         let limits =
             partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
@@ -330,10 +330,10 @@ impl WorkerReport {
             .into_iter()
             .chain(transaction.limit().note())
             .chain(limits)
+            .chain(lag_note)
             .chain(copies.map(|(note, _)| note))
             .chain(self.warnings.schemas.clone())
             .collect();
-        let sealed = sealed();
         for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {
             kind.false_positive_rate = *rate;
         }
@@ -345,7 +345,8 @@ impl WorkerReport {
                 reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
                 index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
                 slices_bytes: sealed.bytes,
-                filter_bytes: topic_bytes,
+                filter_bytes,
+                expiry_lag_seconds: expiry_lag.as_secs_f64(),
                 false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size.bytes as u64),
                 kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),

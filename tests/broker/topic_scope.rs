@@ -163,7 +163,8 @@ fn a_partition_that_ends_with_a_marker_does_not_keep_the_ids_of_others() {
     wait_until("the old ids to leave the window", LIMIT, || {
         produce();
         std::thread::sleep(Duration::from_millis(500));
-        (ids() < 6.0).then_some(())
+        // The end of the other log is known up to ten seconds later, and the partition may count as one window behind.
+        (ids() < 10.0).then_some(())
     });
     stop(&running);
     let findings = pipe.audit();

@@ -105,6 +105,7 @@ impl Member {
             topic_ids: [None, None, None],
             largest_batch: None,
             largest_state: None,
+            state_retention: None,
             warnings: Vec::new(),
         };
         let service = Service { topology: Some(topology), ..Service::new(config) };
@@ -218,6 +219,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         state_id: None,
         state: settings.state.clone(),
         partition_limit,
+        state_retention: None,
         raw_partitions: 12,
         writer: settings.transactional_id.clone(),
         rule: rule(),

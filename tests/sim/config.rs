@@ -197,6 +197,7 @@ impl Choices {
             raw_id: Some(self.raw_id()),
             state_id: None,
             state: "state".to_owned(),
+            state_retention: Some(12 * SHORT),
             partition_limit: PartitionLimit::new(usize::MAX),
             raw_partitions: u32::try_from(began).unwrap(),
             writer,

@@ -27,6 +27,8 @@ const LOG_INTERVAL: Duration = Duration::from_hours(1);
 #[derive(Debug, Default)]
 pub(crate) struct LimitLog {
     checked: Option<Duration>,
+    /// When a partition that lags was logged.
+    lag: Option<Duration>,
     logged: BTreeMap<Limit, Duration>,
 }
 
@@ -53,10 +55,38 @@ impl TopicLimits {
         Self { missing_ms, lagging: topic.and_then(|topic| topic.lagging(partitions)) }
     }
 
-    /// The partition that makes a window hold owners for far longer than its length, as the end of a message.
+    /// For how much longer than their length windows hold owners.
+    pub fn behind(&self) -> Duration {
+        self.lagging.map_or(Duration::ZERO, |it| it.behind)
+    }
+
+    /// The partition that makes a window of this length hold owners for far longer.
+    fn lagging(&self, length: Duration) -> Option<Lagging> {
+        self.lagging.filter(|it| it.behind >= length / 4)
+    }
+
+    /// That partition as the end of a message.
     fn cause(&self, window: &Window) -> String {
-        let lagging = self.lagging.filter(|it| it.behind >= window.configured() / 4);
+        let lagging = self.lagging(window.configured());
         lagging.map_or_else(String::new, |it| format!("; {it}, and its records need older ids"))
+    }
+
+    /// What a partition that lags costs, and when that becomes a loss.
+    pub fn note(&self, options: &WorkerOptions) -> Option<String> {
+        let longest = options.kinds.longest();
+        let lagging = self.lagging(longest)?;
+        let needed = longest.saturating_add(lagging.behind);
+        let retention = options.state_retention.filter(|retention| needed >= *retention / 10 * 9);
+        let end = retention.map_or_else(String::new, |retention| {
+            format!(
+                "; topic {} retains records for {} only: raise its retention.ms, or an instance without local state \
+                 forwards copies of that partition",
+                options.state,
+                duration_text(retention)
+            )
+        });
+        let held = seconds_text(lagging.behind.as_secs_f64());
+        Some(format!("{lagging}: ids are held for {held} longer than the window until it has caught up{end}"))
     }
 }
 
@@ -93,6 +123,11 @@ impl WindowLimiter {
             return;
         }
         self.log.checked = Some(now);
+        let is_due = self.log.lag.is_none_or(|last| now.saturating_sub(last) >= LOG_INTERVAL);
+        if let Some(note) = of_topic.note(options).filter(|_| is_due) {
+            self.log.lag = Some(now);
+            tracing::warn!("{note}");
+        }
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
         for (partition, kind, window) in partitions.kinds() {
             let Some(limit) = self.enforced.active_limit(window, &options.limits) else { continue };

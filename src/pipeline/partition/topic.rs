@@ -19,7 +19,7 @@ use crate::pipeline::kinds::Kind;
 use crate::pipeline::partition::partitions::{Others, Partitions};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
-use crate::pipeline::partition::{Locating, Partition, Phase, Running};
+use crate::pipeline::partition::{Locating, Partition, Phase};
 use crate::ports::{Store, StoreError};
 
 /// Windows whose memory is prefetched before the first of them is read.
@@ -33,13 +33,15 @@ pub struct TopicScope {
     /// Whether the state of all partitions is there, so that records are processed.
     pub is_open: bool,
     horizon_ms: i64,
+    /// Where the logs ended at some time, until all records before that are read. See [`Self::note_ends`].
+    earlier_ends: BTreeMap<PartitionId, RawEnd>,
 }
 
 impl TopicScope {
     /// Without identities. `filter` is empty.
     #[must_use]
     pub fn new(filter: TopicFilter) -> Self {
-        Self { filter, is_open: false, horizon_ms: 0 }
+        Self { filter, is_open: false, horizon_ms: 0, earlier_ends: BTreeMap::new() }
     }
 
     /// The stream time by which windows expire, epoch milliseconds. It is that of the commit before the last one: a broker may
@@ -64,6 +66,37 @@ impl TopicScope {
             horizon_ms => partitions.fastest_ms().saturating_sub(horizon_ms),
         };
         Some(Lagging { partition, behind: Duration::from_millis(u64::try_from(behind_ms).unwrap_or(0)) })
+    }
+
+    /// Notes which partitions have no unread record, where that is certain, and how late they are: at most `most_ms`, the longest window.
+    /// `ends` are those that were requested last.
+    pub fn note_ends(
+        &mut self,
+        partitions: &mut Partitions,
+        ends: &BTreeMap<PartitionId, RawEnd>,
+        most_ms: i64,
+    ) {
+        // Once all partitions are read beyond earlier ends, no record from before these is later than the fastest partition now.
+        let is_passed = |p: &Partition| {
+            let (next, end) = (p.running()?.state.next, ends.get(&p.id)?);
+            let earlier = self.earlier_ends.get(&p.id)?;
+            Some(next >= earlier.high.min(end.high) || end.is_empty_from(next))
+        };
+        let are_passed = partitions.iter().all(|p| is_passed(p) == Some(true));
+        let fastest_ms = partitions.fastest_ms();
+        for (id, running) in partitions.running_mut() {
+            let state = &mut running.state;
+            // Records of the open transaction may have to be read again.
+            let end = ends.get(&id).filter(|end| state.open.is_none() && end.is_reached(state.next));
+            let Some(end) = end else { continue };
+            let is_exact =
+                are_passed && self.earlier_ends.get(&id).is_some_and(|earlier| state.next <= earlier.high);
+            let behind_ms = fastest_ms.saturating_sub(state.windows.stream_time_ms()).min(most_ms);
+            state.lateness.read_to_end(*end, is_exact.then_some(behind_ms));
+        }
+        if are_passed || partitions.iter().any(|p| !self.earlier_ends.contains_key(&p.id)) {
+            self.earlier_ends.clone_from(ends);
+        }
     }
 
     /// Called when a transaction has committed and the windows have expired. `slowest_ms` is the clock of the slowest partition
@@ -118,8 +151,8 @@ impl Lateness {
         self.ms.max(behind_ms.min(most_ms))
     }
 
-    /// Called when the partition has no unread record: it was read up to `end`. `behind_ms` is how far it is behind the fastest partition
-    /// now, if no other one had unread records then. Otherwise the fastest one might still be found to be faster.
+    /// Called when the partition has no unread record: it was read up to `end`. `behind_ms` is how far it is behind the fastest partition, if no
+    /// other one has unread records from before its last one. Otherwise the fastest one might still be found to be faster.
     fn read_to_end(&mut self, end: RawEnd, behind_ms: Option<i64>) {
         if let Some(ms) = behind_ms.filter(|_| self.is_outdated) {
             (self.ms, self.is_outdated) = (ms, false);
@@ -136,28 +169,6 @@ impl DedupeState {
     #[must_use]
     pub fn reached_ms(&self) -> i64 {
         self.windows.stream_time_ms().max(self.lateness.caught_up_ms)
-    }
-}
-
-impl Partitions {
-    /// Notes which partitions have no unread record, where that is certain. `most_ms` is the longest window.
-    pub(crate) fn note_read_to_end(&mut self, ends: &BTreeMap<PartitionId, RawEnd>, most_ms: i64) {
-        let all = self.iter().filter_map(Partition::running);
-        let is_read = |it: &Running| ends.get(&it.state.id).is_some_and(|end| end.is_reached(it.state.next));
-        let (count, read) =
-            all.fold((0, 0), |(count, read), it| (count + 1, read + usize::from(is_read(it))));
-        let is_all = count == read && count == self.iter().count();
-        let fastest_ms = self.fastest_ms();
-        for (id, running) in self.running_mut() {
-            let state = &mut running.state;
-            // Records of the open transaction may have to be read again.
-            let end = ends.get(&id).filter(|end| state.open.is_none() && end.is_reached(state.next));
-            let Some(end) = end else { continue };
-            let behind_ms = fastest_ms.saturating_sub(state.windows.stream_time_ms()).min(most_ms);
-            // A record from after the request for the ends may be late by what was not read then.
-            let is_exact = is_all && state.next <= end.high;
-            state.lateness.read_to_end(*end, is_exact.then_some(behind_ms));
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the status shows about partitions and kinds.
 
+use std::time::Duration;
+
 use crate::dedupe::{Offset, Window, WindowId, Windows};
 use crate::metrics::{KindStatus, PartitionState, PartitionStatus, WindowStatus};
 use crate::pipeline::kinds::Kinds;
@@ -7,6 +9,15 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::ports::Store;
+
+/// What is published about all windows of a worker.
+pub(crate) struct Figures {
+    pub sealed: SealedFigures,
+    /// Memory of the filter over all windows, bytes.
+    pub filter_bytes: u64,
+    /// For how much longer than their length windows hold ids because of the slowest partition, and what the operator should know of that.
+    pub expiry_lag: (Duration, Option<String>),
+}
 
 /// What is published about the slices of a worker.
 pub(crate) struct SealedFigures {

@@ -34,7 +34,7 @@ use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::has_uncommitted_position;
 use crate::pipeline::recovery::hold::hold_or_release;
-use crate::pipeline::report::{SealedFigures, WorkerReport};
+use crate::pipeline::report::{Figures, SealedFigures, WorkerReport};
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
@@ -179,11 +179,13 @@ impl<W: WorkerPorts> Worker<W> {
         let of_topic = LazyCell::new(|| TopicLimits::of(ctx.topic.as_ref(), &ctx.partitions));
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, &of_topic);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
-        let topic_bytes = ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes());
         let is_topic_wide = ctx.topic.is_some();
-        let sealed = || SealedFigures::of(is_topic_wide, &ctx.options.kinds, &ctx.partitions, &ctx.store);
-        let memory = (ctx.clock.elapsed(), topic_bytes, sealed);
-        ctx.report.publish(shown, memory, |id| source.end(id), window);
+        let figures = || Figures {
+            sealed: SealedFigures::of(is_topic_wide, &ctx.options.kinds, &ctx.partitions, &ctx.store),
+            filter_bytes: ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes()),
+            expiry_lag: (of_topic.behind(), of_topic.note(&ctx.options)),
+        };
+        ctx.report.publish(shown, (ctx.clock.elapsed(), figures), |id| source.end(id), window);
         result
     }
 

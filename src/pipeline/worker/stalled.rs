@@ -163,10 +163,10 @@ impl StallCheck {
                 stalled.push((id, next, last));
             }
         }
-        if ctx.topic.is_some() {
+        if let Some(topic) = &mut ctx.topic {
             let measures = ctx.options.keeps(Safeguard::Lateness);
             let most_ms = if measures { ctx.options.kinds.longest_ms() } else { 0 };
-            ctx.partitions.note_read_to_end(&ends, most_ms);
+            topic.note_ends(&mut ctx.partitions, &ends, most_ms);
         }
         let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
         {

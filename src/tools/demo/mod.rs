@@ -53,6 +53,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
         topic_ids: Default::default(),
         largest_batch: None,
         largest_state: None,
+        state_retention: None,
         warnings: Vec::new(),
     });
     let metrics = service.metrics.clone();

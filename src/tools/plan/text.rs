@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::HumanCount;
 
-use super::{CapacityPlan, Fits, IdKind, PlannedFilters};
+use super::{CapacityPlan, Fits, IdKind, Memory, PlannedFilters, count};
 
 impl fmt::Display for CapacityPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,6 +61,7 @@ impl fmt::Display for CapacityPlan {
             self.state_topic.bytes,
             &format!("one replica, retention.ms={} ({})", retention.as_millis(), span(retention)),
         )?;
+        self.hour_of_lag(f)?;
         section(f, "restart")?;
         line(f, "from local state", &format!("{:.1} s", self.restore.local_seconds))?;
         line(f, "from the state topic", &format!("{:.1} s", self.restore.state_topic_seconds))?;
@@ -82,6 +83,18 @@ impl fmt::Display for CapacityPlan {
 }
 
 impl CapacityPlan {
+    fn hour_of_lag(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let window = self.workload.window().as_secs_f64().max(1.0);
+        let of_hour = |of_window: u64| count(of_window as f64 * 3_600.0 / window);
+        let Memory { total_bytes, topic_filter_bytes, .. } = self.memory;
+        let in_memory =
+            if self.misses.is_some() { 0 } else { total_bytes.saturating_add(topic_filter_bytes) };
+        let [more, memory, disk] = [self.window_ids, in_memory, self.disk_bytes].map(of_hour);
+        section(f, "for each hour by which one partition lags, in topic scope")?;
+        let costs = format!("{}: {} of memory, {} of local state", ids(more), size(memory), size(disk));
+        line(f, "held beyond the window", &costs)
+    }
+
     fn fixed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(misses) = &self.misses {
             section(f, "duplicates forwarded as new, because their id was overwritten")?;

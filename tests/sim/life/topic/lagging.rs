@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sim::universe::Sabotage;
-use dedupd::metrics::{Metrics, PartitionStatus};
+use dedupd::metrics::{Metrics, PartitionStatus, WorkerStatus};
 use dedupd::pipeline::Safeguard;
 
 /// The id whose second record is a copy within the window.
@@ -76,10 +76,12 @@ impl Life {
         self.deliver_only(delivers);
     }
 
+    fn worker_status(&self) -> WorkerStatus {
+        self.status.as_ref().unwrap().workers().remove(0)
+    }
+
     fn status_of(&self, partition: PartitionId) -> PartitionStatus {
-        let mut workers = self.status.as_ref().unwrap().workers();
-        let mut partitions = workers.iter_mut().flat_map(|worker| worker.partitions.drain(..));
-        partitions.find(|it| it.partition == partition).unwrap()
+        self.worker_status().partitions.into_iter().find(|it| it.partition == partition).unwrap()
     }
 
     /// Reads the copy in partition 0.
@@ -145,6 +147,23 @@ fn state_that_retention_takes_from_a_lagging_partition_is_reported() {
     assert!(cut.forwarded == 2 && cut.is_reported(), "{cut:?}");
     let by_own_clock = lag_beyond_retention(&without(Safeguard::NeededFrom), false);
     assert!(by_own_clock.forwarded == 2 && by_own_clock.limit.is_none(), "{by_own_clock:?}");
+}
+
+#[test]
+fn a_partition_that_lags_is_shown_before_anything_is_lost() {
+    let mut life = topic(&Setting::sound(), 2, |_| ());
+    let begin_ms = life.run_ahead();
+    life.wait_without_records(40);
+    let shown = life.worker_status();
+    assert!((19.0..20.0).contains(&shown.expiry_lag_seconds), "{}", shown.expiry_lag_seconds);
+    let note = "partition 0 is 19 s behind: ids are held for 19s longer than the window until it has caught up; topic state \
+                retains records for 24s only";
+    assert!(shown.notes.iter().any(|line| line.starts_with(note)), "{:?}", shown.notes);
+    life.produce_at(0, 5_000, begin_ms + AHEAD * WINDOW_MS);
+    assert_eq!(life.read_the_copy().forwarded, 1);
+    life.wait_without_records(40);
+    let shown = life.worker_status();
+    assert!(shown.expiry_lag_seconds < 1.0 && shown.notes.is_empty(), "{shown:?}");
 }
 
 /// A partition is ten windows behind when the scope changes from partition to topic.

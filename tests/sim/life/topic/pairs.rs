@@ -317,7 +317,7 @@ fn the_histories_of_pairs_depend_on_each_safeguard_of_the_window() {
         ("live", LIVE, Safeguard::Lateness),
         ("backlog", BACKLOG, Safeguard::SettledClock),
     ] {
-        let found = wrong(history, Sabotage::Without(safeguard), 800);
+        let found = wrong(history, Sabotage::Without(safeguard), 2_000);
         println!("{name}, {safeguard:?}: {:?}", found.as_ref().map(|(seed, _)| seed));
         unneeded.extend(found.is_none().then_some((name, safeguard)));
     }
