@@ -102,7 +102,8 @@ fn run_copy(servers: &str, from: &str, to: &str, copies: Copies) -> ! {
             delivery_opaque: (),
         };
         if copies == Copies::Moved {
-            let source = format!("{from}/{}@{}", message.partition(), message.offset());
+            let source =
+                format!("{from}/{}@{}#4Zl1kTzRQ8-_b0ujGYv1Lw.0", message.partition(), message.offset());
             let header = Header { key: "dedupd.source", value: Some(&source) };
             record.headers = Some(record.headers.unwrap_or_default().insert(header));
             let hash = crc32fast::hash(message.payload().unwrap_or_default());

@@ -70,8 +70,8 @@ impl RekeyArgs {
 pub(super) const HELP: &str = "\
 For `dedupd run` in partition scope, which finds copies of a record in the same partition only: this
 stage before it writes every record of one or many topics to the partition that follows from its id.
-Each record stays as it is and gets a header dedupd.source=TOPIC/PARTITION@OFFSET. A crash repeats
-records, and `dedupd run` drops them. Several instances share the source topics through the group.
+Each record stays as it is and gets a header dedupd.source=TOPIC/PARTITION@OFFSET#TOPICID.EPOCH. A crash
+repeats records, and `dedupd run` drops them. Several instances share the source topics through the group.
 
 Of the configuration, only the keys of [kafka], [rekey] and [http], identity.from, and instance,
 static_membership, session_timeout and on_gap of [group] are used. A group without committed offsets

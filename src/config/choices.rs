@@ -83,7 +83,7 @@ choice! {
         DeadLetter = "dead_letter",
         /// Stop with an error.
         Stop = "stop",
-        /// Use its position in the source topic of `rekey`, from the header `dedupd.source`, as its id. Without this
+        /// Use its name in the source topic of `rekey`, from the header `dedupd.source`, as its id. Without this
         /// header, write it to the clean topic, counted.
         Source = "source",
     }

@@ -17,7 +17,7 @@ pub use format::{
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,
     KindId, KindRule, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, RecordField, Repeated,
-    SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId,
+    SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId, name_source,
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
 pub use window::sealed::{

@@ -30,7 +30,7 @@ use crate::ports::{
 };
 
 /// Time limit of a seek; it waits for the client's own threads, not for the broker.
-const SEEK_WAIT: Duration = Duration::from_secs(5);
+pub(super) const SEEK_WAIT: Duration = Duration::from_secs(5);
 
 /// One member of the group.
 pub struct KafkaSource {

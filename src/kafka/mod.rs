@@ -53,7 +53,7 @@ pub(crate) use outages::log_ended_outages;
 pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub(crate) use rekey::{Acknowledgements, RekeyChecks, RekeyTopics, TargetWriter, check_rekey};
-pub use rekey::{MembershipChange, SourceLog, SourceReader};
+pub use rekey::{MembershipChange, SourceLog, SourceReader, SourceStart};
 pub use sample::sample;
 pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};
 pub use state_topic::KafkaStateLog;

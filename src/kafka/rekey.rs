@@ -5,5 +5,5 @@ mod source;
 mod target;
 
 pub(crate) use check::{RekeyChecks, RekeyTopics, check_rekey};
-pub use source::{MembershipChange, SourceLog, SourceReader};
+pub use source::{MembershipChange, SourceLog, SourceReader, SourceStart};
 pub(crate) use target::{Acknowledgements, TargetWriter};

@@ -57,7 +57,13 @@ mod tests {
 
     fn read_error(reason: &str) -> ReadError {
         let code = RDKafkaErrorCode::AutoOffsetReset;
-        ReadError { code, fatal: false, at: Some((3, -1001)), reason: reason.to_owned() }
+        ReadError {
+            code,
+            fatal: false,
+            at: Some((3, -1001)),
+            topic: String::new(),
+            reason: reason.to_owned(),
+        }
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn a_restore_does_not_skip_a_damaged_batch_of_the_state_topic() {
 }
 
 /// Truncates the log of a raw topic to its first batches, as a leader without the others would.
-fn truncate(kafka: &Kafka, topic: &str, batches: usize) {
+pub fn truncate(kafka: &Kafka, topic: &str, batches: usize) {
     change(&segment(kafka, topic), |bytes| {
         let mut end = 0;
         for _ in 0..batches {

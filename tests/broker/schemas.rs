@@ -178,7 +178,7 @@ fn rekey_waits_for_a_schema_in_one_partition_only() {
         let of = |source: &&str| {
             written
                 .iter()
-                .find(|it| source_of(it).is_some_and(|it| it == format!("{from}/{source}")))
+                .find(|it| source_of(it).is_some_and(|it| it.starts_with(&format!("{from}/{source}#"))))
                 .unwrap()
                 .partition
         };

@@ -120,7 +120,7 @@ fn next_change(reader: &SourceReader) -> MembershipChange {
 pub fn placed(mock: &Mock, group: &str) -> SourceReader {
     let reader = reader(mock, group);
     let MembershipChange::Assigned(logs) = next_change(&reader) else { panic!("no assignment") };
-    reader.place(&logs.into_iter().map(|log| (log, 0)).collect::<Vec<_>>()).expect("accepted");
+    reader.place(&logs.into_iter().map(|log| (log, 0, None)).collect::<Vec<_>>()).expect("accepted");
     reader
 }
 

@@ -92,7 +92,7 @@ fn a_source_partition_without_a_fetcher_is_read_again_at_its_next_record() {
         read_to(&reader, &mut next, [10, 15]);
         let ends = reader.log_ends(&[lost.clone(), unknown, other], SLICE).expect("a response");
         assert_eq!(ends, [Some(20), None, Some(15)]);
-        reader.read_again(&lost, next[0]).expect("assigned");
+        reader.read_again((lost, next[0], None)).expect("assigned");
         read_to(&reader, &mut next, [20, 15]);
     });
 }

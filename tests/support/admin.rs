@@ -16,7 +16,7 @@ use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{Isolation, Kafka, wait_until};
+use super::{Isolation, Kafka, tool, wait_until};
 
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -90,6 +90,14 @@ impl Kafka {
     fn wait_for_partitions(&self, name: &str, count: usize) {
         let what = format!("{count} partitions of {name}");
         wait_until(&what, CALL_LIMIT, || (self.partitions(name) == count).then_some(()));
+    }
+
+    /// The topic id as Kafka's own tool prints it.
+    pub fn topic_id(&self, name: &str) -> String {
+        let arguments = ["--bootstrap-server", self.bootstrap(), "--describe", "--topic", name];
+        let text = tool("org.apache.kafka.tools.TopicCommand", &arguments);
+        let (_, rest) = text.split_once("TopicId: ").unwrap_or_else(|| panic!("{text}"));
+        rest.split_whitespace().next().unwrap().to_owned()
     }
 
     /// The effective settings of a topic, including defaults.

@@ -111,9 +111,9 @@ impl ChainAudit {
     }
 }
 
-/// The source record at `topic/partition@offset`.
+/// The source record at `topic/partition@offset`, before what identifies its log.
 fn find<'a>(logs: &'a HashMap<String, Vec<SourceRecord>>, source: &str) -> Option<&'a SourceRecord> {
-    let (log, offset) = source.rsplit_once('@')?;
+    let (log, offset) = source.split_once('#')?.0.rsplit_once('@')?;
     let (records, offset) = (logs.get(log)?, offset.parse::<i64>().ok()?);
     let at = records.binary_search_by_key(&offset, |record| record.offset).ok()?;
     records.get(at)

@@ -8,7 +8,6 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::compare::UnmatchedRecords;
-use super::entry::Place;
 use super::error::AuditError;
 use super::id::{IdRule, SOURCE_HEADER, by_source};
 use super::logs::{Logs, Numbered, Spans};
@@ -129,7 +128,7 @@ impl Audit<'_> {
             clean_topic,
             clean_spans,
             target,
-            |offset, _, fields| self.seen(offset, fields),
+            |arrived| self.seen(arrived.offset, arrived.fields),
             clean,
         )?;
         for topic in raw_topics {
@@ -139,9 +138,13 @@ impl Audit<'_> {
                 (spans.partition, Span { low: spans.raw.low, end })
             };
             let raw_spans = topic.own(spans.iter().map(raw_span));
-            let seen = |offset, partition, fields: &Fields<'_>| match self.options.scope {
-                Scope::Topics => self.seen_behind_rekey(topic, (partition, offset), fields),
-                _ => self.seen(offset, fields),
+            let id = match self.options.scope {
+                Scope::Topics => Some(topic.reader.topic_id()?),
+                _ => None,
+            };
+            let seen = |arrived: &Arrived<'_>| match &id {
+                Some(id) => self.seen_behind_rekey(topic, id.as_deref(), arrived),
+                None => self.seen(arrived.offset, arrived.fields),
             };
             self.read_topic(topic, raw_spans, target, seen, raw)?;
         }
@@ -163,13 +166,15 @@ impl Audit<'_> {
     fn seen_behind_rekey(
         &self,
         topic: &Numbered,
-        (partition, offset): Place,
-        fields: &Fields<'_>,
+        id: Option<&str>,
+        Arrived { partition, offset, epoch, fields, .. }: &Arrived<'_>,
     ) -> Result<Seen, String> {
-        let source = format!("{}/{partition}@{offset}", topic.reader.topic());
+        let (topic, id) = (topic.reader.topic(), id.unwrap_or("-"));
+        let epoch = epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
+        let source = format!("{topic}/{partition}@{offset}#{id}.{epoch}");
         let mut headers = fields.headers.clone();
         headers.push((SOURCE_HEADER, Some(source.as_bytes())));
-        self.seen(offset, &Fields { headers, ..*fields })
+        self.seen(*offset, &Fields { headers, ..**fields })
     }
 
     fn read_topic<T>(
@@ -177,13 +182,14 @@ impl Audit<'_> {
         topic: &Numbered,
         spans: SpanOf,
         target: &mut T,
-        seen: impl Fn(Offset, PartitionId, &Fields<'_>) -> Result<Seen, String>,
+        seen: impl Fn(&Arrived<'_>) -> Result<Seen, String>,
         take: Take<T>,
     ) -> Result<(), AuditError> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
-        topic.reader.read(spans, &mut |Arrived { partition, offset, passed, fields }| {
-            let mut seen = seen(*offset, *partition, fields).map_err(|why| AuditError::Schema {
+        topic.reader.read(spans, &mut |arrived| {
+            let Arrived { partition, offset, passed, fields, .. } = arrived;
+            let mut seen = seen(arrived).map_err(|why| AuditError::Schema {
                 topic: topic.reader.topic().to_owned(),
                 partition: *partition,
                 offset: *offset,

@@ -14,7 +14,7 @@ use super::record::Fields;
 use super::schemas::{Decoders, SchemaSources, behind_prefix, untyped};
 use super::source::{Format, Source};
 
-/// The header in which `rekey` names the record that it copied, as `topic/partition@offset`. The last one counts.
+/// The header in which `rekey` names the record that it copied, see [`is_record_name`]. The last one counts.
 pub(super) const SOURCE_HEADER: &[u8] = b"dedupd.source";
 
 /// Where the id of a record is: one source, or several that make a composite id.
@@ -92,9 +92,34 @@ impl IdRule {
 
 /// The id of a record that is identified by the header of `rekey`.
 pub(super) fn by_source<'a>(fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
-    let source = header(SOURCE_HEADER, fields).filter(|source| !source.is_empty())?;
+    let source = header(SOURCE_HEADER, fields).filter(|source| is_record_name(source))?;
     // The prefix makes it differ from every id of text.
     Some([b"\0source:", &*source].concat().into())
+}
+
+/// Whether this is `topic/partition@offset#topic id.leader epoch`, as `rekey` writes it: numbers without leading zeros, and `-` in
+/// the place of an id or epoch that does not exist.
+fn is_record_name(value: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return false };
+    let number = |text: &str, bits: u32| {
+        let is_short = text == "0" || !text.starts_with('0');
+        let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+        is_short && is_decimal && text.parse::<u64>().is_ok_and(|number| number >> bits == 0)
+    };
+    let spelled = |text: &str, others: &str| {
+        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.as_bytes().contains(&byte))
+    };
+    let separators: String = text.chars().filter(|c| "/@#".contains(*c)).collect();
+    let parts: Vec<&str> = text.split(['/', '@', '#']).collect();
+    let [topic, partition, offset, log] = parts[..] else { return false };
+    let Some((id, epoch)) = log.split_once('.') else { return false };
+    separators == "/@#"
+        && (1..250).contains(&topic.len())
+        && spelled(topic, "._-")
+        && number(partition, 31)
+        && number(offset, 63)
+        && (id == "-" || (id.len() == 22 && spelled(id, "_-")))
+        && (epoch == "-" || number(epoch, 31))
 }
 
 /// The value of the last header with this name.
@@ -227,7 +252,7 @@ mod tests {
     fn the_source_header_identifies_only_records_without_an_id() {
         let fields = |key| Fields {
             key,
-            headers: vec![(b"dedupd.source", Some(b"a/0@1")), (b"dedupd.source", Some(b"b/0@2"))],
+            headers: vec![(b"dedupd.source", Some(b"a/0@1#-.0")), (b"dedupd.source", Some(b"b/0@2#-.0"))],
             ..Fields::default()
         };
         let rule = IdRule::parse(&["key"]).unwrap();
@@ -235,10 +260,10 @@ mod tests {
         let rule = rule.or_source();
         assert_eq!(
             rule.id(&fields(None)).unwrap().unwrap(),
-            &b"\0source:b/0@2"[..],
+            &b"\0source:b/0@2#-.0"[..],
             "the last header counts"
         );
-        assert_eq!(rule.id(&fields(Some(b"b/0@2"))).unwrap().unwrap(), &b"b/0@2"[..]);
+        assert_eq!(rule.id(&fields(Some(b"b/0@2#-.0"))).unwrap().unwrap(), &b"b/0@2#-.0"[..]);
         assert_eq!(rule.id(&Fields::default()).unwrap(), None);
     }
 }

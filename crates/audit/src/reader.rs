@@ -15,7 +15,7 @@ use super::clock;
 use super::connection::{Access, Connection, is_rejection};
 use super::error::AuditError;
 use super::events::Events;
-use super::headers::headers;
+use super::native::{self, headers};
 use super::record::Fields;
 use super::{Offset, PartitionId};
 
@@ -48,6 +48,8 @@ pub(super) type OffsetOf = BTreeMap<PartitionId, Offset>;
 pub(super) struct Arrived<'a> {
     pub partition: PartitionId,
     pub offset: Offset,
+    /// The leader epoch under which it was written, if its format has that.
+    pub epoch: Option<i32>,
     /// How many offsets of the span it and the preceding transaction markers, aborted and deleted records took.
     pub passed: u64,
     pub fields: &'a Fields<'a>,
@@ -71,6 +73,12 @@ impl Reader {
 
     pub fn topic(&self) -> &str {
         &self.connection.topic
+    }
+
+    /// The id of the topic; `None` if the brokers report none.
+    pub fn topic_id(&self) -> Result<Option<String>, AuditError> {
+        let id = native::topic_id(&self.connection.consumer, self.topic(), TIMEOUT);
+        id.map_err(|e| self.connection.failed(&e))
     }
 
     fn events(&self) -> &Events {
@@ -277,8 +285,9 @@ fn take(message: &BorrowedMessage<'_>, open: &mut SpanOf, visit: &mut Visit<'_>)
     let Some(span) = open.get_mut(&partition) else { return Ok(false) };
     let passed = (offset + 1).saturating_sub(span.low);
     span.low = offset + 1;
+    let epoch = native::leader_epoch(message);
     let is_done = offset >= span.end
-        || visit(&Arrived { partition, offset, passed, fields: &fields(message) })?.is_break()
+        || visit(&Arrived { partition, offset, epoch, passed, fields: &fields(message) })?.is_break()
         || span.low >= span.end;
     if is_done {
         open.remove(&partition);

@@ -16,6 +16,7 @@ mod id_source;
 mod json;
 mod kind;
 mod schema;
+mod source_name;
 mod uuid;
 
 pub(crate) use fingerprint::Fingerprint;
@@ -27,6 +28,8 @@ pub use schema::{
     AvroError, AvroSchema, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated, Schema,
     SchemaId, Schemas,
 };
+use source_name::is_source_name;
+pub use source_name::name_source;
 use uuid::{hyphenated, uuid};
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
@@ -54,7 +57,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The header in which `rekey` names the record that it copied, as `topic/partition@offset`.
+/// The header in which `rekey` names the record that it copied, see [`name_source`].
 pub const SOURCE_HEADER: &str = "dedupd.source";
 
 /// The parts of a record that can contain an id.
@@ -177,8 +180,8 @@ impl IdentityRule {
         Self { sources, hasher, is_by_source: false }
     }
 
-    /// With `is_by_source`, a record without an id is identified by its [`SOURCE_HEADER`]. Such an identity never equals
-    /// that of an id, so the fingerprint does not depend on it.
+    /// With `is_by_source`, a record without an id is identified by its [`SOURCE_HEADER`], if `rekey` wrote that. Such an
+    /// identity never equals that of an id, so the fingerprint does not depend on it.
     #[must_use]
     pub fn by_source(self, is_by_source: bool) -> Self {
         Self { is_by_source, ..self }
@@ -219,7 +222,7 @@ impl IdentityRule {
         if of_id.is_some() || !self.is_by_source {
             return Ok(of_id);
         }
-        let source = record.header(SOURCE_HEADER).filter(|source| !source.is_empty());
+        let source = record.header(SOURCE_HEADER).filter(|source| is_source_name(source));
         Ok(source.map(|source| self.hasher.hash(Domain::Source, source)))
     }
 

@@ -14,10 +14,18 @@ use sys::rd_kafka_AclOperation_t as Acl;
 
 use crate::kafka::rights::Operation;
 
+/// The id that the client returns for a topic without one.
+const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+/// The client has another alphabet for base64 than Kafka.
+fn kafka_id(text: &str) -> String {
+    text.replace('+', "-").replace('/', "_")
+}
+
 /// A topic as the broker describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Described {
-    /// Topic id, base64 of 16 bytes; `None` when the topic does not exist.
+    /// Topic id as Kafka's tools print it; `None` when the topic does not exist, or the broker reports none.
     pub id: Option<String>,
     /// The operations that this client is authorized for; `None` when the broker does not report them.
     pub allowed: Option<Vec<Operation>>,
@@ -25,7 +33,7 @@ pub struct Described {
     pub error: Option<RDKafkaErrorCode>,
 }
 
-/// Describes the named topics, in this order. Requires Kafka 2.8; an older broker returns an error.
+/// Describes the named topics, in this order. A broker before Kafka 2.8 reports no ids.
 pub fn topics<C: ClientContext>(
     client: &Client<C>,
     names: &[&str],
@@ -119,7 +127,8 @@ unsafe fn described_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Des
         }
         let id = sys::rd_kafka_TopicDescription_topic_id(topic);
         let text = if id.is_null() { ptr::null() } else { sys::rd_kafka_Uuid_base64str(id) };
-        let id = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        let id = (!text.is_null()).then(|| kafka_id(&CStr::from_ptr(text).to_string_lossy()));
+        let id = id.filter(|id| id != NO_ID);
         let mut count = 0;
         let list = sys::rd_kafka_TopicDescription_authorized_operations(topic, ptr::from_mut(&mut count));
         Described { id, allowed: operations(list, count), error }

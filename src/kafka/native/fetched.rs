@@ -191,7 +191,7 @@ impl Fetched {
                 let reason = message.error_text();
                 message.keep_position(code);
                 consumer.context().error(KafkaError::Global(code), reason.trim());
-                return Err(ReadError { code, fatal: false, at: Some(message.place()), reason });
+                return Err(message.read_error(code, reason));
             }
             count += 1;
             if !each(message) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rdkafka::bindings as sys;
 use rdkafka::error::{IsError, RDKafkaErrorCode};
 
-use super::poll::text;
+use super::poll::{ReadError, text};
 use crate::dedupe::Coordinates;
 use crate::kafka::error::is_damage;
 use crate::kafka::partitions::coordinates;
@@ -113,6 +113,12 @@ impl Message<'_> {
     pub(super) fn error_text(&self) -> String {
         // SAFETY: the message is alive, and the text lives as long as the message.
         unsafe { text(sys::rd_kafka_message_errstr(self.native.as_ptr())) }
+    }
+
+    /// The error in place of a record, with its code and text.
+    pub(super) fn read_error(&self, code: RDKafkaErrorCode, reason: String) -> ReadError {
+        let topic = self.topic().to_string_lossy().into_owned();
+        ReadError { code, fatal: false, at: Some(self.place()), topic, reason }
     }
 
     /// Partition and offset as the client returned them; an error has a negative offset when it is unknown.

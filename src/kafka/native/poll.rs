@@ -48,6 +48,8 @@ pub struct ReadError {
     pub fatal: bool,
     /// Partition and offset, when the error is about one partition; the offset is negative when it is unknown.
     pub at: Option<(i32, i64)>,
+    /// The topic of that partition; empty when it is unknown.
+    pub topic: String,
     /// The error text of the client.
     pub reason: String,
 }
@@ -100,7 +102,7 @@ pub fn poll<'a, C: ConsumerContext>(
 fn record(message: Message<'_>) -> Result<Message<'_>, ReadError> {
     match message.error() {
         None => Ok(message),
-        Some(code) => Err(ReadError { code, fatal: false, at: Some(message.place()), reason: String::new() }),
+        Some(code) => Err(message.read_error(code, String::new())),
     }
 }
 
@@ -110,6 +112,7 @@ fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> 
     let error = unsafe {
         let place = sys::rd_kafka_event_topic_partition(event);
         let at = place.as_ref().map(|place| (place.partition, place.offset));
+        let topic = place.as_ref().map(|place| text(place.topic)).unwrap_or_default();
         if !place.is_null() {
             sys::rd_kafka_topic_partition_destroy(place);
         }
@@ -117,6 +120,7 @@ fn read_error<C: ConsumerContext>(consumer: &BaseConsumer<C>, event: &Event) -> 
             code: sys::rd_kafka_event_error(event).into(),
             fatal: sys::rd_kafka_event_error_is_fatal(event) != 0,
             at,
+            topic,
             reason: text(sys::rd_kafka_event_error_string(event)),
         }
     };

@@ -16,19 +16,24 @@ use dedupd_tokens::{self as tokens, Authenticated};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::Offset as KafkaOffset;
+use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionListElem};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId};
 use crate::kafka::client_config::Settings;
+use crate::kafka::consumer::SEEK_WAIT;
 use crate::kafka::ends::{EndReader, Listed};
 use crate::kafka::error::{failure, failure_with_permission, is_damage};
 use crate::kafka::log_context::LogContext;
 use crate::kafka::native::{self, Fetched, ReadError};
 use crate::kafka::partitions::{self, kafka_offset, kafka_partition, list_of};
 use crate::kafka::record::RawRecord;
-use crate::ports::{Failure, LogBounds, Remedy};
+use crate::kafka::unread::truncated;
+use crate::ports::{Failure, LogBounds, Remedy, Truncation};
+
+/// In the client's text about a position behind the end of its leader epoch.
+const TRUNCATED: &str = "log truncation detected";
 
 /// A partition of a source topic.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +70,13 @@ pub struct SourceReader {
     ends: EndReader,
     settings: Settings,
     assigned: RefCell<BTreeSet<SourceLog>>,
+    truncated: RefCell<BTreeMap<SourceLog, Truncation>>,
 }
+
+/// Where a partition is read from: its log, the offset, and the leader epoch of the record before that, if known.
+pub type SourceStart = (SourceLog, Offset, Option<Epoch>);
+/// What the group has committed for a partition, with what was stored beside it, and the bounds of its log.
+type SourceOffsets = (Option<(Offset, Checkpoint)>, LogBounds);
 
 /// The properties of the member, from those of the member of `run`.
 fn config(settings: &Settings) -> ClientConfig {
@@ -97,6 +108,7 @@ impl SourceReader {
             ends: EndReader::new(settings)?,
             settings: settings.clone(),
             assigned: RefCell::default(),
+            truncated: RefCell::default(),
         })
     }
 
@@ -133,10 +145,16 @@ impl SourceReader {
         match error.code {
             // After `PollExceeded` an event reports the lost assignment, and the next poll rejoins the group.
             RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
+            RDKafkaErrorCode::AutoOffsetReset if error.reason.contains(TRUNCATED) => {
+                let found = truncated(error)
+                    .map(|(partition, found)| (SourceLog { topic: error.topic.clone(), partition }, found));
+                self.truncated.borrow_mut().extend(found);
+                None
+            }
             RDKafkaErrorCode::AutoOffsetReset => {
                 let what = format!(
-                    "a position is outside of the log of a source topic ({}); the log is read again",
-                    error.reason
+                    "a position is outside of the log of topic {} ({}); the log is read again",
+                    error.topic, error.reason
                 );
                 Some(Failure::new(Remedy::Abort, what))
             }
@@ -149,21 +167,40 @@ impl SourceReader {
     fn damaged_batch(error: &ReadError) -> Failure {
         let (partition, offset) = error.at.unwrap_or_default();
         let what = format!(
-            "partition {partition} of a source topic holds a damaged batch at offset {offset} ({}: {}); it may have been damaged \
-             in transit, so restart dedupd rekey. If this recurs, find the topic with kafka-dump-log.sh, and elect a replica \
-             that is not damaged as leader, or set the offset of the group behind the batch",
-            error.code, error.reason
+            "partition {partition} of topic {} holds a damaged batch at offset {offset} ({}: {}); it may have been damaged in \
+             transit, so restart dedupd rekey. If this recurs, elect a replica that is not damaged as leader, or set the offset \
+             of the group behind the batch",
+            error.topic, error.code, error.reason
         );
         Failure::new(Remedy::Stop, what)
     }
 
-    /// Offset committed by the group, log start and end of each partition, in this order. Sends requests to the brokers, each
-    /// of which takes at most `wait`.
-    pub fn offsets(
+    /// The assigned logs that by their leader epochs end before the position. The client reads them no further until
+    /// [`SourceReader::read_again`].
+    pub fn truncated(&self) -> BTreeMap<SourceLog, Truncation> {
+        self.truncated.borrow().clone()
+    }
+
+    /// The topic ids of those topics that the brokers describe; `None` where they report no ids.
+    pub fn topic_ids(
         &self,
-        logs: &[SourceLog],
+        topics: &BTreeSet<&str>,
         wait: Duration,
-    ) -> Result<Vec<(Option<Offset>, LogBounds)>, Failure> {
+    ) -> Result<BTreeMap<String, Option<String>>, Failure> {
+        // The client takes no names for all topics.
+        if topics.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let names: Vec<&str> = topics.iter().copied().collect();
+        let described = native::topics(self.ends.stable().client(), &names, wait)
+            .map_err(|e| self.fail("reading the ids of the source topics", &e))?;
+        let found = names.into_iter().zip(described).filter(|(_, topic)| topic.error.is_none());
+        Ok(found.map(|(name, topic)| (name.to_owned(), topic.id)).collect())
+    }
+
+    /// Offset committed by the group with what [`SourceReader::store`] has stored with it, log start and end of each partition, in
+    /// this order. Sends requests to the brokers, each of which takes at most `wait`.
+    pub fn offsets(&self, logs: &[SourceLog], wait: Duration) -> Result<Vec<SourceOffsets>, Failure> {
         let mut by_topic: BTreeMap<&str, Vec<PartitionId>> = BTreeMap::new();
         for log in logs {
             by_topic.entry(&log.topic).or_default().push(log.partition);
@@ -174,13 +211,14 @@ impl SourceReader {
             let list = list_of(topic, partitions);
             for found in native::committed(self.ends.stable().client(), &list, wait).map_err(fail)? {
                 let found = found.map_err(KafkaError::OffsetFetch).map_err(fail)?;
-                committed.insert((topic, found.partition), found.offset);
+                let checkpoint = Checkpoint::parse(&found.metadata).unwrap_or_default();
+                committed.insert((topic, found.partition), found.offset.map(|at| (at, checkpoint)));
             }
         }
         let named: Vec<_> = logs.iter().map(|log| (log.topic.as_str(), log.partition)).collect();
         let bounds = self.ends.bounds(&named, wait)?;
         let offsets = named.iter().zip(bounds);
-        Ok(offsets.map(|(log, bounds)| (committed.get(log).copied().flatten(), bounds)).collect())
+        Ok(offsets.map(|(log, bounds)| (committed.remove(log).flatten(), bounds)).collect())
     }
 
     /// The last stable offset of each partition, in this order; `None` for one without a leader. Sends a request to each leader, which
@@ -192,18 +230,13 @@ impl SourceReader {
         Ok(named().map(|log| listed.offset_of(log).ok()).collect())
     }
 
-    /// Reads these partitions from now on, each from its offset. They are not read yet: a record that was fetched before would look
-    /// like the first one behind a gap.
-    pub fn place(&self, starts: &[(SourceLog, Offset)]) -> Result<(), Failure> {
+    /// Reads these partitions from now on, each from its offset, and compares leader epochs: see [`SourceReader::truncated`]. They
+    /// are not read yet: a record that was fetched before would look like the first one behind a gap.
+    pub fn place(&self, starts: &[SourceStart]) -> Result<(), Failure> {
         let fail = |e| self.fail("accepting partitions", &e);
-        let element =
-            |(log, start): &(SourceLog, Offset)| (log.topic.clone(), log.partition, kafka_offset(*start));
-        let elements: Vec<_> = starts.iter().map(element).collect();
-        let list =
-            partitions::list(elements.iter().map(|(topic, partition, at)| (topic.as_str(), *partition, *at)));
-        let list = list.map_err(fail)?;
+        let list = start_list(starts.iter()).map_err(fail)?;
         // The queues of all partitions are opened before the client fetches the first record.
-        for (log, _) in starts {
+        for (log, ..) in starts {
             let opened = [kafka_partition(log.partition)].into_iter();
             self.fetched.assign(&self.consumer, (&log.topic, opened), || Ok(())).map_err(fail)?;
         }
@@ -211,9 +244,18 @@ impl SourceReader {
         self.fetched.assign(&self.consumer, ("", std::iter::empty()), assign).map_err(fail)?;
         // A pause survives a revocation, and the same partition may come back (librdkafka#1849).
         self.consumer.resume(&list).map_err(fail)?;
-        self.assigned.borrow_mut().extend(starts.iter().map(|(log, _)| log.clone()));
+        self.assigned.borrow_mut().extend(starts.iter().map(|(log, ..)| log.clone()));
         self.consumer.context().is_pending.store(false, Ordering::Release);
-        Ok(())
+        // The client compares leader epochs at a seek only. After a failed one it would read without the comparison.
+        let compared = start_list(starts.iter().filter(|(.., last)| last.is_some())).map_err(fail)?;
+        if compared.count() == 0 {
+            return Ok(());
+        }
+        let sought = self.consumer.seek_partitions(compared, SEEK_WAIT);
+        let sought =
+            sought.and_then(|list| list.elements().iter().try_for_each(TopicPartitionListElem::error));
+        let fail = |e| self.fail("comparing leader epochs", &e).escalated(&[Remedy::Retry], Remedy::Abort);
+        sought.map_err(fail)
     }
 
     /// Reads these partitions no further. The client commits their stored offsets.
@@ -233,27 +275,32 @@ impl SourceReader {
         self.consumer.pause(&list).map_err(|e| self.fail(&format!("pausing {log}"), &e))
     }
 
-    /// Reads a paused partition again from this offset.
-    pub fn read_again(&self, log: &SourceLog, next: Offset) -> Result<(), Failure> {
-        self.unassign(std::slice::from_ref(log))?;
-        self.place(&[(log.clone(), next)])
+    /// Reads an assigned partition again from this offset.
+    pub fn read_again(&self, start: SourceStart) -> Result<(), Failure> {
+        self.unassign(std::slice::from_ref(&start.0))?;
+        self.place(&[start])
     }
 
     fn unassign(&self, logs: &[SourceLog]) -> Result<(), Failure> {
         let list = partition_list(logs.iter());
         self.consumer.incremental_unassign(&list).map_err(|e| self.fail("releasing partitions", &e))?;
+        self.truncated.borrow_mut().retain(|log, _| !logs.contains(log));
         let mut assigned = self.assigned.borrow_mut();
         assigned.retain(|log| !logs.contains(log));
         self.fetched.keep(|topic, partition| assigned.contains(&source_log(topic, partition)));
         Ok(())
     }
 
-    /// Stores the offsets to continue at, for the next commit.
-    pub fn store<'l>(&self, positions: impl IntoIterator<Item = (&'l SourceLog, Offset)>) {
-        let elements =
-            positions.into_iter().map(|(log, at)| (log.topic.as_str(), log.partition, kafka_offset(at)));
+    /// Stores the offsets to continue at, for the next commit, with what is known of their logs.
+    pub fn store<'l>(&self, positions: impl IntoIterator<Item = (&'l SourceLog, Offset, Checkpoint)>) {
+        let mut list = TopicPartitionList::new();
+        let listed = positions.into_iter().try_for_each(|(log, at, checkpoint)| {
+            let mut element = list.add_partition(&log.topic, kafka_partition(log.partition));
+            element.set_metadata(checkpoint.render());
+            element.set_offset(kafka_offset(at))
+        });
         // An error means that a partition was released meanwhile: the next member repeats its records.
-        if let Err(error) = partitions::list(elements).and_then(|list| self.consumer.store_offsets(&list)) {
+        if let Err(error) = listed.and_then(|()| self.consumer.store_offsets(&list)) {
             tracing::debug!(%error, "offsets of released partitions were not stored");
         }
     }
@@ -267,6 +314,19 @@ impl SourceReader {
 /// The partition that the client names.
 fn source_log(topic: &CStr, partition: i32) -> SourceLog {
     SourceLog { topic: topic.to_string_lossy().into_owned(), partition: partitions::partition_id(partition) }
+}
+
+/// Partitions with their start offsets, and the leader epochs to compare there.
+fn start_list<'l>(starts: impl Iterator<Item = &'l SourceStart>) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (log, start, last) in starts {
+        let partition = kafka_partition(log.partition);
+        list.add_partition_offset(&log.topic, partition, kafka_offset(*start))?;
+        if let Some(epoch) = last {
+            native::set_leader_epoch(&list, &log.topic, partition, epoch.number);
+        }
+    }
+    Ok(list)
 }
 
 fn partition_list<'l>(logs: impl Iterator<Item = &'l SourceLog>) -> TopicPartitionList {

@@ -1,5 +1,6 @@
 //! The link of `rekey` to the command line, the signals and the HTTP endpoint.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -80,7 +81,8 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
     // The hash has no effect on the bytes of an id.
     let id = IdentityRule::new(config.id.clone(), Hasher::Xxh3);
     let schemas = schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?;
-    let rule = RekeyRule { id, schemas, by: config.rekey.partitioner, on_gap: config.on_gap };
+    let (by, on_gap) = (config.rekey.partitioner, config.on_gap);
+    let rule = RekeyRule { id, schemas, by, on_gap, topic_ids: RefCell::default() };
     let mut replaced: Vec<Instant> = Vec::new();
     loop {
         let failure = match member(&rule, &settings, &config.rekey.from, metrics, stop) {

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use std::time::Duration;
 
 use super::in_flight::InFlight;
-use crate::dedupe::{Offset, PartitionId, SchemaId};
-use crate::kafka::SourceLog;
+use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId, SchemaId};
+use crate::kafka::{SourceLog, SourceStart};
 use crate::metrics::Stall;
 use crate::pipeline::{Fetching, StallDetector};
 
@@ -26,8 +26,12 @@ pub struct AssignedLog {
     pub log: SourceLog,
     /// `topic/partition`.
     pub name: String,
+    /// The id of its topic; `None` where the brokers report none.
+    pub topic_id: Option<String>,
     /// Records below this offset were returned by the client already.
     pub next: Offset,
+    /// The leader epoch of the last record before that.
+    pub epoch: Option<Epoch>,
     pub in_flight: InFlight,
     /// The schema that its next record needs; the partition is paused until it is known.
     pub schema: Option<SchemaId>,
@@ -36,6 +40,13 @@ pub struct AssignedLog {
     stall: StallDetector,
     /// The position that was stored last for a commit.
     stored: Option<Offset>,
+}
+
+impl AssignedLog {
+    /// Where it is read again.
+    pub fn start(&self) -> SourceStart {
+        (self.log.clone(), self.next, self.epoch)
+    }
 }
 
 /// All assigned source partitions. Each time that a partition is placed, it gets a new number, so that acknowledgements of
@@ -54,14 +65,16 @@ pub struct AssignedLogs {
 
 impl AssignedLogs {
     /// The partition is read from this offset on, and its log ends at `log_end`. What was in flight of it counts no longer.
-    pub fn place(&mut self, log: SourceLog, offset: Offset, log_end: Offset) {
+    pub fn place(&mut self, (log, offset, epoch): SourceStart, log_end: Offset, topic_id: Option<String>) {
         self.remove(&log);
         self.placements += 1;
         let name = log.to_string();
         let placed = AssignedLog {
             log,
             name,
+            topic_id,
             next: offset,
+            epoch,
             in_flight: InFlight::at(offset),
             schema: None,
             log_end,
@@ -84,6 +97,11 @@ impl AssignedLogs {
     /// All assigned partitions.
     pub fn all(&self) -> impl Iterator<Item = &AssignedLog> {
         self.logs.values()
+    }
+
+    /// This partition, if it is assigned.
+    pub fn find(&self, log: &SourceLog) -> Option<&AssignedLog> {
+        self.all().find(|assigned| assigned.log == *log)
     }
 
     /// The assigned partitions that wait for a schema.
@@ -160,7 +178,7 @@ impl AssignedLogs {
         &mut self,
         now: Duration,
         fetched_end: impl Fn(&SourceLog) -> Option<Offset>,
-    ) -> Vec<(SourceLog, Fetching, Stall)> {
+    ) -> Vec<(SourceStart, Fetching, Stall)> {
         // Records that are not polled for lack of room look like a stall of their partition.
         if std::mem::take(&mut self.was_full) {
             return Vec::new();
@@ -171,17 +189,19 @@ impl AssignedLogs {
             let end = fetched_end(&log.log);
             let seen = Fetching { next: log.next, fetched_end: end, log_end: log.log_end };
             let stall = log.stall.observe(now, seen, STALL_TIMEOUT)?;
-            Some((log.log.clone(), seen, stall))
+            Some((log.start(), seen, stall))
         });
         stalled.collect()
     }
 
-    /// The positions that have changed since the last call.
-    pub fn changed_positions(&mut self) -> Vec<(&SourceLog, Offset)> {
+    /// The positions that have changed since the last call, with what a later start compares.
+    pub fn changed_positions(&mut self) -> Vec<(&SourceLog, Offset, Checkpoint)> {
         let changed = self.logs.values_mut().filter_map(|log| {
             let position = log.in_flight.position();
             let is_new = log.stored.replace(position) != Some(position);
-            is_new.then_some((&log.log, position))
+            let known =
+                || Checkpoint { raw: log.topic_id.clone(), epoch: log.epoch, ..Checkpoint::default() };
+            is_new.then(|| (&log.log, position, known()))
         });
         changed.collect()
     }
@@ -215,14 +235,28 @@ mod tests {
     }
 
     fn positions(logs: &mut AssignedLogs) -> Vec<(PartitionId, Offset)> {
-        logs.changed_positions().into_iter().map(|(log, at)| (log.partition, at)).collect()
+        logs.changed_positions().into_iter().map(|(log, at, _)| (log.partition, at)).collect()
+    }
+
+    fn place(logs: &mut AssignedLogs, partition: PartitionId, offset: Offset, end: Offset) {
+        logs.place((log(partition), offset, None), end, None);
+    }
+
+    #[test]
+    fn a_position_is_stored_with_the_incarnation_of_its_log() {
+        let mut logs = AssignedLogs::default();
+        let epoch = Some(Epoch { next: 10, number: 4 });
+        logs.place((log(0), 10, epoch), 10, Some("id".to_owned()));
+        let stored = logs.changed_positions().pop().unwrap().2;
+        assert_eq!((stored.raw.as_deref(), stored.epoch), (Some("id"), epoch));
+        assert_eq!(Checkpoint::parse(&stored.render()), Some(stored));
     }
 
     #[test]
     fn each_partition_has_its_own_position() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 10, 10);
-        logs.place(log(1), 20, 20);
+        place(&mut logs, 0, 10, 10);
+        place(&mut logs, 1, 20, 20);
         assert_eq!(positions(&mut logs), [(0, 10), (1, 20)]);
         let mut send = |partition, offset| {
             assert!(logs.of_record(c"a", partition).is_some());
@@ -241,10 +275,10 @@ mod tests {
     #[test]
     fn a_partition_that_is_placed_again_ignores_earlier_acknowledgements() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 0, 0);
+        place(&mut logs, 0, 0, 0);
         logs.of_record(c"a", 0).unwrap();
         let before = logs.send(0, 7);
-        logs.place(log(0), 0, 0);
+        place(&mut logs, 0, 0, 0);
         assert_eq!((logs.in_flight(), logs.bytes, logs.name_of(before)), (0, 0, None));
         logs.of_record(c"a", 0).unwrap();
         let after = logs.send(0, 7);
@@ -259,7 +293,7 @@ mod tests {
     #[test]
     fn reading_pauses_at_the_limits() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 0, 0);
+        place(&mut logs, 0, 0, 0);
         logs.of_record(c"a", 0).unwrap();
         let large = logs.send(0, MOST_BYTES);
         assert!(!logs.has_room());
@@ -276,7 +310,7 @@ mod tests {
     fn stalled_at(logs: &mut AssignedLogs, mut seconds: Range<u64>) -> Option<(u64, SourceLog, Offset)> {
         seconds.find_map(|second| {
             logs.has_room();
-            let (log, seen, _) = logs.stalled(Duration::from_secs(second), |_| Some(10)).pop()?;
+            let ((log, ..), seen, _) = logs.stalled(Duration::from_secs(second), |_| Some(10)).pop()?;
             Some((second, log, seen.next))
         })
     }
@@ -284,8 +318,8 @@ mod tests {
     #[test]
     fn a_partition_without_a_fetcher_is_stalled_when_another_client_reports_a_later_end() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 10, 10);
-        logs.place(log(1), 10, 10);
+        place(&mut logs, 0, 10, 10);
+        place(&mut logs, 1, 10, 10);
         assert_eq!(stalled_at(&mut logs, 0..1_000), None);
         logs.set_ends(vec![None, Some(11)]);
         assert_eq!(stalled_at(&mut logs, 1_000..2_000), Some((1_030, log(1), 10)));
@@ -295,7 +329,7 @@ mod tests {
     #[test]
     fn a_full_target_or_a_missing_schema_is_no_stall() {
         let mut logs = AssignedLogs::default();
-        logs.place(log(0), 10, 500);
+        place(&mut logs, 0, 10, 500);
         logs.of_record(c"a", 0).unwrap().next = 11;
         let large = logs.send(10, MOST_BYTES);
         assert_eq!(stalled_at(&mut logs, 0..1_000), None, "without room");

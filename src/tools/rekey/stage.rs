@@ -6,11 +6,12 @@
 //! are sent again, and of each target partition the idempotent producer writes no record before an earlier one.
 
 mod assignment;
+mod incarnation;
 mod reread;
 mod status;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::logs::AssignedLogs;
 use super::partitioner::partition_of;
 use crate::clock;
 use crate::config::{OnGap, PartitionBy};
-use crate::dedupe::{IdentityRule, MissingSchema, Schemas};
+use crate::dedupe::{Epoch, IdentityRule, MissingSchema, Schemas, name_source};
 use crate::kafka::{Acknowledgements, MembershipChange, RawRecord, Settings, SourceReader, TargetWriter};
 use crate::metrics::RekeyMetrics;
 use crate::ports::{Failure, Record as _, Remedy};
@@ -46,6 +47,8 @@ pub struct RekeyRule {
     pub schemas: SharedSchemas,
     pub by: PartitionBy,
     pub on_gap: OnGap,
+    /// The ids of the topics that this process has read, by name.
+    pub topic_ids: RefCell<BTreeMap<String, String>>,
 }
 
 /// The loop and its state.
@@ -146,6 +149,7 @@ impl<'r> RekeyLoop<'r> {
         }
         self.follow_assignment()?;
         self.take_acknowledged()?;
+        self.follow_truncations()?;
         self.resume_waiting()?;
         self.wake_stalled()?;
         let (most, wait) = if self.logs.has_room() { (BATCH, IDLE) } else { (0, FULL) };
@@ -238,10 +242,9 @@ impl<'r> RekeyLoop<'r> {
                 }
             };
             log.next = at.offset + 1;
-            self.source.clear();
-            self.source.push_str(&log.name);
-            // Writing to a String cannot fail.
-            write!(self.source, "@{}", at.offset).ok();
+            let epoch = record.leader_epoch();
+            log.epoch = epoch.map(|number| Epoch { next: log.next, number });
+            name_source(&mut self.source, &log.name, at.offset, log.topic_id.as_deref(), epoch);
             missing += u64::from(id.is_none());
             let bytes = id.as_deref().unwrap_or(log.name.as_bytes());
             let partition = partition_of(self.rule.by, bytes, self.partitions);

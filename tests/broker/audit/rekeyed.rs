@@ -1,6 +1,8 @@
 //! Several raw topics behind `rekey`, one clean topic.
 
+use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::Mutex;
 
 use super::*;
 
@@ -28,9 +30,16 @@ fn write_raw(kafka: &Kafka, topics: [&str; 2], count: i64) -> [Vec<Record>; 2] {
     topics.map(|topic| kafka.records(topic, Isolation::Committed))
 }
 
-/// A record as `rekey` and `run` write it, in this partition.
+/// The id of a topic of the shared broker, which is requested once.
+fn topic_id(topic: &str) -> String {
+    static IDS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    let mut ids = IDS.lock().unwrap();
+    ids.entry(topic.to_owned()).or_insert_with(|| shared_kafka().topic_id(topic)).clone()
+}
+
+/// A record as `rekey` and `run` write it, in this partition. The first leader of a topic has the epoch 0.
 fn moved(record: &Record, topic: &str, partition: i32) -> Record {
-    let source = format!("{topic}/{}@{}", record.partition, record.offset);
+    let source = format!("{topic}/{}@{}#{}.0", record.partition, record.offset, topic_id(topic));
     let mut headers = record.headers.clone();
     headers.push(("dedupd.source".to_owned(), Some(source.into_bytes())));
     Record { partition, headers, ..record.clone() }

@@ -3,10 +3,11 @@
 use std::slice;
 use std::time::{Duration, Instant};
 
+use super::incarnation::ACCEPT;
 use super::{REQUEST_TIMEOUT, RekeyLoop};
 use crate::clock;
 use crate::dedupe::Offset;
-use crate::kafka::{MembershipChange, SourceLog};
+use crate::kafka::{MembershipChange, SourceLog, SourceStart};
 use crate::ports::{Failure, Remedy};
 use crate::tools::rekey::logs::listed;
 use crate::tools::rekey::start::{StartOffset, start};
@@ -123,26 +124,36 @@ impl RekeyLoop<'_> {
 
     /// Reads these partitions from the committed offsets.
     fn place(&mut self, logs: &[SourceLog]) -> Result<(), Failure> {
-        let mut starts: Vec<(SourceLog, Offset)> = Vec::with_capacity(logs.len());
-        let mut ends = Vec::with_capacity(logs.len());
+        let mut starts: Vec<SourceStart> = Vec::with_capacity(logs.len());
+        let mut found = Vec::with_capacity(logs.len());
+        let ids = self.topic_ids(logs)?;
         for (log, (committed, bounds)) in logs.iter().zip(self.reader.offsets(logs, REQUEST_TIMEOUT)?) {
-            let offset = match start(committed, bounds, self.rule.on_gap) {
+            let Some(id) = ids.get(&log.topic) else {
+                let what = format!("the brokers do not describe topic {}; retrying", log.topic);
+                return Err(Failure::new(Remedy::Retry, what));
+            };
+            let was = committed.as_ref().and_then(|(_, known)| known.raw.as_deref());
+            // A recreated topic is read from its start, like one that the group has not read.
+            let committed = if self.is_recreated(log, was, id.as_deref())? { None } else { committed };
+            let (position, known) = committed.unzip();
+            let offset = match start(position, bounds, self.rule.on_gap) {
                 StartOffset::At(offset) => offset,
                 StartOffset::Behind { offset, gap } => {
                     self.metrics.parts.gaps.inc_by(gap);
-                    tracing::warn!(%log, ?committed, offset, gap, "the log does not contain the committed offset; continuing");
+                    tracing::warn!(%log, position, offset, gap, "the log does not contain the committed offset; continuing");
                     offset
                 }
                 StartOffset::Refused => {
-                    return Err(self.gap(log, committed.unwrap_or(0), bounds.low, bounds.high));
+                    return Err(self.gap(log, position.unwrap_or(0), bounds.low, bounds.high));
                 }
             };
-            starts.push((log.clone(), offset));
-            ends.push(bounds.stable);
+            let last = known.and_then(|known| known.epoch).filter(|last| last.covers(offset));
+            starts.push((log.clone(), offset, last));
+            found.push((bounds.stable, id.clone()));
         }
         self.reader.place(&starts)?;
-        for ((log, offset), end) in starts.into_iter().zip(ends) {
-            self.logs.place(log, offset, end);
+        for (start, (end, id)) in starts.into_iter().zip(found) {
+            self.logs.place(start, end, id);
         }
         Ok(())
     }
@@ -150,8 +161,7 @@ impl RekeyLoop<'_> {
     fn gap(&self, log: &SourceLog, position: Offset, low: Offset, high: Offset) -> Failure {
         let what = format!(
             "group {} continues at offset {position} of {log}, but that log contains the offsets {low} to {high}: records were \
-             deleted before they were read, or the topic was truncated or recreated; set group.on_gap = \"accept\" once, to \
-             continue at offset {low}",
+             deleted before they were read, or the log was truncated; to continue at offset {low}, {ACCEPT}",
             self.settings.group
         );
         Failure::new(Remedy::Stop, what)

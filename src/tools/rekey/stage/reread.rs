@@ -21,7 +21,7 @@ impl RekeyLoop<'_> {
         self.schemas = self.rule.schemas.known();
         for (log, schema) in self.logs.waiting_mut() {
             if self.schemas.has(schema) {
-                self.reader.read_again(&log.log, log.next)?;
+                self.reader.read_again(log.start())?;
                 log.schema = None;
                 tracing::info!(log = %log.log, offset = log.next, %schema, "schema known; the partition continues");
             }
@@ -37,9 +37,9 @@ impl RekeyLoop<'_> {
         }
         self.times.compared = clock::monotonic();
         let reader = self.reader;
-        for (log, seen, stall) in self.logs.stalled(self.times.created.elapsed(), |log| reader.end(log)) {
-            log_stall(&log, seen, stall);
-            reader.read_again(&log, seen.next)?;
+        for (start, seen, stall) in self.logs.stalled(self.times.created.elapsed(), |log| reader.end(log)) {
+            log_stall(&start.0, seen, stall);
+            reader.read_again(start)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::ports::{Failure, Remedy};
 
 /// Interval at which positions are stored and the status is published.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval at which the partitions of the target topic are counted, and the ends of the source logs are read.
+/// Interval at which the partitions of the target topic are counted, and ids and ends of the source logs are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// Without an acknowledgement for this long, records in flight count as stuck.
 const STUCK: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ impl RekeyLoop<'_> {
         }
         self.times.refresh = clock::monotonic();
         log_ended_outages();
-        for refreshed in [self.count_partitions(), self.read_ends()] {
+        for refreshed in [self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
             refreshed
                 .or_else(|failure| if failure.remedy == Remedy::Retry { Ok(()) } else { Err(failure) })?;
         }

@@ -18,7 +18,7 @@ type Named = (Written, At);
 
 fn source((log, at): At) -> String {
     let (topic, partition) = LOGS[log];
-    format!("{topic}/{partition}@{}", 2 * at)
+    format!("{topic}/{partition}@{}#-.0", 2 * at)
 }
 
 /// A record as `rekey` writes it.
