@@ -95,6 +95,7 @@ pub(super) fn options(
         state_retention: topology.state_retention,
         partition_limit: partition_limit.clone(),
         raw_partitions: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
+        group: config.group.id.clone(),
         writer: writer.clone(),
         hash: hasher.kind(),
         accept_change: config.identity.accept_change,

@@ -40,6 +40,7 @@ use crate::config::Config;
 use crate::http;
 use crate::kafka::{self, Closing, Forecast, SampleLimits, Topology, Wanted};
 use crate::metrics::{About, Metrics, Recent, Status};
+use crate::pipeline::{self, PartitionLimit};
 use crate::ports::Failure;
 use crate::schemas::BlockingSchemas;
 
@@ -234,6 +235,13 @@ pub fn scope_advice(config: &Config) -> Result<(String, Option<String>), ExitErr
 /// What a start would find now.
 pub fn start_forecast(config: &Config, partitions: usize) -> Result<Forecast, Failure> {
     kafka::forecast(&settings(config, 0), partitions)
+}
+
+/// What would end a start now, by what the forecast has read.
+pub fn check_start(config: &Config, topology: &Topology, forecast: &Forecast) -> Result<(), ExitError> {
+    let limit = PartitionLimit::new(topology.partitions);
+    let options = assembly::options(config, hasher(&config.identity.hash)?, (topology, &limit), 0);
+    Ok(pipeline::check_start(&options, &forecast.committed, &forecast.last)?)
 }
 
 /// The tokio runtime for sockets and signals.

@@ -64,7 +64,13 @@ impl TopicAdmin {
                 Ok(name) => tracing::info!(topic = name, "topic created"),
                 // Another instance created it first.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err(failed) => return Err(self.refused(Operation::Create, "creating", failed)),
+                Err((name, code)) => {
+                    let new = wanted.iter().find(|new| new.name == name);
+                    let why = new.and_then(|new| native::why_not_created(self.admin.inner(), new, self.wait));
+                    let why =
+                        why.map_or_else(String::new, |why| format!(", which the brokers reject ({why})"));
+                    return Err(self.refused(Operation::Create, ("creating", &why), (name, code)));
+                }
             }
         }
         Ok(())
@@ -74,7 +80,7 @@ impl TopicAdmin {
     fn refused(
         &self,
         operation: Operation,
-        doing: &str,
+        (doing, why): (&str, &str),
         (name, code): (String, RDKafkaErrorCode),
     ) -> CheckError {
         match code {
@@ -82,7 +88,7 @@ impl TopicAdmin {
                 let missing = rights::missing(&self.settings, operation, Resource::Topic(&name));
                 CheckError::Refused(vec![missing])
             }
-            code => check_error(&format!("{doing} topic {name}"), &KafkaError::AdminOp(code)),
+            code => check_error(&format!("{doing} topic {name}{why}"), &KafkaError::AdminOp(code)),
         }
     }
 
@@ -121,7 +127,9 @@ impl TopicAdmin {
                 Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
                 // Another instance added them first.
                 Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
-                Err(failed) => return Err(self.refused(Operation::Alter, "adding partitions to", failed)),
+                Err(failed) => {
+                    return Err(self.refused(Operation::Alter, ("adding partitions to", ""), failed));
+                }
             }
         }
         Ok(())

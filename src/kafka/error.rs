@@ -28,14 +28,14 @@ pub fn failure(doing: &str, error: &KafkaError) -> Failure {
         Remedy::Rejoin => {
             "another process uses this group.instance, or a response of the broker was lost: rejoining"
         }
-        Remedy::Stop => advice(error.rdkafka_error_code()),
+        Remedy::Stop => advice(code_of(error)),
     };
     Failure::new(remedy, format!("{} while {doing}; {advice}", error_text(error)))
 }
 
 /// The same as [`failure`], with the missing permission when the error code identifies it.
 pub(super) fn failure_with_permission(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
-    match error.rdkafka_error_code().and_then(|code| rights::missing_for_code(settings, code)) {
+    match code_of(error).and_then(|code| rights::missing_for_code(settings, code)) {
         Some(missing) => {
             Failure::new(remedy(error), format!("{} while {doing}; {missing}", error_text(error)))
         }
@@ -106,8 +106,30 @@ pub(super) fn is_damage(code: RDKafkaErrorCode) -> bool {
     matches!(code, C::BadMessage | C::BadCompression | C::NotImplemented)
 }
 
+/// The code of an error. The client's own method returns none for admin requests.
+fn code_of(error: &KafkaError) -> Option<RDKafkaErrorCode> {
+    if let KafkaError::AdminOp(code) = error { Some(*code) } else { error.rdkafka_error_code() }
+}
+
+/// Whether a broker rejects the topic that an admin request describes. It would reject it again.
+fn is_rejected_topic(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as C;
+    matches!(
+        code,
+        C::InvalidTopic
+            | C::PolicyViolation
+            | C::InvalidConfig
+            | C::InvalidReplicationFactor
+            | C::InvalidReplicaAssignment
+            | C::InvalidPartitions
+    )
+}
+
 fn remedy(error: &KafkaError) -> Remedy {
-    let code = error.rdkafka_error_code();
+    let code = code_of(error);
+    if matches!(error, KafkaError::AdminOp(code) if is_rejected_topic(*code)) {
+        return Remedy::Stop;
+    }
     // Another read would return the same damaged bytes.
     if matches!(error, KafkaError::MessageConsumption(code) if is_damage(*code)) {
         return Remedy::Stop;
@@ -174,6 +196,9 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
         Some(code) if is_damage(code) => {
             "its log is damaged; see kafka-dump-log.sh, and elect a replica that is not damaged as leader"
         }
+        Some(code) if is_rejected_topic(code) => {
+            "choose what the brokers accept, or create the topic as they require it"
+        }
         _ => "an operator must resolve this",
     }
 }
@@ -181,6 +206,30 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_admin_request_that_the_broker_rejects_is_not_retried() {
+        use RDKafkaErrorCode as C;
+        for (code, expected) in [
+            (C::InvalidTopic, Remedy::Stop),
+            (C::PolicyViolation, Remedy::Stop),
+            (C::InvalidConfig, Remedy::Stop),
+            (C::InvalidReplicationFactor, Remedy::Stop),
+            (C::InvalidReplicaAssignment, Remedy::Stop),
+            (C::InvalidPartitions, Remedy::Stop),
+            (C::ClusterAuthorizationFailed, Remedy::Stop),
+            (C::UnsupportedVersion, Remedy::Stop),
+            (C::OperationTimedOut, Remedy::Retry),
+            (C::RequestTimedOut, Remedy::Retry),
+            (C::NotController, Remedy::Retry),
+            (C::BrokerTransportFailure, Remedy::Retry),
+            (C::ThrottlingQuotaExceeded, Remedy::Retry),
+        ] {
+            assert_eq!(failure("creating topic t", &KafkaError::AdminOp(code)).remedy, expected, "{code}");
+        }
+        // The same code about records.
+        assert_ne!(remedy(&KafkaError::MessageProduction(C::PolicyViolation)), Remedy::Stop);
+    }
 
     #[test]
     fn a_command_that_does_not_retry_does_not_announce_it() {

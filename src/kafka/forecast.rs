@@ -8,12 +8,14 @@ use super::group_monitor::{GroupMonitor, Member};
 use super::state_topic::KafkaStateLog;
 use crate::clock::monotonic;
 use crate::dedupe::{BlockView, Checkpoint, Offset, PartitionId};
-use crate::ports::{Committed, Failure, StateItem, StateLog as _};
+use crate::ports::{Committed, Failure, Leftover, LogTails as _, StateItem, StateLog as _};
 
 /// Time limit of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 /// Records of the state topic that are read to estimate the ids of a record, and the time limit.
 const SAMPLE: u64 = 500;
+/// Offsets at the end of each state partition in which its last block is searched, behind transaction markers.
+const LAST: Offset = 20;
 const SAMPLE_TIME: Duration = Duration::from_secs(3);
 
 /// What a start would find.
@@ -27,6 +29,10 @@ pub struct Forecast {
     pub records: u64,
     /// The ids in them, estimated from a sample.
     pub ids: u64,
+    /// The committed offset of each partition.
+    pub committed: Vec<Committed>,
+    /// The last records of each partition of the state topic.
+    pub last: Vec<StateItem>,
 }
 
 /// Reads what a start with these raw partitions would find, without changing anything.
@@ -35,12 +41,19 @@ pub fn forecast(settings: &Settings, partitions: usize) -> Result<Forecast, Fail
     let group = GroupMonitor::new(settings)?;
     let members = group.view(REQUEST)?.members;
     let ends = EndReader::new(settings)?;
+    let topic = |name| numbers.iter().map(|number| (name, *number)).collect::<Vec<_>>();
+    let state = ends.bounds(&topic(settings.state.as_str()), REQUEST)?;
+    // Before the committed offsets, which never lag behind the state topic.
+    let last = numbers
+        .iter()
+        .zip(&state)
+        .map(|(number, log)| (*number, log.stable.saturating_sub(LAST).max(log.low)..log.stable));
+    let last =
+        KafkaStateLog::new(settings)?.tails(&last.collect::<Vec<_>>(), Leftover::Committed, REQUEST)?;
     let answers = group.answers(numbers.iter().copied(), REQUEST)?;
     let answers: Vec<Committed> = answers.into_iter().collect::<Result<_, _>>()?;
-    let topic = |name| numbers.iter().map(|number| (name, *number)).collect::<Vec<_>>();
     let raw = ends.stable_ends(&topic(settings.raw.as_str()), REQUEST)?;
     let lag = answers.iter().zip(&raw).filter_map(|(answer, end)| Some(end.saturating_sub(answer.offset?)));
-    let state = ends.bounds(&topic(settings.state.as_str()), REQUEST)?;
     let unread = answers.iter().zip(&state).map(|(answer, bounds)| {
         let from = Checkpoint::parse(&answer.metadata).map_or(bounds.low, |it| it.state_next.max(bounds.low));
         (answer.partition, bounds.stable.saturating_sub(from), bounds.stable)
@@ -56,7 +69,7 @@ pub fn forecast(settings: &Settings, partitions: usize) -> Result<Forecast, Fail
         }
         _ => 0,
     };
-    Ok(Forecast { members, lag: lag.sum(), records, ids })
+    Ok(Forecast { members, lag: lag.sum(), records, ids, committed: answers, last })
 }
 
 /// The ids of the blocks between two offsets of a partition of the state topic. What cannot be read within the time limit

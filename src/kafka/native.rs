@@ -14,6 +14,7 @@ use std::time::Duration;
 pub(crate) use certificate::rejection as certificate_rejection;
 pub(crate) use describe::Described;
 pub use describe::topics;
+pub(crate) use describe::why_not_created;
 pub(crate) use fetched::Fetched;
 pub use message::Message;
 pub(crate) use poll::ReadError;

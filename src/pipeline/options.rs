@@ -48,6 +48,8 @@ pub struct WorkerOptions {
     pub partition_limit: PartitionLimit,
     /// Number of raw partitions when this process started.
     pub raw_partitions: u32,
+    /// The consumer group, for messages.
+    pub group: String,
     /// Transactional id of this worker.
     pub writer: String,
     /// Where ids are read from.
@@ -150,6 +152,20 @@ impl WorkerOptions {
                 self.raw, self.state
             ))),
         }
+    }
+
+    /// Fails when a record of the state topic was written for another raw topic: by another group, or before raw was recreated.
+    pub(crate) fn same_pair(&self, key: &StateKey) -> Result<(), Fatal> {
+        let same = self.same_raw(key.raw.as_deref(), self.raw_id.as_deref());
+        let is_ours = key.writer.strip_prefix(&self.group).is_some_and(|rest| rest.starts_with('.'));
+        same.map_err(|recreated| match &key.raw {
+            Some(theirs) if !is_ours && !key.writer.is_empty() => Fatal::Operator(format!(
+                "topic {} has the state of another raw topic: {} wrote it for the topic with the id {theirs}, not group {} for topic \
+                 {}. Give this pair of topics its own topics.state; to merge several topics into one, use dedupd rekey",
+                self.state, key.writer, self.group, self.raw
+            )),
+            _ => recreated,
+        })
     }
 
     /// Fails when the id of the state topic differs from the one that the group's offsets were committed with.

@@ -1,7 +1,9 @@
 //! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
 
 use super::plan;
-use crate::app::{ExitError, check, scope_advice, settings, start_forecast, within_memory_limit};
+use crate::app::{
+    ExitError, check, check_start, scope_advice, settings, start_forecast, within_memory_limit,
+};
 use crate::config::{Config, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey};
 
@@ -26,6 +28,7 @@ pub fn command(config: Config) -> Result<(), ExitError> {
         Ok(forecast) => {
             println!("# assignment: {}", assignment(config, topology.partitions, &forecast));
             println!("# restore: {}", restore(&forecast));
+            check_start(config, &topology, &forecast)?;
         }
         Err(failed) => {
             println!("# warning: it is not known what a start would restore: {}", failed.unretried());

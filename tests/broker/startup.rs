@@ -203,6 +203,55 @@ fn check(pipe: &Pipe<'_>, environment: &[(&str, &str)]) -> (Option<i32>, String)
 }
 
 #[test]
+fn a_topic_that_the_brokers_reject_ends_the_start_with_their_reason() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "collides", 1);
+    // In names of metrics a dot becomes an underscore, so Kafka rejects a second such topic.
+    kafka.create_topic("collides_clean", 1, &[]);
+    let words = ["creating topic collides.clean", "collides with existing topic"];
+    assert_start_fails(&pipe.sidecar("a"), 3, &words);
+    // The control: with another name it starts.
+    let running = pipe.sidecar("a").with("DEDUPD_TOPICS__CLEAN", "collides.other").start();
+    running.wait_running(1, LIMIT);
+}
+
+#[test]
+fn a_check_reports_what_would_end_the_start() {
+    let kafka = shared_kafka();
+    let (pipe, other) = (Pipe::new(kafka, "check-ends", 1), Pipe::new(kafka, "check-other", 1));
+    let state = format!("{}.dedupd", pipe.clean);
+    let drafts: Vec<Draft> = (0..10).map(|n| Draft::id(0, &format!("id-{n}"))).collect();
+    kafka.send(&pipe.raw, &drafts);
+    pipe.through(1, &pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
+    let ends = |pipe: &Pipe<'_>, code: i32, words: &[&str]| {
+        let (ended, text) = check(pipe, &[("DEDUPD_TOPICS__STATE", &state)]);
+        assert_eq!(ended, Some(code), "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?} {text}");
+        assert_eq!(code == 0, text.contains("all checks passed"), "{text}");
+    };
+    ends(&pipe, 0, &[]);
+    // The state topic of another pair, as at a start.
+    kafka.create_topic(&other.clean, 1, &[]);
+    let foreign = [
+        "topic check-ends.clean.dedupd has the state of another raw topic",
+        "dedupd.check-ends.raw.check-ends.clean.active wrote it",
+        "its own topics.state",
+    ];
+    ends(&other, 6, &foreign);
+    assert_start_fails(&other.sidecar("a").with("DEDUPD_TOPICS__STATE", &state), 6, &foreign);
+    // A rewound group.
+    let (committed, metadata) = kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap();
+    kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 3);
+    ends(&pipe, 6, &["is 3,", "the group was rewound", "group.on_rewind"]);
+    // A recreated state topic.
+    kafka.commit_with(&pipe.group(), (&pipe.raw, 0), committed, &metadata);
+    ends(&pipe, 0, &[]);
+    kafka.delete_topic(&state);
+    kafka.create_topic(&state, 1, &[("retention.ms", "-1")]);
+    ends(&pipe, 6, &["topic check-ends.clean.dedupd was deleted and recreated: its id is"]);
+}
+
+#[test]
 fn a_check_reports_problems_and_creates_nothing() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "checked", 2);

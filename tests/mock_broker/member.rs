@@ -221,6 +221,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         partition_limit,
         state_retention: None,
         raw_partitions: 12,
+        group: settings.group.clone(),
         writer: settings.transactional_id.clone(),
         rule: rule(),
         accept_change: None,

@@ -200,6 +200,7 @@ impl Choices {
             state_retention: Some(12 * SHORT),
             partition_limit: PartitionLimit::new(usize::MAX),
             raw_partitions: u32::try_from(began).unwrap(),
+            group: "group".to_owned(),
             writer,
             accept_change: self.accepts.then(|| kinds.fingerprint(rule.fingerprint())),
             hash: rule.hash_kind(),

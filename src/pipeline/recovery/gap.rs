@@ -111,6 +111,28 @@ pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool
     ctx.partitions.iter().filter_map(Partition::running).any(|running| running.state.uncommitted_position)
 }
 
+/// The error for a group that was reset to below what the state topic has committed.
+pub(crate) fn rewound_group(
+    options: &WorkerOptions,
+    id: PartitionId,
+    committed: Offset,
+    covered: Offset,
+) -> Fatal {
+    Fatal::Operator(format!(
+        "{}: the group was rewound; set group.on_rewind to skip (do not process those records again) or reemit (write them \
+         again), or reset the group's offset to {covered}",
+        rewound_names(options, id, committed, covered)
+    ))
+}
+
+fn rewound_names(options: &WorkerOptions, id: PartitionId, committed: Offset, covered: Offset) -> String {
+    format!(
+        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up to \
+         {covered}",
+        options.raw
+    )
+}
+
 /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
 pub(crate) fn rewound<W: WorkerPorts>(
     ctx: &mut Context<W>,
@@ -118,18 +140,9 @@ pub(crate) fn rewound<W: WorkerPorts>(
     committed: Offset,
     covered: Offset,
 ) -> Result<Offset, WorkerError> {
-    let id = state.id;
-    let names = format!(
-        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up \
-         to {covered}",
-        ctx.options.raw
-    );
+    let names = rewound_names(&ctx.options, state.id, committed, covered);
     match ctx.options.on_rewind {
-        OnRewind::Stop => Err(Fatal::Operator(format!(
-            "{names}: the group was rewound; set group.on_rewind to skip (do not process those records again) or \
-             reemit (write them again), or reset the group's offset to {covered}"
-        ))
-        .into()),
+        OnRewind::Stop => Err(rewound_group(&ctx.options, state.id, committed, covered).into()),
         OnRewind::Skip => {
             ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
             tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");

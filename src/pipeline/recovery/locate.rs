@@ -6,22 +6,24 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::dedupe::{BlockView, Checkpoint, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
-use crate::pipeline::error::WorkerError;
+use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::options::{OnRewind, WorkerOptions};
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::gap::rewound_group;
 use crate::pipeline::recovery::restore::Base;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_live;
-use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, Store, StoreError, WrittenEnds};
+use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, StateItem, Store, StoreError, WrittenEnds};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -168,6 +170,30 @@ pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: Partiti
     {
         locating.state = None;
     }
+}
+
+/// What would end a start with these committed offsets and last records of the state topic, for `dedupd check`.
+pub fn check_start(
+    options: &WorkerOptions,
+    committed: &[Committed],
+    last: &[StateItem],
+) -> Result<(), Fatal> {
+    for answer in committed {
+        options.check_metadata(answer)?;
+    }
+    for item in last {
+        let StateItem::Block { partition, key: Some(key), block, .. } = item else { continue };
+        options.same_pair(key)?;
+        let answer = committed.iter().find(|answer| answer.partition == *partition);
+        let covered = BlockView::verified(block).ok().map(|view| view.header.next);
+        match answer.and_then(|answer| answer.offset).zip(covered) {
+            Some((at, covered)) if covered > at && options.on_rewind == OnRewind::Stop => {
+                return Err(rewound_group(options, *partition, at, covered));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// How long C has been blocked at the same committed offset, for the partition that has waited longest. A live writer

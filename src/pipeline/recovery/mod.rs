@@ -8,7 +8,7 @@ pub mod complete;
 pub mod gap;
 pub mod hold;
 pub mod load;
-mod locate;
+pub mod locate;
 pub mod restore;
 pub mod restored_offset;
 pub mod start_bounds;

@@ -230,7 +230,7 @@ pub(crate) fn restore_record<W: WorkerPorts>(
     key: StateKey,
     bytes: &[u8],
 ) -> Result<(), WorkerError> {
-    ctx.options.same_raw(key.raw.as_deref(), ctx.options.raw_id.as_deref())?;
+    ctx.options.same_pair(&key)?;
     let (partitions, mut restorer) = ctx.restorer();
     let Some(restoring) = partitions.restoring_mut(id) else { return Ok(()) };
     restorer.record(restoring, offset, key, bytes)?;
