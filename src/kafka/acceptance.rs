@@ -10,6 +10,8 @@ const HEADERS: u64 = 4_096;
 const TIMESTAMP_LIMITS: [&str; 3] =
     [BEFORE, "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms"];
 const BEFORE: &str = "message.timestamp.before.max.ms";
+/// How long, and up to which size of a partition, a topic keeps its records.
+const RETENTION: [&str; 2] = ["retention.ms", "retention.bytes"];
 
 /// `max.message.bytes` of a topic that accepts all records of raw: half as much again, because the producer of raw may have compressed with a
 /// better codec or level, and the headers.
@@ -26,7 +28,7 @@ pub(super) fn inherited(raw: &TopicConfig, is_side: bool) -> Vec<(&'static str, 
     let size = largest_batch(raw).map(|bytes| ("max.message.bytes", accepting(bytes).to_string()));
     let fixed = [("message.timestamp.type", "CreateTime"), ("compression.type", "producer")];
     let all = fixed.into_iter().map(|(key, value)| (key, value.to_owned())).chain(policy).chain(size);
-    all.chain(["retention.ms", "retention.bytes"].into_iter().filter_map(own))
+    all.chain(RETENTION.into_iter().filter_map(own))
         .chain(TIMESTAMP_LIMITS.into_iter().filter_map(unlimited))
         .collect()
 }
@@ -37,7 +39,7 @@ fn limit(topic: &TopicConfig, key: &str) -> Option<u64> {
     Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
-/// How long, or up to which size of a partition, a topic keeps its records.
+/// A value of [`RETENTION`]; a topic that does not delete has no limit.
 fn retention(topic: &TopicConfig, key: &str) -> Option<u64> {
     let is_deleting = topic.get("cleanup.policy").is_none_or(|policy| policy.contains("delete"));
     if is_deleting { limit(topic, key) } else { Some(u64::MAX) }
@@ -76,14 +78,13 @@ pub(super) fn shortfalls(
             note(what, format!("{key}={}", i64::MAX));
         }
     }
-    for (key, unit) in [("retention.ms", "ms"), ("retention.bytes", "bytes")] {
+    for key in RETENTION {
         if let (Some(shorter), Some(longer)) = (retention(topic, key), retention(source, key))
             && shorter < longer
         {
             let longer = if longer == u64::MAX { "-1".to_owned() } else { longer.to_string() };
             let what = format!(
-                "retains its records for {shorter} {unit}, topic {from} for {longer}: it loses records that topic {from} still has, \
-                 at once if they are older"
+                "has {key}={shorter}, topic {from} {longer}: it loses records that topic {from} still has, old ones at once"
             );
             note(what, format!("{key}={longer}"));
         }

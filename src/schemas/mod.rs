@@ -134,6 +134,9 @@ impl SharedSchemas {
         request.next = now + request.delay;
         request.delay = (request.delay * 2).min(MAX_DELAY);
         request.why = Some(failed.what);
+        if request.is_final {
+            request.next = now + AT_ONCE;
+        }
         if !failed.is_unregistered {
             return;
         }
@@ -149,7 +152,9 @@ impl SharedSchemas {
             *final_at = Some(now);
             schemas.insert(id, Arc::new(Schema::Unregistered));
             tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id");
-            forget_oldest(schemas, requests);
+            if requests.values().filter(|request| request.is_final).count() > UNREGISTERED {
+                requests.extract_if(.., |_, request| request.is_final).for_each(|(id, _)| schemas.remove(id));
+            }
             self.shared.version.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -167,7 +172,11 @@ impl SharedSchemas {
             known.requests.retain(|_, request| {
                 request.is_final || now.saturating_duration_since(request.requested) < FORGOTTEN
             });
-            known.requests.iter().filter(|(_, request)| request.next <= now).map(|(id, _)| *id).collect()
+            let due = known.requests.iter().filter(|(_, request)| request.next <= now);
+            let (again, needed): (Vec<_>, Vec<_>) = due.partition(|(_, request)| request.is_final);
+            // A registry that does not respond must not delay what is needed.
+            let chosen = if needed.is_empty() { again.into_iter().take(1).collect() } else { needed };
+            chosen.into_iter().map(|(id, _)| *id).collect()
         };
         let mut known = self.lock();
         let found = due(&mut known);
@@ -181,18 +190,6 @@ impl SharedSchemas {
 
     fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
         self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Forgets the unregistered schema that is requested again first, if there are too many.
-fn forget_oldest(schemas: &mut Schemas, requests: &mut BTreeMap<SchemaId, SchemaRequest>) {
-    let all = || requests.iter().filter(|(_, request)| request.is_final);
-    if all().count() > UNREGISTERED
-        && let Some((oldest, _)) = all().min_by_key(|(_, request)| request.next)
-    {
-        let oldest = *oldest;
-        schemas.remove(oldest);
-        requests.remove(&oldest);
     }
 }
 

@@ -294,6 +294,36 @@ fn a_check_reports_problems_and_creates_nothing() {
 }
 
 #[test]
+fn a_check_names_what_rejects_or_loses_a_record() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "shorter", 1);
+    let again = "shorter.again".to_owned();
+    for topic in [&pipe.clean, &again, &format!("{}.dedupd", pipe.clean)] {
+        kafka.create_topic(topic, 1, &[("retention.ms", "259200000"), ("retention.bytes", "-1")]);
+    }
+    let warnings = || {
+        let (code, text) = check(&pipe, &[("DEDUPD_TOPICS__DUPLICATES", &again)]);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    let named = |text: &str, setting: &str| {
+        let command = |topic| format!("--entity-name {topic} --add-config {setting}");
+        [&pipe.clean, &again].map(|topic| text.contains(&command(topic)))
+    };
+    let longer = [("retention.ms", "-1"), ("max.message.bytes", "3000000")];
+    kafka.alter_topic_config(&pipe.raw, &longer);
+    let text = warnings();
+    for setting in ["retention.ms=-1", "max.message.bytes=4504096"] {
+        assert_eq!(named(&text, setting), [true; 2], "{setting}: {text}");
+    }
+    assert!(!text.contains("has message.timestamp") && !text.contains("has retention.bytes"), "{text}");
+    for topic in [&pipe.clean, &again] {
+        kafka.alter_topic_config(topic, &longer);
+    }
+    assert!(!warnings().contains("# warning"), "{}", warnings());
+}
+
+#[test]
 fn a_check_reports_what_prevents_the_start_of_rekey() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "checked-rekey", 2);
