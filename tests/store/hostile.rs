@@ -1,6 +1,4 @@
-//! UUIDs that made the filter of a slice lose ids, end the process, or impossible, when their positions could be computed.
-//!
-//! Positions were XXH3-128 of the identity with a fixed seed, which is inverted here, and a UUID is its own identity.
+//! Slices of ids that were crafted against their filters.
 
 #![allow(clippy::cast_possible_truncation, reason = "halves of numbers, and few ids")]
 
@@ -8,85 +6,13 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Block, Coordinates, Identity, KindId, SliceMark, SlicePartition};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::crafted::{one_place, pairs, seeds};
 use crate::{block, head, opened};
 
-/// The former seed of the positions.
-const SEED: u64 = 0x706f_7369_7469_6f6e;
 /// Other ids of the slice.
 const OTHERS: u64 = 65_600;
 const BLOCK: u64 = 2_000;
-
-/// Words of the secret of XXH3 for inputs of 16 bytes, combined as it does.
-const FLIP_LOW: u64 = 0x5997_3f00_3336_2349u64.wrapping_sub(SEED);
-const FLIP_HIGH: u64 = 0xc202_7976_92d6_3d58u64.wrapping_add(SEED);
-const PRIME32_2: u64 = 0x85EB_CA77;
-const PRIME64_1: u64 = 0x9E37_79B1_85EB_CA87;
-const PRIME64_2: u64 = 0xC2B2_AE3D_27D4_EB4F;
-const AVALANCHE: u64 = 0x1656_6791_9E37_79F9;
-
-/// The inverse of an odd number.
-fn inverse(of: u64) -> u64 {
-    (0..6).fold(of, |x, _| x.wrapping_mul(2u64.wrapping_sub(of.wrapping_mul(x))))
-}
-
-/// The inverse of `x ^ (x >> by)`.
-fn unshift(x: u64, by: u32) -> u64 {
-    (0..64 / by).fold(x, |r, _| x ^ (r >> by))
-}
-
-/// A UUID at a position; `free` selects one of 2^64.
-fn identity_at(position: u64, free: u64) -> Identity {
-    let hash = unshift(unshift(position, 32).wrapping_mul(inverse(AVALANCHE)), 37);
-    let product = u128::from(free) * u128::from(PRIME64_1);
-    let (low, high) = ((product as u64).wrapping_add(15 << 54), (product >> 64) as u64);
-    let sum = (hash.wrapping_mul(inverse(PRIME64_2)) ^ low).swap_bytes().wrapping_sub(high);
-    let low_half = sum.wrapping_mul(inverse(PRIME32_2)) & 0xffff_ffff;
-    let second = sum.wrapping_sub(low_half.wrapping_mul(PRIME32_2 - 1)) ^ FLIP_HIGH;
-    let first = free ^ second ^ FLIP_LOW;
-    let identity = Identity((u128::from(second) << 64 | u128::from(first)).to_le_bytes());
-    assert_eq!(xxh3_128_with_seed(&identity.0, SEED) as u64, position);
-    identity
-}
-
-/// The seeds that the library tries, in their order.
-fn seeds() -> impl Iterator<Item = u64> {
-    (1u64..).map(|number| {
-        let state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    })
-}
-
-/// An id with this hash in the library, under one of its seeds.
-fn id_of(hash: u64, seed: u64) -> Identity {
-    let hash = unshift(hash, 33).wrapping_mul(inverse(0xc4ce_b9fe_1a85_ec53));
-    let hash = unshift(hash, 33).wrapping_mul(inverse(0xff51_afd7_ed55_8ccd));
-    identity_at(unshift(hash, 33).wrapping_sub(seed), fastrand::u64(..))
-}
-
-/// Pairs of ids with three equal places, for each of these seeds.
-fn pairs(seeds: impl Iterator<Item = u64>) -> Vec<Identity> {
-    let pair = |seed| {
-        let hash = fastrand::u64(..);
-        [hash, hash ^ 1 << 31].map(|hash| id_of(hash, seed))
-    };
-    seeds.flat_map(pair).collect()
-}
-
-/// Ids with one first place under the first seed. `cycle`: their hashes combined by exclusive or are zero.
-fn one_place(count: usize, cycle: bool) -> Vec<Identity> {
-    let top = fastrand::u64(..1 << 21) << 37;
-    let mut hashes: Vec<u64> = (0..count).map(|_| top | fastrand::u64(..1 << 37)).collect();
-    if cycle {
-        hashes.pop();
-        hashes.push(hashes.iter().fold(0, |all, hash| all ^ hash));
-    }
-    let seed = seeds().next().unwrap();
-    hashes.into_iter().map(|hash| id_of(hash, seed)).collect()
-}
 
 /// Seals a slice with these ids and others, and looks all of them up.
 fn check(crafted: &[Identity], case: &str) {
@@ -117,9 +43,12 @@ fn check(crafted: &[Identity], case: &str) {
 
 #[test]
 fn ids_that_were_crafted_for_computable_positions_are_as_any_others() {
-    check(&one_place(65, false), "65 ids in one place");
-    let cycles = [one_place(66, true), one_place(66, true), pairs(seeds().take(1))].concat();
+    let random = &mut fastrand::Rng::new();
+    check(&one_place(random, 65, false), "65 ids in one place");
+    let mut cycles = one_place(random, 66, true);
+    cycles.extend(one_place(random, 66, true));
+    cycles.extend(pairs(random, seeds().take(1)));
     check(&cycles, "two cycles and a pair");
-    let pairs = [pairs(seeds().take(1_000)), pairs(seeds().take(1_000))].concat();
-    check(&pairs, "two pairs for each seed");
+    let twice = seeds().take(1_000).chain(seeds().take(1_000));
+    check(&pairs(random, twice), "two pairs for each seed");
 }

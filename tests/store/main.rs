@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/crafted.rs"]
+mod crafted;
 mod damage;
 mod directory;
 mod finding;

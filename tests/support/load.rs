@@ -1,7 +1,7 @@
 //! A producer that writes records with repeated ids until it is stopped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,8 +16,37 @@ use super::{Scope, wait_until};
 const REPEATS: f64 = 0.3;
 const DISTANCE_MAX: usize = 5_000;
 
+/// The timestamps of a load that advances them with each record, whatever time that takes. Other programs read it.
+#[derive(Clone, Debug)]
+pub struct StreamClock {
+    now_ms: Arc<AtomicI64>,
+    step_ms: i64,
+}
+
+impl StreamClock {
+    /// Starts at this time, epoch milliseconds, and advances by `step_ms` for each record.
+    pub fn new(start_ms: i64, step_ms: i64) -> Self {
+        Self { now_ms: Arc::new(AtomicI64::new(start_ms)), step_ms }
+    }
+
+    /// The latest timestamp.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms.load(Ordering::Relaxed)
+    }
+
+    fn advance(&self) -> i64 {
+        self.now_ms.fetch_add(self.step_ms, Ordering::Relaxed) + self.step_ms
+    }
+
+    /// The longest time between a record and the first one with its id, in a load of this many places.
+    pub fn longest_repeat_ms(&self, places: usize) -> i64 {
+        // Seven of ten records have a further id, as REPEATS says.
+        i64::try_from(DISTANCE_MAX * places * 10 / 7).unwrap() * self.step_ms
+    }
+}
+
 /// Where a load writes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Target<'a> {
     pub topics: &'a [String],
     /// Of each topic.
@@ -26,6 +55,8 @@ pub struct Target<'a> {
     pub scope: Scope,
     /// The share of records without an id.
     pub missing: f64,
+    /// The timestamps; `None`: those of the wall clock.
+    pub clock: Option<StreamClock>,
 }
 
 /// A running producer.
@@ -46,7 +77,8 @@ impl Load {
         // Successive loads write different ids.
         static LOADS: AtomicU64 = AtomicU64::new(7);
         let topics = [topic.to_owned()];
-        let target = Target { topics: &topics, partitions, scope: Scope::Partition, missing: 0.0 };
+        let target =
+            Target { topics: &topics, partitions, scope: Scope::Partition, missing: 0.0, clock: None };
         Self::seeded(config, target, rate, LOADS.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -58,6 +90,7 @@ impl Load {
             topics: target.topics.to_vec(),
             partitions: target.partitions,
             missing: target.missing,
+            clock: target.clock,
             random: fastrand::Rng::with_seed(seed),
             ids: match target.scope {
                 Scope::Topic => vec![Vec::new()],
@@ -106,6 +139,7 @@ struct Writer {
     random: fastrand::Rng,
     partitions: usize,
     missing: f64,
+    clock: Option<StreamClock>,
     /// The ids of each partition, or those of all.
     ids: Vec<Vec<String>>,
 }
@@ -150,6 +184,7 @@ impl Writer {
             .key(&id[..4])
             .payload(&value)
             .headers(headers);
+        record.timestamp = self.clock.as_ref().map(StreamClock::advance);
         while let Err((_, returned)) = self.producer.send(record) {
             self.producer.poll(Duration::from_millis(1));
             record = returned;

@@ -14,6 +14,7 @@ pub mod admin;
 pub mod certificates;
 pub mod chain;
 pub mod child;
+pub mod crafted;
 pub mod instance;
 pub mod jvm;
 pub mod kafka;

@@ -33,6 +33,13 @@ impl Draft {
         Self::new(partition, &format!("{{\"id\":\"{id}\"}}"))
     }
 
+    /// Bytes of its value and headers.
+    pub fn bytes(&self) -> usize {
+        let of_header =
+            |(name, value): &(String, Option<Vec<u8>>)| name.len() + value.as_ref().map_or(0, Vec::len);
+        self.value.as_ref().map_or(0, Vec::len) + self.headers.iter().map(of_header).sum::<usize>()
+    }
+
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
         self.key = Some(key.to_vec());

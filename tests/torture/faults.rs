@@ -75,6 +75,10 @@ impl<'a> Faults<'a> {
         let sidecar = |name| {
             let scoped = pipe.sidecar(name).scoped(recipe.scope);
             let scoped = if recipe.standby { scoped.with("DEDUPD_STATE__STANDBY", "true") } else { scoped };
+            let scoped = match recipe.window() {
+                Some(window) => scoped.with("DEDUPD_WINDOW__EXACT", &window),
+                None => scoped,
+            };
             Sidecar { workers: recipe.workers, ..scoped }
         };
         let sidecars: Vec<Sidecar> = names.map(|name| configured(sidecar(name))).collect();

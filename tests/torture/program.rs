@@ -21,6 +21,8 @@ const REQUEST: Duration = Duration::from_secs(20);
 const EXPIRED_WITHIN: Duration = Duration::from_secs(45);
 /// Time to end all transactions when the brokers are running.
 const END_WITHIN: Duration = Duration::from_mins(2);
+/// Bytes from which a record is in a batch of its own: with others it could exceed the limit of the topic.
+const ALONE_FROM: usize = 500_000;
 const STEP: Duration = Duration::from_millis(50);
 
 /// How a transaction ends.
@@ -107,6 +109,7 @@ impl Program<'_> {
     fn start(&self) -> Result<BaseProducer, KafkaError> {
         let mut config = self.config.clone();
         config.set("transactional.id", &self.id).set("linger.ms", "5");
+        config.set("compression.type", "zstd").set("message.max.bytes", "100000000");
         config.set("transaction.timeout.ms", self.source.habits().timeout.to_string());
         // A program that dies does not wait for its records.
         config.set("message.timeout.ms", self.source.habits().timeout.to_string());
@@ -187,7 +190,14 @@ impl Program<'_> {
 
 fn write_lines(producer: &BaseProducer, lines: &[Line]) -> Result<(), KafkaError> {
     for (topic, draft) in lines {
+        let is_large = draft.bytes() > ALONE_FROM;
+        if is_large {
+            producer.flush(REQUEST)?;
+        }
         send::queue(producer, topic, std::slice::from_ref(draft));
+        if is_large {
+            producer.flush(REQUEST)?;
+        }
     }
     producer.flush(REQUEST)
 }

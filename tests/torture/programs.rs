@@ -8,7 +8,8 @@ use super::program::{Ending, Program};
 use super::recipe::Recipe;
 use super::rekeyed;
 use super::sides;
-use super::sources::{Foreign, Source, Upstream};
+use super::sources::{Foreign, Hostile, Laggard, Source, Upstream};
+use super::support::load::StreamClock;
 use super::support::{Kafka, Pipe};
 
 /// Counts of transactions by their end, and of written records.
@@ -42,12 +43,14 @@ impl Counts {
     }
 }
 
-/// The counts of the programs that write to raw, to clean, and to the side topics.
+/// The counts of the programs that write to raw, to clean, and to the side topics, and of those that are hostile or hold a partition.
 #[derive(Clone, Debug, Default)]
 pub struct AllCounts {
     pub raw: Arc<Counts>,
     pub clean: Arc<Counts>,
     pub sides: Arc<Counts>,
+    pub hostile: Arc<Counts>,
+    pub lag: Arc<Counts>,
 }
 
 /// A transactional id, what is written, and its counts.
@@ -65,6 +68,7 @@ impl<'scope> Programs<'scope> {
         scope: &'scope Scope<'scope, 'env>,
         (pipe, nodes): (&'env Pipe<'env>, &'env [Kafka]),
         recipe: &Recipe,
+        clock: Option<&StreamClock>,
     ) -> Self {
         let counts = AllCounts::default();
         let mut all: Vec<Kind<'_>> = Vec::new();
@@ -80,6 +84,14 @@ impl<'scope> Programs<'scope> {
             }
             let source = Foreign::in_sides(sides::topics(pipe), recipe.side_partitions);
             all.push((format!("foreign.sides.{number}"), Box::new(source), &counts.sides));
+        }
+        for number in 0..recipe.hostile {
+            let source = Hostile::new(pipe.raw.clone(), clock.cloned());
+            all.push((format!("hostile.{number}"), Box::new(source), &counts.hostile));
+        }
+        if let Some(clock) = clock {
+            let source = Laggard::new(pipe.raw.clone(), 0, clock.clone());
+            all.push(("laggard".to_owned(), Box::new(source), &counts.lag));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let start = |(at, (id, source, counts)): (u64, Kind<'_>)| {
@@ -101,7 +113,9 @@ impl<'scope> Programs<'scope> {
 
     /// Number of records that were written to raw or the source topics, whatever the outcome.
     pub fn written(&self) -> u64 {
-        self.counts.raw.written.load(Ordering::Relaxed) as u64
+        let Self { counts, .. } = self;
+        let of_raw = [&counts.raw, &counts.hostile, &counts.lag];
+        of_raw.iter().map(|counts| counts.written.load(Ordering::Relaxed) as u64).sum()
     }
 
     /// Ends all programs and all their transactions. The brokers must be running or starting.

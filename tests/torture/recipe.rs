@@ -9,7 +9,8 @@ use std::time::Duration;
 use dedupd::clock::wall_ms;
 
 use super::round::PARTITIONS;
-use super::support::Scope;
+use super::support::load::StreamClock;
+use super::support::{Scope, now_ms};
 
 /// The rounds to run. Variables are used only with `TORTURE=1`, which `make torture` sets.
 pub struct Plan {
@@ -21,8 +22,8 @@ pub struct Plan {
     duration: Duration,
     /// `INSTANCES`, `WORKERS` of each, `BROKERS` (1 or 3), `RATE` in records per second, `CLEANUP_MS` as
     /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`, `PAUSE_MS` between two faults at most, `UPSTREAMS`,
-    /// `FOREIGN`, `SIDES` (partitions), `SCOPE` (`topic` or `partition`), `STANDBY` (0 or 1) and `REKEY` (processes, 0
-    /// without it).
+    /// `FOREIGN`, `HOSTILE`, `LAG` (0 or 1), `SIDES` (partitions), `SCOPE` (`topic` or `partition`), `STANDBY` (0 or 1) and `REKEY`
+    /// (processes, 0 without it).
     fixed: Fixed,
     /// `OTHER`: the binary of another build. Every second start of an instance uses it, as during a rolling upgrade.
     other: Option<PathBuf>,
@@ -40,6 +41,8 @@ struct Fixed {
     pause_ms: Option<u64>,
     upstreams: Option<usize>,
     foreign: Option<usize>,
+    hostile: Option<usize>,
+    lag: Option<u8>,
     side_partitions: Option<usize>,
     scope: Option<Scope>,
     standby: Option<u8>,
@@ -60,6 +63,8 @@ impl Plan {
                 pause_ms: Some(2_500),
                 upstreams: Some(1),
                 foreign: Some(1),
+                hostile: Some(1),
+                lag: Some(0),
                 side_partitions: Some(2),
                 scope: None,
                 standby: None,
@@ -77,6 +82,8 @@ impl Plan {
             pause_ms: variable("PAUSE_MS"),
             upstreams: variable("UPSTREAMS"),
             foreign: variable("FOREIGN"),
+            hostile: variable("HOSTILE"),
+            lag: variable("LAG"),
             side_partitions: variable("SIDES"),
             scope: variable("SCOPE"),
             standby: variable("STANDBY"),
@@ -119,6 +126,10 @@ pub struct Recipe {
     pub upstreams: usize,
     /// Foreign programs in the clean topic, and in the side topics.
     pub foreign: usize,
+    /// Producers of raw that choose ids and records to do harm.
+    pub hostile: usize,
+    /// Whether one partition lags by more than the window, which is short then.
+    pub lags: bool,
     /// The partitions of the dead-letter topic and of the duplicates topic; 0 without these topics.
     pub side_partitions: usize,
     pub scope: Scope,
@@ -143,6 +154,8 @@ impl Recipe {
             pause_ms: random.choice([2_500, 5_000, 10_000]),
             upstreams: random.choice([0, 1, 2]),
             foreign: random.choice([0, 1]),
+            hostile: random.choice([0, 1]),
+            lag: Some(u8::from(seed % 5 > 2)),
             side_partitions: random.choice([0, 2, PARTITIONS]),
             scope: Some(if seed.is_multiple_of(2) { Scope::Topic } else { Scope::Partition }),
             standby: Some(u8::from(!(seed / 2).is_multiple_of(2))),
@@ -154,6 +167,7 @@ impl Recipe {
         let scope = Some(Scope::Partition).filter(|_| rekeys > 0).or(fixed.scope).or(drawn.scope).unwrap();
         let side_partitions = fixed.side_partitions.or(drawn.side_partitions).unwrap();
         let workers = fixed.workers.or(drawn.workers).unwrap();
+        let lags = rekeys == 0 && fixed.lag.or(drawn.lag).unwrap() > 0;
         Self {
             seed,
             duration: plan.duration,
@@ -163,8 +177,11 @@ impl Recipe {
             rate: fixed.rate.or(drawn.rate).unwrap(),
             cleanup_ms: fixed.cleanup_ms.or(drawn.cleanup_ms).unwrap(),
             pause_ms: fixed.pause_ms.or(drawn.pause_ms).unwrap(),
-            upstreams: fixed.upstreams.or(drawn.upstreams).unwrap(),
+            // They repeat ids over a time that does not follow from the timestamps of the load.
+            upstreams: if lags { 0 } else { fixed.upstreams.or(drawn.upstreams).unwrap() },
             foreign: fixed.foreign.or(drawn.foreign).unwrap(),
+            hostile: if rekeys > 0 { 0 } else { fixed.hostile.or(drawn.hostile).unwrap() },
+            lags,
             // With side topics, records without an id would be dead letters instead of clean records.
             side_partitions: if rekeys > 0 { 0 } else { side_partitions },
             scope,
@@ -180,16 +197,28 @@ impl Recipe {
         if self.rekeys > 0 { Scope::Topic } else { self.scope }
     }
 
+    /// The timestamps of the load if a partition lags. They are in the past until the end of the round, and younger than the retention.
+    pub fn clock(&self) -> Option<StreamClock> {
+        const STEP_MS: i64 = 25;
+        self.lags.then(|| StreamClock::new(now_ms() - 5 * 24 * 3_600_000, STEP_MS))
+    }
+
+    /// The length of the window if a partition lags: twice the distance of the copies of an id.
+    pub fn window(&self) -> Option<String> {
+        self.clock().map(|clock| format!("{}ms", 2 * clock.longest_repeat_ms(PARTITIONS)))
+    }
+
     /// The command that repeats the round. Faults have the same order, but not the same times.
     pub fn replay(&self) -> String {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, standby, rekeys, .. } = self;
+        let Self { upstreams, foreign, hostile, side_partitions, scope, standby, rekeys, .. } = self;
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         let other = self.other.as_ref().map_or(String::new(), |path| format!(" OTHER={}", path.display()));
         format!(
             "make torture ROUNDS=1 SEED={seed} DURATION={duration} INSTANCES={instances} WORKERS={workers} \
              BROKERS={brokers} RATE={rate} CLEANUP_MS={cleanup_ms} PAUSE_MS={pause_ms} UPSTREAMS={upstreams} \
-             FOREIGN={foreign} SIDES={side_partitions} SCOPE={} STANDBY={} REKEY={rekeys}{other}",
+             FOREIGN={foreign} HOSTILE={hostile} LAG={} SIDES={side_partitions} SCOPE={} STANDBY={} REKEY={rekeys}{other}",
+            u8::from(self.lags),
             scope.name(),
             u8::from(*standby)
         )
@@ -220,7 +249,8 @@ impl Recipe {
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, duration, instances, workers, brokers, rate, cleanup_ms, pause_ms, .. } = self;
-        let Self { upstreams, foreign, side_partitions, scope, standby, rekeys, .. } = self;
+        let Self { upstreams, foreign, hostile, side_partitions, scope, standby, rekeys, .. } = self;
+        let lags = if self.lags { ", a partition that lags by more than the window" } else { "" };
         let (scope, builds) = (scope.name(), if self.other.is_some() { " of two builds" } else { "" });
         let standby = if *standby { " with standby copies" } else { "" };
         write!(
@@ -228,7 +258,7 @@ impl fmt::Display for Recipe {
             "seed {seed}: {scope} scope, {duration:?}, {instances} instances of {workers} workers{builds}{standby}, {brokers} brokers, \
              {rate} records/s, cleanup interval {cleanup_ms} ms, up to {pause_ms} ms between faults, {upstreams} \
              upstreams with transactions, {foreign} foreign programs in clean and in side topics of {side_partitions} \
-             partitions, {rekeys} processes of rekey before it"
+             partitions, {hostile} hostile producers{lags}, {rekeys} processes of rekey before it"
         )
     }
 }

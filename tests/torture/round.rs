@@ -12,7 +12,7 @@ use super::progress::{OffsetClient, PartitionProgress, Progress, committed, unre
 use super::recipe::Recipe;
 use super::rekeyed;
 use super::sides::{self, Expected};
-use super::support::load::Target;
+use super::support::load::{StreamClock, Target};
 use super::support::pipe::{compare, firsts};
 use super::support::{Findings, Kafka, Load, Pipe, Scope, TopicAudit, Traces, compare_chain};
 use super::verdict::Verdict;
@@ -38,10 +38,12 @@ pub fn run(recipe: &Recipe, dir: &Path) -> Verdict {
     if recipe.rekeys > 0 {
         rekeyed::create(&pipe);
     }
+    let clock = recipe.clock();
     let mut faults = Faults::start(&pipe, &nodes, recipe);
     let mut verdict = Verdict::of(recipe);
     (verdict.sent, verdict.programs) = std::thread::scope(|scope| {
-        under_faults(Programs::start(scope, (&pipe, &nodes), recipe), &mut faults, recipe, &pipe)
+        let programs = Programs::start(scope, (&pipe, &nodes), recipe, clock.as_ref());
+        under_faults(programs, &mut faults, recipe, (&pipe, clock.clone()))
     });
     let rekeyed = rekeyed::offset_clients(&pipe, recipe);
     let (partitions, recovery) = recovered(&pipe, &rekeyed, &mut faults);
@@ -81,14 +83,14 @@ fn under_faults(
     programs: Programs<'_>,
     faults: &mut Faults<'_>,
     recipe: &Recipe,
-    pipe: &Pipe<'_>,
+    (pipe, clock): (&Pipe<'_>, Option<StreamClock>),
 ) -> (u64, AllCounts) {
     let mut config = pipe.kafka.client_config();
     // A plain producer that retries forever: a record that it writes twice is a further repeat.
     config.set("acks", "all").set("message.timeout.ms", "0").set("linger.ms", "5");
     let topics = rekeyed::loaded_topics(pipe, recipe);
     let missing = if recipe.rekeys > 0 { 0.05 } else { 0.0 };
-    let target = Target { topics: &topics, partitions: PARTITIONS, scope: recipe.copies(), missing };
+    let target = Target { topics: &topics, partitions: PARTITIONS, scope: recipe.copies(), missing, clock };
     let load = Load::seeded(&config, target, recipe.rate, recipe.seed);
     let progress = Committed::start(pipe, recipe);
     let start = monotonic();

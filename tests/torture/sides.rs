@@ -22,7 +22,8 @@ pub fn duplicates(pipe: &Pipe<'_>) -> String {
 /// Creates both topics.
 pub fn create(pipe: &Pipe<'_>, partitions: usize) {
     for topic in topics(pipe) {
-        pipe.kafka.create_topic(&topic, partitions, &[]);
+        // Room for the headers of side records.
+        pipe.kafka.create_topic(&topic, partitions, &[("max.message.bytes", "2000000")]);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::program::{Ending, Habits};
 use super::round::PARTITIONS;
-use super::support::{Draft, Record, Scope};
+use super::support::load::StreamClock;
+use super::support::{Draft, Record, Scope, crafted, now_ms};
 
 /// The header of the records of foreign programs.
 const FOREIGN: &str = "foreign";
@@ -90,6 +91,113 @@ impl Source for Upstream {
 
     fn ended(&mut self, lines: Vec<Line>, ending: Ending) {
         self.retry = (ending != Ending::Commit).then_some(lines);
+    }
+}
+
+/// A producer of raw whose transactions keep the readers of one partition waiting, while the others advance.
+pub struct Laggard {
+    pub topic: String,
+    pub partition: usize,
+    pub clock: StreamClock,
+    written: usize,
+}
+
+impl Laggard {
+    pub fn new(topic: String, partition: usize, clock: StreamClock) -> Self {
+        Self { topic, partition, clock, written: 0 }
+    }
+}
+
+impl Source for Laggard {
+    fn habits(&self) -> Habits {
+        Habits { percentages: [50, 20, 10], timeout: 45_000, open: 40_000, pause: 2_000 }
+    }
+
+    fn lines(&mut self, _: &mut fastrand::Rng) -> Vec<Line> {
+        self.written += 1;
+        let draft = Draft::id(number_of(self.partition), &format!("laggard-{}", self.written));
+        vec![(self.topic.clone(), draft.at(self.clock.now_ms()))]
+    }
+
+    fn everywhere(&self) -> Vec<Line> {
+        everywhere(&self.topic, PARTITIONS)
+    }
+}
+
+/// A producer of raw that chooses ids against the filters of slices ([`crafted`]), and records at the limits: of sizes, also of those
+/// that are small only compressed, of times, of headers, and of first bytes. All of them meet the limits of the raw topic.
+pub struct Hostile {
+    topic: String,
+    /// With the timestamps of the load, whose window is short: then the copies of an id are in one transaction and partition.
+    clock: Option<StreamClock>,
+    ids: Vec<String>,
+    written: usize,
+}
+
+impl Hostile {
+    /// The largest batch that a topic accepts by default.
+    const LARGEST: usize = 1_048_588;
+    /// Bytes of a batch with one record beside its value, key and headers, at most.
+    const OVERHEAD: usize = 100;
+
+    pub fn new(topic: String, clock: Option<StreamClock>) -> Self {
+        Self { topic, clock, ids: Vec::new(), written: 0 }
+    }
+
+    /// A record at one of the limits.
+    fn at_a_limit(&mut self, partition: i32, random: &mut fastrand::Rng) -> Draft {
+        self.written += 1;
+        let id = format!("hostile-{}", self.written);
+        match random.u8(..7) {
+            // Compression does not shrink it.
+            0 => {
+                let mut noise = vec![0; Self::LARGEST - Self::OVERHEAD - random.usize(..200)];
+                random.fill(&mut noise);
+                Draft::id(partition, &id).header("noise", Some(&noise))
+            }
+            1 => {
+                let pad = "x".repeat(3 * Self::LARGEST);
+                Draft::new(partition, &format!("{{\"id\":\"{id}\",\"pad\":\"{pad}\"}}"))
+            }
+            2 => Draft { value: Some(vec![0, 0, 0, 0, random.u8(..), 3, 0xc3]), ..Draft::new(partition, "") },
+            3 => Draft { value: None, ..Draft::new(partition, "") },
+            4 => (0..500).fold(Draft::id(partition, &id), |draft, n| {
+                draft.header(&format!("h{}", n % 7), (n % 3 > 0).then_some(b"value"))
+            }),
+            _ if self.clock.is_some() => Draft::id(partition, &id),
+            5 => Draft::id(partition, &id).at(1),
+            // Brokers accept up to an hour by default.
+            _ => Draft::id(partition, &id).at(now_ms() + 50 * 60_000),
+        }
+    }
+}
+
+impl Source for Hostile {
+    fn habits(&self) -> Habits {
+        Habits { percentages: [85, 5, 5], timeout: 10_000, open: 500, pause: 1_000 }
+    }
+
+    fn lines(&mut self, random: &mut fastrand::Rng) -> Vec<Line> {
+        if self.ids.is_empty() || self.clock.is_some() {
+            let crafted =
+                [crafted::one_place(random, 66, true), crafted::one_place(random, 65, false)].concat();
+            let pair = crafted::pairs(random, crafted::seeds().take(1));
+            self.ids = crafted.iter().chain(&pair).map(ToString::to_string).collect();
+        }
+        let own = number_of(random.usize(..PARTITIONS));
+        let mut drafts: Vec<Draft> = Vec::new();
+        for id in self.ids.iter().chain(self.ids.iter().step_by(3)) {
+            let partition = if self.clock.is_some() { own } else { number_of(random.usize(..PARTITIONS)) };
+            drafts.push(Draft::id(partition, id));
+        }
+        drafts.push(self.at_a_limit(own, random));
+        let now = self.clock.as_ref().map(StreamClock::now_ms);
+        let timed = |draft: Draft| Draft { timestamp_ms: draft.timestamp_ms.or(now), ..draft };
+        drafts.into_iter().map(|draft| (self.topic.clone(), timed(draft))).collect()
+    }
+
+    fn everywhere(&self) -> Vec<Line> {
+        everywhere(&self.topic, PARTITIONS)
     }
 }
 

@@ -133,6 +133,8 @@ impl Verdict {
             (!upstream || self.hidden.raw > 0, "no uncommitted records in raw"),
             (!foreign || clean.by_end().iter().sum::<usize>() > 0, "no foreign transactions in clean"),
             (!foreign || self.hidden.clean > 0, "no foreign records in clean"),
+            (recipe.hostile == 0 || self.programs.hostile.by_end()[0] > 0, "no crafted ids in raw"),
+            (!recipe.lags || self.programs.lag.by_end()[0] > 0, "no partition lagged"),
             (!sides || self.sides.records > 0, "no records in side topics"),
             (!sides || !foreign || self.sides.foreign > 0, "no foreign records in side topics"),
         ]
@@ -184,12 +186,18 @@ impl Verdict {
             "broker_kills": counts.broker_kills, "broker_freezes": counts.broker_freezes,
             "kills_in_open_transactions": counts.open, "intervals_with_commits": self.between,
             "upstreams": upstreams, "foreign": foreign, "side_partitions": side_partitions,
-            "upstream_transactions": self.programs.raw.by_end(),
-            "foreign_transactions_in_clean": self.programs.clean.by_end(),
-            "foreign_transactions_in_side_topics": self.programs.sides.by_end(),
+            "transactions": self.transactions_json(),
             "sides": self.sides_json(),
             "rekeys": rekeys, "rekey": self.rekey_json(),
             "torn_transactions": self.torn, "exits": counts.exits.len(), "replay": self.replay,
+        })
+    }
+
+    fn transactions_json(&self) -> serde_json::Value {
+        let AllCounts { raw, clean, sides, hostile, lag } = &self.programs;
+        json!({
+            "upstream": raw.by_end(), "foreign_in_clean": clean.by_end(), "foreign_in_side_topics": sides.by_end(),
+            "hostile": hostile.by_end(), "laggard": lag.by_end(),
         })
     }
 
@@ -232,7 +240,7 @@ impl fmt::Display for Verdict {
             f,
             "seed {}: {}; instances killed {} (open transaction {}), frozen {} and stopped {}, brokers killed {} and \
              frozen {}; commits in {} of {} intervals; {raw} records, {repeats} repeats, {elsewhere} of them in other partitions, {} torn; \
-             transactions committed, aborted, fenced, expired: upstream {:?}, foreign in clean {:?}, in side topics {:?}; \
+             transactions committed, aborted, fenced, expired: upstream {:?}, hostile {:?}, laggard {:?}, foreign in clean {:?}, in side topics {:?}; \
              {} side records ({} of them further ones outside of transactions); recovery {recovery}",
             self.recipe.seed,
             self.word(),
@@ -246,6 +254,8 @@ impl fmt::Display for Verdict {
             counts.kills_ms.len().saturating_sub(1),
             self.torn,
             self.programs.raw.by_end(),
+            self.programs.hostile.by_end(),
+            self.programs.lag.by_end(),
             self.programs.clean.by_end(),
             self.programs.sides.by_end(),
             self.sides.records,
