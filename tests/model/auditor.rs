@@ -12,6 +12,8 @@ struct Processed {
     at: Offset,
     id: u8,
     forwarded: bool,
+    /// Its own timestamp, or the stream time if it has none.
+    own: i64,
     /// Stream time when it was committed, as the auditor computes it.
     time: i64,
     /// The highest stream time so far, including before a rewind: ids that had expired stay expired.
@@ -54,12 +56,14 @@ impl Auditor {
         if let Some(last) = self.processed.last().filter(|last| last.at >= at) {
             self.violations.push(format!("{at} is committed after {}", last.at));
         }
-        self.time = self.time.max(record.timestamp.unwrap_or(0).min(super::NOW + 300_000));
+        let own = record.timestamp.unwrap_or(0).min(super::NOW + 300_000);
+        self.time = self.time.max(own);
         self.latest = self.latest.max(self.time);
         self.processed.push(Processed {
             at,
             id: record.id,
             forwarded,
+            own: if own > 0 { own } else { self.time },
             time: self.time,
             latest: self.latest,
             forwarded_before: self.forwarded,
@@ -108,10 +112,10 @@ impl Auditor {
         if !self.settings.evicts || self.settings.max_ids > 1_000 { self.settings.max_ids } else { 0 }
     }
 
-    /// Whether the owner must have expired.
+    /// Whether the owner arrived more than the window before the record was written.
     fn too_old(&self, owner: &Processed, processed: &Processed) -> bool {
         let exact = self.settings.exact_ms;
         let longest = exact + exact / 256 + exact / 32;
-        !self.rewound && owner.time > 0 && processed.time - owner.time > longest
+        !self.rewound && owner.time > 0 && processed.own - owner.time > longest
     }
 }

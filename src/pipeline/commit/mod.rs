@@ -323,7 +323,12 @@ fn position(
 /// How late the partition is, as a checkpoint has it. `fastest_ms` is the clock of the fastest partition.
 fn late_ms(state: &DedupeState, options: &WorkerOptions, fastest_ms: i64) -> i64 {
     let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
-    let behind_ms = if has_records { fastest_ms - state.windows.stream_time_ms() } else { 0 };
+    // A measurement from before its last records is not one of them.
+    let behind_ms = if has_records || state.lateness.is_outdated() {
+        fastest_ms - state.windows.stream_time_ms()
+    } else {
+        0
+    };
     state.lateness.at_least(behind_ms, options.kinds.longest_ms())
 }
 

@@ -106,8 +106,11 @@ impl DedupeState {
         self.epoch = checkpoint.epoch;
         self.committed_epoch = checkpoint.epoch;
         self.settled_ms = checkpoint.stream_time_ms;
-        self.lateness = Lateness::resumed(checkpoint.late_ms);
         self.windows.set_stream_time(checkpoint.stream_time_ms);
+        // A checkpoint of partition scope, or an offset without one, has no lateness of the records before it.
+        let is_unknown = checkpoint.horizon_ms.is_none() && self.windows.stream_time_ms() > 0;
+        let longest_ms = self.windows.iter().map(|(_, window)| window.configured_ms()).max().unwrap_or(0);
+        self.lateness = Lateness::resumed(checkpoint.late_ms.clamp(0, longest_ms), is_unknown);
     }
 
     /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.

@@ -59,11 +59,12 @@ impl TopicScope {
     /// The partition that holds back the horizon, and by how much. `None` while not all states are in memory.
     #[must_use]
     pub fn lagging(&self, partitions: &Partitions) -> Option<Lagging> {
-        let (_, partition) = partitions.slowest()?;
-        let behind_ms = match self.horizon_ms {
+        let (reached_ms, partition) = partitions.slowest()?;
+        // The horizon follows with the next commit.
+        let behind_ms = match self.horizon_ms.max(reached_ms) {
             // The time of a partition is not known yet: no owner expires.
             ..=0 => partitions.windows().map(Window::held_ms).max()?,
-            horizon_ms => partitions.fastest_ms().saturating_sub(horizon_ms),
+            slowest_ms => partitions.fastest_ms().saturating_sub(slowest_ms),
         };
         Some(Lagging { partition, behind: Duration::from_millis(u64::try_from(behind_ms).unwrap_or(0)) })
     }
@@ -134,10 +135,16 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// As a checkpoint has it. The measurement survives a restart, what was read to its end does not.
+    /// As a checkpoint has it, `is_outdated` if that has none. The measurement survives a restart, what was read to its end does not.
     #[must_use]
-    pub fn resumed(ms: i64) -> Self {
-        Self { ms, ..Self::default() }
+    pub fn resumed(ms: i64, is_outdated: bool) -> Self {
+        Self { ms, is_outdated, ..Self::default() }
+    }
+
+    /// Whether it is not known of the last records yet.
+    #[must_use]
+    pub fn is_outdated(self) -> bool {
+        self.is_outdated
     }
 
     /// A transaction with records of the partition was committed.

@@ -233,3 +233,36 @@ fn reuse_beside_a_lag(setting: &Setting) -> usize {
 fn an_id_that_is_used_again_after_the_window_is_forwarded_however_far_another_partition_lags() {
     assert_eq!(reuse_beside_a_lag(&Setting::sound()), 2);
 }
+
+/// The clock of partition 0 is always behind by almost a window. The scope changes from partition to topic, then partition 0 has no record until
+/// the copy. Returns how often that was forwarded.
+fn clocks_that_differ_at_a_change_of_scope(setting: &Setting) -> usize {
+    let mut life = topic(setting, 2, |_| ());
+    life.processes[0].choices.scope = Scope::Partition;
+    let late_ms = WINDOW_MS * 9 / 10;
+    let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
+    for step in 0..100i64 {
+        let (at_ms, id) = (begin_ms + 100 * step, u64::try_from(step).unwrap());
+        life.produce_at(1, if step == 60 { KEPT } else { 2_000 + id }, at_ms);
+        if step < 50 {
+            life.produce_at(0, 3_000 + id, at_ms - late_ms);
+        } else if step == 60 + 2 * late_ms / 100 {
+            life.produce_at(0, KEPT, at_ms - late_ms);
+        }
+        life.deliver_only(None);
+        life.process_delivered(0);
+        life.process_delivered(1);
+        if step == 50 {
+            life.restart(false);
+            life.processes[0].choices.scope = Scope::Topic;
+        }
+        life.wait_without_records(4);
+    }
+    life.times(KEPT)
+}
+
+#[test]
+fn how_late_a_partition_is_is_measured_after_a_change_of_scope() {
+    assert_eq!(clocks_that_differ_at_a_change_of_scope(&Setting::sound()), 1);
+    assert_eq!(clocks_that_differ_at_a_change_of_scope(&without(Safeguard::Lateness)), 2);
+}
