@@ -149,7 +149,7 @@ fn merged(total: u64) {
                     (start, slices) = (monotonic(), store.sealed(0.into()).len());
                 }
                 Sealing::Busy => std::thread::sleep(Duration::from_millis(1)),
-                Sealing::Failed => panic!("a slice was discarded"),
+                Sealing::Failed | Sealing::Paused => panic!("a slice was discarded"),
                 Sealing::Idle => break,
             }
         }

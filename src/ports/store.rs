@@ -148,8 +148,10 @@ pub enum Sealing {
     Busy,
     /// The owners of this job are in a slice now, and their blocks may be removed.
     Done(SealJob),
-    /// The file could not be written, and was discarded. All owners stay where they were; it is tried again after some minutes.
+    /// The file could not be written, and was discarded. All owners stay where they were; it is retried after some minutes.
     Failed,
+    /// The retry is not due yet.
+    Paused,
 }
 
 /// Called with each owner in turn, and its window.

@@ -221,7 +221,7 @@ impl<S: Store> Store for LeasedStore<S> {
         }
         let polled = self.store.poll_seal();
         drop(held);
-        if matches!(polled, Ok(Sealing::Idle | Sealing::Failed)) {
+        if matches!(polled, Ok(Sealing::Idle | Sealing::Failed | Sealing::Paused)) {
             self.sealing.clear();
         }
         polled

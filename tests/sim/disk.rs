@@ -242,7 +242,7 @@ impl Store for SimDisk {
         loop {
             match store.poll_seal()? {
                 Sealing::Busy => std::thread::yield_now(),
-                Sealing::Failed => panic!("a slice was discarded"),
+                Sealing::Failed | Sealing::Paused => panic!("a slice was discarded"),
                 polled => {
                     *is_sealing &= polled != Sealing::Idle;
                     return Ok(polled);

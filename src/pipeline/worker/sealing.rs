@@ -90,7 +90,7 @@ impl Sealer {
                 sealed(ctx, &job);
                 failpoint::pass("after_seal");
             }
-            Sealing::Busy => {}
+            Sealing::Busy | Sealing::Paused => {}
             Sealing::Failed => ctx.report.metrics.parts.state.discarded.inc(),
             Sealing::Idle => {
                 self.unsealed = None;

@@ -259,8 +259,9 @@ impl SledStore {
             return Ok(Sealing::Busy);
         }
         let Some(task) = self.sealing.task.take_if(|task| task.is_finished()) else {
-            let is_busy = self.sealing.task.is_some() || !self.sealing.retries[0].is_over();
-            return Ok(if is_busy { Sealing::Busy } else { Sealing::Idle });
+            let is_paused = !self.sealing.retries[0].is_over();
+            let waiting = if is_paused { Sealing::Paused } else { Sealing::Idle };
+            return Ok(if self.sealing.task.is_some() { Sealing::Busy } else { waiting });
         };
         let EndedTask { group, is_new, done } = task.finish(&self.engine)?;
         self.sealing.close_files();

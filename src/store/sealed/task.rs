@@ -89,7 +89,8 @@ impl SealTask {
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
             let live: u64 = live.iter().map(SlicePartition::owners).sum();
             // Of these, some may have been dropped.
-            (slice.slice.footer().ids, live.saturating_sub(slice.entry.forgotten.len() as u64))
+            let left = live.saturating_sub(slice.entry.forgotten.len() as u64);
+            (slice.slice.footer().ids, left.max(u64::from(live > 0)))
         };
         let counts: Vec<_> = slices.iter().zip(&live).map(count).collect();
         let run = to_merge(&counts)?;

@@ -240,7 +240,7 @@ impl Modelled {
                 Sealing::Idle => return,
                 Sealing::Busy => std::thread::sleep(Duration::from_micros(200)),
                 Sealing::Done(_) => self.count("sealed"),
-                Sealing::Failed => panic!("a slice was discarded"),
+                Sealing::Failed | Sealing::Paused => panic!("a slice was discarded"),
             }
         }
     }

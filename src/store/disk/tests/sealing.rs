@@ -23,7 +23,7 @@ fn seal_counted(store: &mut SledStore, covered: Range<Offset>, count: u64) {
             Sealing::Idle => break,
             Sealing::Done(_) => sealed += 1,
             Sealing::Busy => std::thread::yield_now(),
-            Sealing::Failed => panic!("a slice was discarded"),
+            Sealing::Failed | Sealing::Paused => panic!("a slice was discarded"),
         }
     }
     assert_eq!(sealed, 1);
