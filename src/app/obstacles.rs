@@ -1,5 +1,5 @@
 //! What would keep a spare from taking over, as far as that can be known before. The permission on the transactional id cannot be asked for without fencing
-//! the active instance, and neither the checkpoints nor the metrics of the group tell how much memory its windows need.
+//! the active instance, and neither the checkpoints nor the metrics of the group show how much memory its windows need.
 
 use std::sync::Arc;
 use std::time::Duration;

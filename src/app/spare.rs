@@ -112,16 +112,40 @@ impl Spare {
             self.stand_by(&other);
             return false;
         }
-        let joins_at = match *joins_at {
-            Some(at) => at,
-            None => *joins_at.insert(monotonic() + self.precedence(!own.is_empty())),
+        let joins_at = if let Some(at) = *joins_at {
+            at
+        } else {
+            let since = monotonic();
+            let wait = self.precedence(!own.is_empty());
+            // The others have the time after the checks, which may take as long.
+            let at = *joins_at.insert(monotonic() + wait);
+            if !wait.is_zero() {
+                tracing::info!(
+                    "leaving the group to the other instances first, for {} s: {}",
+                    wait.as_secs(),
+                    self.why_waiting()
+                );
+            }
+            if since.elapsed() >= INTERVAL {
+                // This description of the group is outdated.
+                return false;
+            }
+            at
         };
         if monotonic() < joins_at {
-            let why = self.obstacle.0.as_deref().unwrap_or("its last run ended before it was active");
             self.status.note_role(Role::Joining, None);
-            self.publish(Some(format!("leaves the group to the other instances first: {why}")));
+            self.publish(Some(format!(
+                "leaves the group to the other instances first: {}",
+                self.why_waiting()
+            )));
         }
         monotonic() >= joins_at
+    }
+
+    fn why_waiting(&self) -> &str {
+        self.obstacle.0.as_deref().unwrap_or(
+            "an earlier run of this instance is still in the group, and state.dir does not show that it was active",
+        )
     }
 
     /// For how long the others may join before this instance. `is_member` is whether its static member of an earlier run is in the group.
@@ -131,8 +155,8 @@ impl Spare {
             let session = if is_member { self.settings.session_timeout } else { Duration::ZERO };
             return session + PRECEDENCE;
         }
-        // A start has just checked the rest.
-        if self.obstacle.1.is_some() {
+        // The instance that was active continues at once.
+        if !is_member {
             self.look(Duration::ZERO);
         }
         if self.obstacle.0.is_some() { PRECEDENCE } else { Duration::ZERO }

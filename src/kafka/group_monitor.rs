@@ -98,7 +98,7 @@ impl GroupMonitor {
         self.settings.instance.as_deref().is_some_and(|own| is_static_member(&member.id, own))
     }
 
-    /// One sentence for each permission on a topic that is missing; none when the broker does not tell.
+    /// One sentence for each permission on a topic that is missing; none when the broker does not report them.
     pub fn missing_permissions(&self, wait: Duration) -> Vec<String> {
         let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
         let described = native::topics(self.client.client(), &names, wait).unwrap_or_default();

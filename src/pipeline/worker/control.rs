@@ -180,6 +180,12 @@ fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answ
             None => answer.not_ready.push(partition.id),
         }
     }
+    if ctx.topic.is_some() {
+        // Between the join and the assignment the worker has none of its partitions.
+        let is_requested = |id: &PartitionId| search.request.partition.is_none_or(|only| only == *id);
+        let unassigned = ctx.known_partitions().filter(|id| ctx.partitions.get(*id).is_none());
+        answer.not_ready.extend(unassigned.filter(is_requested));
+    }
     Ok(answer)
 }
 

@@ -56,8 +56,12 @@ fn torn(cluster: &Cluster, away: Away) -> (Away, Findings) {
     assert_eq!(seen(topic_away), 0, "the marker in {topic_away} is not missing");
     assert!(seen(topic_here) > 300, "the marker in {topic_here} is missing");
 
-    // A start without local state has only what the topics show.
-    std::fs::remove_dir_all(&wide(&pipe).state_dir).unwrap();
+    // A start without local state has only what the topics show. The file `lock` shows that the instance was active, so it resumes at once.
+    let directory = wide(&pipe).state_dir;
+    let lock = std::fs::read(directory.join("lock")).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("lock"), lock).unwrap();
     let last = drafts.last().unwrap().timestamp_ms.unwrap();
     let again: Vec<Draft> = drafts.into_iter().map(|draft| draft.at(last)).collect();
     let running = wide(&pipe).start();
