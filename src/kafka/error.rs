@@ -64,7 +64,7 @@ pub fn rejection(topic: &str, code: RDKafkaErrorCode) -> String {
         C::InvalidTimestamp => {
             "its timestamp is beyond message.timestamp.before.max.ms or message.timestamp.after.max.ms of that topic"
         }
-        C::InvalidRecord => {
+        C::InvalidRecord | C::InvalidDifferentRecord => {
             "another record of its batch is rejected, or it has no key and that topic has cleanup.policy=compact"
         }
         _ => "a policy of the broker decides",
@@ -97,6 +97,7 @@ pub fn is_record_error(code: RDKafkaErrorCode) -> bool {
             | C::UnsupportedForMessageFormat
             | C::PolicyViolation
             | C::InvalidRecord
+            | C::InvalidDifferentRecord
     )
 }
 

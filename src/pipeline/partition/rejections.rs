@@ -59,13 +59,16 @@ impl Rejections {
     }
 
     /// Whether the open transaction has to be committed before the record at `offset`, because the record is suspected of being
-    /// rejected. `has_records`: whether the transaction has records of this partition.
-    pub(crate) fn commits_before(&mut self, offset: Offset, has_records: bool) -> bool {
-        if self.suspect.take_if(|suspect| offset >= *suspect).is_none() {
+    /// rejected. `is_open`: whether the transaction has records, of any partition: in a side topic they can share a batch.
+    pub(crate) fn commits_before(&mut self, offset: Offset, is_open: bool) -> bool {
+        if self.suspect.is_none_or(|suspect| offset < suspect) {
             return false;
         }
-        self.limit = Some(1);
-        has_records
+        // The commit doubles the limit, so that is set after it.
+        if !is_open {
+            (self.suspect, self.limit) = (None, Some(1));
+        }
+        is_open
     }
 
     /// Whether the open transaction has to be committed now that it has this many records of the partition.

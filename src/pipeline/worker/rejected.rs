@@ -7,6 +7,7 @@ use crate::metrics::Outcome;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::OnPoison;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::rejections::Refusal;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
@@ -21,9 +22,11 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(
     failed: &Failure,
 ) {
     let now = ctx.clock.elapsed();
+    // A batch of clean has records of one raw partition, one of a side topic of several.
+    let shares_batch = |p: &Partition| rejected.by != OutputTopic::Clean || p.id == rejected.partition;
+    let open = ctx.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.state()?.open.as_ref());
+    let is_alone = open.map(|open| open.records).sum::<usize>() <= 1;
     let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
-    let open = partition.state().and_then(|state| state.open.as_ref());
-    let is_alone = open.is_none_or(|open| open.records == 1);
     // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
     // before the others.
     if !is_alone {

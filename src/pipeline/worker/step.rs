@@ -90,8 +90,7 @@ impl<W: WorkerPorts> Step<'_, W> {
     ) -> Result<AfterRecord, WorkerError> {
         let at = record.coordinates();
         let state = &mut *running.state;
-        let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
-        if at.offset >= state.next && rejections.commits_before(at.offset, has_records) {
+        if at.offset >= state.next && rejections.commits_before(at.offset, self.transaction.is_open()) {
             return Ok(AfterRecord::CommitBefore);
         }
         let arrival = running.order.judge(state.next, at.offset);
