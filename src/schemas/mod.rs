@@ -132,11 +132,9 @@ impl SharedSchemas {
             tracing::warn!(schema = %id, why = failed.what, "schema not fetched; partitions whose records need it wait");
         }
         request.next = now + request.delay;
-        request.delay = (request.delay * 2).min(MAX_DELAY);
+        // One that was final too early, as of a replica of the registry that is behind, is known soon.
+        request.delay = (request.delay * 2).min(if request.is_final { AT_ONCE } else { MAX_DELAY });
         request.why = Some(failed.what);
-        if request.is_final {
-            request.next = now + AT_ONCE;
-        }
         if !failed.is_unregistered {
             return;
         }
@@ -146,7 +144,6 @@ impl SharedSchemas {
             request.next = request.next.min(until);
             return;
         }
-        request.next = now + AT_ONCE;
         if !request.is_final {
             request.is_final = true;
             *final_at = Some(now);

@@ -101,6 +101,9 @@ pub struct Registry {
     access: Authorization,
 }
 
+/// The error codes with which a registry answers that it does not have a subject, a version or a schema.
+const MISSING: [u64; 3] = [40401, 40402, 40403];
+
 impl Registry {
     /// A client of the configured registry; `None` when none is configured. Fails when a file is not usable.
     pub fn open(config: &SchemasConfig) -> Result<Option<Self>, String> {
@@ -131,10 +134,18 @@ impl Registry {
 
     /// The schema with this id, and those that it refers to. The error names the request.
     pub fn schema(&self, id: SchemaId) -> Result<SchemaText, FetchError> {
-        let of = self.get(&match id {
-            SchemaId::Number(id) => format!("schemas/ids/{id}"),
-            SchemaId::Guid(_) => format!("schemas/guids/{id}"),
-        })?;
+        let of = match id {
+            // Ids are positive, and registries answer to others as to a wrong URL.
+            SchemaId::Number(id) if id > i32::MAX.cast_unsigned() => {
+                return Err(FetchError {
+                    what: format!("{id} is no schema id: it is above 2,147,483,647"),
+                    is_unregistered: true,
+                });
+            }
+            SchemaId::Number(id) => self.get(&format!("schemas/ids/{id}"), &MISSING)?,
+            // A registry without GUIDs has none of them, and answers to all as to a wrong URL.
+            SchemaId::Guid(_) => self.get(&format!("schemas/guids/{id}"), &[])?,
+        };
         let mut references = Vec::new();
         self.add_references(&of, &mut Visited::default(), &mut references)?;
         let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
@@ -189,14 +200,15 @@ impl Registry {
             }
             // A schema that is in use may refer to one that was deleted later.
             let path = format!("subjects/{}/versions/{version}?deleted=true", escaped(subject));
-            let found = self.get(&path)?;
+            let found = self.get(&path, &MISSING)?;
             self.add_references(&found, visited, texts)?;
             texts.push((name.to_owned(), self.text(&found)?));
         }
         Ok(())
     }
 
-    fn get(&self, path: &str) -> Result<Value, FetchError> {
+    /// `missing` has the error codes with which a registry answers that it does not have what was requested; none: any 404 says so.
+    fn get(&self, path: &str, missing: &[u64]) -> Result<Value, FetchError> {
         let url = format!("{}/{path}", self.url);
         let mut request =
             self.agent.get(&url).header("Accept", "application/vnd.schemaregistry.v1+json, application/json");
@@ -217,9 +229,10 @@ impl Registry {
             401 | 403 => self.access.advice(),
             _ => String::new(),
         };
-        // 40401 to 40403: subject, version, schema. A wrong URL has another 404.
+        // A wrong URL has a 404 with another code.
         let code = parsed.as_ref().and_then(|it| it.get("error_code")).and_then(Value::as_u64);
-        let is_unregistered = status.as_u16() == 404 && code.is_some_and(|code| code / 100 == 404);
+        let is_unregistered = status.as_u16() == 404
+            && (missing.is_empty() || code.is_some_and(|code| missing.contains(&code)));
         Err(FetchError { what: format!("GET {url}: {status}{message}{advice}"), is_unregistered })
     }
 

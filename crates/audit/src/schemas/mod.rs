@@ -149,6 +149,10 @@ impl Decoders {
         let Some((guid, indexes)) = name.strip_prefix(&[1]).and_then(|rest| rest.split_at_checked(16)) else {
             return Ok(None);
         };
+        // The indexes are not those that the document may begin with.
+        if encoding == Encoding::Protobuf && indexes.is_empty() {
+            return Ok(None);
+        }
         let guid = guid.iter().fold(0, |guid, byte| guid << 8 | u128::from(*byte));
         let Some(decoder) = self.fetched(SchemaName::Guid(guid))? else { return Ok(None) };
         Ok(match (&*decoder, encoding) {
