@@ -221,7 +221,7 @@ rows! {
         "dedupd_slices_discarded_total",
         Counter,
         "files",
-        "Slices that could not be written, as on a full disk, and were discarded; each is tried again after some minutes.",
+        "Slices that could not be written, as on a full disk, and were discarded; each is retried after some minutes.",
     );
     MISS_RATE = Row::new(
         "dedupd_window_miss_rate",

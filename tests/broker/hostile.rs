@@ -85,7 +85,9 @@ fn header_names_that_are_not_utf_8_are_forwarded_and_other_headers_are_still_use
         with_invalid_names("without an id", &[]),
     ];
     raw_batch::send(kafka.bootstrap(), &pipe.raw, 0, &records);
-    let kinds = "[[kinds]]\nname = \"noise\"\nfrom = \"header:kind\"\nvalues = [\"noise\"]\ndedupe = false\n";
+    // The test reads the files of the broker, so nothing is compressed.
+    let kinds = "[[kinds]]\nname = \"noise\"\nfrom = \"header:kind\"\nvalues = [\"noise\"]\ndedupe = false\n\
+                 [kafka.properties]\n\"compression.type\" = \"none\"\n";
     let sidecar = pipe
         .sidecar("a")
         .with_file(kinds)

@@ -211,7 +211,7 @@ fn a_topic_that_the_brokers_reject_ends_the_start_with_their_reason() {
     let words = ["creating topic collides.clean", "collides with existing topic"];
     assert_start_fails(&pipe.sidecar("a"), 3, &words);
     // The control: with another name it starts.
-    let running = pipe.sidecar("a").with("DEDUPD_TOPICS__CLEAN", "collides.other").start();
+    let running = Sidecar { clean: "collides.other".to_owned(), ..pipe.sidecar("a") }.start();
     running.wait_running(1, LIMIT);
 }
 

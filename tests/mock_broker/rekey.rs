@@ -26,6 +26,7 @@ fn start(bootstrap: &str, flags: &[&str], dir: &Path) -> Running {
         .args(["--instance", "a", "--listen", &format!("127.0.0.1:{port}")])
         .args(flags)
         .env("DEDUPD_GROUP__SESSION_TIMEOUT", "6s")
+        .env("DEDUPD_WITHOUT", "topic_ids")
         .env_remove("RUST_LOG");
     Running::start(command, port, dir.join("rekey.log"))
 }
