@@ -279,7 +279,7 @@ impl SledStore {
         *retry = RetryPause::default();
         let is_urgent = done.as_ref().is_some_and(|job| job.is_urgent);
         if self.sealing.retries[1].is_over() {
-            self.sealing.task = SealTask::merge(self, (group, is_urgent));
+            self.sealing.task = SealTask::merge(self, group, is_urgent);
         }
         let Some(job) = done else { return Ok(Sealing::Busy) };
         self.sealing.unneeded =

@@ -101,7 +101,8 @@ impl Engine {
         let mut slices = Vec::new();
         let entries = self.call("read", || {
             for entry in self.slices.scan_prefix(group.prefix()) {
-                StoredSlice::add(&mut slices, entry?);
+                let (key, value) = entry?;
+                StoredSlice::add(&mut slices, key, value);
             }
             Ok(())
         });

@@ -28,7 +28,7 @@ pub(in crate::store) fn read_all(
         if *key == *keys::SLICE_COUNT {
             count = Some(value);
         } else {
-            unused.extend(StoredSlice::add(&mut stored, (key, value)));
+            unused.extend(StoredSlice::add(&mut stored, key, value));
         }
         Ok(())
     })?;
@@ -69,7 +69,7 @@ pub(super) struct StoredSlice {
 
 impl StoredSlice {
     /// Adds the next entry of the slices' tree. Returns its key if it is a removal from no slice.
-    pub fn add(slices: &mut Vec<Self>, (key, value): (IVec, IVec)) -> Option<IVec> {
+    pub fn add(slices: &mut Vec<Self>, key: IVec, value: IVec) -> Option<IVec> {
         if key.len() <= keys::SLICE {
             slices.push(Self { key, value, removals: Vec::new() });
             return None;

@@ -79,11 +79,11 @@ impl SealTask {
         let group =
             store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
         let is_urgent = job.is_urgent;
-        Self::start(store, (group, is_urgent), SliceSource::Blocks(job))
+        Self::start(store, group, is_urgent, SliceSource::Blocks(job))
     }
 
     /// Starts to merge slices of a group; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
-    pub fn merge(store: &SledStore, (group, is_urgent): (SliceGroup, bool)) -> Option<Self> {
+    pub fn merge(store: &SledStore, group: SliceGroup, is_urgent: bool) -> Option<Self> {
         let slices = with_owners(store, group);
         let live = live_owners(store, group, &slices);
         let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
@@ -97,7 +97,7 @@ impl SealTask {
         let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
         let live = joined(live.get(run).unwrap_or_default());
         let source = SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None });
-        Some(Self::start(store, (group, is_urgent), source))
+        Some(Self::start(store, group, is_urgent, source))
     }
 
     /// Starts to replace the oldest slices by a filter; `None` when there are none that the job allows.
@@ -111,10 +111,10 @@ impl SealTask {
             return None;
         }
         let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
-        Some(Self::start(store, (group, false), source))
+        Some(Self::start(store, group, false, source))
     }
 
-    fn start(store: &SledStore, (group, is_urgent): (SliceGroup, bool), source: SliceSource) -> Self {
+    fn start(store: &SledStore, group: SliceGroup, is_urgent: bool, source: SliceSource) -> Self {
         let number = store.engine.segments.allocate();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::*;
-use crate::dedupe::{KindId, SliceFooter, SliceMark, SlicePage, SlicePartition};
-use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
+use crate::dedupe::{SliceFooter, SliceMark, SlicePage};
+use crate::ports::{SealedLookup, Sealing, StoreError};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -108,10 +108,7 @@ impl Filled {
     fn begin(&mut self, covered: Range<Offset>, of_mark: u64) {
         let ends = covered.clone().step_by(100).map(|first| first + 100);
         let marks = ends.map(|next| SliceMark { next, count: of_mark, time_ms: (0, 0) }).collect();
-        let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
-        self.store
-            .begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false })
-            .unwrap();
+        sealing::begin(&mut self.store, covered, marks);
     }
 
     fn ended(&mut self) -> Result<Sealing, StoreError> {

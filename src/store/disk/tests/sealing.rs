@@ -13,10 +13,15 @@ fn seal(store: &mut SledStore, covered: Range<Offset>) {
     seal_counted(store, covered, count);
 }
 
-fn seal_counted(store: &mut SledStore, covered: Range<Offset>, count: u64) {
-    let marks = vec![SliceMark { next: covered.end, count, time_ms: (0, 0) }];
+/// Begins to seal these owners.
+pub(super) fn begin(store: &mut SledStore, covered: Range<Offset>, marks: Vec<SliceMark>) {
     let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
     store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false }).unwrap();
+}
+
+fn seal_counted(store: &mut SledStore, covered: Range<Offset>, count: u64) {
+    let marks = vec![SliceMark { next: covered.end, count, time_ms: (0, 0) }];
+    begin(store, covered, marks);
     let mut sealed = 0;
     loop {
         match store.poll_seal().unwrap() {

@@ -60,7 +60,7 @@ pub(super) fn build_verified(positions: &[u64], attempt: impl FnMut(u64) -> Opti
     shifts.filter_map(attempt).find(has_all).unwrap_or_else(|| {
         let count = u32::try_from(positions.len()).unwrap_or(u32::MAX);
         let mut out = Vec::new();
-        describe((0, count, 0, 0), &mut out);
+        describe(0, [count, 0, 0], &mut out);
         out.extend(positions.iter().flat_map(|position| position.to_le_bytes()));
         out
     })
@@ -73,20 +73,21 @@ pub(super) fn build_fuse(positions: &[u64], shift: u64, bits: u32) -> Option<Vec
     if bits <= u8::BITS {
         let fuse = BinaryFuse8::try_from_iterator(shifted).ok()?;
         let of = fuse.descriptor;
-        describe((of.seed.wrapping_add(shift), of.segment_length, of.segment_count_length, bits), &mut out);
+        describe(of.seed.wrapping_add(shift), [of.segment_length, of.segment_count_length, bits], &mut out);
         pack(fuse.fingerprints.iter().map(|print| u32::from(*print)), bits, &mut out);
     } else {
         let fuse = BinaryFuse32::try_from_iterator(shifted).ok()?;
         let of = fuse.descriptor;
-        describe((of.seed.wrapping_add(shift), of.segment_length, of.segment_count_length, bits), &mut out);
+        describe(of.seed.wrapping_add(shift), [of.segment_length, of.segment_count_length, bits], &mut out);
         pack(fuse.fingerprints.iter().copied(), bits, &mut out);
     }
     Some(out)
 }
 
-fn describe((seed, segment_length, starts, bits): (u64, u32, u32, u32), out: &mut Vec<u8>) {
+/// Appends the descriptor. `fields` has what follows the seed.
+fn describe(seed: u64, fields: [u32; 3], out: &mut Vec<u8>) {
     out.extend_from_slice(&seed.to_le_bytes());
-    out.extend([segment_length, starts, bits].iter().flat_map(|field| field.to_le_bytes()));
+    out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
 }
 
 /// Appends the low bits of each fingerprint. The rest of the last byte is zero.
