@@ -6,7 +6,7 @@ use std::time::Duration;
 use dedupd::dedupe::{Block, Offset, StateKey, TimeSource};
 
 use crate::sim::chance::Fault;
-use crate::sim::cluster::{Cluster, Offsets};
+use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
 use crate::sim::raw::{Ids, RawLog};
 use crate::sim::tx_log::TxLog;
 
@@ -160,5 +160,40 @@ impl Cluster {
         let possible = if time == TimeSource::Record { 5 } else { errors.len() };
         let error = errors[self.chance.rng.usize(0..possible)];
         self.clock_errors.extend(workers.map(|worker| (worker, error)));
+    }
+
+    /// Faults that can happen while no worker runs.
+    pub fn fail_while_down(&mut self) {
+        if !self.group.is_empty() {
+            return;
+        }
+        if self.chance.hit(Fault::Downtime) {
+            self.advance(TRANSACTION_TIMEOUT * 2);
+        }
+        let now_ms = self.wall_ms();
+        let processed: Vec<Offset> = (0..self.raw.len()).map(|p| self.processed(p)).collect();
+        let is_torn = self.is_torn();
+        let Self { chance, raw, offsets, .. } = self;
+        for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
+            if offsets.settled.is_none() || !offsets.pending.is_empty() {
+                continue;
+            }
+            let settled = offsets.settled.as_ref().map_or(0, |(offset, _)| *offset);
+            if processed < raw.end() && chance.hit(Fault::Rewrite) {
+                raw.rewrite(processed, chance, now_ms);
+            } else if settled == processed && settled < raw.end() && chance.hit(Fault::UnreadDeleted) {
+                raw.delete_unread(chance.rng.u64(settled + 1..=raw.end()));
+            } else if settled == processed && settled > raw.low() + 1 {
+                let from = chance.rng.u64(raw.low() + 1..settled);
+                // A repair that completes a transaction has no leader epoch of its records.
+                if !is_torn && offsets.shows_truncation(raw, from) && chance.hit(Fault::Truncated) {
+                    raw.truncate(from, chance, now_ms);
+                }
+            }
+            // Without an offset, nothing shows that the log has changed.
+            if !raw.is_broken && chance.hit(Fault::OffsetsLost) {
+                offsets.settled = None;
+            }
+        }
     }
 }

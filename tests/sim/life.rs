@@ -27,7 +27,7 @@ use dedupd::store::LeasedStore;
 
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
-use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
+use crate::sim::cluster::{Cluster, Offsets};
 use crate::sim::config::Choices;
 use crate::sim::disk::SimDisk;
 use crate::sim::operator::{ForgetRequests, rule};
@@ -146,19 +146,33 @@ impl Life {
     fn step(&mut self) {
         self.produce();
         self.requests.send(&mut self.universe.cluster.borrow_mut(), &self.controls);
+        let (worker, leaves) = self.choose();
+        self.step_clocks();
+        self.advance(worker, leaves);
+        self.requests.receive(&self.universe.cluster.borrow());
+        self.stand_by();
+        self.end_dead();
+    }
+
+    /// The worker of this step, and whether it leaves.
+    fn choose(&mut self) -> (usize, bool) {
         self.universe.shuffle();
-        let (worker, leaves) = {
+        let chosen = {
             let mut cluster = self.universe.cluster.borrow_mut();
             let workers = self.universe.workers.len();
             (cluster.chance.rng.usize(0..workers), cluster.chance.hit(Fault::Leave))
         };
         self.snapshot_stores();
-        self.step_clocks();
+        chosen
+    }
+
+    /// Starts the worker, ends it, or lets it iterate.
+    fn advance(&mut self, worker: usize, leaves: bool) {
         self.elect(worker);
         if self.universe.workers[worker].borrow().is_none() {
             let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
             if soon {
-                self.fail_while_down();
+                self.universe.cluster.borrow_mut().fail_while_down();
                 self.start(worker);
             }
         } else if leaves {
@@ -166,9 +180,6 @@ impl Life {
         } else {
             self.universe.iterate(worker);
         }
-        self.requests.receive(&self.universe.cluster.borrow());
-        self.stand_by();
-        self.end_dead();
     }
 
     fn produce(&self) {
@@ -200,42 +211,6 @@ impl Life {
                 self.universe.ended(&mut cluster, worker, Ok(()));
                 drop(cluster);
                 *slot.borrow_mut() = None;
-            }
-        }
-    }
-
-    /// Faults that can happen while no worker runs.
-    fn fail_while_down(&self) {
-        let mut cluster = self.universe.cluster.borrow_mut();
-        if !cluster.group.is_empty() {
-            return;
-        }
-        if cluster.chance.hit(Fault::Downtime) {
-            cluster.advance(TRANSACTION_TIMEOUT * 2);
-        }
-        let now_ms = cluster.wall_ms();
-        let processed: Vec<Offset> = (0..cluster.raw.len()).map(|p| cluster.processed(p)).collect();
-        let is_torn = cluster.is_torn();
-        let Cluster { chance, raw, offsets, .. } = &mut *cluster;
-        for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
-            if offsets.settled.is_none() || !offsets.pending.is_empty() {
-                continue;
-            }
-            let settled = offsets.settled.as_ref().map_or(0, |(offset, _)| *offset);
-            if processed < raw.end() && chance.hit(Fault::Rewrite) {
-                raw.rewrite(processed, chance, now_ms);
-            } else if settled == processed && settled < raw.end() && chance.hit(Fault::UnreadDeleted) {
-                raw.delete_unread(chance.rng.u64(settled + 1..=raw.end()));
-            } else if settled == processed && settled > raw.low() + 1 {
-                let from = chance.rng.u64(raw.low() + 1..settled);
-                // A repair that completes a transaction has no leader epoch of its records.
-                if !is_torn && offsets.shows_truncation(raw, from) && chance.hit(Fault::Truncated) {
-                    raw.truncate(from, chance, now_ms);
-                }
-            }
-            // Without an offset, nothing shows that the log has changed.
-            if !raw.is_broken && chance.hit(Fault::OffsetsLost) {
-                offsets.settled = None;
             }
         }
     }

@@ -95,25 +95,8 @@ impl Life {
     }
 
     fn step_without_load(&mut self) {
-        self.universe.shuffle();
-        let (worker, leaves) = {
-            let mut cluster = self.universe.cluster.borrow_mut();
-            let workers = self.universe.workers.len();
-            (cluster.chance.rng.usize(0..workers), cluster.chance.hit(Fault::Leave))
-        };
-        self.snapshot_stores();
-        self.elect(worker);
-        if self.universe.workers[worker].borrow().is_none() {
-            let soon = self.universe.cluster.borrow_mut().chance.rng.u8(0..3) == 0;
-            if soon {
-                self.fail_while_down();
-                self.start(worker);
-            }
-        } else if leaves {
-            self.leave(worker);
-        } else {
-            self.universe.iterate(worker);
-        }
+        let (worker, leaves) = self.choose();
+        self.advance(worker, leaves);
         self.stand_by();
         self.end_dead();
     }
