@@ -1,17 +1,14 @@
-//! What would keep a spare from taking over, as far as that can be known before. The permission on the transactional id cannot be asked for without fencing
+//! What would keep a spare from taking over, as far as that can be known before. The permission on the transactional id cannot be used without fencing
 //! the active instance, and neither the checkpoints nor the metrics of the group show how much memory its windows need.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::spare::REQUEST_LIMIT;
 use crate::dedupe::Checkpoint;
 use crate::kafka::GroupMonitor;
 use crate::pipeline::WorkerOptions;
 use crate::schemas::Registry;
 use crate::store::Lock;
-
-/// Time limit of one request.
-const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// What a takeover needs.
 pub(super) struct TakeoverNeeds {

@@ -21,7 +21,7 @@ use crate::ports::Failure;
 /// Interval between two descriptions of the group: part of the time without an active instance.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit of one description.
-const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// A spare without an answer for longer does not count as ready: it cannot take over.
 const UNANSWERED: Duration = Duration::from_secs(5);
 /// Interval between two checks of what a takeover needs.

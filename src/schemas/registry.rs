@@ -207,7 +207,7 @@ impl Registry {
         Ok(())
     }
 
-    /// `missing` has the error codes with which a registry answers that it does not have what was requested; none: any 404 says so.
+    /// `missing` has the error codes of a 404 that mean that the registry does not have what was requested; empty: any 404 means that.
     fn get(&self, path: &str, missing: &[u64]) -> Result<Value, FetchError> {
         let url = format!("{}/{path}", self.url);
         let mut request =

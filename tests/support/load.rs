@@ -40,7 +40,7 @@ impl StreamClock {
 
     /// The longest time between a record and the first one with its id, in a load of this many places.
     pub fn longest_repeat_ms(&self, places: usize) -> i64 {
-        // Seven of ten records have a further id, as REPEATS says.
+        // Seven of ten records have a further id (REPEATS).
         i64::try_from(DISTANCE_MAX * places * 10 / 7).unwrap() * self.step_ms
     }
 }
