@@ -161,7 +161,7 @@ fn the_audit_of_rekey_and_run_finds_each_kind_of_error() {
     ];
     let written = |source: &str, value: &str| {
         let mut written = record(2, 0, value);
-        written.headers.push((SOURCE.to_owned(), Some(source.into())));
+        written.headers.push((SOURCE.to_owned(), Some(format!("{source}#nqYpoLGXRbKCwtRsrH4MnA.0").into())));
         written
     };
     let errors = |clean: &[Record]| {
