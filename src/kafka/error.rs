@@ -65,7 +65,8 @@ pub fn rejection(topic: &str, code: RDKafkaErrorCode) -> String {
             "its timestamp is beyond message.timestamp.before.max.ms or message.timestamp.after.max.ms of that topic"
         }
         C::InvalidRecord | C::InvalidDifferentRecord => {
-            "another record of its batch is rejected, or it has no key and that topic has cleanup.policy=compact"
+            "it, or another record of its batch, has no key and that topic has cleanup.policy=compact, or has a timestamp beyond \
+             message.timestamp.before.max.ms or message.timestamp.after.max.ms of that topic"
         }
         _ => "a policy of the broker decides",
     };

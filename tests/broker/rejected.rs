@@ -1,5 +1,7 @@
 //! Records that the clean topic rejects: they are isolated, retried for a while, and then follow the policy.
 
+mod batch;
+
 use std::time::Duration;
 
 use crate::support::{Draft, Isolation, Pipe, Running, Sidecar, incompressible, shared_kafka, wait_until};

@@ -39,16 +39,16 @@ pub struct TargetWriter {
 #[derive(Debug, Default)]
 pub struct Acknowledgements {
     pub numbers: Vec<usize>,
-    /// The number of the first record that failed, and why. Records that were dropped because another one failed come after that.
+    /// The number of the first record that failed, and why. Records that failed because another one is rejected come after that.
     pub failed: Option<(usize, RDKafkaErrorCode)>,
 }
 
 impl Acknowledgements {
-    /// Records that the client drops can be reported before the record whose failure is the cause.
+    /// Records that the client drops, and the others of a rejected batch, can be reported before the record whose failure is the cause.
     fn fail(&mut self, number: usize, code: RDKafkaErrorCode) {
-        use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
-        let is_dropped = |code: RDKafkaErrorCode| matches!(code, PurgeQueue | PurgeInflight);
-        if self.failed.is_none_or(|(_, first)| is_dropped(first) && !is_dropped(code)) {
+        use RDKafkaErrorCode::{InvalidDifferentRecord, PurgeInflight, PurgeQueue};
+        let is_other = |code| matches!(code, PurgeQueue | PurgeInflight | InvalidDifferentRecord);
+        if self.failed.is_none_or(|(_, first)| is_other(first) && !is_other(code)) {
             self.failed = Some((number, code));
         }
     }
@@ -187,12 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_counts_unless_the_client_dropped_the_record() {
-        use RDKafkaErrorCode::{InvalidTimestamp, MessageSizeTooLarge, PurgeQueue};
+    fn the_first_failure_counts_unless_another_record_is_the_cause() {
+        use RDKafkaErrorCode::{InvalidDifferentRecord, InvalidTimestamp, MessageSizeTooLarge, PurgeQueue};
         let mut reports = Acknowledgements::default();
         for (number, code) in [
             (7, PurgeQueue),
-            (8, PurgeQueue),
+            (8, InvalidDifferentRecord),
             (1, MessageSizeTooLarge),
             (9, PurgeQueue),
             (2, InvalidTimestamp),

@@ -211,8 +211,8 @@ impl<'r> RekeyLoop<'r> {
         match failed.take() {
             None => Ok(()),
             Some((number, code)) => {
-                let of = self.logs.name_of(number).unwrap_or("of a released partition");
-                Err(self.writer.failure(of, code))
+                let log = self.logs.name_of(number).unwrap_or("a released partition");
+                Err(self.writer.failure(&format!("of {log}"), code))
             }
         }
     }
