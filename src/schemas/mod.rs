@@ -334,7 +334,27 @@ mod tests {
         shared.failed(second, missing());
         shared.failed(third, "503".to_owned().into());
         assert!(shared.known().has(second) && !shared.known().has(third), "the next one is final at once");
+        // It is requested again.
+        let delay = || {
+            let known = shared.lock();
+            let SchemaRequest { next, delay, .. } = known.requests[&second];
+            assert!(next <= monotonic() + delay);
+            delay
+        };
+        assert_eq!(delay(), FIRST_DELAY * 2);
+        let delays = [4, 8, 16, 32, 64, 128, 256, 512, 600, 600].map(Duration::from_secs);
+        for expected in delays {
+            shared.failed(second, missing());
+            assert_eq!(delay(), expected);
+        }
         shared.add(first, Schema::Json);
         assert!(!shared.note().unwrap().contains(" 7"), "it was registered later");
+        for id in 0..UNREGISTERED {
+            let id = SchemaId::Number(100 + u32::try_from(id).unwrap());
+            shared.request(id);
+            shared.failed(id, missing());
+        }
+        assert_eq!(shared.note(), None, "garbage takes a bounded amount of memory");
+        assert!(shared.known().has(first) && !shared.known().has(second));
     }
 }

@@ -80,20 +80,28 @@ impl StubRegistry {
         self.authorized.lock().unwrap().extend(authorization.clone());
         let required = self.required.lock().unwrap().clone();
         let (status, body) = if required.is_some() && required != authorization {
-            (401, json!({ "error_code": 401, "message": "the token is not accepted" }))
+            (401, json!({ "error_code": 401, "message": "the token is not accepted" }).to_string())
         } else {
-            let missing = (404, json!({ "error_code": 40403, "message": "Schema not found" }));
             let (path, query) = path.split_once('?').unwrap_or((&path, ""));
             let is_visible = query == "deleted=true" || !self.deleted.lock().unwrap().contains(path);
-            let found = self.pages.lock().unwrap().get(path).cloned();
-            found.filter(|_| is_visible).unwrap_or(missing)
+            let found = self.pages.lock().unwrap().get(path).cloned().filter(|_| is_visible);
+            found.map_or_else(|| (404, missing(path)), |(status, body)| (status, body.to_string()))
         };
-        let body = body.to_string();
         write!(
             stream,
             "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         )
         .ok();
+    }
+}
+
+/// The body of a 404. A registry without GUIDs answers a request for one, or for an id that is no number of 31 bits, as any wrong URL.
+fn missing(path: &str) -> String {
+    let is_schema = path.strip_prefix("/schemas/ids/").is_some_and(|id| id.parse::<i32>().is_ok());
+    if is_schema || path.starts_with("/subjects/") {
+        json!({ "error_code": 40403, "message": "Schema not found" }).to_string()
+    } else {
+        "<html><body><h1>404 Not Found</h1></body></html>".to_owned()
     }
 }
