@@ -57,7 +57,7 @@ struct KnownSchemas {
     final_at: Option<Instant>,
 }
 
-/// A schema that is not known yet.
+/// A schema that is not known yet, or that is known as unregistered, which is requested again later.
 #[derive(Debug)]
 struct SchemaRequest {
     requested: Instant,
@@ -67,8 +67,6 @@ struct SchemaRequest {
     why: Option<String>,
     /// When the registry first responded that it does not have the schema.
     missing_since: Option<Instant>,
-    /// It is known as unregistered, and requested again later.
-    is_final: bool,
 }
 
 impl SharedSchemas {
@@ -105,7 +103,6 @@ impl SharedSchemas {
             delay: FIRST_DELAY,
             why: None,
             missing_since: None,
-            is_final: false,
         };
         let request = known.requests.entry(id).or_insert_with(new);
         request.requested = now;
@@ -133,56 +130,49 @@ impl SharedSchemas {
         }
         request.next = now + request.delay;
         // One that was final too early, as of a replica of the registry that is behind, is known soon.
-        request.delay = (request.delay * 2).min(if request.is_final { AT_ONCE } else { MAX_DELAY });
+        let is_final = schemas.has(id);
+        request.delay = (request.delay * 2).min(if is_final { AT_ONCE } else { MAX_DELAY });
         request.why = Some(failed.what);
-        if !failed.is_unregistered {
+        if !failed.is_unregistered || is_final {
             return;
         }
         let until = *request.missing_since.get_or_insert(now) + *wait;
         let is_at_once = final_at.is_some_and(|at| now.saturating_duration_since(at) < AT_ONCE);
-        if !request.is_final && !is_at_once && now < until {
+        if !is_at_once && now < until {
             request.next = request.next.min(until);
             return;
         }
-        if !request.is_final {
-            request.is_final = true;
-            *final_at = Some(now);
-            schemas.insert(id, Arc::new(Schema::Unregistered));
-            tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id");
-            if requests.values().filter(|request| request.is_final).count() > UNREGISTERED {
-                requests.extract_if(.., |_, request| request.is_final).for_each(|(id, _)| schemas.remove(id));
-            }
-            self.shared.version.fetch_add(1, Ordering::AcqRel);
+        *final_at = Some(now);
+        schemas.insert(id, Arc::new(Schema::Unregistered));
+        tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id");
+        if requests.keys().filter(|id| schemas.has(**id)).count() > UNREGISTERED {
+            requests.retain(|id, _| !schemas.remove(*id));
         }
+        self.shared.version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The schemas that records are without an id for, as a note.
     pub fn note(&self) -> Option<String> {
         let known = self.lock();
-        unregistered(known.requests.iter().filter(|(_, request)| request.is_final).map(|(id, _)| *id))
+        unregistered(known.requests.keys().copied().filter(|id| known.schemas.has(*id)))
     }
 
     /// Waits at most `wait` for requests that are due.
     fn due(&self, wait: Duration) -> Vec<SchemaId> {
-        let due = |known: &mut KnownSchemas| -> Vec<SchemaId> {
-            let now = monotonic();
-            known.requests.retain(|_, request| {
-                request.is_final || now.saturating_duration_since(request.requested) < FORGOTTEN
+        let mut chosen: Vec<SchemaId> = Vec::new();
+        let is_none_due = |known: &mut KnownSchemas| {
+            let (now, KnownSchemas { schemas, requests, .. }) = (monotonic(), known);
+            requests.retain(|id, request| {
+                schemas.has(*id) || now.saturating_duration_since(request.requested) < FORGOTTEN
             });
-            let due = known.requests.iter().filter(|(_, request)| request.next <= now);
-            let (again, needed): (Vec<_>, Vec<_>) = due.partition(|(_, request)| request.is_final);
+            let due = requests.iter().filter(|(_, request)| request.next <= now).map(|(id, _)| *id);
+            let (again, needed): (Vec<_>, Vec<_>) = due.partition(|id| schemas.has(*id));
             // A registry that does not respond must not delay what is needed.
-            let chosen = if needed.is_empty() { again.into_iter().take(1).collect() } else { needed };
-            chosen.into_iter().map(|(id, _)| *id).collect()
+            chosen = if needed.is_empty() { again.into_iter().take(1).collect() } else { needed };
+            chosen.is_empty()
         };
-        let mut known = self.lock();
-        let found = due(&mut known);
-        if !found.is_empty() {
-            return found;
-        }
-        let waited = self.shared.requested.wait_timeout(known, wait);
-        let (mut known, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        due(&mut known)
+        drop(self.shared.requested.wait_timeout_while(self.lock(), wait, is_none_due));
+        chosen
     }
 
     fn lock(&self) -> MutexGuard<'_, KnownSchemas> {

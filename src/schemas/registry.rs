@@ -103,6 +103,8 @@ pub struct Registry {
 
 /// The error codes with which a registry answers that it does not have a subject, a version or a schema.
 const MISSING: [u64; 3] = [40401, 40402, 40403];
+/// The path of schemas by GUID.
+const GUIDS: &str = "schemas/guids/";
 
 impl Registry {
     /// A client of the configured registry; `None` when none is configured. Fails when a file is not usable.
@@ -137,14 +139,11 @@ impl Registry {
         let of = match id {
             // Ids are positive, and registries answer to others as to a wrong URL.
             SchemaId::Number(id) if id > i32::MAX.cast_unsigned() => {
-                return Err(FetchError {
-                    what: format!("{id} is no schema id: it is above 2,147,483,647"),
-                    is_unregistered: true,
-                });
+                let what = format!("{id} is no schema id: it is above 2,147,483,647");
+                return Err(FetchError { what, is_unregistered: true });
             }
-            SchemaId::Number(id) => self.get(&format!("schemas/ids/{id}"), &MISSING)?,
-            // A registry without GUIDs has none of them, and answers to all as to a wrong URL.
-            SchemaId::Guid(_) => self.get(&format!("schemas/guids/{id}"), &[])?,
+            SchemaId::Number(id) => self.get(&format!("schemas/ids/{id}"))?,
+            SchemaId::Guid(_) => self.get(&format!("{GUIDS}{id}"))?,
         };
         let mut references = Vec::new();
         self.add_references(&of, &mut Visited::default(), &mut references)?;
@@ -200,15 +199,14 @@ impl Registry {
             }
             // A schema that is in use may refer to one that was deleted later.
             let path = format!("subjects/{}/versions/{version}?deleted=true", escaped(subject));
-            let found = self.get(&path, &MISSING)?;
+            let found = self.get(&path)?;
             self.add_references(&found, visited, texts)?;
             texts.push((name.to_owned(), self.text(&found)?));
         }
         Ok(())
     }
 
-    /// `missing` has the error codes of a 404 that mean that the registry does not have what was requested; empty: any 404 means that.
-    fn get(&self, path: &str, missing: &[u64]) -> Result<Value, FetchError> {
+    fn get(&self, path: &str) -> Result<Value, FetchError> {
         let url = format!("{}/{path}", self.url);
         let mut request =
             self.agent.get(&url).header("Accept", "application/vnd.schemaregistry.v1+json, application/json");
@@ -229,10 +227,10 @@ impl Registry {
             401 | 403 => self.access.advice(),
             _ => String::new(),
         };
-        // A wrong URL has a 404 with another code.
+        // A wrong URL has a 404 with another code. A registry without GUIDs has none of them, and answers to all as to a wrong URL.
         let code = parsed.as_ref().and_then(|it| it.get("error_code")).and_then(Value::as_u64);
         let is_unregistered = status.as_u16() == 404
-            && (missing.is_empty() || code.is_some_and(|code| missing.contains(&code)));
+            && (path.starts_with(GUIDS) || code.is_some_and(|code| MISSING.contains(&code)));
         Err(FetchError { what: format!("GET {url}: {status}{message}{advice}"), is_unregistered })
     }
 

@@ -79,9 +79,10 @@ impl Schemas {
         }
     }
 
-    /// Removes a schema of the registry.
-    pub fn remove(&mut self, id: SchemaId) {
-        self.by_id.retain(|(known, _)| *known != id);
+    /// Removes a schema of the registry. Returns whether it was known.
+    pub fn remove(&mut self, id: SchemaId) -> bool {
+        let found = self.by_id.binary_search_by_key(&id, |(known, _)| *known);
+        found.map(|at| self.by_id.remove(at)).is_ok()
     }
 
     /// Whether this schema of the registry is known.
