@@ -57,19 +57,12 @@ impl AckedOffsets {
         slots.get((position - (1 << row)) as usize)
     }
 
-    fn raise(&self, partition: i32, offset: i64) {
+    /// `keeps`: which of two acknowledged offsets counts.
+    fn add(&self, partition: i32, offset: i64, keeps: fn(u64, u64) -> u64) {
         let slot = PartitionId::try_from(partition).ok().and_then(|partition| self.slot(partition));
         if let (Some(slot), Ok(offset)) = (slot, u64::try_from(offset)) {
-            slot.fetch_max(offset + 1, Ordering::Relaxed);
-        }
-    }
-
-    fn lower(&self, partition: i32, offset: i64) {
-        let slot = PartitionId::try_from(partition).ok().and_then(|partition| self.slot(partition));
-        if let (Some(slot), Ok(offset)) = (slot, u64::try_from(offset)) {
-            let lowest = |end: u64| (end == 0 || offset + 1 < end).then_some(offset + 1);
-            // The value stays when it is lower already.
-            slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lowest).ok();
+            let kept = |end: u64| Some(if end == 0 { offset + 1 } else { keeps(end, offset + 1) });
+            slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, kept).ok();
         }
     }
 
@@ -238,12 +231,9 @@ impl ProducerContext for Deliveries {
         match result {
             Ok(message) => {
                 let (partition, offset) = (message.partition(), message.offset());
-                match topic {
-                    Some(topic @ (OutputTopic::Clean | OutputTopic::State)) => {
-                        self.acked(topic).raise(partition, offset);
-                    }
-                    Some(topic) => self.acked(topic).lower(partition, offset),
-                    None => {}
+                if let Some(topic) = topic {
+                    let is_side = matches!(topic, OutputTopic::DeadLetter | OutputTopic::Duplicates);
+                    self.acked(topic).add(partition, offset, if is_side { u64::min } else { u64::max });
                 }
             }
             Err((KafkaError::MessageProduction(code), message)) => {
@@ -273,9 +263,9 @@ mod tests {
         let ends = AckedOffsets::default();
         let partitions: Vec<i32> = (0..70).chain([4_095, 4_096, 100_000]).collect();
         for partition in &partitions {
-            ends.raise(*partition, i64::from(*partition) * 10);
+            ends.add(*partition, i64::from(*partition) * 10, u64::max);
         }
-        ends.raise(-1, 5);
+        ends.add(-1, 5, u64::max);
         for partition in partitions {
             let partition = u32::try_from(partition).unwrap();
             assert_eq!(ends.get(partition), Some(u64::from(partition) * 10 + 1));
@@ -284,7 +274,7 @@ mod tests {
         ends.reset();
         assert_eq!((ends.get(3), ends.get(4_095)), (None, None));
         for offset in [7, 9, 5, 6] {
-            ends.lower(3, offset);
+            ends.add(3, offset, u64::min);
         }
         assert_eq!(ends.get(3), Some(6), "one past the lowest");
     }
