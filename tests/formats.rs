@@ -154,7 +154,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
         forgets: 3,
         windows: windows(),
         horizon_ms: Some(T + 100),
-        late_ms: 250,
+        late_ms: Some(250),
         settled_ms: None,
         first_raw_partitions: Some(4),
         epoch: Some(Epoch { next: 999, number: 12 }),

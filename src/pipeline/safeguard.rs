@@ -42,6 +42,8 @@ pub enum Safeguard {
     SlowestClock,
     /// A partition whose clock is behind the others all the time holds back that of all windows by as much (`topic`).
     Lateness,
+    /// A checkpoint has no lateness from before the last records of its partition (`topic`).
+    KnownLateness,
     /// Windows expire by a clock that no repair sets back (`commit`).
     SettledClock,
     /// The owners of a window are needed from the earlier one of its own clock and that of all windows on (`commit`).

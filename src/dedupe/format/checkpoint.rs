@@ -27,8 +27,9 @@ pub struct Checkpoint {
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
     pub horizon_ms: Option<i64>,
-    /// How far the partition's clock is behind the fastest one when all are read to their ends, in milliseconds: in topic scope.
-    pub late_ms: i64,
+    /// How far the partition's clock is behind the fastest one when all are read to their ends, in milliseconds: in topic scope. `None` while
+    /// that is not measured since its last record.
+    pub late_ms: Option<i64>,
     /// The stream time after the commit before this one, epoch milliseconds. Its markers were all there before this transaction began, so no
     /// repair undoes it.
     pub settled_ms: Option<i64>,
@@ -87,10 +88,10 @@ impl Checkpoint {
     fn render_with(&self, windows: &str) -> String {
         let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
         let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
-        let unless_0 = |key, ms: i64| if ms == 0 { String::new() } else { format!(";{key}={ms}") };
-        let (ahead, late) = (unless_0("o", self.ahead_of_wall_ms), unless_0("g", self.late_ms));
         let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
-        let (horizon, settled) = (time("h", self.horizon_ms), time("a", self.settled_ms));
+        let ahead = time("o", Some(self.ahead_of_wall_ms).filter(|ms| *ms != 0));
+        let (horizon, late) = (time("h", self.horizon_ms), time("g", self.late_ms));
+        let settled = time("a", self.settled_ms);
         let rules = render_rules(&self.rules);
         let began =
             self.first_raw_partitions.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
@@ -121,7 +122,7 @@ impl Checkpoint {
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
                 ("h", value) => checkpoint.horizon_ms = Some(value.parse().ok()?),
-                ("g", value) => checkpoint.late_ms = value.parse().ok()?,
+                ("g", value) => checkpoint.late_ms = Some(value.parse().ok()?),
                 ("a", value) => checkpoint.settled_ms = Some(value.parse().ok()?),
                 ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("f", value) => checkpoint.forgets = value.parse().ok()?,

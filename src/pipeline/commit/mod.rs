@@ -135,9 +135,8 @@ impl<W: WorkerPorts> Committer<W> {
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
         let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
-        let fastest_ms = ctx.partitions.fastest_ms();
         for state in ctx.partitions.open_mut() {
-            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms, fastest_ms);
+            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms);
             if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -232,8 +231,8 @@ impl<W: WorkerPorts> Committer<W> {
     }
 }
 
-/// Lets all windows expire by the horizon, and adds partitions without records whose windows have owners to drop. What limits drop has to be in
-/// their checkpoints, so they are committed like a partition with duplicates only.
+/// Lets all windows expire by the horizon, and adds partitions without records whose windows have owners to drop, or whose lateness is not saved. Both
+/// have to be in their checkpoints, so they are committed like a partition with duplicates only.
 fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) {
     let mut horizon_ms = ctx.horizon_ms();
     if !ctx.options.keeps(Safeguard::SettledClock) {
@@ -242,12 +241,14 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
     // The offsets of a transaction have to fit into one batch.
     let limit = transaction.limit().reduced().unwrap_or(ctx.options.transaction_limit);
     let mut left = limit.partitions.saturating_sub(transaction.size.partitions);
+    let longest_ms = ctx.options.kinds.longest_ms();
     for (id, running) in ctx.partitions.running_mut() {
         let state = &mut running.state;
         // In partition scope by their own clocks, after the bound of a restore.
         state.windows.set_horizon(horizon_ms.unwrap_or(i64::MAX));
         let is_idle = state.open.is_none() && !running.held;
-        if is_idle && left > 0 && state.windows.iter().any(|(_, window)| window.drops_without_records()) {
+        let drops = || state.windows.iter().any(|(_, window)| window.drops_without_records());
+        if is_idle && left > 0 && (drops() || state.has_unsaved_lateness(longest_ms)) {
             transaction.touch_idle(id, &mut state.open);
             left -= 1;
         }
@@ -298,7 +299,6 @@ fn position(
     options: &WorkerOptions,
     (most, time_ahead_ms): (usize, i64),
     horizon_ms: Option<i64>,
-    fastest_ms: i64,
 ) -> CommitPosition {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
@@ -311,25 +311,13 @@ fn position(
         forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
         horizon_ms,
-        late_ms: horizon_ms.map_or(0, |_| late_ms(state, options, fastest_ms)),
+        late_ms: state.late_ms().or(options.unknown_lateness()),
         settled_ms: Some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
         ..Checkpoint::default()
     });
     CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
-}
-
-/// How late the partition is, as a checkpoint has it. `fastest_ms` is the clock of the fastest partition.
-fn late_ms(state: &DedupeState, options: &WorkerOptions, fastest_ms: i64) -> i64 {
-    let has_records = state.open.as_ref().is_some_and(|open| open.records > 0);
-    // A measurement from before its last records is not one of them.
-    let behind_ms = if has_records || state.lateness.is_outdated() {
-        fastest_ms - state.windows.stream_time_ms()
-    } else {
-        0
-    };
-    state.lateness.at_least(behind_ms, options.kinds.longest_ms())
 }
 
 /// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from

@@ -107,10 +107,7 @@ impl DedupeState {
         self.committed_epoch = checkpoint.epoch;
         self.settled_ms = checkpoint.stream_time_ms;
         self.windows.set_stream_time(checkpoint.stream_time_ms);
-        // A checkpoint of partition scope, or an offset without one, has no lateness of the records before it.
-        let is_unknown = checkpoint.horizon_ms.is_none() && self.windows.stream_time_ms() > 0;
-        let longest_ms = self.windows.iter().map(|(_, window)| window.configured_ms()).max().unwrap_or(0);
-        self.lateness = Lateness::resumed(checkpoint.late_ms.clamp(0, longest_ms), is_unknown);
+        self.lateness = Lateness::of(checkpoint.late_ms, self.windows.stream_time_ms());
     }
 
     /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.
@@ -136,10 +133,8 @@ impl DedupeState {
 
     /// Applies the committed transaction. Returns for each kind the first offset whose block is still needed.
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
+        self.lateness.save(self.late_ms());
         let open = self.open.take().unwrap_or_default();
-        if open.records > 0 {
-            self.lateness.outdate();
-        }
         self.committed = self.next;
         self.committed_epoch = self.epoch;
         self.rewound = false;

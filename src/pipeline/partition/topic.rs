@@ -16,10 +16,12 @@ use crate::dedupe::{
     CopyOf, IndexKey, Offset, PartitionGroups, PartitionId, RecordTime, TopicFilter, Window,
 };
 use crate::pipeline::kinds::Kind;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::{Others, Partitions};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::{Locating, Partition, Phase};
+use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Store, StoreError};
 
 /// Windows whose memory is prefetched before the first of them is read.
@@ -92,8 +94,8 @@ impl TopicScope {
             let Some(end) = end else { continue };
             let is_exact =
                 are_passed && self.earlier_ends.get(&id).is_some_and(|earlier| state.next <= earlier.high);
-            let behind_ms = fastest_ms.saturating_sub(state.windows.stream_time_ms()).min(most_ms);
-            state.lateness.read_to_end(*end, is_exact.then_some(behind_ms));
+            let behind_ms = fastest_ms.saturating_sub(state.windows.stream_time_ms());
+            state.lateness.read_to_end(*end, is_exact.then_some(behind_ms), most_ms);
         }
         if are_passed || partitions.iter().any(|p| !self.earlier_ends.contains_key(&p.id)) {
             self.earlier_ends.clone_from(ends);
@@ -126,51 +128,60 @@ impl fmt::Display for Lagging {
 /// How far the clock of a partition is behind the fastest one when it is read to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// At its last record, ms; at most the longest window.
-    pub ms: i64,
-    /// Whether it has committed a record since that was measured.
-    is_outdated: bool,
+    /// At its last record, ms; `None` while that is not known.
+    ms: Option<i64>,
+    /// Whether the checkpoint of the committed offset does not have it.
+    is_unsaved: bool,
     /// The stream time that its next record is not before, as far as that follows from reading it to its end; 0 when that was not seen.
     caught_up_ms: i64,
 }
 
 impl Lateness {
-    /// As a checkpoint has it, `is_outdated` if that has none. The measurement survives a restart, what was read to its end does not.
+    /// As a checkpoint has it, of a partition with this stream time: what was read to its end does not survive a restart. One without records is
+    /// not late.
     #[must_use]
-    pub fn resumed(ms: i64, is_outdated: bool) -> Self {
-        Self { ms, is_outdated, ..Self::default() }
+    pub fn of(saved_ms: Option<i64>, stream_time_ms: i64) -> Self {
+        Self { ms: saved_ms.or((stream_time_ms <= 0).then_some(0)), ..Self::default() }
     }
 
-    /// Whether it is not known of the last records yet.
-    #[must_use]
-    pub fn is_outdated(self) -> bool {
-        self.is_outdated
-    }
-
-    /// A transaction with records of the partition was committed.
-    pub fn outdate(&mut self) {
-        self.is_outdated = true;
-    }
-
-    /// What the checkpoint of a transaction with records of the partition has: it cannot be measured yet.
-    #[must_use]
-    pub fn at_least(self, behind_ms: i64, most_ms: i64) -> i64 {
-        self.ms.max(behind_ms.min(most_ms))
+    /// A transaction of the partition was committed, with a checkpoint that has this.
+    pub fn save(&mut self, ms: Option<i64>) {
+        (self.ms, self.is_unsaved) = (ms, false);
     }
 
     /// Called when the partition has no unread record: it was read up to `end`. `behind_ms` is how far it is behind the fastest partition, if no
-    /// other one has unread records from before its last one. Otherwise the fastest one might still be found to be faster.
-    fn read_to_end(&mut self, end: RawEnd, behind_ms: Option<i64>) {
-        if let Some(ms) = behind_ms.filter(|_| self.is_outdated) {
-            (self.ms, self.is_outdated) = (ms, false);
+    /// other one has unread records from before its last one. Otherwise the fastest one might still be found to be faster. It counts as late by
+    /// `most_ms` at most, and while nothing else is known.
+    fn read_to_end(&mut self, end: RawEnd, behind_ms: Option<i64>, most_ms: i64) {
+        if let (None, Some(_)) = (self.ms, behind_ms) {
+            (self.ms, self.is_unsaved) = (behind_ms, true);
         }
-        if !self.is_outdated {
-            self.caught_up_ms = self.caught_up_ms.max(end.fastest_ms.saturating_sub(self.ms));
-        }
+        let late_ms = self.ms.unwrap_or(most_ms).clamp(0, most_ms);
+        self.caught_up_ms = self.caught_up_ms.max(end.fastest_ms.saturating_sub(late_ms));
+    }
+}
+
+impl WorkerOptions {
+    /// What a checkpoint has while it is not known how late the partition is.
+    pub(crate) fn unknown_lateness(&self) -> Option<i64> {
+        (!self.keeps(Safeguard::KnownLateness)).then_some(0)
     }
 }
 
 impl DedupeState {
+    /// How late the partition is after the open transaction, ms; `None` while that is not known: its records are measured when they are committed.
+    #[must_use]
+    pub fn late_ms(&self) -> Option<i64> {
+        self.lateness.ms.filter(|_| self.open.as_ref().is_none_or(|open| open.records == 0))
+    }
+
+    /// Whether a restart would find the partition later than it is by more than a small part of the longest window.
+    #[must_use]
+    pub fn has_unsaved_lateness(&self, longest_ms: i64) -> bool {
+        let silent_ms = self.lateness.caught_up_ms.saturating_sub(self.windows.stream_time_ms());
+        self.lateness.is_unsaved && silent_ms > longest_ms / 256
+    }
+
     /// The stream time that the next record of the partition is not before, epoch milliseconds, unless it is later than its records
     /// were so far.
     #[must_use]
@@ -245,5 +256,28 @@ impl RawEnd {
     #[must_use]
     pub fn is_reached(&self, next: Offset) -> bool {
         next >= self.high || self.is_empty_from(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lateness_that_no_measurement_gives_counts_as_the_nearest_possible_one() {
+        let end = RawEnd { stable: 1, high: 1, fastest_ms: 10_000, empty_from: None };
+        for (saved, counts_as) in [
+            (Some(i64::MIN), 0),
+            (Some(-5), 0),
+            (Some(0), 0),
+            (Some(700), 700),
+            (Some(1_001), 1_000),
+            (Some(i64::MAX), 1_000),
+            (None, 1_000),
+        ] {
+            let mut lateness = Lateness::of(saved, 1);
+            lateness.read_to_end(end, None, 1_000);
+            assert_eq!(end.fastest_ms - lateness.caught_up_ms, counts_as, "{saved:?}");
+        }
     }
 }

@@ -156,8 +156,8 @@ fn plan_repair<W: WorkerPorts>(
     };
     let forgets = before.forgets.max(evidence.tails.forgets);
     let before = access.ctx.options.signed(Checkpoint { forgets, ..before });
-    // How late the records of the group are is not known here. The next ones show it.
-    let late_ms = access.ctx.topic.as_ref().map_or(0, |_| access.ctx.options.kinds.longest_ms());
+    // How late the records of the group are is not known here.
+    let late_ms = access.ctx.options.unknown_lateness();
     let after = |group: &TransactionBlocks| Checkpoint {
         tail: Some(group.tail),
         late_ms,

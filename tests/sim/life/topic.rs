@@ -3,6 +3,7 @@
 mod filtered;
 mod forgotten;
 mod lagging;
+mod late;
 mod outdated;
 mod pairs;
 

@@ -28,7 +28,7 @@ fn core(writer: usize) -> Checkpoint {
         forgets: u64::MAX,
         windows: Vec::new(),
         horizon_ms: Some(i64::MAX),
-        late_ms: i64::MAX,
+        late_ms: Some(i64::MAX),
         settled_ms: Some(i64::MAX),
         first_raw_partitions: Some(u32::MAX),
         epoch: Some(Epoch { next: u64::MAX, number: i32::MAX }),

@@ -6,11 +6,11 @@ use dedupd::metrics::{Metrics, PartitionStatus, WorkerStatus};
 use dedupd::pipeline::Safeguard;
 
 /// The id whose second record is a copy within the window.
-const KEPT: u64 = 0;
+pub(super) const KEPT: u64 = 0;
 /// Windows by which the other partition is ahead.
 const AHEAD: i64 = 10;
 
-fn without(safeguard: Safeguard) -> Setting {
+pub(super) fn without(safeguard: Safeguard) -> Setting {
     Setting { sabotage: Sabotage::Without(safeguard), metrics: Metrics::new() }
 }
 
@@ -45,7 +45,7 @@ impl Life {
         cluster.clean.iter().flat_map(|log| log.committed(0)).filter(|(_, raw)| raw.name() == name).count()
     }
 
-    fn deliver_only(&self, partition: Option<PartitionId>) {
+    pub(super) fn deliver_only(&self, partition: Option<PartitionId>) {
         self.universe.cluster.borrow_mut().delivers_only = partition;
     }
 
@@ -67,7 +67,7 @@ impl Life {
     }
 
     /// Iterates without records, until the status is published and the ends of the logs are compared.
-    fn wait_without_records(&mut self, iterations: usize) {
+    pub(super) fn wait_without_records(&mut self, iterations: usize) {
         let delivers = self.universe.cluster.borrow_mut().delivers_only.replace(PartitionId::MAX);
         for _ in 0..iterations {
             self.iterate_once();
@@ -76,7 +76,7 @@ impl Life {
         self.deliver_only(delivers);
     }
 
-    fn worker_status(&self) -> WorkerStatus {
+    pub(super) fn worker_status(&self) -> WorkerStatus {
         self.status.as_ref().unwrap().workers().remove(0)
     }
 
@@ -93,7 +93,7 @@ impl Life {
         Shown { forwarded: self.times(KEPT), limit }
     }
 
-    fn restart(&mut self, has_local: bool) {
+    pub(super) fn restart(&mut self, has_local: bool) {
         self.leave(0);
         if !has_local {
             self.processes[0].store = LeasedStore::new(SimDisk::memory());
@@ -159,8 +159,15 @@ fn a_partition_that_lags_is_shown_before_anything_is_lost() {
     let note = "partition 0 is 19 s behind: ids are held for 19s longer than the window until it has caught up; topic state \
                 retains records for 24s only";
     assert!(shown.notes.iter().any(|line| line.starts_with(note)), "{:?}", shown.notes);
-    life.produce_at(0, 5_000, begin_ms + AHEAD * WINDOW_MS);
     assert_eq!(life.read_the_copy().forwarded, 1);
+    life.wait_without_records(40);
+    let held_back = life.worker_status().expiry_lag_seconds;
+    assert_eq!(
+        held_back, 2.0,
+        "its clock holds back expiry by one window, and does so from the next commit on"
+    );
+    life.produce_at(0, 5_000, begin_ms + AHEAD * WINDOW_MS);
+    life.process_delivered(0);
     life.wait_without_records(40);
     let shown = life.worker_status();
     assert!(shown.expiry_lag_seconds < 1.0 && shown.notes.is_empty(), "{shown:?}");
@@ -183,43 +190,6 @@ fn after_a_change_of_scope_a_lagging_partition_finds_the_owners_of_the_others() 
     assert_eq!(lag_at_a_change_of_scope(&without(Safeguard::NeededFrom)).forwarded, 2);
 }
 
-/// The clock of partition 0 is behind that of partition 1 by `late_ms` all the time, and both are read to their ends in each step. An id of
-/// partition 1 has a copy in partition 0, `distance_ms` later. Returns how often it was forwarded.
-fn clocks_that_differ(setting: &Setting, late_ms: i64, distance_ms: i64) -> usize {
-    let mut life = topic(setting, 2, |_| ());
-    let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
-    for step in 0..100i64 {
-        let (at_ms, id) = (begin_ms + 100 * step, u64::try_from(step).unwrap());
-        life.produce_at(1, if step == 20 { KEPT } else { 2_000 + id }, at_ms);
-        let is_copy = at_ms - late_ms == begin_ms + 2_000 + distance_ms;
-        life.produce_at(0, if is_copy { KEPT } else { 3_000 + id }, at_ms - late_ms);
-        life.deliver_only(None);
-        life.process_delivered(0);
-        life.process_delivered(1);
-        // The topic monitor reads the ends of the logs, and the worker compares them.
-        life.wait_without_records(4);
-    }
-    life.times(KEPT)
-}
-
-#[test]
-fn partitions_whose_clocks_always_differ_find_each_others_ids_within_the_window() {
-    let sound = Setting::sound();
-    for tenths in [0, 1, 5, 9, 10] {
-        let late_ms = WINDOW_MS * tenths / 10;
-        for distance_ms in [0, WINDOW_MS / 2, WINDOW_MS * 9 / 10, WINDOW_MS] {
-            let forwarded = clocks_that_differ(&sound, late_ms, distance_ms);
-            assert_eq!(forwarded, 1, "{late_ms} ms late, {distance_ms} ms apart");
-        }
-        assert_eq!(clocks_that_differ(&sound, late_ms, WINDOW_MS + 100), 2, "reused after the window");
-    }
-    // Their clocks hold back expiry by one window at most.
-    let late_ms = WINDOW_MS * 3 / 2;
-    assert_eq!([400, 1_900].map(|ms| clocks_that_differ(&sound, late_ms, ms)), [1, 2]);
-    let as_if_equal = clocks_that_differ(&without(Safeguard::Lateness), WINDOW_MS / 2, WINDOW_MS * 9 / 10);
-    assert_eq!(as_if_equal, 2, "the history does not depend on it");
-}
-
 /// Partition 0 lags by ten windows. Returns how often an id is forwarded that partition 1 uses again after the window.
 fn reuse_beside_a_lag(setting: &Setting) -> usize {
     let mut life = topic(setting, 2, |_| ());
@@ -232,37 +202,4 @@ fn reuse_beside_a_lag(setting: &Setting) -> usize {
 #[test]
 fn an_id_that_is_used_again_after_the_window_is_forwarded_however_far_another_partition_lags() {
     assert_eq!(reuse_beside_a_lag(&Setting::sound()), 2);
-}
-
-/// The clock of partition 0 is always behind by almost a window. The scope changes from partition to topic, then partition 0 has no record until
-/// the copy. Returns how often that was forwarded.
-fn clocks_that_differ_at_a_change_of_scope(setting: &Setting) -> usize {
-    let mut life = topic(setting, 2, |_| ());
-    life.processes[0].choices.scope = Scope::Partition;
-    let late_ms = WINDOW_MS * 9 / 10;
-    let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
-    for step in 0..100i64 {
-        let (at_ms, id) = (begin_ms + 100 * step, u64::try_from(step).unwrap());
-        life.produce_at(1, if step == 60 { KEPT } else { 2_000 + id }, at_ms);
-        if step < 50 {
-            life.produce_at(0, 3_000 + id, at_ms - late_ms);
-        } else if step == 60 + 2 * late_ms / 100 {
-            life.produce_at(0, KEPT, at_ms - late_ms);
-        }
-        life.deliver_only(None);
-        life.process_delivered(0);
-        life.process_delivered(1);
-        if step == 50 {
-            life.restart(false);
-            life.processes[0].choices.scope = Scope::Topic;
-        }
-        life.wait_without_records(4);
-    }
-    life.times(KEPT)
-}
-
-#[test]
-fn how_late_a_partition_is_is_measured_after_a_change_of_scope() {
-    assert_eq!(clocks_that_differ_at_a_change_of_scope(&Setting::sound()), 1);
-    assert_eq!(clocks_that_differ_at_a_change_of_scope(&without(Safeguard::Lateness)), 2);
 }

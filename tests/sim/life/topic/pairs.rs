@@ -84,7 +84,7 @@ fn start(
 }
 
 impl Life {
-    fn partitions(&self) -> usize {
+    pub(super) fn partitions(&self) -> usize {
         self.universe.cluster.borrow().raw.len()
     }
 
