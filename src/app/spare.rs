@@ -17,6 +17,7 @@ use crate::kafka::{GroupMonitor, Member, Settings};
 use crate::metrics::{Role, Status, WorkerStatus};
 use crate::pipeline::{Progress, failpoint};
 use crate::ports::Failure;
+use crate::store::Takeover;
 
 /// Interval between two descriptions of the group: part of the time without an active instance.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -75,8 +76,8 @@ impl Spare {
                 Ok(members) => {
                     answered = Some(monotonic());
                     if self.may_join(members, &mut joins_at) {
-                        // Until the takeover ends, a kill means that it has failed.
-                        self.needs.lock.set_active(false)?;
+                        // Until it is complete, a kill means that it has failed.
+                        self.needs.lock.set_takeover(Takeover::Begun)?;
                         let group = &self.settings.group;
                         tracing::info!(
                             group,
@@ -144,22 +145,23 @@ impl Spare {
 
     fn why_waiting(&self) -> &str {
         self.obstacle.0.as_deref().unwrap_or(
-            "an earlier run of this instance is still in the group, and state.dir does not show that it was active",
+            "an earlier run of this instance was killed or failed, and state.dir does not show that it was active",
         )
     }
 
     /// For how long the others may join before this instance. `is_member` is whether its static member of an earlier run is in the group.
     fn precedence(&mut self, is_member: bool) -> Duration {
         // After a kill the member of an active instance continues. One that was taking over would be killed again.
-        if (is_member || self.had_member) && !self.needs.lock.is_active() {
-            let session = if is_member { self.settings.session_timeout } else { Duration::ZERO };
-            return session + PRECEDENCE;
+        let last = self.needs.lock.takeover();
+        if is_member && last != Takeover::Complete {
+            return self.settings.session_timeout + PRECEDENCE;
         }
         // The instance that was active continues at once.
         if !is_member {
             self.look(Duration::ZERO);
         }
-        if self.obstacle.0.is_some() { PRECEDENCE } else { Duration::ZERO }
+        let was_killed = last == Takeover::Begun || self.had_member && last == Takeover::None;
+        if was_killed || self.obstacle.0.is_some() { PRECEDENCE } else { Duration::ZERO }
     }
 
     /// Looks for what a takeover lacks, unless that was done within this time.

@@ -24,7 +24,7 @@ use crate::pipeline::{
 };
 use crate::ports::{Failure, StoreError};
 use crate::schemas::{self, Registry, SharedSchemas};
-use crate::store::{self, LeasedStore, Lock, SledStore};
+use crate::store::{self, LeasedStore, Lock, SledStore, Takeover};
 
 /// Opening the store counts as hung after this time without progress.
 pub(crate) const OPEN_LIMIT: Duration = Duration::from_mins(1);
@@ -134,8 +134,8 @@ pub(super) fn supervise(
     }
     stop.store(true, Ordering::Release);
     if ended.is_err() {
-        // If it could not leave the group, the others go first.
-        shared.lock.set_active(false).ok();
+        // Restarted, it lets the others go first.
+        shared.lock.set_takeover(Takeover::Begun).ok();
     }
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
         Err(ExitError::failed(
@@ -251,7 +251,9 @@ fn spawn(
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
             let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
             let lock = Arc::clone(&lock);
-            let worker = worker.reading(schemas.clone()).on_active(move || drop(lock.set_active(true)));
+            let worker = worker
+                .reading(schemas.clone())
+                .on_active(move || drop(lock.set_takeover(Takeover::Complete)));
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };
@@ -266,10 +268,19 @@ fn spawn(
         let needs = TakeoverNeeds { options: options.clone(), lock: Arc::clone(&lock), registry };
         let shown = (Arc::clone(&status), counted.clone());
         let mut spare = Spare::new(&settings, shown, needs, follower).map_err(operator)?;
-        while spare.wait(&stop)? {
-            run()?;
+        loop {
+            let joins = spare.wait(&stop)?;
+            if joins {
+                run()?;
+            }
+            // What has ended here has not failed. The line of an active instance stays: its member may stay in the group.
+            if lock.takeover() == Takeover::Begun {
+                lock.set_takeover(Takeover::None).ok();
+            }
+            if !joins {
+                return Ok(());
+            }
         }
-        Ok(())
     };
     WorkerThread::start(format!("worker-{number}"), progress, shared.first, work)
 }

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::OpenError;
@@ -12,12 +12,35 @@ use super::guard::run_guarded;
 
 /// Name of the lock file.
 pub(super) const FILE: &str = "lock";
-/// The second line of the lock file of the active instance.
-const ACTIVE: &str = "active";
 /// How long the file system may take to answer.
 const ANSWER: Duration = Duration::from_mins(1);
 /// Bytes that are written to find out whether the disk is full.
 const PROBE: usize = 1 << 20;
+
+/// How far the last takeover of an instance got: the second line of the lock file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// There was none, or it ended without a failure before the instance was active.
+    None,
+    /// The instance takes over, or it was killed or failed meanwhile.
+    Begun,
+    /// The instance is active, or it was when it ended.
+    Complete,
+}
+
+impl Takeover {
+    const fn line(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Begun => "taking over",
+            Self::Complete => "active",
+        }
+    }
+
+    fn of(line: &str) -> Self {
+        [Self::Begun, Self::Complete].into_iter().find(|it| it.line() == line).unwrap_or(Self::None)
+    }
+}
 
 /// Locks the state directory until it is dropped.
 ///
@@ -28,7 +51,7 @@ const PROBE: usize = 1 << 20;
 pub struct Lock {
     dir: PathBuf,
     file: File,
-    is_active: AtomicBool,
+    takeover: Mutex<Takeover>,
 }
 
 impl Lock {
@@ -58,21 +81,26 @@ impl Lock {
             }
             Err(TryLockError::Error(e)) => return Err(OpenError::io("lock", &path, &e)),
         }
-        let (_, was_active) = read_holder(&mut file);
-        let lock = Self { dir: dir.to_path_buf(), file, is_active: AtomicBool::new(was_active) };
-        lock.set_active(was_active)?;
+        let (_, takeover) = read_holder(&mut file);
+        let lock = Self { dir: dir.to_path_buf(), file, takeover: Mutex::new(takeover) };
+        lock.set_takeover(takeover)?;
         Ok(lock)
     }
 
-    /// Whether this process is the active instance, or the last process with this directory was when it ended.
-    pub fn is_active(&self) -> bool {
-        self.is_active.load(Ordering::Acquire)
+    /// How far the last takeover of this process got, or of the processes with this directory before it.
+    pub fn takeover(&self) -> Takeover {
+        *self.noted()
     }
 
-    /// Notes whether this process is the active instance. Not synced: a power loss takes longer than a session.
-    pub fn set_active(&self, is_active: bool) -> Result<(), OpenError> {
-        self.is_active.store(is_active, Ordering::Release);
-        write_holder(&self.file, is_active).map_err(|e| OpenError::io("write", &self.dir.join(FILE), &e))
+    fn noted(&self) -> MutexGuard<'_, Takeover> {
+        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how far a takeover got. Not synced: a power loss takes longer than a session.
+    pub fn set_takeover(&self, takeover: Takeover) -> Result<(), OpenError> {
+        let mut noted = self.noted();
+        *noted = takeover;
+        write_holder(&self.file, takeover).map_err(|e| OpenError::io("write", &self.dir.join(FILE), &e))
     }
 
     /// Fails when nothing can be written to the directory.
@@ -98,21 +126,21 @@ pub(super) fn create_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-fn write_holder(mut file: &File, is_active: bool) -> io::Result<()> {
+fn write_holder(mut file: &File, takeover: Takeover) -> io::Result<()> {
     let host = gethostname::gethostname();
-    let active = if is_active { ACTIVE } else { "" };
+    let line = takeover.line();
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "process {} on host {}\n{active}", std::process::id(), host.to_string_lossy())
+    writeln!(file, "process {} on host {}\n{line}", std::process::id(), host.to_string_lossy())
 }
 
-/// The process that wrote the file, and whether it was the active instance.
-fn read_holder(file: &mut File) -> (String, bool) {
+/// The process that wrote the file, and how far its takeover got.
+fn read_holder(file: &mut File) -> (String, Takeover) {
     let mut text = String::new();
     file.take(512).read_to_string(&mut text).ok();
     let mut lines = text.lines();
     let holder = lines.next().map(str::trim).filter(|line| !line.is_empty()).unwrap_or("another process");
-    (holder.to_owned(), lines.next() == Some(ACTIVE))
+    (holder.to_owned(), lines.next().map_or(Takeover::None, Takeover::of))
 }
 
 #[cfg(test)]
@@ -149,16 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_knows_whether_the_last_one_was_the_active_instance() {
+    fn the_next_process_knows_how_far_the_last_takeover_got() {
         let root = tempfile::tempdir().unwrap();
         let acquire = || Lock::acquire(root.path()).unwrap();
-        assert!(!acquire().is_active());
-        acquire().set_active(true).unwrap();
-        // A start that ends early does not change that.
-        assert!(acquire().is_active());
-        assert!(acquire().is_active());
-        acquire().set_active(false).unwrap();
-        assert!(!acquire().is_active());
+        assert_eq!(acquire().takeover(), Takeover::None);
+        for takeover in [Takeover::Begun, Takeover::Complete, Takeover::None] {
+            acquire().set_takeover(takeover).unwrap();
+            // A start that ends early does not change that.
+            assert_eq!(acquire().takeover(), takeover);
+            assert_eq!(acquire().takeover(), takeover);
+        }
     }
 
     #[test]

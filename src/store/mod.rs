@@ -38,5 +38,5 @@ pub use directory::{DirectoryContents, DirectoryEntry, limit_quarantined};
 pub use error::OpenError;
 pub use joining::Joining;
 pub use leased::LeasedStore;
-pub use lock::Lock;
+pub use lock::{Lock, Takeover};
 pub use open::{Opened, open};

@@ -40,6 +40,12 @@ impl Supervised {
         started
     }
 
+    /// Starts it with a directory that does not show a takeover that was not completed, as on a volume that does not persist.
+    pub fn forgetful(sidecar: Sidecar) -> Self {
+        let forget = |sidecar: &Sidecar| std::fs::write(sidecar.state_dir.join("lock"), "").unwrap();
+        Self { before_restart: forget, ..Self::start(sidecar) }
+    }
+
     fn tend(&mut self) {
         let Some(status) = self.running.ended() else { return };
         if self.ended.is_none() {
@@ -55,6 +61,11 @@ impl Supervised {
     fn has_joined(&self) -> bool {
         self.running.text().contains("joining it to become active")
     }
+
+    /// How often it has left the group to the others first.
+    fn waits(&self) -> usize {
+        self.running.text().matches("leaving the group to the other instances first").count()
+    }
 }
 
 fn is_active(running: &Running) -> bool {
@@ -66,7 +77,7 @@ fn is_active(running: &Running) -> bool {
 pub enum Start {
     /// By `kill -9`.
     Killed,
-    /// By `kill -9`, and the healthy spare is frozen until the broken one has joined the group and ended.
+    /// By `kill -9`, and the healthy spare is frozen until the broken one has joined the group and ended, or waits for the others.
     BrokenFirst,
     /// By SIGTERM, and the same: the session of a member is that of the broken instance.
     StoppedBrokenFirst,
@@ -90,10 +101,10 @@ fn take_over(
         active.kill9();
     }
     if start != Start::Killed {
-        let ends = broken.codes.len();
-        wait_until("the end of the broken instance", LIMIT, || {
+        let (ends, waits) = (broken.codes.len(), broken.waits());
+        wait_until("the broken instance to end or to wait", LIMIT, || {
             broken.tend();
-            (broken.codes.len() > ends).then_some(())
+            (broken.codes.len() > ends || broken.waits() > waits).then_some(())
         });
         healthy.signal("CONT");
     }
@@ -201,8 +212,23 @@ fn killed(pipe: &Pipe<'_>) -> Sidecar {
 fn an_instance_that_is_killed_while_it_takes_over_lets_the_others_go_first() {
     let pipe = Pipe::new(shared_kafka(), "takeover-killed", PARTITIONS);
     let broken = killed(&pipe);
-    let broken = assert_takeovers(&pipe, Start::StoppedBrokenFirst, || Supervised::start(broken), None);
+    let broken = assert_takeovers(&pipe, Start::StoppedBrokenFirst, || Supervised::forgetful(broken), None);
     assert!(!broken.codes.is_empty(), "it was not killed");
+}
+
+#[test]
+fn an_instance_that_was_killed_while_it_took_over_goes_last_from_then_on() {
+    let pipe = Pipe::new(shared_kafka(), "takeover-last", PARTITIONS);
+    let broken = killed(&pipe);
+    let broken = assert_takeovers(&pipe, Start::BrokenFirst, || Supervised::start(broken), None);
+    assert!(!broken.codes.is_empty(), "it was not killed");
+}
+
+/// The control of the test above: the first time nothing shows that it will be killed, and both sessions pass.
+#[test]
+fn an_instance_that_was_not_killed_before_does_not_go_last() {
+    let pipe = Pipe::new(shared_kafka(), "takeover-first", PARTITIONS);
+    assert_starved(&pipe, Start::BrokenFirst, killed(&pipe), |_| ());
 }
 
 /// The broken instance keeps the healthy one out for longer than the tests above allow, which shows that they depend on what is missing here.
@@ -230,6 +256,6 @@ fn an_instance_that_counts_as_active_while_it_takes_over_keeps_the_others_out() 
     assert_starved(&pipe, Start::StoppedBrokenFirst, killed(&pipe), |sidecar| {
         let lock = sidecar.state_dir.join("lock");
         let text = std::fs::read_to_string(&lock).unwrap();
-        std::fs::write(&lock, format!("{}\nactive\n", text.trim_end())).unwrap();
+        std::fs::write(&lock, format!("{}\nactive\n", text.lines().next().unwrap())).unwrap();
     });
 }

@@ -40,7 +40,7 @@ fn a_spare_that_lacks_a_permission_on_a_topic_is_not_ready_and_keeps_nobody_out(
 #[test]
 fn an_instance_without_the_permission_on_the_transactional_id_leaves_the_group() {
     let (pipe, broken) = without_transactional_id("denied");
-    let broken = assert_takeovers(&pipe, Start::BrokenFirst, || Supervised::start(broken), None);
+    let broken = assert_takeovers(&pipe, Start::BrokenFirst, || Supervised::forgetful(broken), None);
     assert!(broken.codes.contains(&Some(6)), "{:?}", broken.codes);
 }
 
