@@ -1,5 +1,6 @@
 //! One of three instances cannot take over, in topic scope: a healthy one is active soon, however often a supervisor restarts the broken one.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
@@ -201,6 +202,51 @@ fn a_spare_that_does_not_reach_the_schema_registry_is_not_ready_and_keeps_nobody
     // Nothing listens there.
     let broken = pipe.sidecar("broken").with("DEDUPD_SCHEMAS__REGISTRY", "http://127.0.0.1:1");
     assert_never_joins(&pipe, "GET http://127.0.0.1:1/", || Supervised::start(broken));
+}
+
+/// A registry that accepts connections and never answers, as long as the listener exists.
+fn silent_registry() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+#[test]
+fn a_spare_whose_schema_registry_never_answers_is_not_ready_and_keeps_nobody_out() {
+    let pipe = Pipe::new(shared_kafka(), "takeover-silent", PARTITIONS);
+    let (_listener, url) = silent_registry();
+    let broken = pipe.sidecar("broken").with("DEDUPD_SCHEMAS__REGISTRY", &url);
+    assert_never_joins(&pipe, &format!("GET {url}/"), || Supervised::start(broken));
+}
+
+#[test]
+fn an_instance_that_starts_with_a_silent_registry_lets_another_start_go_first() {
+    let pipe = Pipe::new(shared_kafka(), "takeover-start", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 1_000);
+    let (_listener, url) = silent_registry();
+    for round in 0..ROUNDS {
+        // It has seen an empty group, and joins while the broken one waits.
+        let gate = pipe.dir.path().join(format!("gate-{round}"));
+        let healthy = pipe.sidecar("healthy").held_at("before_join", &gate).start();
+        wait_until("an empty group", LIMIT, || gate.exists().then_some(()));
+        let broken = pipe.sidecar("broken").with("DEDUPD_SCHEMAS__REGISTRY", &url);
+        let broken = Supervised::start(broken);
+        let is_checked = || broken.waits() > 0 || broken.has_joined();
+        wait_until("the checks of the broken instance", LIMIT, || is_checked().then_some(()));
+        std::fs::remove_file(&gate).unwrap();
+        wait_until("one spare", LIMIT, || {
+            (healthy.has_role("spare") || broken.running.has_role("spare")).then_some(())
+        });
+        if !broken.has_joined() {
+            healthy.wait_running(PARTITIONS, LIMIT);
+            load.more(1_000);
+            pipe.finish(load, [&healthy, &broken.running]);
+            return;
+        }
+        // It joins when the machine stalls for longer than it waits.
+        assert_eq!((healthy.stop(), broken.running.stop()), (Some(0), Some(0)));
+    }
+    panic!("the broken instance goes first in each round");
 }
 
 /// What ends it like `kill -9` while it restores, and is not known before: as the kernel does for memory.
