@@ -230,6 +230,28 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
 }
 
 #[test]
+fn nothing_is_forgotten_between_join_and_assignment() {
+    let pipe = Pipe::new(shared_kafka(), "forget-joining", 2);
+    // It has seen an empty group, and joins while the only member is frozen: the group waits for that one until its session ends.
+    let gate = pipe.dir.path().join("gate");
+    let joining = sidecar(&pipe, "b").held_at("before_join", &gate).start();
+    wait_until("an empty group", LIMIT, || gate.exists().then_some(()));
+    let active = sidecar(&pipe, "a").with("DEDUPD_GROUP__SESSION_TIMEOUT", "30s").start();
+    active.wait_running(2, LIMIT);
+    active.signal("STOP");
+    std::fs::remove_file(&gate).unwrap();
+    let answer = wait_until("an answer of the worker", LIMIT, || {
+        let (code, answer) = forget(&joining, "x");
+        // Before the worker has started there is only an error.
+        (code != 503 || answer["error"].is_null()).then_some((code, answer))
+    });
+    active.signal("CONT");
+    assert_eq!((answer.0, answer.1["not_ready"].to_string()), (503, "[0,1]".to_owned()), "{}", answer.1);
+    wait_until("one of them to be a spare", LIMIT, || joining.has_role("spare").then_some(()));
+    assert_eq!(forget(&active, "x").0, 404, "{}", active.text());
+}
+
+#[test]
 fn the_admin_api_is_disabled_without_a_token() {
     let pipe = Pipe::new(shared_kafka(), "closed", 1);
     let running = pipe.sidecar("a").start();
