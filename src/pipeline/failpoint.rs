@@ -1,14 +1,19 @@
-//! Named points where a test can hold the process, delay it, or end it like `kill -9`.
+//! Named points where a test can hold the process, delay it, let it panic, or end it like `kill -9`.
 //!
-//! `DEDUPD_FAILPOINT=name:n` ends the process when it passes the point for the n-th time, without any clean-up.
+//! `DEDUPD_FAILPOINT=name:n` ends the process when it passes the point for the n-th time, without any clean-up, and
+//! `DEDUPD_FAILPOINT_PANIC=name:n` panics there.
 //! `DEDUPD_FAILPOINT_HOLD=name:n:file` creates the file there, and waits until the file is removed.
 //! `DEDUPD_FAILPOINT_DELAY=name:ms` waits so many milliseconds each time. Compiled only with the `failpoints` feature;
 //! otherwise `pass` is an empty function.
 
 /// Passes the failpoint `name`: delays, holds or ends the process if the environment configures that.
+///
+/// # Panics
+///
+/// If the environment configures that.
 #[cfg(feature = "failpoints")]
 pub fn pass(name: &str) {
-    use armed::{DELAY, END, HOLD};
+    use armed::{DELAY, END, HOLD, PANIC};
 
     if let Some(delay) = DELAY.number_at(name) {
         std::thread::sleep(std::time::Duration::from_millis(delay));
@@ -16,6 +21,7 @@ pub fn pass(name: &str) {
     if let Some(file) = HOLD.reached(name) {
         armed::hold(&file);
     }
+    assert!(PANIC.reached(name).is_none(), "failpoint {name} reached");
     if END.reached(name).is_some() {
         eprintln!("failpoint {name} reached");
         // SIGABRT runs no destructor, flushes nothing and closes sockets as SIGKILL does.
@@ -38,6 +44,7 @@ mod armed {
 
     pub static END: Point = Point::in_variable("DEDUPD_FAILPOINT");
     pub static HOLD: Point = Point::in_variable("DEDUPD_FAILPOINT_HOLD");
+    pub static PANIC: Point = Point::in_variable("DEDUPD_FAILPOINT_PANIC");
     pub static DELAY: Point = Point::in_variable("DEDUPD_FAILPOINT_DELAY");
 
     impl Point {

@@ -16,6 +16,9 @@ const STALLED: Duration = Duration::from_secs(6 + 30);
 /// After this time a supervisor restarts an instance.
 const RESTART: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 4;
+/// The session timeout of instances whose end does not wait for it, and what is less than it on a machine that stalls.
+const LONG_SESSION: &str = "30s";
+const BEFORE_LONG_SESSION: Duration = Duration::from_secs(20);
 
 /// An instance with its supervisor, which has to be tended.
 pub struct Supervised {
@@ -304,4 +307,37 @@ fn an_instance_that_counts_as_active_while_it_takes_over_keeps_the_others_out() 
         let text = std::fs::read_to_string(&lock).unwrap();
         std::fs::write(&lock, format!("{}\nactive\n", text.lines().next().unwrap())).unwrap();
     });
+}
+
+/// The worker of the active instance panics within a transaction. Returns the time until the spare is active.
+fn take_over_after_a_panic(name: &str, adjust: fn(Sidecar) -> Sidecar) -> Duration {
+    let pipe = Pipe::new(shared_kafka(), name, PARTITIONS);
+    let load = pipe.load(PARTITIONS, 1_000);
+    let sidecar = |name| pipe.sidecar(name).with("DEDUPD_GROUP__SESSION_TIMEOUT", LONG_SESSION);
+    let panicking = adjust(sidecar("a").with("DEDUPD_FAILPOINT_PANIC", "after_send_offsets:50"));
+    let panics = panicking.start();
+    panics.wait_running(PARTITIONS, LIMIT);
+    let spare = sidecar("b").start();
+    assert_eq!(panics.wait(LIMIT).code(), Some(1), "{}", panics.text());
+    let ended = monotonic();
+    let lock = std::fs::read_to_string(panicking.state_dir.join("lock")).unwrap();
+    assert_eq!(lock.lines().nth(1), Some("taking over"), "restarted, it would not let the others go first");
+    spare.wait_running(PARTITIONS, LIMIT);
+    let took = ended.elapsed();
+    println!("active {took:?} after the end of the one that panicked");
+    pipe.finish(load, [&spare]);
+    took
+}
+
+#[test]
+fn an_instance_whose_worker_panics_leaves_the_group() {
+    let took = take_over_after_a_panic("takeover-panic", |it| it);
+    assert!(took < BEFORE_LONG_SESSION, "{took:?}");
+}
+
+/// The control of the test above.
+#[test]
+fn an_instance_that_panics_and_does_not_leave_the_group_keeps_the_others_out() {
+    let took = take_over_after_a_panic("takeover-stays", |it| it.with("DEDUPD_WITHOUT", "resignation"));
+    assert!(took > BEFORE_LONG_SESSION, "{took:?}");
 }
