@@ -1,6 +1,7 @@
 //! Reports limits that shorten a window: in the status immediately, in the log once per hour and limit.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -19,7 +20,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{Store, StoreError};
 
 /// Interval between two checks of the windows for the log.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two log messages about the same limit.
 const LOG_INTERVAL: Duration = Duration::from_hours(1);
 
@@ -111,12 +112,13 @@ impl WindowLimiter {
         }
     }
 
-    /// Logs each limit once, for the window that it shortens most.
-    fn log(
+    /// Logs each limit once, for the window that it shortens most. To be called also while nothing is committed: a partition that lags may
+    /// be one that waits.
+    pub fn log(
         &mut self,
         options: &WorkerOptions,
         partitions: &Partitions,
-        of_topic: &TopicLimits,
+        of_topic: &impl Deref<Target = TopicLimits>,
         now: Duration,
     ) {
         if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
@@ -154,6 +156,10 @@ impl WindowLimiter {
                 Limit::Incomplete => {
                     "older ids are missing, and the window grows until it is complete again".to_owned()
                 }
+                // The rate of new ids does not show how many are needed meanwhile.
+                _ if of_topic.lagging(window.configured()).is_some() => {
+                    "raise the limit until it has caught up".to_owned()
+                }
                 _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
             };
             let (kind, cause) = (options.kinds.name_of(kind), of_topic.cause(window));
@@ -163,15 +169,13 @@ impl WindowLimiter {
 }
 
 impl<W: WorkerPorts> Context<W> {
-    /// Sets the bounds that the next commit applies, and logs the limits that shorten a window.
+    /// Sets the bounds that the next commit applies.
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         self.limit_disk(now)?;
         self.limits.apply(&self.options, &mut self.partitions);
         let windows = self.partitions.windows_mut();
         self.report.metrics.parts.state.evicted.inc_by(windows.map(Window::take_evicted).sum());
-        let of_topic = TopicLimits::of(self.topic.as_ref(), &self.partitions);
-        self.limits.log(&self.options, &self.partitions, &of_topic, now);
         Ok(())
     }
 

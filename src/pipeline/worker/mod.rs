@@ -176,6 +176,7 @@ impl<W: WorkerPorts> Worker<W> {
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
         let Parts { ctx, committer, .. } = parts;
+        let is_settled = ctx.partitions.has_nothing_pending();
         let of_topic = LazyCell::new(|| TopicLimits::of(ctx.topic.as_ref(), &ctx.partitions));
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, &of_topic);
         let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
@@ -185,7 +186,11 @@ impl<W: WorkerPorts> Worker<W> {
             filter_bytes: ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes()),
             expiry_lag: (of_topic.behind(), of_topic.note(&ctx.options)),
         };
-        ctx.report.publish(shown, (ctx.clock.elapsed(), figures), |id| source.end(id), window);
+        let now = ctx.clock.elapsed();
+        ctx.report.publish(shown, (now, figures), |id| source.end(id), window);
+        if is_settled {
+            ctx.limits.log(&ctx.options, &ctx.partitions, &of_topic, now);
+        }
         result
     }
 
