@@ -309,7 +309,8 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         for window_id in self.options.kinds.windows_of(state.id) {
             let mut owners = forgetting.record.offsets();
             if let Some(window) = state.windows.of_kind(window_id.kind()) {
-                let stored = Stored { store: &*self.store, window: window_id };
+                let is_copy = restoring.purpose != ReadPurpose::Start;
+                let stored = Stored { store: &*self.store, window: window_id, is_copy };
                 owners.extend(forget_older_owners(window, &stored, &forgetting.record)?);
                 owners.extend(forgetting.found(window_id));
             }

@@ -203,7 +203,7 @@ pub fn copy_elsewhere<T: Store>(
     let mut ahead = windows().skip(AHEAD);
     for (partition, window) in windows() {
         ahead.next().into_iter().for_each(prefetch);
-        let owners = Stored { store, window: kind.id.window(partition) };
+        let owners = Stored { store, window: kind.id.window(partition), is_copy: false };
         if let Some(owner) = window.copy_of(time, key, &owners)? {
             return Ok(Some((partition, owner)));
         }

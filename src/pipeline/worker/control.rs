@@ -146,7 +146,7 @@ pub(crate) fn windows_to_search<W: WorkerPorts>(
     for (partition, state) in requested(ctx, request).filter_map(|p| Some((p.id, settled(p)?))) {
         let mut is_found = false;
         for (kind, window) in state.windows.iter() {
-            let owners = Stored { store: &ctx.store, window: kind.window(partition) };
+            let owners = Stored { store: &ctx.store, window: kind.window(partition), is_copy: false };
             is_found |= !window.owners(&key, &owners)?.is_empty();
         }
         all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
@@ -204,7 +204,7 @@ fn places<W: WorkerPorts>(
         part,
     };
     let sealed = sealed_in(&ctx.store, window_id, window, key)?;
-    let unsealed = window.owners(key, &Stored { store: &ctx.store, window: window_id })?;
+    let unsealed = window.owners(key, &Stored { store: &ctx.store, window: window_id, is_copy: false })?;
     let exact = sealed.owners.iter().chain(&unsealed);
     let in_filter = sealed.since_ms.map(|since_ms| place(None, since_ms, WindowPart::Bloom));
     let places = exact.map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact));

@@ -158,7 +158,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, time.own_ms, groups)) {
             window.verdict_without_owner(at.offset, key)
         } else {
-            let owners = Stored { store: self.store, window: lookup.window };
+            let owners = Stored { store: self.store, window: lookup.window, is_copy: false };
             window.verdict(at.offset, key, &owners)?
         };
         let groups = groups.unwrap_or_default();

@@ -89,7 +89,7 @@ impl<T: Store> Owners for AllOwners<'_, T> {
         if owner >= self.sealed_end {
             return self.unsealed.owns(owner, identity);
         }
-        let Stored { store, window } = self.unsealed;
+        let Stored { store, window, .. } = self.unsealed;
         let place = Coordinates { partition: window.partition(), offset: owner };
         Ok(store
             .sealed_places(&SealedLookup::new(window, store.positions().key(identity)))?
@@ -106,7 +106,10 @@ pub fn standing_of(
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
-    let owners = AllOwners { unsealed: Stored { store, window: id }, sealed_end: sealed_end(store, id) };
+    let owners = AllOwners {
+        unsealed: Stored { store, window: id, is_copy: false },
+        sealed_end: sealed_end(store, id),
+    };
     let key = window.key(identity);
     let verdict = window.verdict(Offset::MAX, &key, &owners)?;
     if matches!(verdict, Verdict::Duplicate { .. } | Verdict::Retry) {
