@@ -177,6 +177,11 @@ impl Deliveries {
         self.dropped.load(Ordering::Acquire)
     }
 
+    /// Whether a record of this transaction was not delivered.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Stores that a record was rejected.
     pub(super) fn fail(&self, code: Code, opaque: usize, partition: i32) {
         let (topic, offset) = from_opaque(opaque);

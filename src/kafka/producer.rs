@@ -1,11 +1,12 @@
 //! The transactional producer: writes the clean, state and side topics and the group's offsets in one transaction.
 
+mod failures;
 mod life;
 mod outside;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dedupd_tokens::Authenticated;
 use rdkafka::consumer::Consumer;
@@ -16,7 +17,7 @@ use super::aside::{SideTopic, reason_headers};
 use super::client_config::Settings;
 use super::consumer::KafkaSource;
 use super::delivery::{Deliveries, opaque};
-use super::error::{failure_with_permission, is_record_error};
+use super::error::is_record_error;
 use super::native;
 use super::offsets::{self, ABANDONED};
 use super::partitions::{kafka_partition, partition_id};
@@ -28,6 +29,7 @@ use crate::ports::{
     CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, Record, Remedy, Side, Sink,
     WrittenEnds,
 };
+use failures::{drop_queued, root_cause, undelivered};
 use outside::Outside;
 
 pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
@@ -68,10 +70,6 @@ impl KafkaSink {
         Self { settings, producer: None, ready: false, sides, diverted, outside }
     }
 
-    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        fail(&self.settings, doing, error)
-    }
-
     fn client(&self) -> Result<&Client, Failure> {
         self.producing().map(|producing| &producing.client)
     }
@@ -85,45 +83,16 @@ impl KafkaSink {
         })
     }
 
-    /// The failure for records that were never sent because the transaction had failed before.
-    fn unsent(&self, client: &Client) -> Failure {
-        let purged = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
-        self.fail("writing to the clean and state topics", &root_cause(client, purged))
-    }
-
-    /// Fails if a late request could end the next transaction.
-    fn check_endings(&self, client: &Client) -> Result<(), Failure> {
-        if client.context().endings.are_final() {
-            return Ok(());
-        }
-        Err(Failure::new(
-            Remedy::Renew,
-            format!(
-                "a connection was lost in the last transaction (transactional id {}): a request that the client has repeated could \
-                 arrive late and end the next transaction; replacing the producer and continuing from the committed offset",
-                self.settings.transactional_id
-            ),
-        ))
-    }
-
-    fn first_failure(&self, client: &Client) -> Option<Failure> {
-        let name = |topic: Option<OutputTopic>| self.settings.topic_of(topic.unwrap_or(OutputTopic::Clean));
-        client.context().failure(name, &self.diverted)
-    }
-
     /// Sends a record in the transaction. A record that the client does not accept is rejected as one that the broker does not accept.
     fn send(&self, topic: &TopicHandle, record: &mut Outgoing<'_>) -> Result<(), Failure> {
         let client = self.client()?;
         retried(client, topic, record).map_err(|error| {
-            let rejected = match error {
-                KafkaError::MessageProduction(code) if is_record_error(code) => {
-                    client.context().fail(code, record.opaque, record.partition.unwrap_or_default());
-                    self.first_failure(client)
-                }
-                _ => None,
-            };
-            let doing = || format!("writing to topic {}", topic.name());
-            rejected.unwrap_or_else(|| fail(&self.settings, &doing(), &root_cause(client, error)))
+            if let KafkaError::MessageProduction(code) = error
+                && is_record_error(code)
+            {
+                client.context().fail(code, record.opaque, record.partition.unwrap_or_default());
+            }
+            self.fail(&format!("writing to topic {}", topic.name()), &root_cause(client, error))
         })
     }
 }
@@ -139,9 +108,11 @@ fn retried(client: &Client, topic: &TopicHandle, record: &mut Outgoing<'_>) -> R
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
         };
         match sent {
+            // After a failure the client sends nothing more, and the queue stays full.
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull))
-                if clock::monotonic()
-                    < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
+                if !deliveries.has_failed()
+                    && clock::monotonic()
+                        < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
             {
                 client.poll(Duration::from_millis(1));
             }
@@ -157,38 +128,18 @@ fn retried(client: &Client, topic: &TopicHandle, record: &mut Outgoing<'_>) -> R
     }
 }
 
-fn fail(settings: &Settings, doing: &str, error: &KafkaError) -> Failure {
-    let id = &settings.transactional_id;
-    failure_with_permission(settings, &format!("{doing} (transactional id {id})"), error)
-}
-
-/// The error that failed the transaction, when `seen` is only a consequence of it. After a transaction has failed, records
-/// are rejected or dropped with a code that does not contain the reason. Calls that are not allowed in that state return
-/// the reason; beginning another transaction is one of them, and has no effect.
-fn root_cause(client: &Client, seen: KafkaError) -> KafkaError {
-    use RDKafkaErrorCode as C;
-    let is_consequence =
-        matches!(seen, KafkaError::MessageProduction(C::State | C::Fatal | C::PurgeQueue | C::PurgeInflight));
-    if !is_consequence {
-        return seen;
-    }
-    match client.begin_transaction() {
-        Err(cause) if cause.rdkafka_error_code() != Some(C::State) => cause,
-        _ => seen,
-    }
-}
-
 /// The timestamp that the client replaces by the current time.
 const NOW: i64 = 0;
 
 impl Sink<KafkaSource> for KafkaSink {
     fn begin(&mut self) -> Result<(), Failure> {
-        self.sides.clear();
-        self.diverted.clear();
         let client = self.client()?;
         self.check_endings(client)?;
+        client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))?;
         client.context().reset();
-        client.begin_transaction().map_err(|e| self.fail("beginning a transaction", &e))
+        self.sides.clear();
+        self.diverted.clear();
+        Ok(())
     }
 
     fn forward(&mut self, record: &mut RawRecord<'_>) -> Result<(), Failure> {
@@ -201,8 +152,14 @@ impl Sink<KafkaSource> for KafkaSink {
     }
 
     fn divert(&mut self, side: Side, record: &RawRecord<'_>, reason: &Reason) -> Result<(), Failure> {
-        let ActiveProducer { clean, dead_letter, duplicates, .. } = self.producing()?;
         let at = record.coordinates();
+        let place = if side == Side::Clean {
+            at.offset
+        } else {
+            self.diverted.push(at);
+            self.diverted.len() as Offset - 1
+        };
+        let ActiveProducer { clean, dead_letter, duplicates, .. } = self.producing()?;
         let (written, target) = match side {
             Side::DeadLetter => {
                 (OutputTopic::DeadLetter, dead_letter.as_ref().map(|it| it.target_of(at.partition)))
@@ -222,7 +179,6 @@ impl Sink<KafkaSource> for KafkaSink {
         };
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
         let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
-        let place = if side == Side::Clean { at.offset } else { self.diverted.len() as Offset };
         let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), place))
             .and_then(|copy| copy.with_more_headers(&more_headers))
             .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
@@ -232,11 +188,9 @@ impl Sink<KafkaSource> for KafkaSink {
         }
         let log = LogId { topic: written, partition: partition_id(partition) };
         if self.outside.contains(log) {
-            self.diverted.push(at);
             return self.outside.send(&self.settings, written, outgoing);
         }
         self.send(topic, &mut outgoing)?;
-        self.diverted.push(at);
         self.sides.insert(log);
         Ok(())
     }
@@ -325,11 +279,7 @@ impl Sink<KafkaSource> for KafkaSink {
             return self.prepare(wait);
         }
         let client = self.client()?;
-        client.purge(rdkafka::producer::PurgeConfig::default().queue());
-        let deadline: Instant = clock::monotonic() + wait;
-        while client.in_flight_count() > 0 && clock::monotonic() < deadline {
-            client.poll(Duration::from_millis(1));
-        }
+        drop_queued(client, wait);
         client.abort_transaction(wait).map_err(|e| self.fail("aborting a transaction", &e))?;
         client.context().endings.ended();
         if self.first_failure(client).is_some() {
@@ -355,15 +305,4 @@ impl WrittenEnds for KafkaSink {
         let Some(producing) = &self.producer else { return Vec::new() };
         self.sides.iter().map(|log| (*log, producing.client.context().start(*log))).collect()
     }
-}
-
-fn undelivered(count: i32, wait: Duration) -> Failure {
-    Failure::new(
-        Remedy::Renew,
-        format!(
-            "{count} records were not acknowledged within {}; replacing the producer and continuing from the \
-             committed offset; check the brokers when this repeats",
-            humantime::format_duration(wait)
-        ),
-    )
 }

@@ -1,5 +1,6 @@
 //! Records that the clean topic rejects: they are isolated, retried for a while, and then follow the policy.
 
+mod backlog;
 mod batch;
 
 use std::time::Duration;

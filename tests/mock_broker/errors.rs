@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::kafka::{KafkaSink, KafkaSource, RawRecord};
-use dedupd::ports::{Failure, LogId, OutputTopic, ProducerLife, RejectedRecords, Remedy, Sink};
+use dedupd::ports::{
+    CommitPosition, Failure, LogId, OutputTopic, ProducerLife, RejectedRecords, Remedy, Sink,
+};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
-use crate::support::Isolation;
 use crate::support::mock::{DEAD, Mock};
 use crate::support::records::{Record, produce_with, read_with};
+use crate::support::{Isolation, wait_until};
 use crate::transactions::{
     Call, PATIENCE, fill, joined, next_transaction, read, remedied, renewed, transaction, watched,
 };
@@ -233,6 +235,48 @@ fn errors_without_flags_require_an_abort_or_a_new_producer() {
         assert_eq!(failure.remedy, Renew, "{failure}");
         mock.up();
         remedied(&mut sink, failure.remedy);
+        transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
+    });
+}
+
+/// Whichever call reports first that the transaction has to be aborted, its failure contains the rejected record.
+#[test]
+fn every_call_after_a_rejection_names_the_rejected_record() {
+    watched(|progress| {
+        let mock = Mock::start(4);
+        let settings = mock.settings("after");
+        fill(&mock, 2, 10);
+        let source = joined(&settings, &[(PARTITION, FIRST)]);
+        let mut records = read(&source, 2);
+        let mut sink = KafkaSink::new(settings);
+        renewed(&mut sink).expect("a producer");
+        let (partition, next, metadata) = (PARTITION, FIRST + 1, "v1;s=0".to_owned());
+        let positions = [CommitPosition { partition, next, metadata }];
+        for call in [Call::Forward, Call::PutState, SendOffsets, Drain, Commit] {
+            progress.send(format!("{call:?}")).unwrap();
+            mock.inject(Api::Produce, &[Code::MessageSizeTooLarge]);
+            sink.begin().unwrap();
+            sink.forward(&mut records[0]).expect("room in the queue");
+            // The client reports the failure some time after the broker.
+            let failure = wait_until("the failure", PATIENCE, || {
+                let done = match call {
+                    Call::Forward => sink.forward(&mut records[1]),
+                    Call::PutState => {
+                        sink.drain(PATIENCE).unwrap_err();
+                        sink.put_state(PARTITION, "k", b"block")
+                    }
+                    SendOffsets => sink.send_offsets(&source, &positions, PATIENCE),
+                    Drain => sink.drain(PATIENCE),
+                    _ => sink.commit(PATIENCE),
+                };
+                done.err()
+            });
+            mock.clear(Api::Produce);
+            let rejected = failure.rejected.unwrap_or_else(|| panic!("{call:?}: {failure}"));
+            assert_eq!((rejected.by, rejected.first), (OutputTopic::Clean, FIRST), "{call:?}: {failure}");
+            assert!(failure.what.contains("max.message.bytes"), "{call:?}: {failure}");
+            remedied(&mut sink, failure.remedy);
+        }
         transaction(&source, &mut sink, &mut records).expect("a transaction after the remedy");
     });
 }
