@@ -93,7 +93,8 @@ pub(super) fn undelivered(count: i32, wait: Duration) -> Failure {
         Remedy::Renew,
         format!(
             "{count} records were not acknowledged within {}; replacing the producer and continuing from the \
-             committed offset; check the brokers when this repeats",
+             committed offset; check the brokers when this repeats, and their socket.request.max.bytes: a broker closes the connection \
+             of a larger request without a response",
             humantime::format_duration(wait)
         ),
     )
