@@ -141,6 +141,11 @@ impl Settings {
         self.properties.iter().any(|(name, _)| canonical(name) == key)
     }
 
+    /// Whether records are compressed in another way than by default.
+    pub(super) fn sets_compression(&self) -> bool {
+        self.is_set("compression.type") || self.is_set("compression.level")
+    }
+
     /// A client that reports its statistics.
     pub(super) fn reporting(&self, mut config: ClientConfig) -> ClientConfig {
         if !self.is_set("statistics.interval.ms") {

@@ -3,6 +3,7 @@
 mod failures;
 mod life;
 mod outside;
+mod oversize;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::ports::{
 };
 use failures::{drop_queued, root_cause, undelivered};
 use outside::Outside;
+use oversize::Oversize;
 
 pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
 
@@ -60,6 +62,7 @@ pub struct KafkaSink {
     /// The raw records that the transaction writes to side topics.
     diverted: Vec<Coordinates>,
     outside: Outside,
+    oversize: Oversize,
 }
 
 impl KafkaSink {
@@ -67,7 +70,15 @@ impl KafkaSink {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let (sides, diverted, outside) = (BTreeSet::new(), Vec::new(), Outside::default());
-        Self { settings, producer: None, ready: false, sides, diverted, outside }
+        Self {
+            settings,
+            producer: None,
+            ready: false,
+            sides,
+            diverted,
+            outside,
+            oversize: Oversize::default(),
+        }
     }
 
     fn client(&self) -> Result<&Client, Failure> {
@@ -139,6 +150,7 @@ impl Sink<KafkaSource> for KafkaSink {
         client.context().reset();
         self.sides.clear();
         self.diverted.clear();
+        self.oversize.clear();
         Ok(())
     }
 
@@ -160,14 +172,11 @@ impl Sink<KafkaSource> for KafkaSink {
             self.diverted.len() as Offset - 1
         };
         let ActiveProducer { clean, dead_letter, duplicates, .. } = self.producing()?;
-        let (written, target) = match side {
-            Side::DeadLetter => {
-                (OutputTopic::DeadLetter, dead_letter.as_ref().map(|it| it.target_of(at.partition)))
-            }
-            Side::Duplicates => {
-                (OutputTopic::Duplicates, duplicates.as_ref().map(|it| it.target_of(at.partition)))
-            }
-            Side::Clean => (OutputTopic::Clean, Some((clean, kafka_partition(at.partition)))),
+        let written = side.topic();
+        let target = match side {
+            Side::DeadLetter => dead_letter.as_ref().map(|it| it.target_of(at.partition)),
+            Side::Duplicates => duplicates.as_ref().map(|it| it.target_of(at.partition)),
+            Side::Clean => Some((clean, kafka_partition(at.partition))),
         };
         let Some((topic, partition)) = target else {
             return Err(Failure::new(
@@ -193,6 +202,10 @@ impl Sink<KafkaSource> for KafkaSink {
         self.send(topic, &mut outgoing)?;
         self.sides.insert(log);
         Ok(())
+    }
+
+    fn certain_rejection(&mut self, by: OutputTopic, record: &RawRecord<'_>) -> Option<String> {
+        self.oversize.rejection(&self.settings, by, record.0.value()?)
     }
 
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {

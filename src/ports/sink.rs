@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, LogId, Source};
+use super::{Failure, LogId, OutputTopic, Source};
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 
 /// One partition's part of a commit.
@@ -26,6 +26,18 @@ pub enum Side {
     /// The clean topic, same partition, with a mark: what shadow mode does with a record that would have been
     /// suppressed.
     Clean,
+}
+
+impl Side {
+    /// The topic that the records are written to.
+    #[must_use]
+    pub fn topic(self) -> OutputTopic {
+        match self {
+            Self::DeadLetter => OutputTopic::DeadLetter,
+            Self::Duplicates => OutputTopic::Duplicates,
+            Self::Clean => OutputTopic::Clean,
+        }
+    }
 }
 
 /// Why a record is not forwarded but written to a side topic; becomes headers there.
@@ -61,6 +73,10 @@ pub trait Sink<S: Source> {
     /// Writes the original bytes to a side topic (or to the clean topic), with the reason and the coordinates as
     /// headers.
     fn divert(&mut self, side: Side, record: &S::Record<'_>, reason: &Reason) -> Result<(), Failure>;
+    /// Why a topic certainly rejects the record, without sending it; `None` when that is not certain. A transaction must be open.
+    fn certain_rejection(&mut self, _by: OutputTopic, _record: &S::Record<'_>) -> Option<String> {
+        None
+    }
     /// Writes a block to the state topic, in the transaction.
     fn put_state(&mut self, partition: PartitionId, key: &str, block: &[u8]) -> Result<(), Failure>;
     /// Waits until all records sent are acknowledged. An error contains the first rejected record.

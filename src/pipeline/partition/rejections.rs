@@ -81,6 +81,11 @@ impl Rejections {
         self.exhausted.as_ref().filter(|(at, _)| *at == offset).map(|(_, refusal)| refusal)
     }
 
+    /// Whether rejected records follow the policy without retries. `now` is called only after a record was rejected.
+    pub(crate) fn follow_policy_at_once(&self, now: impl FnOnce() -> Duration) -> bool {
+        self.exhausted_at.is_some_and(|since| now().saturating_sub(since) < NO_RETRIES_FOR)
+    }
+
     /// Schedules the next attempt for a rejected record and returns its description; `None` when the retries are
     /// exhausted. The partition pauses until the attempt.
     pub(crate) fn schedule_retry(
@@ -89,7 +94,7 @@ impl Rejections {
         now: Duration,
         patience: Duration,
     ) -> Option<String> {
-        let no_retries = self.exhausted_at.is_some_and(|since| now.saturating_sub(since) < NO_RETRIES_FOR);
+        let no_retries = self.follow_policy_at_once(|| now);
         let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
         let earlier = self.retry.take().filter(|retry| retry.offset == at.offset);
         let attempts = earlier.map_or(0, |retry| retry.attempts) + 1;

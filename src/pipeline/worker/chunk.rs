@@ -152,6 +152,7 @@ impl<W: WorkerPorts> Parts<W> {
             copies: self.ctx.copies.as_mut(),
             others,
             now_ms,
+            at_once: parts.1.follow_policy_at_once(|| self.ctx.clock.elapsed()),
         };
         step.decide(parts, record, lookup)
     }

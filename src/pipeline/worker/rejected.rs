@@ -12,7 +12,7 @@ use crate::pipeline::partition::rejections::Refusal;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::step::{RawOf, Step};
-use crate::ports::{Failure, OutputTopic, Reason, Record, RejectedRecords, Side};
+use crate::ports::{Failure, OutputTopic, Reason, Record, RejectedRecords, Side, Sink};
 
 /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
 /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
@@ -43,6 +43,15 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(
 }
 
 impl<W: WorkerPorts> Step<'_, W> {
+    /// Why the topic certainly rejects the record, while rejected records of the partition follow the policy at once.
+    pub(crate) fn certain_refusal(&mut self, by: OutputTopic, record: &RawOf<'_, W>) -> Option<Refusal> {
+        let error = if self.at_once { self.sink.certain_rejection(by, record) } else { None };
+        error.map(|error| {
+            tracing::debug!(record = %record.coordinates(), by = %by, "rejected without being sent");
+            Refusal { by, error }
+        })
+    }
+
     /// Handles a record that a topic does not accept, according to the policy.
     pub(crate) fn apply_rejection_policy(
         &mut self,

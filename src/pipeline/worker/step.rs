@@ -20,7 +20,9 @@ use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Epoch, Failure, Reason, Record, Remedy, SealedLookup, Side, Sink, Source, Store};
+use crate::ports::{
+    Epoch, Failure, OutputTopic, Reason, Record, Remedy, SealedLookup, Side, Sink, Source, Store,
+};
 
 /// Result of the first pass for one record.
 pub(crate) struct Lookup {
@@ -66,6 +68,8 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) others: Others<'a>,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
+    /// Whether rejected records of the partition follow the policy without retries.
+    pub(crate) at_once: bool,
 }
 
 /// What follows a record.
@@ -106,8 +110,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         let outcome = match (rejections.exhausted(at.offset), &lookup.sealed) {
             (Some(error), _) => self.apply_rejection_policy(state, record, error)?,
             _ if self.options.bypasses_window(lookup.kind) => {
-                self.forward(state, record)?;
-                Outcome::Bypassed
+                self.forward(state, record, Outcome::Bypassed)?
             }
             (None, None) => self.without_id(state, record)?,
             (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed)?,
@@ -195,6 +198,10 @@ impl<W: WorkerPorts> Step<'_, W> {
             (Verdict::Retry, None, _) => Outcome::Retry,
             (Verdict::New, None, None) => Outcome::Forwarded,
         };
+        // Before the id is admitted: its next copy may be accepted.
+        if let Some(refusal) = self.certain_refusal(OutputTopic::Clean, record) {
+            return self.apply_rejection_policy(state, record, &refusal);
+        }
         if outcome == Outcome::Forwarded
             && CopySample::has(key)
             && let Some(copies) = &mut self.copies
@@ -207,7 +214,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         if let Some(topic) = &mut self.topic {
             topic.filter.insert(key, at.partition, at_ms);
         }
-        self.forward(state, record)?;
+        self.write(state, record)?;
         Ok(outcome)
     }
 
@@ -242,7 +249,21 @@ impl<W: WorkerPorts> Step<'_, W> {
         Ok(copy_elsewhere(&self.others, self.store, (number, kind), (time, key, groups))?)
     }
 
-    fn forward(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
+    /// Forwards a record, unless the clean topic certainly rejects it.
+    fn forward(
+        &mut self,
+        state: &mut DedupeState,
+        record: &mut RawOf<'_, W>,
+        outcome: Outcome,
+    ) -> Result<Outcome, WorkerError> {
+        if let Some(refusal) = self.certain_refusal(OutputTopic::Clean, record) {
+            return self.apply_rejection_policy(state, record, &refusal);
+        }
+        self.write(state, record)?;
+        Ok(outcome)
+    }
+
+    fn write(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
         self.forwarded(state, record);
         Ok(())
@@ -280,8 +301,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         owner_ms: i64,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
-            self.forward(state, record)?;
-            return Ok(Outcome::Forced);
+            return self.forward(state, record, Outcome::Forced);
         }
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
         if owner.partition != record.coordinates().partition {
@@ -322,10 +342,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         let (rule, schemas, read) = (&self.options.rule, self.schemas, &*record);
         let reason = || Reason::new("missing_id", rule.why_missing(read, schemas));
         match self.options.on_missing {
-            OnMissing::Forward | OnMissing::Source => {
-                self.forward(state, record)?;
-                Ok(Outcome::MissingId)
-            }
+            OnMissing::Forward | OnMissing::Source => self.forward(state, record, Outcome::MissingId),
             OnMissing::Drop => self.suppress(state, record, (Outcome::MissingId, None), reason),
             OnMissing::DeadLetter => {
                 self.suppress(state, record, (Outcome::DeadLetter, Some(Side::DeadLetter)), reason)
@@ -352,7 +369,12 @@ impl<W: WorkerPorts> Step<'_, W> {
         (outcome, side): (Outcome, Option<Side>),
         reason: impl FnOnce() -> Reason,
     ) -> Result<Outcome, WorkerError> {
-        if self.options.mode == Mode::Shadow {
+        let is_shadow = self.options.mode == Mode::Shadow;
+        let topic = if is_shadow { Some(OutputTopic::Clean) } else { side.map(Side::topic) };
+        if let Some(refusal) = topic.and_then(|topic| self.certain_refusal(topic, record)) {
+            return self.apply_rejection_policy(state, record, &refusal);
+        }
+        if is_shadow {
             self.sink.divert(Side::Clean, record, &reason())?;
             self.forwarded(state, record);
         } else if let Some(side) = side {

@@ -68,3 +68,49 @@ fn a_record_that_is_rejected_in_a_backlog_meets_the_policy() {
         });
     }
 }
+
+/// Number of records that the clean topic certainly rejects.
+const LARGE: usize = 300;
+
+/// The topic accepts those that are small only compressed, and what is slightly too large is tried.
+#[test]
+fn records_that_are_certainly_too_large_meet_the_policy_without_aborts() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "backlog-large", 1);
+    let dead = "backlog-large.dead";
+    kafka.create_topic(&pipe.clean, 1, &[("max.message.bytes", "20000")]);
+    let draft = |id: &str, pad: &str| Draft::new(0, &format!("{{\"id\":\"{id}\",\"pad\":\"{pad}\"}}"));
+    let (noise, zeros) = (incompressible(60_000), "0".repeat(60_000));
+    let mut drafts: Vec<Draft> = Vec::new();
+    for n in 0..LARGE {
+        drafts.push(draft(&format!("large-{n}"), &noise[..40_000 + n * 50]));
+        if n % 10 == 5 {
+            drafts.push(draft(&format!("small-{n}"), &zeros));
+        }
+    }
+    // About 20,700 bytes compressed.
+    drafts.insert(LARGE, draft("slightly", &noise[..27_500]));
+    kafka.send(&pipe.raw, &drafts);
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_TOPICS__DEAD_LETTER", dead)
+        .with("DEDUPD_STATE__POISON_RETRY", "0s")
+        .with("DEDUPD_STATE__ON_POISON", "dead_letter");
+    let running = sidecar.start();
+    pipe.wait_caught_up(1, LIMIT);
+    running.wait_outcomes(&[("dead_letter", LARGE as u64 + 1)]);
+    let aborted = running.transactions("aborted");
+    assert!(aborted <= 10.0, "{aborted} aborted transactions: {}", running.text());
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let clean = kafka.texts(&pipe.clean);
+    assert_eq!(clean.len(), LARGE / 10);
+    assert!(clean.iter().all(|text| text.contains("small-")));
+    let dead = kafka.records(dead, Isolation::Committed);
+    assert_eq!(dead.len(), LARGE + 1);
+    let detail = |record: &crate::support::Record| {
+        let (_, value) = record.headers.iter().find(|(name, _)| name == "dedupd.detail").unwrap();
+        String::from_utf8(value.clone().unwrap()).unwrap()
+    };
+    let names = [format!("topic {} does not accept", pipe.clean), "max.message.bytes".to_owned()];
+    assert!(dead.iter().all(|record| names.iter().all(|name| detail(record).contains(name))));
+}
