@@ -22,6 +22,8 @@ pub enum Safeguard {
     Renewal,
     /// Owners that an aborted transaction added to the windows are removed again.
     Undo,
+    /// State in memory that a transaction has added to is dropped when the broker has undone that transaction (`repair`).
+    UndoneState,
     /// Local state is compared with the last committed block (`recovery`).
     Tails,
     /// The last block read by a restore is compared with the last committed block (`complete`).

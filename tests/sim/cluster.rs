@@ -58,6 +58,7 @@ pub enum Marked {
     Clean,
     State,
     NotClean,
+    Nothing,
 }
 
 /// A log that receives its own marker.
@@ -329,6 +330,7 @@ impl Cluster {
             None => !chance.hit(part.torn_by()),
             Some(Marked::Clean) => matches!(part, Part::Clean(_)),
             Some(Marked::State) => matches!(part, Part::State(_)),
+            Some(Marked::Nothing) => false,
             Some(Marked::NotClean) => !matches!(part, Part::Clean(_)),
         };
         let parts: BTreeSet<Part> = open.parts.into_iter().filter(is_marked).collect();
@@ -349,9 +351,8 @@ impl Cluster {
                 Part::Clean(partition) => self.clean[partition].mark(number, self.now, completing.fate),
                 Part::State(partition) => self.state[partition].mark(number, self.now, completing.fate),
                 Part::Side(log) => {
-                    if let Some(log) = self.sides.logs.get_mut(&log) {
-                        log.mark(number, self.now, completing.fate);
-                    }
+                    let log = self.sides.logs.get_mut(&log).into_iter();
+                    log.for_each(|log| log.mark(number, self.now, completing.fate));
                 }
                 Part::Offsets => self.mark_offsets(number, completing.fate),
             }
@@ -392,9 +393,8 @@ fn current<'a>(
     epoch: Epoch,
 ) -> Result<&'a mut Writer, Failure> {
     let entry = writer_entry(writers, writer);
-    if entry.epoch == epoch {
-        Ok(entry)
-    } else {
-        Err(failed(Remedy::Fenced, "a newer producer uses the transactional id"))
+    if entry.epoch != epoch {
+        return Err(failed(Remedy::Fenced, "a newer producer uses the transactional id"));
     }
+    Ok(entry)
 }

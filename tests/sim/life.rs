@@ -40,7 +40,7 @@ use crate::sim::store::{SimStore, rot, survive};
 use crate::sim::universe::{Sabotage, Setting, SimClock, SimWorker, SimWorld, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
-pub use forgotten::forget_before_a_restore;
+pub use forgotten::{forget_before_a_restore, forget_what_was_undone};
 pub use quiet::seal_the_first_block;
 use quiet::{is_idle, status};
 pub use rejected::replace_the_producer_in_a_wait;

@@ -31,6 +31,8 @@ pub struct Forgotten {
     pub owner: Offset,
     /// The end of the raw partition when the answer arrived.
     pub from: Offset,
+    /// Whether readers of clean had seen that owner by then.
+    pub is_shown: bool,
 }
 
 /// The identity rule with this number.
@@ -39,11 +41,11 @@ pub fn rule(number: u8) -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], hasher)
 }
 
-/// The offset of the last record of a partition with this id that was forwarded.
-fn forwarded(cluster: &Cluster, partition: usize, name: &str) -> Option<Offset> {
+/// The offsets of the records of a partition with this id that were forwarded.
+fn shown(cluster: &Cluster, partition: usize, name: &str) -> impl Iterator<Item = Offset> {
     let clean = cluster.clean.iter().flat_map(TxLog::ever_committed);
-    let records = clean.filter(|(_, it)| it.name() == name && it.at.partition as usize == partition);
-    records.map(|(_, record)| record.at.offset).max()
+    let records = clean.filter(move |(_, it)| it.name() == name && it.at.partition as usize == partition);
+    records.map(|(_, record)| record.at.offset)
 }
 
 impl ForgetRequests {
@@ -91,11 +93,13 @@ impl ForgetRequests {
                 let places = || answer.places.iter().filter(|it| it.partition as usize == *partition);
                 let in_filter = places().any(|place| place.offset.is_none());
                 // A filter does not have the owner: the last record with the id that was forwarded.
-                let last = || forwarded(cluster, *partition, name).filter(|_| in_filter);
+                let last = || shown(cluster, *partition, name).max().filter(|_| in_filter);
                 if let Some(owner) = places().filter_map(|place| place.offset).max().or_else(last) {
                     let from = cluster.raw[*partition].end();
                     tracing::debug!(partition, name, owner, from, "forgotten");
-                    forgotten.push(Forgotten { partition: *partition, name: name.clone(), owner, from });
+                    let (partition, name) = (*partition, name.clone());
+                    let is_shown = shown(cluster, partition, &name).any(|at| at == owner);
+                    forgotten.push(Forgotten { partition, name, owner, from, is_shown });
                 }
             }
         }
@@ -109,6 +113,14 @@ impl ForgetRequests {
     /// How often the clean topic may contain an id, in all partitions.
     pub fn copies_anywhere_max(&self, name: &str) -> usize {
         1 + self.sent.iter().filter(|(_, id)| id == name).count()
+    }
+
+    /// Violations: ids that were forgotten, and the owner was that of a transaction that had no effect.
+    pub fn not_shown(&self) -> Vec<String> {
+        let wrong = self.forgotten.iter().filter(|request| !request.is_shown);
+        wrong
+            .map(|it| format!("forgotten and never forwarded: id {} owned by {}", it.name, it.owner))
+            .collect()
     }
 
     /// Violations: ids that were forgotten, were produced again and were not forwarded again.

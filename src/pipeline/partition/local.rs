@@ -40,7 +40,7 @@ pub(crate) fn plan(
     let catch_up = StatePlan::CatchUp { confirmed: head.confirmed, from: head.state_next };
     // Without metadata another program has set the offset. Only the state topic shows whether it was moved forward or back.
     let Some((committed, checkpoint)) = committed.zip(checkpoint) else { return catch_up };
-    if head.confirmed > committed {
+    if head.confirmed > committed || head.forgets > checkpoint.forgets {
         // The marker of a later offset was missing, and that transaction left no other trace; or the logs were truncated. Which
         // blocks the store held at the committed offset cannot be compared.
         return StatePlan::Restore;
@@ -159,6 +159,7 @@ mod tests {
             ("an equal block at the local end", head(100, 7, 100), 100, from(40), 0, CATCH_UP),
             ("an equal block beyond the local end", head(100, 7, 100), 100, from(44), 0, CATCH_UP),
             ("another instance forgot ids", head(100, 7, 100), 100, elsewhere(100), 0, CATCH_UP),
+            ("a forget record was undone", forgot, 100, named(7, 100), 0, StatePlan::Restore),
             ("the forget record was read", forgot, 100, elsewhere(100), 0, load(100)),
         ];
         for (row, head, committed, checkpoint, low, expected) in rows {

@@ -6,7 +6,7 @@ use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, P
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::topic::Lateness;
-use crate::ports::{Epoch, Head, Store, StoreError};
+use crate::ports::{Committed, Epoch, Head, Store, StoreError};
 
 /// What the open transaction did to a partition.
 #[derive(Debug, Clone, Default)]
@@ -184,6 +184,16 @@ impl DedupeState {
             forgets: self.forgets,
             incomplete_ms: self.windows.incomplete_before_ms().unwrap_or(0),
         }
+    }
+
+    /// Whether this is the state of a committed offset, or of one that the open transaction was committed with. It is not if the
+    /// broker has undone a transaction that it had responded to.
+    #[must_use]
+    pub fn is_of(&self, answer: &Committed) -> bool {
+        // A commit that only forgets ids leaves the offset unchanged.
+        let forgets = Checkpoint::parse(&answer.metadata).map_or(self.forgets, |it| it.forgets);
+        let is_same = answer.offset == Some(self.committed) && forgets == self.forgets;
+        is_same || self.was_committed_as(answer.offset, &answer.metadata)
     }
 
     /// Whether the open transaction was committed with exactly this offset and metadata. The offset alone does not prove that:

@@ -80,7 +80,7 @@ impl Recovery {
                 }
                 return self.start(access, state, None);
             }
-            if answer.offset == Some(state.committed) {
+            if state.is_of(answer) {
                 undo(access.ctx, &mut state)?;
                 return self.start(access, state, None);
             }

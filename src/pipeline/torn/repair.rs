@@ -14,6 +14,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::local::{all_expired, usable};
 use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::decision::{Lack, TornDecision, time_at};
 use crate::pipeline::torn::evidence::{PartitionEvidence, ResumePoint};
 use crate::pipeline::torn::producer::Torn;
@@ -74,6 +75,11 @@ fn check_logs<W: WorkerPorts>(
                 TornDecision::Agreed => {
                     if let Some(partition) = access.ctx.partitions.get_mut(id) {
                         partition.checked_from = Some(evidence.state.low);
+                    }
+                    // From now on the state counts as settled, also before the partition is located.
+                    let drops = access.ctx.options.keeps(Safeguard::UndoneState);
+                    if let Some(locating) = access.ctx.partitions.locating_mut(id).filter(|_| drops) {
+                        locating.state.take_if(|state| !state.is_of(evidence.answer));
                     }
                     checked.push(id);
                 }
