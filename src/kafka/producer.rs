@@ -24,6 +24,7 @@ use super::offsets::{self, ABANDONED};
 use super::partitions::{kafka_partition, partition_id};
 use super::record::RawRecord;
 use super::topic::{Headers, Outgoing, TopicHandle};
+use super::unread::{unreadable, unreadable_headers};
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{
@@ -94,6 +95,14 @@ impl KafkaSink {
         })
     }
 
+    /// The failure for a raw record that was not copied.
+    fn uncopied(&self, at: Coordinates, error: &KafkaError) -> Failure {
+        match error {
+            KafkaError::MessageConsumption(code) => unreadable(at, *code),
+            error => self.fail(&format!("copying raw record {at}"), error),
+        }
+    }
+
     /// Sends a record in the transaction. A record that the client does not accept is rejected as one that the broker does not accept.
     fn send(&self, topic: &TopicHandle, record: &mut Outgoing<'_>) -> Result<(), Failure> {
         let client = self.client()?;
@@ -158,8 +167,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let at = record.coordinates();
         let ActiveProducer { clean, .. } = self.producing()?;
         let moved = Outgoing::moved_from(&mut record.0, opaque(Some(OutputTopic::Clean), at.offset));
-        let mut outgoing =
-            moved.map_err(|e| self.fail(&format!("reading the headers of raw record {at}"), &e))?;
+        let mut outgoing = moved.map_err(|e| self.uncopied(at, &e))?;
         self.send(clean, &mut outgoing)
     }
 
@@ -187,10 +195,17 @@ impl Sink<KafkaSource> for KafkaSink {
             ));
         };
         let writer = (side != Side::Clean).then_some(self.settings.transactional_id.as_str());
-        let more_headers = reason_headers(at, reason, &self.settings.raw, writer);
-        let mut outgoing = Outgoing::copy_of(&record.0, opaque(Some(written), place))
-            .and_then(|copy| copy.with_more_headers(&more_headers))
-            .map_err(|e| self.fail(&format!("copying the headers of raw record {at}"), &e))?;
+        let mut more_headers = reason_headers(at, reason, &self.settings.raw, writer);
+        let opaque = opaque(Some(written), place);
+        let copy = Outgoing::copy_of(&record.0, opaque).or_else(|error| match error {
+            KafkaError::MessageConsumption(code) if side != Side::Clean => {
+                more_headers.push(("dedupd.headers", unreadable_headers(code)));
+                Ok(Outgoing::without_headers(&record.0, opaque))
+            }
+            error => Err(error),
+        });
+        let mut outgoing =
+            copy.and_then(|copy| copy.with_more_headers(&more_headers)).map_err(|e| self.uncopied(at, &e))?;
         outgoing.partition = Some(partition);
         if side == Side::Clean {
             return self.send(topic, &mut outgoing);

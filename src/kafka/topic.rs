@@ -66,6 +66,11 @@ impl<'a> Outgoing<'a> {
         self.headers.add(name, value).map(|()| self)
     }
 
+    /// A copy without the headers of a record, which cannot be read.
+    pub fn without_headers(message: &'a Message<'_>, opaque: usize) -> Self {
+        Self::with_headers(message, Headers::none(), opaque)
+    }
+
     /// Bytes of its key and value.
     pub fn size(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len)

@@ -1,5 +1,7 @@
 //! Read errors that are about the log of one partition: damaged batches and log truncation.
 
+use rdkafka::error::RDKafkaErrorCode;
+
 use super::error::{failure, is_damage};
 use super::native::ReadError;
 use super::partitions::coordinates;
@@ -28,6 +30,16 @@ pub(super) fn damaged(topic: &str, at: Coordinates, error: &ReadError, is_second
     Failure { damaged: Some(at), ..Failure::new(Remedy::Stop, what) }
 }
 
+/// Why a record cannot be copied. Only the client parses headers; the broker accepts more than it does.
+pub(super) fn unreadable_headers(code: RDKafkaErrorCode) -> String {
+    format!("its headers cannot be read ({code}): one has an invalid length, or there are more than 100,000")
+}
+
+/// The failure for a record of raw with such headers.
+pub(super) fn unreadable(at: Coordinates, code: RDKafkaErrorCode) -> Failure {
+    Failure { damaged: Some(at), ..Failure::new(Remedy::Stop, unreadable_headers(code)) }
+}
+
 /// The failure of a reader that has no other use for a damaged batch: the client would skip it.
 pub(super) fn failure_of(error: &ReadError, topic: &str, doing: &str) -> Failure {
     match error.at.filter(|_| is_damage(error.code)) {
@@ -49,8 +61,6 @@ pub(super) fn truncated(error: &ReadError) -> Option<(PartitionId, Truncation)> 
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::error::RDKafkaErrorCode;
-
     use super::*;
 
     const AT: Coordinates = Coordinates { partition: 3, offset: 7 };

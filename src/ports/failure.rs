@@ -47,7 +47,7 @@ pub struct Failure {
     pub what: String,
     /// Set when the broker rejected particular records as such (too large, invalid).
     pub rejected: Option<RejectedRecords>,
-    /// Set when two reads found a damaged batch, with the offset of the batch.
+    /// Set when two reads found a damaged batch, with the offset of the batch, and for a record whose headers cannot be read.
     pub damaged: Option<Coordinates>,
 }
 

@@ -17,6 +17,7 @@ mod arrival;
 mod audit;
 mod bounds;
 mod browser;
+mod bytes;
 mod compacted;
 mod crash;
 mod encoded;

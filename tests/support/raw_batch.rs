@@ -9,6 +9,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
+
+use super::wait_until;
+
+const LIMIT: Duration = Duration::from_secs(40);
+/// `NOT_LEADER_OR_FOLLOWER`.
+const NOT_LEADER: i16 = 6;
 
 /// A record of a batch. Key, value and header values may be null.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +27,26 @@ pub struct Handmade {
     pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// Sends one batch (message format 2, Produce version 3) to a broker and panics if it rejects the batch.
+/// A record of which the test encodes the bytes itself.
+pub struct Encoded {
+    pub timestamp_ms: i64,
+    /// The distance of its offset to that of the batch.
+    pub delta: i64,
+    /// Key, value and headers.
+    pub content: Vec<u8>,
+}
+
+/// Sends one batch and panics if the broker rejects it.
 pub fn send(broker: &str, topic: &str, partition: i32, records: &[Handmade]) {
+    let encoded = |(delta, record): (i64, &Handmade)| {
+        let content = content(record);
+        Encoded { timestamp_ms: record.timestamp_ms, delta, content }
+    };
+    send_encoded(broker, topic, partition, &(0..).zip(records).map(encoded).collect::<Vec<_>>());
+}
+
+/// Sends one batch (message format 2, Produce version 3) to a broker and panics if it rejects the batch.
+pub fn send_encoded(broker: &str, topic: &str, partition: i32, records: &[Encoded]) {
     let mut request = Vec::new();
     request.extend(0i16.to_be_bytes()); // Produce
     request.extend(3i16.to_be_bytes());
@@ -38,20 +63,28 @@ pub fn send(broker: &str, topic: &str, partition: i32, records: &[Handmade]) {
     request.extend(length(&batch).to_be_bytes());
     request.extend(batch);
 
+    // For a moment after the topic is created its leader does not accept records.
+    let code = wait_until("the leader of a new topic", LIMIT, || {
+        Some(exchange(broker, topic, &request)).filter(|code| *code != NOT_LEADER)
+    });
+    assert_eq!(code, 0, "the broker rejected the batch");
+}
+
+/// Sends the request. Returns the error code of its partition.
+fn exchange(broker: &str, topic: &str, request: &[u8]) -> i16 {
     let mut stream = TcpStream::connect(broker).expect("the broker listens");
-    stream.write_all(&length(&request).to_be_bytes()).unwrap();
-    stream.write_all(&request).unwrap();
+    stream.write_all(&length(request).to_be_bytes()).unwrap();
+    stream.write_all(request).unwrap();
     let mut size = [0; 4];
     stream.read_exact(&mut size).expect("an answer");
     let mut answer = vec![0; usize::try_from(i32::from_be_bytes(size)).unwrap()];
     stream.read_exact(&mut answer).unwrap();
     // Correlation id, count of topics, name, count of partitions, partition.
     let at = 4 + 4 + 2 + topic.len() + 4 + 4;
-    let code = i16::from_be_bytes(answer[at..at + 2].try_into().unwrap());
-    assert_eq!(code, 0, "the broker rejected the batch");
+    i16::from_be_bytes(answer[at..at + 2].try_into().unwrap())
 }
 
-fn batch(records: &[Handmade]) -> Vec<u8> {
+fn batch(records: &[Encoded]) -> Vec<u8> {
     let last = i32::try_from(records.len() - 1).unwrap();
     let mut body = Vec::new();
     body.extend(0i16.to_be_bytes()); // attributes: plain, create time
@@ -62,8 +95,8 @@ fn batch(records: &[Handmade]) -> Vec<u8> {
     body.extend((-1i16).to_be_bytes());
     body.extend((-1i32).to_be_bytes());
     body.extend((last + 1).to_be_bytes());
-    for (index, record) in records.iter().enumerate() {
-        let encoded = encode(index, record);
+    for record in records {
+        let encoded = encode(record);
         put_varint(&mut body, encoded.len() as i64);
         body.extend(encoded);
     }
@@ -77,11 +110,11 @@ fn batch(records: &[Handmade]) -> Vec<u8> {
     batch
 }
 
-fn encode(index: usize, record: &Handmade) -> Vec<u8> {
+fn encode(record: &Encoded) -> Vec<u8> {
     let mut out = vec![0]; // attributes
     put_varint(&mut out, record.timestamp_ms);
-    put_varint(&mut out, index as i64);
-    out.extend(content(record));
+    put_varint(&mut out, record.delta);
+    out.extend(&record.content);
     out
 }
 

@@ -196,7 +196,7 @@ impl Message<'_> {
     fn proves(&self, count: u8) -> bool {
         PROVED.fetch_add(1, Ordering::Relaxed);
         let parsed = self.parsed_headers().count();
-        let is_right = agrees(count, parsed);
+        let is_right = agrees(count, parsed) || self.has_unreadable_headers();
         if !is_right && !IS_REFUTED.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 count,
@@ -205,6 +205,15 @@ impl Message<'_> {
             );
         }
         is_right
+    }
+
+    /// Whether the client cannot parse the headers.
+    fn has_unreadable_headers(&self) -> bool {
+        use sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__NOENT;
+        let mut list = ptr::null_mut();
+        // SAFETY: the message is alive; the list is not used.
+        let code = unsafe { sys::rd_kafka_message_headers(self.native.as_ptr(), ptr::from_mut(&mut list)) };
+        code.is_error() && code != RD_KAFKA_RESP_ERR__NOENT
     }
 
     fn parsed_headers(&self) -> impl Iterator<Item = MessageHeader<'_>> {

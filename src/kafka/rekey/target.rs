@@ -20,6 +20,7 @@ use crate::kafka::native;
 use crate::kafka::record::RawRecord;
 use crate::kafka::topic::{Outgoing, TopicHandle};
 use crate::kafka::topic_monitor::ABSENT_CHECKS;
+use crate::kafka::unread::unreadable_headers;
 use crate::ports::{Failure, Remedy};
 
 /// The property that ends the producer at the first record that the broker rejects.
@@ -114,6 +115,15 @@ impl TargetWriter {
         let sent = moved.and_then(|mut copy| self.topic.send(self.client.client(), &mut copy));
         sent.map_err(|error| match error {
             KafkaError::MessageProduction(code) => self.failure(source, code),
+            KafkaError::MessageConsumption(code) => {
+                let what = format!(
+                    "record {source} cannot be copied: {}; to skip it, set the offset of group {} behind it with \
+                     kafka-consumer-groups.sh --reset-offsets, and restart",
+                    unreadable_headers(code),
+                    self.settings.group
+                );
+                Failure::new(Remedy::Stop, what)
+            }
             other => self.fail(&format!("writing record {source} to topic {}", self.settings.clean), &other),
         })
     }

@@ -67,7 +67,7 @@ impl<W: WorkerPorts> Step<'_, W> {
                 Ok(Outcome::DeadLetter)
             }
             policy => Err(Fatal::Operator(format!(
-                "record {} of topic {} cannot be written: {error}; change that setting, or state.on_poison (\"{}\")",
+                "record {} of topic {} cannot be written: {error}; remove the cause, or change state.on_poison (\"{}\")",
                 record.coordinates(),
                 self.options.raw,
                 policy.as_str()

@@ -13,7 +13,7 @@ use crate::pipeline::options::{Mode, OnMissing, OnProbable, WorkerOptions};
 use crate::pipeline::partition::Running;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::partition::partitions::Others;
-use crate::pipeline::partition::rejections::Rejections;
+use crate::pipeline::partition::rejections::{Refusal, Rejections};
 use crate::pipeline::partition::sealed::{SealedCopy, sealed_copy};
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::stored::Stored;
@@ -108,12 +108,20 @@ impl<W: WorkerPorts> Step<'_, W> {
         state.windows.observe(record.timestamp_ms(), self.now_ms.saturating_add(state.ahead_ms));
         self.transaction.add(record.size());
         let outcome = match (rejections.exhausted(at.offset), &lookup.sealed) {
-            (Some(error), _) => self.apply_rejection_policy(state, record, error)?,
+            (Some(error), _) => self.apply_rejection_policy(state, record, error),
             _ if self.options.bypasses_window(lookup.kind) => {
-                self.forward(state, record, Outcome::Bypassed)?
+                self.forward(state, record, Outcome::Bypassed)
             }
-            (None, None) => self.without_id(state, record)?,
-            (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed)?,
+            (None, None) => self.without_id(state, record),
+            (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed),
+        };
+        let outcome = match outcome {
+            // Found before anything of the record was written or stored.
+            Err(WorkerError::Kafka(failed)) if failed.damaged == Some(at) => {
+                let refusal = Refusal { by: OutputTopic::Clean, error: failed.what };
+                self.apply_rejection_policy(state, record, &refusal)?
+            }
+            outcome => outcome?,
         };
         self.transaction.tally.count(lookup.kind, outcome);
         self.transaction.tally.seen(record.size(), record.timestamp_ms());
@@ -210,11 +218,13 @@ impl<W: WorkerPorts> Step<'_, W> {
             let is_copy = copies.is_copy(NewRecord { key, kind: number, partition, at_ms, window_ms });
             self.transaction.tally.sampled(is_copy);
         }
+        // A record that cannot be copied gets no owner.
+        self.sink.forward(record)?;
         window.admit(at.offset, key);
         if let Some(topic) = &mut self.topic {
             topic.filter.insert(key, at.partition, at_ms);
         }
-        self.write(state, record)?;
+        self.forwarded(state, record);
         Ok(outcome)
     }
 

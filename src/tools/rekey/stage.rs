@@ -124,6 +124,10 @@ impl<'r> RekeyLoop<'r> {
     /// their cause: with new clients it would only be repeated.
     fn cause_of(&mut self, failure: Failure) -> Failure {
         if failure.remedy == Remedy::Stop || !self.writer.has_ended() {
+            if failure.remedy == Remedy::Stop {
+                // The operator may have to set the offset behind a record: those before it must be written.
+                drop(self.settle());
+            }
             return failure;
         }
         match self.settle() {

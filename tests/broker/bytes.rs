@@ -1,0 +1,126 @@
+//! Records and batches that a broker accepts, and that the client cannot read, or not in order, on a real Apache Kafka: only their partition is
+//! affected, the reason is named, and nothing is repeated for ever.
+
+use std::time::Duration;
+
+use crate::support::raw_batch::{Encoded, Handmade, content, send_encoded};
+use crate::support::{Draft, Isolation, Pipe, Record, Rekey, Running, now_ms, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn record(id: &str) -> Handmade {
+    let value = format!("{{\"id\":\"{id}\"}}").into_bytes();
+    Handmade { timestamp_ms: now_ms(), value: Some(value), ..Handmade::default() }
+}
+
+/// These records as one batch of partition 0, each with the distance of its offset.
+fn send_batch(pipe: &Pipe<'_>, records: Vec<(i64, Vec<u8>)>) {
+    let encoded = |(delta, content)| Encoded { timestamp_ms: now_ms(), delta, content };
+    let records: Vec<Encoded> = records.into_iter().map(encoded).collect();
+    send_encoded(pipe.kafka.bootstrap(), &pipe.raw, 0, &records);
+}
+
+/// A header whose value has the length -2: Java reads null, the client of dedupd reads nothing.
+fn with_bad_header(id: &str) -> Vec<u8> {
+    let mut bytes = content(&record(id));
+    assert_eq!(bytes.pop(), Some(0), "no headers");
+    [bytes.as_slice(), &[2, 2, b'h', 3]].concat()
+}
+
+/// More headers than the client reads.
+fn with_many_headers(id: &str) -> Vec<u8> {
+    content(&Handmade { headers: vec![(Vec::new(), None); 100_001], ..record(id) })
+}
+
+/// A record with such headers in partition 0, among others.
+fn unreadable_headers(name: &str) -> Pipe<'static> {
+    let pipe = Pipe::new(shared_kafka(), name, 2);
+    let bytes = [
+        content(&record("before")),
+        with_bad_header("bad"),
+        content(&record("between")),
+        with_many_headers("many"),
+        content(&record("many")),
+    ];
+    send_batch(&pipe, (0..).zip(bytes).collect());
+    pipe.kafka.send(&pipe.raw, &[Draft::id(1, "other")]);
+    pipe
+}
+
+fn ids_of(records: &[Record], partition: i32) -> Vec<String> {
+    let strip = |record: &Record| record.text().replace("{\"id\":\"", "").replace("\"}", "");
+    records.iter().filter(|record| record.partition == partition).map(strip).collect()
+}
+
+fn ids(pipe: &Pipe<'_>, partition: i32) -> Vec<String> {
+    ids_of(&pipe.kafka.records(&pipe.clean, Isolation::Committed), partition)
+}
+
+fn assert_stops(running: &Running, words: &[&str]) {
+    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    for word in words {
+        assert!(running.text().contains(word), "{word:?} is not in:\n{}", running.text());
+    }
+}
+
+#[test]
+fn a_record_with_unreadable_headers_meets_the_policy_and_its_id_gets_no_owner() {
+    for mode in ["drop", "bypass"] {
+        let pipe = unreadable_headers(&format!("headers-{mode}"));
+        let sidecar = pipe.sidecar("a").with("DEDUPD_DEDUPE__MODE", mode);
+        assert_stops(
+            &sidecar.start(),
+            &[&format!("record 0@1 of topic {} cannot be written: its headers cannot be read", pipe.raw)],
+        );
+        let running = sidecar.with("DEDUPD_STATE__ON_POISON", "drop").start();
+        pipe.wait_caught_up(2, LIMIT);
+        running.wait_outcomes(&[("rejected", 2)]);
+        assert_eq!(
+            (ids(&pipe, 0), ids(&pipe, 1)),
+            (["before", "between", "many"].map(str::to_owned).into(), vec!["other".to_owned()])
+        );
+        assert!(!running.text().contains("stores headers in another way"), "{}", running.text());
+    }
+}
+
+#[test]
+fn a_dead_letter_with_unreadable_headers_has_none_of_them() {
+    let pipe = unreadable_headers("headers-dead");
+    let dead = "headers-dead.dead";
+    pipe.kafka.create_topic(dead, 1, &[]);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_TOPICS__DEAD_LETTER", dead);
+    pipe.through(2, &sidecar.with("DEDUPD_STATE__ON_POISON", "dead_letter"));
+    let letters = pipe.kafka.records(dead, Isolation::Committed);
+    assert_eq!((ids_of(&letters, 0), ids(&pipe, 0).len()), (["bad", "many"].map(str::to_owned).into(), 3));
+    for letter in &letters {
+        let value =
+            |name| letter.headers.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.clone());
+        let text = |name| String::from_utf8(value(name).unwrap_or_default()).unwrap();
+        assert_eq!((text("dedupd.reason").as_str(), value("h")), ("rejected", None));
+        assert!(text("dedupd.headers").contains("cannot be read"), "{letter:?}");
+    }
+}
+
+#[test]
+fn rekey_stops_at_a_record_with_unreadable_headers_and_continues_behind_it() {
+    let pipe = unreadable_headers("headers-rekey");
+    let kafka = pipe.kafka;
+    kafka.create_topic("headers-rekey.to", 1, &[]);
+    let rekey = Rekey::new(kafka, "headers-rekey.to", &format!("--from {} --id json:/id", pipe.raw));
+    for (bad, next) in [(1, 2), (3, 4)] {
+        let source = format!("record {}/0@{bad}", pipe.raw);
+        assert_stops(&rekey.start(), &[&source, "its headers cannot be read"]);
+        wait_until("the position of the group", LIMIT, || {
+            (kafka.committed(&rekey.group(), &pipe.raw, 0)?.0 == bad).then_some(())
+        });
+        // The remedy in the message.
+        kafka.commit_offset(&rekey.group(), &pipe.raw, 0, next);
+    }
+    let running = rekey.start();
+    rekey.wait_done(kafka, &[&pipe.raw]);
+    assert_eq!(running.stop(), Some(0));
+    let mut all = ids_of(&kafka.records("headers-rekey.to", Isolation::Committed), 0);
+    all.sort();
+    all.dedup();
+    assert_eq!(all, ["before", "between", "many", "other"]);
+}
