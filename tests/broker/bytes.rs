@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::support::raw_batch::{Encoded, Handmade, content, send_encoded};
-use crate::support::{Draft, Isolation, Pipe, Record, Rekey, Running, now_ms, shared_kafka, wait_until};
+use crate::support::{
+    Draft, Isolation, Pipe, Record, Rekey, Running, Sidecar, now_ms, shared_kafka, wait_until,
+};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -54,6 +56,11 @@ fn ids_of(records: &[Record], partition: i32) -> Vec<String> {
 
 fn ids(pipe: &Pipe<'_>, partition: i32) -> Vec<String> {
     ids_of(&pipe.kafka.records(&pipe.clean, Isolation::Committed), partition)
+}
+
+/// A sidecar that leaves the group when it stops, so that its offsets can be set.
+fn leaving(pipe: &Pipe<'_>) -> Sidecar {
+    pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
 }
 
 fn assert_stops(running: &Running, words: &[&str]) {
@@ -123,4 +130,35 @@ fn rekey_stops_at_a_record_with_unreadable_headers_and_continues_behind_it() {
     all.sort();
     all.dedup();
     assert_eq!(all, ["before", "between", "many", "other"]);
+}
+
+#[test]
+fn a_batch_whose_offsets_decrease_ends_the_process_with_a_remedy() {
+    // With more records than one poll returns, only the commit behind it shows that a record was skipped.
+    for (name, higher) in [("two", vec![1]), ("many", (1..=300).collect::<Vec<i64>>())] {
+        let pipe = Pipe::new(shared_kafka(), &format!("decreasing-{name}"), 1);
+        send_batch(&pipe, vec![(0, content(&record("first")))]);
+        let last = higher.len();
+        let mut records: Vec<_> =
+            higher.iter().map(|delta| (*delta, content(&record(&format!("id-{delta}"))))).collect();
+        records.push((0, content(&record("late"))));
+        send_batch(&pipe, records);
+        let sidecar = leaving(&pipe).with("DEDUPD_BATCH__INTERVAL", "1s");
+        // The second time the batch is the first one behind the committed offset.
+        for _ in 0..2 {
+            let words = [
+                &*format!("record 0@1 of topic {} always arrives after record 0@2", pipe.raw),
+                "offset for the partition to 2",
+            ];
+            assert_stops(&sidecar.start(), &words);
+            assert_eq!(pipe.kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap().0, 1);
+            assert_eq!(ids(&pipe, 0), ["first"]);
+        }
+        // The remedy in the message.
+        pipe.kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 2);
+        pipe.through(1, &sidecar);
+        let clean = ids(&pipe, 0);
+        assert_eq!((clean.len(), clean[1].as_str()), (last + 1, "id-1"));
+        assert!(!clean.contains(&"late".to_owned()), "{clean:?}");
+    }
 }

@@ -33,6 +33,8 @@ pub enum Arrival {
     Repeated,
     /// It may be the next record after a gap, but a second reading has to confirm it: seek again.
     Unproven,
+    /// The same, and a record with a higher offset has arrived before it in this reading.
+    Late,
     /// A record that was skipped as part of a gap.
     Missed,
 }
@@ -67,8 +69,9 @@ impl Order {
         match self.reading {
             SeekResult::Doubted(first) => {
                 // A lower record belongs to the new position, and is the one that the next reading has to begin with.
-                if at >= next {
-                    self.reading = SeekResult::Doubted(first.min(at));
+                if (next..first).contains(&at) {
+                    self.reading = SeekResult::Doubted(at);
+                    return Arrival::Late;
                 }
                 return Arrival::Unproven;
             }
@@ -114,7 +117,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Arrival::{Missed, Next, Repeated, Unproven};
+    use Arrival::{Late, Missed, Next, Repeated, Unproven};
 
     #[test]
     fn records_in_their_order_are_next_and_those_seen_before_are_repeated() {
@@ -172,7 +175,7 @@ mod tests {
         let mut order = Order::default();
         for _ in 0..3 {
             // The same record is left over each time, because each reading ended before it.
-            assert_eq!([15, 10, 11].map(|at| order.judge(10, at)), [Unproven; 3]);
+            assert_eq!([15, 10, 11].map(|at| order.judge(10, at)), [Unproven, Late, Unproven]);
             order.sought_again();
         }
         assert_eq!(order.judge(10, 10), Next);

@@ -17,6 +17,9 @@ const MAX_DELAY: Duration = Duration::from_mins(1);
 /// immediately for this long. Otherwise a topic with many such records would make no progress.
 const NO_RETRIES_FOR: Duration = Duration::from_mins(10);
 
+/// So many late arrivals at one place are no accident of the client: a batch there has its records in another order than their offsets.
+const MOST_LATE: u32 = 12;
+
 /// The rejected records of a partition. They outlive the abort of the transaction in which they were rejected.
 #[derive(Debug, Default)]
 pub struct Rejections {
@@ -30,6 +33,8 @@ pub struct Rejections {
     exhausted: Option<(Offset, Refusal)>,
     /// Monotonic time at which the retries of a record were last exhausted.
     exhausted_at: Option<Duration>,
+    /// The lowest record that arrived after one with a higher offset, and how many did since it last arrived in its order.
+    late: Option<(Offset, u32)>,
 }
 
 /// Why a record is rejected.
@@ -69,6 +74,23 @@ impl Rejections {
             (self.suspect, self.limit) = (None, Some(1));
         }
         is_open
+    }
+
+    /// A record has arrived after one with a higher offset, and is read again.
+    pub(crate) fn note_late(&mut self, offset: Offset) {
+        let (lowest, times) = self.late.unwrap_or((offset, 0));
+        self.late = Some((lowest.min(offset), times + 1));
+    }
+
+    /// A record has arrived in its order, as it would not from such a batch.
+    pub(crate) fn note_next(&mut self, offset: Offset) {
+        self.late = self.late.filter(|(late, _)| *late != offset);
+    }
+
+    /// The record at or beyond `next` that always arrives after the one at `offset`, which therefore must not be processed.
+    pub(crate) fn late_before(&self, next: Offset, offset: Offset) -> Option<Offset> {
+        let (late, times) = self.late?;
+        (times >= MOST_LATE && (next..offset).contains(&late)).then_some(late)
     }
 
     /// Whether the open transaction has to be committed now that it has this many records of the partition.
@@ -134,6 +156,7 @@ impl Rejections {
     /// was accepted.
     pub(crate) fn committed(&mut self, partition: PartitionId, committed: Offset) {
         self.limit = self.limit.and_then(|limit| (limit < 1 << 20).then_some(limit * 2));
+        self.late = self.late.filter(|(late, _)| *late >= committed);
         if let Some(retry) = self.retry.take_if(|retry| retry.offset < committed) {
             let (offset, attempt) = (retry.offset, retry.attempts + 1);
             tracing::info!(partition, offset, attempt, "rejected record accepted on retry");
@@ -206,6 +229,22 @@ mod tests {
         assert!(
             rejections.schedule_retry(at(9), Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6")
         );
+    }
+
+    #[test]
+    fn a_record_that_never_arrives_in_its_order_is_not_passed() {
+        let mut rejections = Rejections::default();
+        (1..MOST_LATE).for_each(|_| rejections.note_late(5));
+        assert_eq!(rejections.late_before(3, 7), None);
+        rejections.note_late(6);
+        let late = |rejections: &Rejections| {
+            [(3, 7), (3, 5), (6, 7)].map(|(next, at)| rejections.late_before(next, at))
+        };
+        assert_eq!(late(&rejections), [Some(5), None, None]);
+        rejections.committed(3, 5);
+        assert_eq!(late(&rejections), [Some(5), None, None]);
+        rejections.note_next(5);
+        assert_eq!(late(&rejections), [None; 3]);
     }
 
     #[test]

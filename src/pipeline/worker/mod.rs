@@ -3,6 +3,7 @@
 pub mod chunk;
 pub mod control;
 mod exclusive;
+mod late;
 pub mod membership;
 pub mod rejected;
 pub mod remedy;

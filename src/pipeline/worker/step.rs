@@ -20,6 +20,7 @@ use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::late::{late_record, skipped_record};
 use crate::ports::{
     Epoch, Failure, OutputTopic, Reason, Record, Remedy, SealedLookup, Side, Sink, Source, Store,
 };
@@ -30,23 +31,6 @@ pub(crate) struct Lookup {
     pub(crate) kind: usize,
     /// The identity, and what was found in slices; `None` when the record has no identity.
     pub(crate) sealed: Option<SealedLookup>,
-}
-
-/// A record arrived that had been skipped as a gap in the log.
-fn skipped_record(at: Coordinates, committed: Offset, raw: &str) -> WorkerError {
-    let problem = format!(
-        "record {at} of topic {raw} arrived after records with higher offsets, and had been skipped as a gap in the log"
-    );
-    if at.offset >= committed {
-        let what = format!("{problem}; aborting the transaction and reading again from offset {committed}");
-        return Failure::new(Remedy::Abort, what).into();
-    }
-    Fatal::Operator(format!(
-        "{problem}; the later records are committed, so this record would be lost. Please report this bug. To write the \
-         record, stop dedupd, set the group's offset for the partition to {} and start once with group.on_rewind = \"reemit\"",
-        at.offset
-    ))
-    .into()
 }
 
 pub(crate) type RawOf<'a, W> = <<W as WorkerPorts>::Source as Source>::Record<'a>;
@@ -97,10 +81,20 @@ impl<W: WorkerPorts> Step<'_, W> {
         if at.offset >= state.next && rejections.commits_before(at.offset, self.transaction.is_open()) {
             return Ok(AfterRecord::CommitBefore);
         }
+        if let Some(late) = rejections.late_before(state.next, at.offset) {
+            if self.transaction.is_open() {
+                return Ok(AfterRecord::CommitBefore);
+            }
+            return Err(late_record(late, at, &self.options.raw));
+        }
         let arrival = running.order.judge(state.next, at.offset);
+        if matches!(arrival, Arrival::Late | Arrival::Missed) {
+            rejections.note_late(at.offset);
+        }
         if !self.is_next(arrival, at, state.committed)? {
             return Ok(if running.order.is_doubted() { AfterRecord::SeekAgain } else { AfterRecord::Record });
         }
+        rejections.note_next(at.offset);
         self.transaction.begin(self.sink, || self.clock.elapsed())?;
         let open = self.transaction.touch(at.partition, &mut state.open);
         open.records += 1;
@@ -135,10 +129,12 @@ impl<W: WorkerPorts> Step<'_, W> {
     fn is_next(&mut self, arrival: Arrival, at: Coordinates, committed: Offset) -> Result<bool, WorkerError> {
         match arrival {
             Arrival::Next => Ok(true),
-            Arrival::Unproven | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => Ok(true),
+            Arrival::Unproven | Arrival::Late | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => {
+                Ok(true)
+            }
             Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => Ok(true),
             // The record is read again, after the seek.
-            Arrival::Unproven => Ok(false),
+            Arrival::Unproven | Arrival::Late => Ok(false),
             Arrival::Repeated => {
                 // The client can return an offset twice (librdkafka#4637); the second time counts as stale.
                 self.transaction.tally.count(0, Outcome::Stale);
