@@ -3,6 +3,7 @@
 //! thread with its own clients, so that no worker waits for a response.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -231,7 +232,8 @@ impl Monitor {
     fn read_silent(&self, stable: &Offsets) {
         let silent = self.stable_ends.silent();
         let range = |(id, from): (&u32, &u64)| Some((*id, *from..*stable.get(id)?));
-        let ranges = silent.iter().filter_map(range).filter(|(_, range)| !range.is_empty());
+        let is_read = |(id, range): &(u32, Range<u64>)| self.owned.contains(id) && !range.is_empty();
+        let ranges = silent.iter().filter_map(range).filter(is_read);
         match self.ends.without_records(self.hanging.topic(), &ranges.collect(), REQUEST_LIMIT) {
             Ok(empty) => self.stable_ends.note_empty(&empty, stable),
             Err(failed) => {

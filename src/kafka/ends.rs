@@ -15,8 +15,9 @@ use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use super::client_config::Settings;
 use super::error::failure;
 use super::log_context::LogContext;
+use super::native::Message;
 use super::partitions::{self, kafka_partition};
-use super::reader::{self, Ranges, Reader, TemporaryReaders};
+use super::reader::{self, BatchReader, Ranges, Reader, TemporaryReaders};
 use crate::dedupe::{Offset, PartitionId};
 use crate::ports::{Failure, Leftover, LogBounds};
 
@@ -192,13 +193,20 @@ impl LogEnds {
         Ok((stable, offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions), wait)?))
     }
 
-    /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record.
+    /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record. A partition that
+    /// cannot be read does not count, and delays no other.
     pub fn without_records(&self, topic: &str, ranges: &Ranges, wait: Duration) -> Result<Offsets, Failure> {
         let mut empty: Offsets = ranges.iter().map(|(partition, range)| (*partition, range.start)).collect();
-        self.readers.read((topic, ranges), Leftover::Committed, wait, &mut |message| {
+        if empty.is_empty() {
+            return Ok(empty);
+        }
+        let mut visit = |message: Message<'_>| {
             empty.remove(&message.coordinates().partition);
             false
-        })?;
+        };
+        let read = |reader: &BatchReader| reader.read_most(topic, ranges, wait, &mut visit);
+        let unread = self.readers.with(topic, Leftover::Committed, read)?;
+        empty.retain(|partition, _| !unread.ends.contains_key(partition));
         Ok(empty)
     }
 }

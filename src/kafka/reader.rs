@@ -112,18 +112,30 @@ impl BatchReader {
         wait: Duration,
         visit: VisitMessage<'_>,
     ) -> Result<(), Failure> {
-        let doing = || format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()));
-        let mut unread = Unread::of(ranges);
+        let unread = self.read_most(topic, ranges, wait, visit)?;
         if unread.ends.is_empty() {
             return Ok(());
         }
+        let (why, doing) = (unread.why(wait), doing(topic, ranges));
+        Err(Failure::new(Remedy::Retry, format!("{why} while {doing}; retrying")))
+    }
+
+    /// The same, but returns what was not read.
+    pub(super) fn read_most(
+        &self,
+        topic: &str,
+        ranges: &Ranges,
+        wait: Duration,
+        visit: VisitMessage<'_>,
+    ) -> Result<Unread, Failure> {
+        let doing = || doing(topic, ranges);
+        let mut unread = Unread::of(ranges);
+        if unread.ends.is_empty() {
+            return Ok(unread);
+        }
         self.assign(topic, ranges, &unread).map_err(|e| failure(&doing(), &e))?;
         let mut last_response = clock::monotonic();
-        while !unread.ends.is_empty() {
-            if last_response.elapsed() >= wait {
-                let why = unread.why(wait);
-                return Err(Failure::new(Remedy::Retry, format!("{why} while {}; retrying", doing())));
-            }
+        while !unread.ends.is_empty() && last_response.elapsed() < wait {
             let polled = self.poll(Duration::from_millis(100), &mut |message| {
                 unread.pass(message.coordinates(), || visit(message));
                 true
@@ -137,7 +149,7 @@ impl BatchReader {
                 last_response = clock::monotonic();
             }
         }
-        Ok(())
+        Ok(unread)
     }
 
     /// Reads only the unread partitions, each from the start of its range on.
@@ -151,6 +163,10 @@ impl BatchReader {
     }
 }
 
+fn doing(topic: &str, ranges: &Ranges) -> String {
+    format!("reading topic {topic}, partitions {}", listed(ranges.keys().copied()))
+}
+
 /// The ranges that are not read to their ends.
 ///
 /// A leader reports the end of a partition with each response to a fetch. After an election this end can be before an offset
@@ -159,9 +175,9 @@ impl BatchReader {
 /// (`OFFSET_NOT_AVAILABLE`, KIP-207). The client fetches on after an end, and reports each other end that it reaches once
 /// (`rdkafka_fetcher.c`, `eof_offset`), so an early end never repeats and a later one follows. It reaches an end also when
 /// only markers and aborted records are before it, which are not passed on.
-struct Unread {
+pub(super) struct Unread {
     /// The ends of the ranges.
-    ends: BTreeMap<PartitionId, Offset>,
+    pub(super) ends: BTreeMap<PartitionId, Offset>,
     /// Where a partition was reported to end before its range.
     early: BTreeMap<PartitionId, Offset>,
 }
@@ -232,13 +248,23 @@ impl TemporaryReaders {
         if ranges.is_empty() {
             return Ok(());
         }
+        self.with(topic, what, |reader| reader.read(topic, ranges, wait, visit))
+    }
+
+    /// Reads with a new client.
+    pub(super) fn with<T>(
+        &self,
+        topic: &str,
+        what: Leftover,
+        read: impl FnOnce(&BatchReader) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let isolation = match what {
             Leftover::Committed => "read_committed",
             Leftover::Everything => "read_uncommitted",
         };
         let reader = BatchReader::new(client(&self.settings, isolation)?)
             .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
-        let read = reader.read(topic, ranges, wait, visit);
+        let read = read(&reader);
         self.closing.close(reader);
         read
     }

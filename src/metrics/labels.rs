@@ -155,7 +155,7 @@ label! {
         Starting = "starting",
         /// Its state is being loaded.
         Restoring = "restoring",
-        /// Paused until the schema of its next record is known.
+        /// The schema of its next record is not known, or the client does not return that record.
         Waiting = "waiting",
         /// Its records are being processed.
         Running = "running",

@@ -162,3 +162,26 @@ fn a_batch_whose_offsets_decrease_ends_the_process_with_a_remedy() {
         assert!(!clean.contains(&"late".to_owned()), "{clean:?}");
     }
 }
+
+#[test]
+fn a_partition_whose_next_record_the_client_does_not_return_is_not_ready() {
+    let pipe = Pipe::new(shared_kafka(), "no-record", 2);
+    let mut bad = content(&record("bad"));
+    bad[0] = 3; // the length of the key: -2
+    send_batch(&pipe, vec![(0, content(&record("first"))), (1, bad)]);
+    // The control: a transaction marker at the end of the log.
+    pipe.kafka.send_in_transaction(&pipe.raw, &[Draft::id(1, "other")], true);
+    let running = pipe.sidecar("a").start();
+    running.wait_ready(LIMIT);
+    let page = wait_until("the reason on /readyz", 2 * LIMIT, || {
+        running
+            .get("/readyz")
+            .filter(|page| page.contains("no record from offset 1 on, although the log ends at 2"))
+    });
+    assert!(page.starts_with("HTTP/1.1 503") && page.contains("partition 0 is waiting"), "{page}");
+    assert!(!page.contains(" more"), "the control: {page}");
+    assert_eq!((ids(&pipe, 0), ids(&pipe, 1)), (vec!["first".to_owned()], vec!["other".to_owned()]));
+    let audit = pipe.sidecar("a").audit().unwrap_err();
+    assert!(audit.contains("partition 0 returned no record from offset 1 on"), "{audit}");
+    assert_eq!(running.stop(), Some(0));
+}

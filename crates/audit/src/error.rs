@@ -145,14 +145,19 @@ pub enum AuditError {
     },
     /// The broker stopped responding while records remained.
     #[error(
-        "topic {topic}, partition {partition} returned no record for {seconds} s although more exist: {why}; check \
-         that all brokers run, then audit again"
+        "topic {topic}, partition {partition} returned no record from offset {offset} on for {seconds} s although the log ends at {end}: \
+         {why}; check that all brokers run, then audit again. If it ends there again, the client cannot read what is at that offset; \
+         kafka-dump-log.sh --deep-iteration shows it"
     )]
     Silent {
         /// The topic.
         topic: String,
         /// The partition.
         partition: PartitionId,
+        /// The first offset that was not read.
+        offset: Offset,
+        /// One past the last offset to read.
+        end: Offset,
         /// How long the audit waited, seconds.
         seconds: u64,
         /// The last error of the client.

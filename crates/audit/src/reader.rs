@@ -267,9 +267,12 @@ impl Reader {
         if let Some((partition, end, at)) = ended {
             return AuditError::EndedEarly { topic, partition, at, end, seconds };
         }
+        let Span { low: offset, end } = open.get(&first).copied().unwrap_or_default();
         AuditError::Silent {
             topic,
             partition: first,
+            offset,
+            end,
             seconds,
             why: self
                 .events()

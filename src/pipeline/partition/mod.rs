@@ -130,6 +130,8 @@ pub struct Running {
     pub order: Order,
     /// Whether its records have stopped arriving.
     pub stall: StallDetector,
+    /// The end of its log, if the client returns no record at or beyond the next offset although there must be one.
+    pub unread: Option<Offset>,
     /// Paused until the state of all partitions is complete. Only in topic scope.
     pub held: bool,
     /// Paused until the schema of its next record is known.
@@ -292,7 +294,7 @@ impl Partition {
     /// Processes records from now on; while it is `held`, only once it is released.
     pub fn run(&mut self, state: Box<DedupeState>, held: bool) {
         let (order, stall) = (Order::default(), StallDetector::default());
-        self.enter(Phase::Running(Running { state, order, stall, held, schema: None }));
+        self.enter(Phase::Running(Running { state, order, stall, unread: None, held, schema: None }));
     }
 
     /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.

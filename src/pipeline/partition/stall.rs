@@ -83,6 +83,24 @@ impl StallDetector {
     pub fn is_refetched(&self, place: (Offset, Offset)) -> bool {
         self.last_reassigned == Some(place)
     }
+
+    /// Whether that has brought no record for `patience`, although the client has fetched the place.
+    #[must_use]
+    pub fn is_unread(&self, place: (Offset, Offset), patience: Duration) -> bool {
+        let waited = |(seen, waited): (Fetching, Duration)| {
+            seen.missing() == Some(Stall::NotDelivered) && waited >= patience
+        };
+        self.is_refetched(place) && self.since.is_some_and(waited)
+    }
+}
+
+/// Why a partition does not continue at its next offset, and what to do.
+pub(crate) fn no_record(next: Offset, end: Offset) -> String {
+    format!(
+        "the client returns no record from offset {next} on, although the log ends at {end}: it cannot read what is there. \
+         kafka-dump-log.sh --deep-iteration --files SEGMENT on the leader shows it; to skip it, stop dedupd, and set the group's \
+         offset for the partition behind it with kafka-consumer-groups.sh --reset-offsets"
+    )
 }
 
 #[cfg(test)]
@@ -155,7 +173,11 @@ mod tests {
     fn a_transaction_marker_at_the_log_end_causes_one_reassignment() {
         let mut stall = StallDetector::default();
         let marker = at(10, Some(11), 11);
-        assert_eq!(stalls(&mut stall, 0, 1_000, marker), [(30, Stall::NotDelivered)]);
+        assert_eq!(stalls(&mut stall, 0, 60, marker), [(30, Stall::NotDelivered)]);
+        let is_unread = |stall: &StallDetector| stall.is_unread((10, 11), STALL_TIMEOUT);
+        assert!(!is_unread(&stall));
+        assert_eq!(stalls(&mut stall, 60, 1_000, marker), []);
+        assert!(is_unread(&stall));
         // One more transaction causes one more reassignment.
         let two = at(10, Some(13), 13);
         assert_eq!(stalls(&mut stall, 1_000, 1_000, two), [(1_060, Stall::NotDelivered)]);

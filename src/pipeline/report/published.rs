@@ -6,6 +6,7 @@ use crate::dedupe::{Offset, Window, WindowId, Windows};
 use crate::metrics::{KindStatus, PartitionState, PartitionStatus, WindowStatus};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::partition::stall::no_record;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::ports::Store;
@@ -77,13 +78,16 @@ pub(super) fn status(
     let window = windows.and_then(Windows::unnamed);
     let held = partition.running().is_some_and(|running| running.held);
     let running = partition.running().filter(|_| !held).map(|running| &running.state);
-    let schema = partition.running().filter(|_| !held).and_then(|running| running.schema.as_ref());
+    let waits = partition.running().filter(|_| !held).and_then(|it| {
+        let unread = || Some(no_record(it.state.next, it.unread?));
+        it.schema.as_ref().map(ToString::to_string).or_else(unread)
+    });
     let share = partition.phase().share();
     let shown = window.map(of).unwrap_or_default();
     PartitionStatus {
         partition: partition.id,
         state: match (running, share) {
-            _ if schema.is_some() => PartitionState::Waiting,
+            _ if waits.is_some() => PartitionState::Waiting,
             (Some(_), _) => PartitionState::Running,
             (_, Some(_)) => PartitionState::Restoring,
             _ => PartitionState::Starting,
@@ -98,7 +102,7 @@ pub(super) fn status(
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
             None if held => Some("waits until the state of all partitions is complete".to_owned()),
-            None if schema.is_some() => schema.map(ToString::to_string),
+            None if waits.is_some() => waits,
             None => partition.rejections.retry().filter(|_| running.is_none()).map(str::to_owned),
         },
         next: running.map(|state| state.next),

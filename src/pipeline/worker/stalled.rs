@@ -13,7 +13,7 @@ use crate::metrics::Stall;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::order::Order;
-use crate::pipeline::partition::stall::{Fetching, StallDetector};
+use crate::pipeline::partition::stall::{Fetching, StallDetector, no_record};
 use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -142,7 +142,7 @@ impl StallCheck {
             return Ok(());
         }
         let (ends, patience) = (self.ends.all(), self.ends.patience);
-        let (mut stalled, mut silent) = (Vec::new(), BTreeMap::new());
+        let (mut stalled, mut silent) = (Vec::new(), Vec::new());
         for (id, running) in ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
             let next = running.state.next;
             let Some(end) = ends.get(&id).copied() else {
@@ -150,12 +150,16 @@ impl StallCheck {
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
-            let is_refetched = ctx.topic.is_some() && running.stall.is_refetched((next, end.stable));
-            if is_refetched && !end.is_empty_from(next) {
-                silent.insert(id, next);
-            }
+            let place = (next, end.stable);
+            let is_silent = running.stall.is_refetched(place) && !end.is_empty_from(next);
+            silent.push((id, is_silent.then_some(next)));
             // A partition that waits for a schema is paused.
             let stall = if running.is_open() { running.stall.observe(now, seen, patience) } else { None };
+            let unread = (is_silent && running.stall.is_unread(place, patience)).then_some(end.stable);
+            if unread.is_some() && running.unread.is_none() {
+                tracing::warn!(partition = id, "{}", no_record(next, end.stable));
+            }
+            running.unread = unread;
             if let Some(stall) = stall {
                 ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
@@ -171,7 +175,10 @@ impl StallCheck {
         let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
         {
             let mut shared = self.ends.lock();
-            (shared.fastest_ms, shared.silent) = (clocks.max().unwrap_or(0), silent);
+            shared.fastest_ms = clocks.max().unwrap_or(0);
+            // Other workers have other partitions.
+            shared.silent.retain(|id, _| silent.iter().all(|(own, _)| own != id));
+            shared.silent.extend(silent.into_iter().filter_map(|(id, next)| Some((id, next?))));
         }
         if stalled.is_empty() {
             return Ok(());
