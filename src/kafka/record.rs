@@ -14,9 +14,9 @@ pub struct RawRecord<'a>(pub(super) Message<'a>);
 const NO_TIMESTAMP: i64 = -1;
 
 /// The timestamp of a copy. The client replaces 0 by the current time, so 0 is written as 1 ms, the closest value that it
-/// can write. A missing timestamp is written as -1.
+/// can write. A missing timestamp is written as -1, other negative ones as they are.
 pub(super) fn written_ms(message: &Message<'_>) -> i64 {
-    message.timestamp_ms().map_or(NO_TIMESTAMP, |ms| ms.max(1))
+    message.timestamp_ms().map_or(NO_TIMESTAMP, |ms| if ms == 0 { 1 } else { ms })
 }
 
 impl RawRecord<'_> {

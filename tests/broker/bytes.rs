@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::raw_batch::{Encoded, Handmade, content, send_encoded};
+use crate::support::raw_batch::{Encoded, Handmade, content, send, send_encoded};
 use crate::support::{
     Draft, Isolation, Pipe, Record, Rekey, Running, Sidecar, now_ms, shared_kafka, wait_until,
 };
@@ -184,4 +184,28 @@ fn a_partition_whose_next_record_the_client_does_not_return_is_not_ready() {
     let audit = pipe.sidecar("a").audit().unwrap_err();
     assert!(audit.contains("partition 0 returned no record from offset 1 on"), "{audit}");
     assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn timestamps_before_the_epoch_are_forwarded_unchanged() {
+    let pipe = Pipe::new(shared_kafka(), "epoch", 1);
+    let kafka = pipe.kafka;
+    kafka.create_topic("epoch.to", 1, &[]);
+    let stamps = [-5, -2, -1, 1, -86_400_000_000_000];
+    let stamped = |ms: i64| Handmade { timestamp_ms: ms, ..record(&ms.to_string()) };
+    for ms in stamps {
+        send(kafka.bootstrap(), &pipe.raw, 0, &[stamped(ms)]);
+    }
+    send(kafka.bootstrap(), &pipe.raw, 0, &stamps.map(|ms| stamped(ms * 10)));
+    pipe.through(1, &pipe.sidecar("a"));
+    let rekey = Rekey::new(kafka, "epoch.to", &format!("--from {} --id json:/id", pipe.raw));
+    let running = rekey.start();
+    rekey.wait_done(kafka, &[&pipe.raw]);
+    assert_eq!(running.stop(), Some(0));
+    let times = |topic: &str| -> Vec<_> {
+        kafka.records(topic, Isolation::Committed).iter().map(|it| it.timestamp_ms).collect()
+    };
+    assert_eq!(times(&pipe.clean), times(&pipe.raw));
+    assert_eq!(times("epoch.to"), times(&pipe.raw));
+    pipe.sidecar("a").audit().unwrap();
 }

@@ -58,7 +58,8 @@ fn unusual_records() -> Vec<Handmade> {
 fn forwarded_timestamp(raw_ms: i64) -> Option<i64> {
     match raw_ms {
         -1 => None,
-        ms => Some(ms.max(1)),
+        0 => Some(1),
+        ms => Some(ms),
     }
 }
 
