@@ -20,8 +20,15 @@ pub(super) fn damaged(topic: &str, at: Coordinates, error: &ReadError, is_second
         let what = format!("{batch}; reading it again");
         return Failure::new(Remedy::Abort, what);
     }
+    let is_large = match error.code {
+        RDKafkaErrorCode::BadCompression => {
+            "; its records may also be larger, decompressed, than receive.message.max.bytes of the client (300 MB), which can be set below \
+             [kafka.properties]"
+        }
+        _ => "",
+    };
     let what = format!(
-        "{batch}; a second read had the same result: none of its records is used, and none is skipped. \
+        "{batch}; a second read had the same result: none of its records is used, and none is skipped{is_large}. \
          kafka-dump-log.sh --deep-iteration --files SEGMENT on the leader of the partition shows the batch and the offset \
          after it; elect a replica that is not damaged as leader (kafka-leader-election.sh), and let the damaged replica \
          copy from it. To skip a batch of the raw topic, wait until the committed offset is {offset} or higher, stop \
