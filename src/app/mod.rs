@@ -36,10 +36,10 @@ pub(crate) use supervisor::OPEN_LIMIT;
 
 use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock};
-use crate::config::Config;
+use crate::config::{Config, Scope};
 use crate::http;
 use crate::kafka::{self, Closing, Forecast, SampleLimits, Topology, Wanted};
-use crate::metrics::{About, Metrics, Recent, Status};
+use crate::metrics::{About, Metrics, Recent, Role, Status};
 use crate::pipeline::{self, PartitionLimit};
 use crate::ports::Failure;
 use crate::schemas::BlockingSchemas;
@@ -77,6 +77,9 @@ impl Service {
             clean: config.topics.clean.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
+        if config.dedupe.scope == Scope::Topic {
+            status.note_role(Role::Joining, None);
+        }
         let metrics = Metrics::new();
         let with_filters = assembly::windows(&config).filter(|window| assembly::filters(window).is_some());
         let highest = with_filters.map(|window| window.false_positive_rate).fold(0.0, f64::max);

@@ -99,6 +99,10 @@ fn a_start_waits_for_an_unreachable_broker() {
     assert!(running.get("/livez").unwrap().starts_with("HTTP/1.1 200"));
     assert!(running.text().contains("no broker answers"), "{}", running.text());
     assert_eq!(running.ended(), None);
+    assert!(
+        running.has_role("joining") && !running.has_role("active"),
+        "no alert would show that nobody is active"
+    );
     let start = monotonic();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
