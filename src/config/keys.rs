@@ -136,7 +136,7 @@ section! {
         force_header: Option<String> => MaybeText,
         /// The hash that maps an id to 16 bytes.
         hash + key_file: HashChoice = "xxh3" => Hash,
-        /// The fingerprint of the changed identity rules for which windows may start empty, once.
+        /// The fingerprint of the changed identity rules for which windows may start empty, once; or of a changed dedupe.scope.
         accept_change: Option<Fingerprint> => ChangedRules,
     }
 }

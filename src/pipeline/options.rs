@@ -54,7 +54,7 @@ pub struct WorkerOptions {
     pub writer: String,
     /// Where ids are read from.
     pub rule: IdentityRule,
-    /// The identity rules for which windows may start empty, once: the operator accepts the change to these rules.
+    /// The identity rules for which windows may start empty, once, or the scope: the operator accepts the change to these.
     pub accept_change: Option<Fingerprint>,
     /// The hash that makes identities from ids.
     pub hash: HashKind,
@@ -182,7 +182,7 @@ impl WorkerOptions {
         }
     }
 
-    /// Fails when a worker cannot continue from an offset of the group: it was committed by a later release, or for other topics.
+    /// Fails when a worker cannot continue from an offset of the group: it was committed by a later release, for other topics, or in another scope.
     pub(crate) fn check_metadata(&self, answer: &Committed) -> Result<(), Fatal> {
         if let Some(version) = later_version(&answer.metadata) {
             return Err(Fatal::State(format!(
@@ -193,6 +193,36 @@ impl WorkerOptions {
         }
         let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
         self.same_raw(checkpoint.raw.as_deref(), self.raw_id.as_deref())?;
-        self.same_state(checkpoint.state.as_deref())
+        self.same_state(checkpoint.state.as_deref())?;
+        let accept = self.scope_fingerprint();
+        if self.is_of_scope(&checkpoint) || self.accept_change == Some(accept) {
+            return Ok(());
+        }
+        let (theirs, effect) = match self.scope {
+            Scope::Partition => (Scope::Topic.as_str(), "copies in other partitions would be written"),
+            Scope::Topic => {
+                (Scope::Partition.as_str(), "records with an id of another partition would be dropped")
+            }
+        };
+        Err(Fatal::State(format!(
+            "the group's offset for partition {} of topic {} was committed with dedupe.scope = \"{theirs}\", but the configured \
+             scope is \"{}\": {effect}. Set dedupe.scope = \"{theirs}\"; or change the scope of the group: stop all \
+             instances, and start them with identity.accept_change = \"{accept}\"",
+            answer.partition,
+            self.raw,
+            self.scope.as_str()
+        )))
+    }
+
+    /// Whether a checkpoint was written in the configured scope: in topic scope it has a horizon.
+    pub(crate) fn is_of_scope(&self, checkpoint: &Checkpoint) -> bool {
+        checkpoint.horizon_ms.is_some() == self.is_topic_wide()
+    }
+
+    /// The value of `identity.accept_change` that accepts a change to the configured scope.
+    #[must_use]
+    pub fn scope_fingerprint(&self) -> Fingerprint {
+        let rules = self.kinds.fingerprint(self.rule.fingerprint());
+        Fingerprint::of_all(rules, &[(self.scope.as_str(), rules)])
     }
 }

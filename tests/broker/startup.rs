@@ -228,12 +228,29 @@ fn a_check_reports_what_would_end_the_start() {
     kafka.send(&pipe.raw, &drafts);
     pipe.through(1, &pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
     let ends = |pipe: &Pipe<'_>, code: i32, words: &[&str]| {
-        let (ended, text) = check(pipe, &[("DEDUPD_TOPICS__STATE", &state)]);
+        let (ended, text) =
+            check(pipe, &[("DEDUPD_TOPICS__STATE", &state), ("DEDUPD_DEDUPE__SCOPE", "topic")]);
         assert_eq!(ended, Some(code), "{text}");
         assert!(words.iter().all(|word| text.contains(word)), "{words:?} {text}");
         assert_eq!(code == 0, text.contains("all checks passed"), "{text}");
     };
     ends(&pipe, 0, &[]);
+    // Another scope or identity rule than that of the group.
+    let (ended, text) = check(&pipe, &[]);
+    assert_eq!(ended, Some(4), "{text}");
+    for word in [
+        "was committed with dedupe.scope = \"topic\"",
+        "the configured scope is \"partition\"",
+        "accept_change",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let key = pipe.dir.path().join("key");
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+    let hash = [("DEDUPD_IDENTITY__HASH", "siphash"), ("DEDUPD_IDENTITY__KEY_FILE", key.to_str().unwrap())];
+    let other_rule = [hash[0], hash[1], ("DEDUPD_DEDUPE__SCOPE", "topic")];
+    let (ended, text) = check(&pipe, &other_rule);
+    assert!(ended == Some(4) && text.contains("was written by the identity rule"), "{text}");
     // The state topic of another pair, as at a start.
     kafka.create_topic(&other.clean, 1, &[]);
     let foreign = [

@@ -56,6 +56,8 @@ pub struct Choices {
     pub rule: u8,
     /// The process accepts a change of the rule.
     pub accepts: bool,
+    /// The process accepts a change of the scope.
+    pub accepts_scope: bool,
     /// The process accepts a gap in raw.
     pub accepts_gap: bool,
     /// The process finds another raw topic.
@@ -87,6 +89,7 @@ impl Choices {
             interval: Duration::from_millis(chance.rng.u64(5..1500)),
             rule: 0,
             accepts: false,
+            accepts_scope: false,
             accepts_gap: false,
             foreign: false,
             retry: None,
@@ -192,7 +195,7 @@ impl Choices {
         without: Option<Safeguard>,
     ) -> WorkerOptions {
         let (rule, kinds) = (rule(self.rule), self.kinds());
-        WorkerOptions {
+        let mut options = WorkerOptions {
             raw: "raw".to_owned(),
             raw_id: Some(self.raw_id()),
             state_id: None,
@@ -242,6 +245,10 @@ impl Choices {
             load_slice,
             // Often over after the first commit.
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
+        };
+        if self.accepts_scope {
+            options.accept_change = Some(options.scope_fingerprint());
         }
+        options
     }
 }

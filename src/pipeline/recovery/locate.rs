@@ -180,6 +180,7 @@ pub fn check_start(
 ) -> Result<(), Fatal> {
     for answer in committed {
         options.check_metadata(answer)?;
+        options.changed_rules(Checkpoint::parse(&answer.metadata).as_ref(), answer.partition)?;
     }
     for item in last {
         let StateItem::Block { partition, key: Some(key), block, .. } = item else { continue };

@@ -180,8 +180,9 @@ impl Recovery {
         };
         let Restoring { mut state, checkpoint, progress, .. } = *restoring;
         let ReadProgress { since, ids, .. } = progress;
-        // An offset without our metadata was set by another program.
-        state.uncommitted_position |= restoring.committed.is_some() && checkpoint.is_none();
+        // An offset without our metadata was set by another program. After a change of the scope, the first commit makes it final.
+        let is_ours = checkpoint.as_ref().is_some_and(|it| access.ctx.options.is_of_scope(it));
+        state.uncommitted_position |= restoring.committed.is_some() && !is_ours;
         state.state_next = state.state_next.max(next);
         state.complete(committed, &checkpoint.unwrap_or_default());
         access.ctx.store.set_head(id.into(), state.head())?;

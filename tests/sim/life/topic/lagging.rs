@@ -180,7 +180,7 @@ fn lag_at_a_change_of_scope(setting: &Setting) -> Shown {
     life.run_ahead();
     // The store of another scope is quarantined.
     life.restart(false);
-    life.processes[0].choices.scope = Scope::Topic;
+    (life.processes[0].choices.scope, life.processes[0].choices.accepts_scope) = (Scope::Topic, true);
     life.read_the_copy()
 }
 

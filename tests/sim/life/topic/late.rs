@@ -107,7 +107,7 @@ fn late_and_idle(setting: &Setting, before: Before) -> usize {
     let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
     begin_late(&mut life, begin_ms, before);
     life.restart(false);
-    life.processes[0].choices.scope = Scope::Topic;
+    (life.processes[0].choices.scope, life.processes[0].choices.accepts_scope) = (Scope::Topic, true);
     for step in LAST + 2..100 {
         if step == OF_KEPT {
             life.produce_at(1, KEPT, begin_ms + 100 * step);
