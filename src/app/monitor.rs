@@ -276,7 +276,8 @@ impl Monitor {
             tracing::info!(partitions = reassigned, "unassigned partitions are assigned again");
         }
         let about = self.status.about();
-        let obstacle = self.ownership.obstacle(&about.group, &about.raw, now);
+        let foreign = self.group.foreign_member(&view.members);
+        let obstacle = self.ownership.obstacle(&about.group, &about.raw, foreign, now);
         self.status.note_unassigned(self.ownership.unassigned(), obstacle);
         if self.ownership.is_due(&view, &self.client_id, now) {
             tracing::warn!(

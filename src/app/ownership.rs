@@ -80,14 +80,25 @@ impl Ownership {
     }
 
     /// Why no instance of the group counts as ready; `None` while no partition has been unassigned for long.
-    pub(super) fn obstacle(&self, group: &str, topic: &str, now: Duration) -> Option<String> {
+    /// `foreign` is a member of another program, with the remedy.
+    pub(super) fn obstacle(
+        &self,
+        group: &str,
+        topic: &str,
+        foreign: Option<String>,
+        now: Duration,
+    ) -> Option<String> {
+        let remedy = foreign.unwrap_or_else(|| {
+            "A rebalance is forced with exponential backoff. If that does not help, restart one instance after the other, each \
+             stopped for longer than group.session_timeout"
+                .to_owned()
+        });
         let long: Vec<_> =
             self.since.iter().filter(|(_, since)| now.saturating_sub(**since) >= OBSTACLE_AFTER).collect();
         let since = long.iter().map(|(_, since)| **since).min()?;
         Some(format!(
             "no member of group {group} is assigned partitions {} of topic {topic}, for {} s: its records are not \
-             read. A rebalance is forced with exponential backoff. If that does not help, restart one instance after the \
-             other, each stopped for longer than group.session_timeout",
+             read. {remedy}",
             ranges(long.iter().map(|(partition, _)| **partition)),
             now.saturating_sub(since).as_secs()
         ))
@@ -95,7 +106,7 @@ impl Ownership {
 }
 
 /// The common prefix of the names of an instance's workers: `<group>.<instance>.<worker>` without the last part.
-fn instance(worker: &str) -> &str {
+pub(super) fn instance(worker: &str) -> &str {
     worker.rsplit_once('.').map_or(worker, |(instance, _)| instance)
 }
 
@@ -173,14 +184,20 @@ mod tests {
         let mut ownership = Ownership::default();
         ownership.observe(&halves(), 4, SECOND(0));
         ownership.observe(&halves(), 5, SECOND(10));
-        assert_eq!(ownership.obstacle("g", "raw", SECOND(29)), None);
-        let text = ownership.obstacle("g", "raw", SECOND(30)).expect("an obstacle");
+        assert_eq!(ownership.obstacle("g", "raw", None, SECOND(29)), None);
+        let text = ownership.obstacle("g", "raw", None, SECOND(30)).expect("an obstacle");
         assert!(
             text.contains("group g") && text.contains("partitions 0-1 (2) of topic raw, for 30 s"),
             "{text}"
         );
         ownership.observe(&halves(), 100, SECOND(10));
-        let text = ownership.obstacle("g", "raw", SECOND(60)).expect("an obstacle");
-        assert!(text.contains("partitions 0-1,4-99 (98) of"), "{text}");
+        let text = ownership.obstacle("g", "raw", None, SECOND(60)).expect("an obstacle");
+        assert!(
+            text.contains("partitions 0-1,4-99 (98) of") && text.contains("restart one instance"),
+            "{text}"
+        );
+        let text =
+            ownership.obstacle("g", "raw", Some("stop it".to_owned()), SECOND(60)).expect("an obstacle");
+        assert!(text.contains("not read. stop it") && !text.contains("restart"), "{text}");
     }
 }

@@ -16,7 +16,8 @@ use crate::clock::{SystemClock, monotonic};
 use crate::config::Scope;
 use crate::control::Control;
 use crate::kafka::{
-    self, CheckError, Closing, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
+    self, CheckError, Closing, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology,
+    Wanted,
 };
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
@@ -135,7 +136,7 @@ pub(super) fn supervise(
     stop.store(true, Ordering::Release);
     if ended.is_err() {
         // Restarted, it lets the others go first.
-        shared.lock.set_takeover(Takeover::Begun).ok();
+        shared.lock.set_takeover(0, Takeover::Begun).ok();
     }
     let monitor_ended = monitor.join().unwrap_or_else(|_| {
         Err(ExitError::failed(
@@ -240,11 +241,19 @@ fn spawn(
     let (lock, store, stop) = (Arc::clone(&shared.lock), shared.store.another(), Arc::clone(shared.stop));
     let progress = Progress::default();
     let counted = progress.clone();
-    let is_exclusive = service.config.dedupe.scope == Scope::Topic;
-    let (follows, schemas_config) = (service.config.state.standby, service.config.schemas.clone());
+    // In partition scope the state topic is followed beside the workers.
+    let follows = service.config.state.standby && service.config.dedupe.scope == Scope::Topic;
+    let schemas_config = service.config.schemas.clone();
     let work = move || -> Result<(), ExitError> {
         let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
-        let run = || -> Result<(), ExitError> {
+        let needs = Arc::new(TakeoverNeeds {
+            options: options.clone(),
+            lock: Arc::clone(&lock),
+            registry: Registry::open(&schemas_config).map_err(|why| ExitError::new(Exit::Usage, why))?,
+            group: GroupMonitor::new(&settings).map_err(operator)?,
+            worker: number,
+        });
+        let run = |patience: Duration| -> Result<(), ExitError> {
             let log = KafkaStateLog::new(&settings).map_err(operator)?;
             let source = KafkaSource::subscribe(&settings).map_err(operator)?;
             let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
@@ -253,29 +262,25 @@ fn spawn(
             let lock = Arc::clone(&lock);
             let worker = worker
                 .reading(schemas.clone())
-                .on_active(move || drop(lock.set_takeover(Takeover::Complete)));
+                .on_active(move || drop(lock.set_takeover(number, Takeover::Complete)))
+                .leaving_after(patience, needs.better_without());
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };
-        if !is_exclusive {
-            return run();
-        }
         let shown = (metrics.clone(), Arc::clone(&status));
         let follower =
             || Follower::new((&settings, options.clone()), store.another(), shown, counted.clone());
         let follower = follows.then(follower).transpose()?;
-        let registry = Registry::open(&schemas_config).map_err(|why| ExitError::new(Exit::Usage, why))?;
-        let needs = TakeoverNeeds { options: options.clone(), lock: Arc::clone(&lock), registry };
         let shown = (Arc::clone(&status), counted.clone());
-        let mut spare = Spare::new(&settings, shown, needs, follower).map_err(operator)?;
+        let mut spare = Spare::new(&settings, shown, Arc::clone(&needs), follower);
         loop {
             let joins = spare.wait(&stop)?;
             if joins {
-                run()?;
+                run(spare.patience())?;
             }
             // What has ended here has not failed. The line of an active instance stays: its member may stay in the group.
             if lock.takeover() == Takeover::Begun {
-                lock.set_takeover(Takeover::None).ok();
+                lock.set_takeover(number, Takeover::None).ok();
             }
             if !joins {
                 return Ok(());

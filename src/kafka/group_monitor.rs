@@ -98,6 +98,20 @@ impl GroupMonitor {
         self.settings.instance.as_deref().is_some_and(|own| is_static_member(&member.id, own))
     }
 
+    /// The first member that is not of dedupd, with the remedy.
+    #[must_use]
+    pub fn foreign_member(&self, members: &[Member]) -> Option<String> {
+        let Settings { group, properties, .. } = &self.settings;
+        let client_id =
+            properties.iter().find(|(key, _)| key == "client.id").map(|(_, value)| value.as_str());
+        let is_foreign =
+            |it: &&Member| Some(it.worker.as_str()) != client_id && !is_worker(group, &it.worker);
+        let Member { id, host, worker, .. } = members.iter().find(is_foreign)?;
+        Some(format!(
+            "the member {id} of group {group} ({worker} at {host}) is not of dedupd: stop it, or give it another group.id"
+        ))
+    }
+
     /// One sentence for each permission on a topic that is missing; none when the broker does not report them.
     pub fn missing_permissions(&self, wait: Duration) -> Vec<String> {
         let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
@@ -219,6 +233,13 @@ fn worker_name(group: &str, id: &str, client_id: &str) -> String {
     }
 }
 
+/// Whether this is the name of a worker of the group: `<group>.<instance>.<number>`.
+fn is_worker(group: &str, name: &str) -> bool {
+    let parts =
+        name.strip_prefix(group).and_then(|it| it.strip_prefix('.')).and_then(|it| it.rsplit_once('.'));
+    parts.is_some_and(|(_, number)| number.parse::<usize>().is_ok())
+}
+
 /// Whether a member id is one of the static member `instance`.
 fn is_static_member(id: &str, instance: &str) -> bool {
     id.strip_prefix(instance).is_some_and(|rest| rest.len() == MEMBER_SUFFIX && rest.starts_with('-'))
@@ -287,6 +308,14 @@ mod tests {
         assert_eq!(name("team", "team"), "team", "a dynamic member with another client.id");
         for id in ["", "x", uuid, "a coordinator with ids of another form and more characters"] {
             assert_eq!(worker_name("g", id, "g.i.0"), "g.i.0", "{id}");
+        }
+    }
+
+    #[test]
+    fn a_member_of_another_program_is_recognised() {
+        assert!(is_worker("g", "g.i.0") && is_worker("g.h", "g.h.i.j.12"));
+        for name in ["console", "rdkafka", "g", "g.0", "g.console", "g.i.", "gg.i.0", "h.i.0"] {
+            assert!(!is_worker("g", name), "{name}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The lock of a state directory: one process per directory.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -51,7 +52,10 @@ impl Takeover {
 pub struct Lock {
     dir: PathBuf,
     file: File,
-    takeover: Mutex<Takeover>,
+    /// How far the last takeover got, and the workers that take over.
+    takeover: Mutex<(Takeover, BTreeSet<usize>)>,
+    /// How far the last takeover of the process before this one got.
+    pub found: Takeover,
 }
 
 impl Lock {
@@ -81,26 +85,33 @@ impl Lock {
             }
             Err(TryLockError::Error(e)) => return Err(OpenError::io("lock", &path, &e)),
         }
-        let (_, takeover) = read_holder(&mut file);
-        let lock = Self { dir: dir.to_path_buf(), file, takeover: Mutex::new(takeover) };
-        lock.set_takeover(takeover)?;
-        Ok(lock)
+        let (_, found) = read_holder(&mut file);
+        write_holder(&file, found).map_err(|e| OpenError::io("write", &path, &e))?;
+        let takeover = Mutex::new((found, BTreeSet::new()));
+        Ok(Self { dir: dir.to_path_buf(), file, takeover, found })
     }
 
     /// How far the last takeover of this process got, or of the processes with this directory before it.
     pub fn takeover(&self) -> Takeover {
-        *self.noted()
+        self.noted().0
     }
 
-    fn noted(&self) -> MutexGuard<'_, Takeover> {
+    fn noted(&self) -> MutexGuard<'_, (Takeover, BTreeSet<usize>)> {
         self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how far a takeover got. Not synced: a power loss takes longer than a session.
-    pub fn set_takeover(&self, takeover: Takeover) -> Result<(), OpenError> {
+    /// Notes how far a takeover of this worker got. That of the process has begun as long as that of one worker has. Not synced: a power loss takes longer
+    /// than a session.
+    pub fn set_takeover(&self, worker: usize, takeover: Takeover) -> Result<(), OpenError> {
         let mut noted = self.noted();
-        *noted = takeover;
-        write_holder(&self.file, takeover).map_err(|e| OpenError::io("write", &self.dir.join(FILE), &e))
+        let (of_all, begun) = &mut *noted;
+        if takeover == Takeover::Begun {
+            begun.insert(worker)
+        } else {
+            begun.remove(&worker)
+        };
+        *of_all = if begun.is_empty() { takeover } else { Takeover::Begun };
+        write_holder(&self.file, *of_all).map_err(|e| OpenError::io("write", &self.dir.join(FILE), &e))
     }
 
     /// Fails when nothing can be written to the directory.
@@ -182,10 +193,18 @@ mod tests {
         let acquire = || Lock::acquire(root.path()).unwrap();
         assert_eq!(acquire().takeover(), Takeover::None);
         for takeover in [Takeover::Begun, Takeover::Complete, Takeover::None] {
-            acquire().set_takeover(takeover).unwrap();
+            acquire().set_takeover(0, takeover).unwrap();
             // A start that ends early does not change that.
             assert_eq!(acquire().takeover(), takeover);
-            assert_eq!(acquire().takeover(), takeover);
+            assert_eq!(acquire().found, takeover);
+        }
+        let lock = acquire();
+        for worker in 0..2 {
+            lock.set_takeover(worker, Takeover::Begun).unwrap();
+        }
+        for (worker, takeover) in [(1, Takeover::Begun), (0, Takeover::Complete)] {
+            lock.set_takeover(worker, Takeover::Complete).unwrap();
+            assert_eq!((lock.takeover(), lock.found), (takeover, Takeover::None), "after worker {worker}");
         }
     }
 

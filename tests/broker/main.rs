@@ -23,6 +23,7 @@ mod crash;
 mod encoded;
 mod foreign;
 mod forwarding;
+mod group;
 mod growth;
 mod harness;
 mod hostile;

@@ -236,8 +236,14 @@ fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
     pipe.assert_exactly_once();
 }
 
+/// The value of `identity.accept_change` that a text names.
+fn accepted_by(text: &str) -> String {
+    let (_, accept) = text.rsplit_once("identity.accept_change = ").expect(text);
+    accept.chars().filter(char::is_ascii_hexdigit).take(8).collect()
+}
+
 #[test]
-fn an_instance_waits_until_those_of_partition_scope_have_left() {
+fn an_instance_of_topic_scope_takes_a_group_of_partition_scope_over_only_when_that_is_accepted() {
     let pipe = Pipe::new(shared_kafka(), "spares-upgrade", PARTITIONS);
     let load = pipe.load(PARTITIONS, 2_000);
     let old = ["a", "b"].map(|name| pipe.sidecar(name).scoped(Scope::Partition).start());
@@ -246,15 +252,63 @@ fn an_instance_waits_until_those_of_partition_scope_have_left() {
             old.each_ref().map(|it| it.metric("dedupd_partitions{state=\"running\"}").unwrap_or(0.0));
         (shares.iter().sum::<f64>() >= PARTITIONS as f64 && shares.iter().all(|it| *it > 0.0)).then_some(())
     });
+    load.more(2_000);
     assert_eq!(old[1].stop(), Some(0));
-    let new = pipe.sidecar("b").start();
-    wait_until("the new instance to be a spare", LIMIT, || new.has_role("spare").then_some(()));
+    let refused = pipe.sidecar("b").start();
+    let page = wait_until("the reason", LIMIT, || {
+        refused.get("/readyz").filter(|page| page.contains("could not take over: the group's offset"))
+    });
+    assert!(
+        page.contains("503") && page.contains("\"partition\", but the configured scope is \"topic\""),
+        "{page}"
+    );
+    assert!(refused.has_role("spare"), "{}", refused.text());
     old[0].wait_running(PARTITIONS, LIMIT);
     load.more(4_000);
-    assert_eq!(rebalances(&new), 0);
+    assert_eq!(rebalances(&refused), 0);
     assert_eq!(old[0].stop(), Some(0));
+    assert_eq!(refused.wait(LIMIT).code(), Some(4), "{}", refused.text());
+    let accepted = accepted_by(&refused.text());
+    let new = pipe.sidecar("b").with("DEDUPD_IDENTITY__ACCEPT_CHANGE", &accepted).start();
     new.wait_running(PARTITIONS, LIMIT);
+    load.more(2_000);
     pipe.finish(load, [&new]);
+    // The change is final: the value is not needed any more, and does not accept the way back.
+    let back =
+        pipe.sidecar("a").scoped(Scope::Partition).with("DEDUPD_IDENTITY__ACCEPT_CHANGE", &accepted).start();
+    assert_eq!(back.wait(LIMIT).code(), Some(4), "{}", back.text());
+    let again = pipe.sidecar("b").start();
+    again.wait_running(PARTITIONS, LIMIT);
+}
+
+#[test]
+fn an_instance_of_partition_scope_leaves_a_group_of_topic_scope_alone() {
+    let pipe = Pipe::new(shared_kafka(), "spares-mixed", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 2_000);
+    let sidecars = ["a", "b"].map(|name| pipe.sidecar(name));
+    let active = sidecars[0].start();
+    active.wait_running(PARTITIONS, LIMIT);
+    // All partitions have an offset.
+    load.more(2_000);
+    let before = settled_rebalances(&active, PARTITIONS);
+    let other = sidecars[1].clone().scoped(Scope::Partition);
+    let refused = other.start();
+    assert_eq!(refused.wait(LIMIT).code(), Some(4), "{}", refused.text());
+    let text = refused.text();
+    assert!(text.contains("\"topic\", but the configured scope is \"partition\""), "{text}");
+    assert_eq!(rebalances(&active), before);
+    // Neither is it the next one that joins an empty group. A change on purpose is final at once, also without a record.
+    load.finish();
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    assert_eq!(active.stop(), Some(0));
+    assert_eq!(other.start().wait(LIMIT).code(), Some(4));
+    let accepted = other.clone().with("DEDUPD_IDENTITY__ACCEPT_CHANGE", &accepted_by(&text));
+    for again in [accepted, other] {
+        let running = again.start();
+        running.wait_running(PARTITIONS, LIMIT);
+        assert_eq!(running.stop(), Some(0), "{}", running.text());
+    }
+    pipe.assert_exactly_once();
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub struct Supervised {
     /// The exit codes of its ends.
     pub codes: Vec<Option<i32>>,
     /// Done before a restart.
-    before_restart: fn(&Sidecar),
+    pub before_restart: fn(&Sidecar),
 }
 
 impl Supervised {
@@ -50,7 +50,7 @@ impl Supervised {
         Self { before_restart: forget, ..Self::start(sidecar) }
     }
 
-    fn tend(&mut self) {
+    pub fn tend(&mut self) {
         let Some(status) = self.running.ended() else { return };
         if self.ended.is_none() {
             self.codes.push(status.code());

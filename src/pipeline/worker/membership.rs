@@ -165,6 +165,14 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.exclusive.as_ref().is_some_and(|exclusive| exclusive.gives_way(now))
     }
 
+    /// Whether the state of all partitions is complete. Without a partition nothing shows that it can be.
+    pub(crate) fn is_complete(&mut self) -> bool {
+        match &self.ctx.topic {
+            Some(topic) => topic.is_open,
+            None => self.ctx.partitions.iter().next().is_some() && self.ctx.partitions.has_nothing_pending(),
+        }
+    }
+
     /// The group has removed this member. A new member replaces it and starts without any assignment.
     pub(crate) fn rejoin(&mut self, source: &mut W::Source) -> Result<(), WorkerError> {
         self.membership.rejoining = true;

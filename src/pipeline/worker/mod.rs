@@ -76,8 +76,10 @@ pub(crate) struct Parts<W: WorkerPorts> {
 pub struct Worker<W: WorkerPorts> {
     source: W::Source,
     parts: Parts<W>,
-    /// Called in topic scope when the first record is about to be processed.
+    /// Called when the state of all partitions is complete.
     on_active: Option<Box<dyn FnOnce()>>,
+    /// See [`Worker::leaving_after`].
+    needless: Option<(Duration, Box<dyn FnMut() -> bool>)>,
 }
 
 impl<W: WorkerPorts> Worker<W> {
@@ -101,13 +103,21 @@ impl<W: WorkerPorts> Worker<W> {
             unreachable: false,
             ctx: Context::new((log, store), clock, options, report),
         };
-        Self { source, parts, on_active: None }
+        Self { source, parts, on_active: None, needless: None }
     }
 
-    /// Calls this once, in topic scope, when the state of all partitions is complete.
+    /// Calls this once, when the state of all partitions is complete for the first time.
     #[must_use]
     pub fn on_active(mut self, call: impl FnOnce() + 'static) -> Self {
         self.on_active = Some(Box::new(call));
+        self
+    }
+
+    /// Makes the worker leave the group, and return, when no record could be processed for this time because of a schema, and others do better without
+    /// it. That is asked again after the same time.
+    #[must_use]
+    pub fn leaving_after(mut self, time: Duration, do_better: impl FnMut() -> bool + 'static) -> Self {
+        self.needless = Some((time, Box::new(do_better)));
         self
     }
 
@@ -140,25 +150,45 @@ impl<W: WorkerPorts> Worker<W> {
         self
     }
 
-    /// Runs until `stop` is set, or, in topic scope, until another worker is the active one. Then commits the open transaction,
-    /// leaves the group unless `group.on_stop` is `remain`, and returns. In topic scope it also leaves the group before it fails, so that another
+    /// Runs until `stop` is set, in topic scope until another worker is the active one, or until it is to leave the group to the others. Then commits
+    /// the open transaction, leaves the group unless it stops and `group.on_stop` is `remain`, and returns. In topic scope it also leaves the group before it fails, so that another
     /// instance becomes active at once, and not this one when it is restarted.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
-        while !stop.load(Ordering::Acquire) && !self.parts.gives_way() {
+        while !stop.load(Ordering::Acquire) && !self.parts.gives_way() && !self.is_needless() {
             let iterated = catch_unwind(AssertUnwindSafe(|| self.iterate()));
             // What has replaced a fenced member is not affected.
             if !matches!(iterated, Ok(Ok(()) | Err(Fatal::Fenced(_)))) {
                 self.resign();
             }
             iterated.unwrap_or_else(|panic| resume_unwind(panic))?;
-            if self.parts.ctx.topic.as_ref().is_some_and(|topic| topic.is_open) {
+            if self.on_active.is_some() && self.parts.is_complete() {
                 self.on_active.take().into_iter().for_each(|call| call());
             }
         }
-        if !stop.load(Ordering::Acquire) {
+        let stops = stop.load(Ordering::Acquire);
+        if !stops && self.parts.gives_way() {
             tracing::info!("this instance is not the active one any more: leaving the group");
         }
-        self.finish()
+        self.finish(stops)
+    }
+
+    /// Whether this worker is to leave the group to others, which can fetch the schemas that it needs.
+    fn is_needless(&mut self) -> bool {
+        let Self { parts, needless: Some((time, do_better)), .. } = self else { return false };
+        let blocked = parts.schemas.blocked_for(parts.ctx.clock.elapsed());
+        if blocked < *time || !parts.ctx.options.keeps(Safeguard::Resignation) {
+            return false;
+        }
+        let is_needless = do_better();
+        if is_needless {
+            tracing::warn!(
+                "no record could be processed for {} s: they need schemas, and the registry cannot be reached; leaving the \
+                 group to the other instances",
+                blocked.as_secs()
+            );
+        }
+        parts.schemas.unblock();
+        is_needless
     }
 
     /// Whether the worker has to leave the group, because another one is the active one. Only in topic scope.
@@ -196,15 +226,14 @@ impl<W: WorkerPorts> Worker<W> {
     }
 
     /// Commits the open transaction, so that a restart reprocesses nothing, and leaves the group.
-    fn finish(mut self) -> Result<(), Fatal> {
+    fn finish(mut self, stops: bool) -> Result<(), Fatal> {
         let Self { source, parts, .. } = &mut self;
         if let Err(error) = parts.committer.commit(&mut parts.ctx, source) {
             tracing::warn!(%error, "failed to commit the last transaction; its records will be processed again");
             parts.committer.sink.discard();
         }
         match parts.ctx.options.on_stop {
-            OnStop::Leave => leave(source, parts),
-            OnStop::Remain => {
+            OnStop::Remain if stops => {
                 tracing::info!(
                     "staying in the group: a restart within group.session_timeout resumes the partitions"
                 );
@@ -212,6 +241,7 @@ impl<W: WorkerPorts> Worker<W> {
                     tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
                 }
             }
+            OnStop::Leave | OnStop::Remain => leave(source, parts),
         }
         // Otherwise the unfinished file of a slice stays until the next start.
         parts.ctx.store.end_seal();

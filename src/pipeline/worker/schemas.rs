@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, SchemaId};
+use crate::dedupe::{Coordinates, Offset, SchemaId};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::SchemaWait;
+use crate::pipeline::partition::{Partition, SchemaWait};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Source;
 use crate::schemas::SharedSchemas;
@@ -23,12 +23,14 @@ pub(crate) struct SchemaWaits {
     version: u64,
     /// Monotonic time of the last check.
     checked: Duration,
+    /// Since when no partition has advanced while one waits for a schema: monotonic time, and the sum of the next offsets.
+    blocked: Option<(Duration, Offset)>,
 }
 
 impl SchemaWaits {
     /// Reads with these schemas.
     pub fn new(shared: SharedSchemas) -> Self {
-        Self { version: shared.version(), shared, checked: Duration::ZERO }
+        Self { version: shared.version(), shared, ..Self::default() }
     }
 
     /// Requests a schema ahead of the record that needs it.
@@ -60,6 +62,25 @@ impl SchemaWaits {
         source.pause(&[at.partition]).map_err(|failed| WorkerError::from(failed).rewinding())
     }
 
+    /// For how long all partitions have been running, none of them has advanced, and one waits for a schema.
+    pub(crate) fn blocked_for(&self, now: Duration) -> Duration {
+        self.blocked.map_or(Duration::ZERO, |(since, _)| now.saturating_sub(since))
+    }
+
+    /// Counts the time from now on.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = None;
+    }
+
+    fn note_blocked<W: WorkerPorts>(&mut self, ctx: &Context<W>, now: Duration) {
+        let all = || ctx.partitions.iter().map(Partition::running);
+        let reached: Option<Offset> = all().map(|running| Some(running?.state.next)).sum();
+        let waits = all().flatten().any(|running| running.schema.is_some());
+        let is_same = |(_, before): &(Duration, Offset)| Some(*before) == reached;
+        self.blocked =
+            reached.filter(|_| waits).map(|reached| self.blocked.filter(is_same).unwrap_or((now, reached)));
+    }
+
     /// Continues with the partitions whose schema is known now.
     pub(crate) fn resume<W: WorkerPorts>(
         &mut self,
@@ -76,6 +97,7 @@ impl SchemaWaits {
             self.version = version;
         }
         ctx.report.unregistered(self.shared.note());
+        self.note_blocked(ctx, now);
         let Context { partitions, schemas, .. } = ctx;
         for (id, running) in partitions.running_mut().filter(|(_, running)| !running.held) {
             let Some(wait) = &mut running.schema else { continue };
