@@ -103,9 +103,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         self.transaction.add(record.size());
         let outcome = match (rejections.exhausted(at.offset), &lookup.sealed) {
             (Some(error), _) => self.apply_rejection_policy(state, record, error),
-            _ if self.options.bypasses_window(lookup.kind) => {
-                self.forward(state, record, Outcome::Bypassed)
-            }
+            _ if self.options.bypasses_window(lookup.kind) => self.forward(state, record, Outcome::Bypassed),
             (None, None) => self.without_id(state, record),
             (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed),
         };
