@@ -220,7 +220,7 @@ fn the_page_shows_the_progress_of_a_restore() {
     load.finish();
     pipe.wait_caught_up(PARTITIONS, LIMIT);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
-    let mut sidecar = pipe.sidecar("a");
+    let mut sidecar = pipe.sidecar("a").sharing(1);
     std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
     let (_guard, proxy) = shared_proxy();
     sidecar.bootstrap = proxy.bootstrap();
