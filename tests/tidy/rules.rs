@@ -77,7 +77,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("sled", &["store"]),
     ("rdkafka", &["kafka", "tools"]),
     ("rdkafka_sys", &["kafka", "tools"]),
-    ("zstd_sys", &["kafka"]),
+    ("zstd_safe", &["kafka"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
     ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),

@@ -4,7 +4,6 @@
 //! replace the producer. No record that the topic would accept may be among them. So the value alone, compressed as the client
 //! compresses it, must exceed `max.message.bytes` of the topic by more than an eighth and 1 KiB, and the broker has reported that limit in
 //! the same transaction.
-#![expect(unsafe_code, reason = "foreign functions; the block states what it relies on")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -69,16 +68,8 @@ impl Oversize {
 
 /// Bytes of a value that is compressed with zstd; 0 when that fails.
 fn compressed(value: &[u8]) -> u64 {
-    // SAFETY: the length is only read.
-    let most = unsafe { zstd_sys::ZSTD_compressBound(value.len()) };
-    let mut buffer = vec![0_u8; most];
-    // SAFETY: both pointers are valid for the lengths that are passed with them, and are not kept.
-    let (size, is_error) = unsafe {
-        let (to, from) = (buffer.as_mut_ptr().cast(), value.as_ptr().cast());
-        let size = zstd_sys::ZSTD_compress(to, buffer.len(), from, value.len(), LEVEL);
-        (size, zstd_sys::ZSTD_isError(size) != 0)
-    };
-    if is_error { 0 } else { size as u64 }
+    let mut buffer = vec![0_u8; zstd_safe::compress_bound(value.len())];
+    zstd_safe::compress(buffer.as_mut_slice(), value, LEVEL).map_or(0, |size| size as u64)
 }
 
 #[cfg(test)]
