@@ -220,6 +220,8 @@ fn a_thread_that_never_returns_does_not_keep_a_failed_process_alive() {
     let gate = pipe.dir.path().join("gate");
     let sidecar = pipe.sidecar("a").sharing(2).with("DEDUPD_WINDOW__EXACT", "1h");
     let running = sidecar.clone().with_file_limit(700 << 10).held_at("before_commit", &gate).start();
+    // One worker is held, and the other one meets the limit.
+    running.wait_even(2, 1, LIMIT);
     let load = pipe.load(2, 40_000);
     let status = running.wait(LIMIT);
     assert!(status.code() == Some(4) && gate.exists(), "{status}\n{}", running.text());

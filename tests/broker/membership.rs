@@ -102,14 +102,7 @@ fn three_workers_share_one_process() {
     for round in 0..3 {
         let running = sidecar.start();
         running.wait_running(PARTITIONS, LIMIT);
-        wait_until("each worker to have two partitions", LIMIT, || {
-            let page = running.get("/status.json")?;
-            let body = page.split_once("\r\n\r\n")?.1;
-            let status: serde_json::Value = serde_json::from_str(body.trim()).ok()?;
-            let workers = status["workers"].as_array()?;
-            let even = workers.iter().all(|worker| worker["partitions"].as_array().map(Vec::len) == Some(2));
-            (workers.len() == 3 && even).then_some(())
-        });
+        running.wait_even(3, 2, LIMIT);
         load.more(2_000);
         if round == 0 {
             running.kill9();

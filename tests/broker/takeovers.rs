@@ -62,8 +62,9 @@ impl Supervised {
         }
     }
 
-    fn has_joined(&self) -> bool {
-        self.running.text().contains("joining it to become active")
+    /// How often it has joined the group.
+    fn joins(&self) -> usize {
+        self.running.text().matches("joining it to become active").count()
     }
 
     /// How often it has left the group to the others first.
@@ -123,7 +124,7 @@ fn take_over(
 }
 
 /// Two healthy instances take over from each other while a third one is broken, which is started when one of them is active. `why` is what its `/readyz` then
-/// shows; `None` when it is ready. Returns the broken one.
+/// shows, and it does not join; `None` when it is ready. A round in which the machine stalls proves nothing, and another one follows. Returns the broken one.
 pub fn assert_takeovers(
     pipe: &Pipe<'_>,
     start: Start,
@@ -137,7 +138,7 @@ pub fn assert_takeovers(
     load.more(1_000);
     running.push(sidecars[1].start());
     let mut broken = broken();
-    let mut fastest = Duration::MAX;
+    let mut holds = false;
     for round in 0..ROUNDS {
         let (active, healthy) = (round % 2, (round + 1) % 2);
         wait_until("both spares", LIMIT, || {
@@ -149,19 +150,24 @@ pub fn assert_takeovers(
             why.map_or_else(|| page.contains("200 OK"), |why| page.contains(why)).then_some(page)
         });
         assert_eq!(page.contains("503"), why.is_some(), "{page}");
+        let joins = broken.joins();
         let took = take_over(start, &running[active], &running[healthy], &mut broken, STALLED);
         let took = took.unwrap_or_else(|| panic!("{}\n{}", running[healthy].text(), broken.running.text()));
         println!(
             "{start:?}, {why:?}: active after {took:?}, the broken instance ended with {:?}",
             broken.codes
         );
-        fastest = fastest.min(took);
+        holds |= took < TAKEOVER && (why.is_none() || broken.joins() == joins);
         running[active] = sidecars[active].start();
-        if fastest < TAKEOVER && round > 0 {
+        if holds && round > 0 {
             break;
         }
     }
-    assert!(fastest < TAKEOVER, "{fastest:?}");
+    assert!(
+        holds,
+        "each round takes too long, or the broken instance joins in it: {}",
+        broken.running.text()
+    );
     pipe.finish(load, &running);
     broken
 }
@@ -169,7 +175,7 @@ pub fn assert_takeovers(
 /// With a reason that can be known before, the broken instance is not ready and never joins.
 pub fn assert_never_joins(pipe: &Pipe<'_>, why: &str, broken: impl FnOnce() -> Supervised) {
     let broken = assert_takeovers(pipe, Start::Killed, broken, Some(&format!("could not take over: {why}")));
-    assert_eq!((broken.codes.len(), broken.has_joined()), (0, false), "{}", broken.running.text());
+    assert_eq!(broken.codes.len(), 0, "{}", broken.running.text());
 }
 
 #[test]
@@ -234,13 +240,13 @@ fn an_instance_that_starts_with_a_silent_registry_lets_another_start_go_first() 
         wait_until("an empty group", LIMIT, || gate.exists().then_some(()));
         let broken = pipe.sidecar("broken").with("DEDUPD_SCHEMAS__REGISTRY", &url);
         let broken = Supervised::start(broken);
-        let is_checked = || broken.waits() > 0 || broken.has_joined();
+        let is_checked = || broken.waits() > 0 || broken.joins() > 0;
         wait_until("the checks of the broken instance", LIMIT, || is_checked().then_some(()));
         std::fs::remove_file(&gate).unwrap();
         wait_until("one spare", LIMIT, || {
             (healthy.has_role("spare") || broken.running.has_role("spare")).then_some(())
         });
-        if !broken.has_joined() {
+        if broken.joins() == 0 {
             healthy.wait_running(PARTITIONS, LIMIT);
             load.more(1_000);
             pipe.finish(load, [&healthy, &broken.running]);

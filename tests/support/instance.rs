@@ -294,6 +294,18 @@ impl Running {
         }
     }
 
+    /// Waits until it has this number of workers, each with this number of partitions.
+    pub fn wait_even(&self, workers: usize, partitions: usize, limit: Duration) {
+        wait_until("as many partitions for each worker", limit, || {
+            let page = self.get("/status.json")?;
+            let body = page.split_once("\r\n\r\n")?.1;
+            let status: serde_json::Value = serde_json::from_str(body.trim()).ok()?;
+            let found = status["workers"].as_array()?;
+            let even = found.iter().all(|one| one["partitions"].as_array().map(Vec::len) == Some(partitions));
+            (found.len() == workers && even).then_some(())
+        });
+    }
+
     /// Waits until these are the numbers of records with these outcomes. Records are counted some time after their offsets are
     /// committed: the store is written and the markers are awaited between the two.
     pub fn wait_outcomes(&self, expected: &[(&str, u64)]) {
