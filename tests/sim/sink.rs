@@ -157,7 +157,8 @@ impl SimSink {
             producer.queue.push_back(outgoing);
             let some = if cluster.pace.is_slow() { 0 } else { cluster.chance.rng.usize(0..3) };
             producer.deliver(writer, cluster, some);
-            Ok(())
+            // A rejection is known before the transaction is complete, or not.
+            producer.failed.clone().filter(|_| cluster.chance.coin()).map_or(Ok(()), Err)
         })
     }
 
