@@ -153,7 +153,10 @@ impl Writer {
                 due += (now - last).as_secs_f64() * rate as f64;
             }
             last = now;
-            while due >= 1.0 && !shared.stop.load(Ordering::Acquire) {
+            if self.is_ahead() {
+                due = 0.0;
+            }
+            while due >= 1.0 && !self.is_ahead() && !shared.stop.load(Ordering::Acquire) {
                 self.write(shared.sent.load(Ordering::Relaxed));
                 shared.sent.fetch_add(1, Ordering::Relaxed);
                 due -= 1.0;
@@ -161,6 +164,13 @@ impl Writer {
             self.producer.poll(Duration::from_millis(2));
         }
         self.producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
+    }
+
+    /// Whether the stream has to wait for its slowest partition: a record is late by no more than the time of this many records, which is less than
+    /// [`StreamClock::longest_repeat_ms`]. A record that is late by more than the window may be forwarded although a copy is in clean.
+    fn is_ahead(&self) -> bool {
+        self.clock.is_some()
+            && self.producer.in_flight_count() >= i32::try_from(DISTANCE_MAX * self.partitions).unwrap()
     }
 
     fn write(&mut self, number: u64) {

@@ -5,8 +5,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::types::RDKafkaErrorCode;
 
 use super::{Isolation, Kafka, Record};
 
@@ -74,7 +76,7 @@ impl Kafka {
             config.set(*key, *value);
         }
         let producer = producer(&config);
-        queue(&producer, topic, drafts);
+        queue(&producer, topic, drafts).unwrap();
         producer.flush(LIMIT).expect("the records are acknowledged");
     }
 
@@ -84,7 +86,7 @@ impl Kafka {
         let producer = producer(self.client_config().set("transactional.id", id));
         producer.init_transactions(LIMIT).unwrap();
         producer.begin_transaction().unwrap();
-        queue(&producer, topic, drafts);
+        queue(&producer, topic, drafts).unwrap();
         producer.flush(LIMIT).expect("the records are acknowledged");
         if commit {
             producer.commit_transaction(LIMIT).unwrap();
@@ -103,8 +105,8 @@ fn producer(config: &ClientConfig) -> BaseProducer {
     config.create().expect("a producer")
 }
 
-/// Queues the drafts in order.
-pub fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) {
+/// Queues the drafts in order. An error: the producer has to be replaced, or its transaction ended.
+pub fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) -> Result<(), KafkaError> {
     for draft in drafts {
         let headers = draft
             .headers
@@ -116,12 +118,14 @@ pub fn queue(producer: &BaseProducer, topic: &str, drafts: &[Draft]) {
         record.timestamp = draft.timestamp_ms;
         record.headers = (!draft.headers.is_empty()).then_some(headers);
         while let Err((error, returned)) = producer.send(record) {
-            let full = error.rdkafka_error_code() == Some(rdkafka::types::RDKafkaErrorCode::QueueFull);
-            assert!(full, "cannot send to {topic}: {error}");
+            if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
+                return Err(error);
+            }
             producer.poll(Duration::from_millis(1));
             record = returned;
         }
     }
+    Ok(())
 }
 
 /// A value and its timestamp in the log. Clients reject or replace some timestamps, so the test encodes these

@@ -194,7 +194,7 @@ fn write_lines(producer: &BaseProducer, lines: &[Line]) -> Result<(), KafkaError
         if is_large {
             producer.flush(REQUEST)?;
         }
-        send::queue(producer, topic, std::slice::from_ref(draft));
+        send::queue(producer, topic, std::slice::from_ref(draft))?;
         if is_large {
             producer.flush(REQUEST)?;
         }
