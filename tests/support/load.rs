@@ -166,11 +166,11 @@ impl Writer {
         self.producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
     }
 
-    /// Whether the stream has to wait for its slowest partition: a record is late by no more than the time of this many records, which is less than
-    /// [`StreamClock::longest_repeat_ms`]. A record that is late by more than the window may be forwarded although a copy is in clean.
+    /// Whether the stream has to wait for its slowest partition, to which all records that are not acknowledged may belong. So a record is late by at most
+    /// the time of this number in each partition, which is less than [`StreamClock::longest_repeat_ms`]. One that is late by more than the window may be
+    /// forwarded although a copy is in clean.
     fn is_ahead(&self) -> bool {
-        self.clock.is_some()
-            && self.producer.in_flight_count() >= i32::try_from(DISTANCE_MAX * self.partitions).unwrap()
+        self.clock.is_some() && usize::try_from(self.producer.in_flight_count()).unwrap() >= DISTANCE_MAX
     }
 
     fn write(&mut self, number: u64) {
