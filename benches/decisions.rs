@@ -177,8 +177,8 @@ impl Fields for Order {
     fn value(&self) -> Option<&[u8]> {
         Some(&self.0)
     }
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        Some(b"01890a5d-ac96-774b-bcce-b302099a8057")
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        (name == "id").then_some(b"01890a5d-ac96-774b-bcce-b302099a8057")
     }
 }
 

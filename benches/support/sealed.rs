@@ -1,5 +1,6 @@
 //! Sealed slices of the store as the ledger of a window, which holds the newest identities only.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
@@ -20,9 +21,10 @@ pub struct Sealed {
     end_of_slices: Offset,
     /// Sealed slices in a full window.
     count: u64,
-    /// Records and identities of a slice.
+    /// Records of a slice.
     records: u64,
-    ids: u64,
+    /// Owners of the slices that are not sealed yet.
+    owners: VecDeque<u64>,
 }
 
 impl Sealed {
@@ -31,14 +33,16 @@ impl Sealed {
     pub fn window(dir: &Path, name: &'static str, ids: u64, records: u64, count: u64) -> Ours<Self> {
         let records = records / count;
         let stored = Stored::below(dir);
-        let ledger = Self { stored, next: 0, end_of_slices: 0, count, records, ids: ids / count };
+        let ledger = Self { stored, next: 0, end_of_slices: 0, count, records, owners: VecDeque::new() };
         // A slice is sealed after the transaction in which it ends. Until then its identities are in the index.
         Ours::sealed(name, ids, count, records + 2 * TRANSACTION, ledger)
     }
 
     fn seal(&mut self, Range { start: first, end: next }: Range<Offset>) {
         let store = &mut self.stored.store;
-        let marks = vec![SliceMark { next, count: self.ids, time_ms: (0, 0) }];
+        // The store refuses a slice that has fewer owners than it is to have.
+        let count = self.owners.pop_front().unwrap_or_default();
+        let marks = vec![SliceMark { next, count, time_ms: (0, 0) }];
         let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
         store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
@@ -69,6 +73,11 @@ impl Ledger for Sealed {
     fn append(&mut self, owners: &[(Offset, Identity)]) {
         self.stored.append(owners);
         self.next = owners.last().map_or(self.next, |(last, _)| last + 1);
+        for (owner, _) in owners {
+            let slice = ((owner - self.end_of_slices) / self.records) as usize;
+            self.owners.resize(self.owners.len().max(slice + 1), 0);
+            self.owners[slice] += 1;
+        }
     }
 
     /// Seals the slices that have ended. Their owners leave the blocks then, not when the window drops them.
