@@ -157,7 +157,7 @@ impl SimSink {
             producer.queue.push_back(outgoing);
             let some = if cluster.pace.is_slow() { 0 } else { cluster.chance.rng.usize(0..3) };
             producer.deliver(writer, cluster, some);
-            // A rejection is known before the transaction is complete, or not.
+            // Any call can tell it.
             producer.failed.clone().filter(|_| cluster.chance.coin()).map_or(Ok(()), Err)
         })
     }
@@ -355,9 +355,7 @@ impl Sink<SimSource> for SimSink {
             }
             Some(Fault::Crash) => universe.crash(&mut cluster, self.worker),
             Some(Fault::Unknown) => {
-                if let Some(producer) = self.producer.as_mut() {
-                    producer.indefinite = true;
-                }
+                self.producer.iter_mut().for_each(|producer| producer.indefinite = true);
             }
             Some(_) => {}
         }
