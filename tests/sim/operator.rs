@@ -14,11 +14,19 @@ type Answers = Receiver<Result<Answer, RequestError>>;
 /// The requests to forget an id, and their results.
 #[derive(Default)]
 pub struct ForgetRequests {
-    /// Partition and id of each request.
-    pub sent: Vec<(usize, String)>,
+    sent: Vec<Sent>,
     /// The ids that a worker has forgotten.
     pub forgotten: Vec<Forgotten>,
-    waiting: Vec<(usize, String, Answers)>,
+}
+
+/// A request that was sent to workers.
+struct Sent {
+    partition: usize,
+    name: String,
+    answers: Answers,
+    /// The workers that have it and have not answered that they forgot nothing. Each of them may forget the id: a partition can move
+    /// from one that has answered to one that has not.
+    may_forget: usize,
 }
 
 /// An id that was forgotten.
@@ -76,20 +84,22 @@ impl ForgetRequests {
         let identity = rule(cluster.rule).identify_texts(&[&name]).unwrap();
         let only = only.then(|| u32::try_from(partition).unwrap());
         let (answer, answers) = sync_channel(workers.len());
-        for worker in workers.iter().flatten() {
-            // The send to a worker that has ended fails.
-            worker.send(Request { identity, partition: only, forget: true, answer: answer.clone() }).ok();
-        }
+        let request = || Request { identity, partition: only, forget: true, answer: answer.clone() };
+        // The send to a worker that has ended fails.
+        let may_forget = workers.iter().flatten().filter(|worker| worker.send(request()).is_ok()).count();
         tracing::debug!(partition, name, "forget requested");
-        self.sent.push((partition, name.clone()));
-        self.waiting.push((partition, name, answers));
+        self.sent.push(Sent { partition, name, answers, may_forget });
     }
 
     /// Receives the answers that have arrived.
     pub fn receive(&mut self, cluster: &Cluster) {
         let forgotten = &mut self.forgotten;
-        for (partition, name, answers) in &self.waiting {
-            for answer in answers.try_iter().flatten() {
+        for Sent { partition, name, answers, may_forget } in &mut self.sent {
+            for answer in answers.try_iter() {
+                let Some(answer) = answer.ok().filter(|answer| !answer.places.is_empty()) else {
+                    *may_forget -= 1;
+                    continue;
+                };
                 let places = || answer.places.iter().filter(|it| it.partition as usize == *partition);
                 let in_filter = places().any(|place| place.offset.is_none());
                 // A filter does not have the owner: the last record with the id that was forwarded.
@@ -107,12 +117,13 @@ impl ForgetRequests {
 
     /// How often the clean topic may contain an id.
     pub fn copies_max(&self, partition: usize, name: &str) -> usize {
-        1 + self.sent.iter().filter(|(at, id)| *at == partition && id == name).count()
+        let sent = self.sent.iter().filter(|sent| sent.partition == partition && sent.name == name);
+        1 + sent.map(|sent| sent.may_forget).sum::<usize>()
     }
 
     /// How often the clean topic may contain an id, in all partitions.
     pub fn copies_anywhere_max(&self, name: &str) -> usize {
-        1 + self.sent.iter().filter(|(_, id)| id == name).count()
+        1 + self.sent.iter().filter(|sent| sent.name == name).map(|sent| sent.may_forget).sum::<usize>()
     }
 
     /// Violations: ids that were forgotten, and the owner was that of a transaction that had no effect.
