@@ -30,6 +30,8 @@ pub struct Transaction {
     /// Its size so far. Partitions without records do not count: how long they take shows nothing about records.
     pub size: TransactionSize,
     touched: BTreeSet<PartitionId>,
+    /// The partition whose logs it repairs. It processes nothing.
+    repairs: Option<PartitionId>,
     /// The limit on its size, which outlives the transaction.
     limit: SizeLimit,
     /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
@@ -85,6 +87,17 @@ impl Transaction {
         open.get_or_insert_default();
     }
 
+    /// It repairs the logs of this partition, and counts nothing.
+    pub fn repair(&mut self, partition: PartitionId) {
+        self.repairs = Some(partition);
+    }
+
+    /// Whether it is a repair.
+    #[must_use]
+    pub fn is_repair(&self) -> bool {
+        self.repairs.is_some()
+    }
+
     /// Counts a record of `bytes`.
     pub fn add(&mut self, bytes: usize) {
         self.size.records += 1;
@@ -106,7 +119,7 @@ impl Transaction {
     /// The partitions that the transaction touched, also those that were released meanwhile.
     #[must_use]
     pub fn touched(&self) -> Vec<PartitionId> {
-        self.touched.iter().copied().collect()
+        self.touched.iter().copied().chain(self.repairs).collect()
     }
 
     /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].

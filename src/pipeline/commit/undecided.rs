@@ -86,11 +86,9 @@ impl Undecided {
         ctx: &mut Context<W>,
         transaction: &mut Transaction,
     ) {
-        // A repair, which has counted nothing.
-        let is_repair = transaction.touched().is_empty();
         let ended = EndedTransaction::take(ctx, transaction);
         match ended.positions.is_empty() {
-            true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
+            true if transaction.is_repair() => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
             // Without offsets it was never committed.
             true => ctx.report.not_committed(TransactionResult::Aborted, ended.took),
             false => self.add(ended),

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
 use crate::metrics::Resolution;
 use crate::pipeline::commit::Access;
-use crate::pipeline::commit::markers::{Touched, await_markers};
+use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::WorkerOptions;
@@ -21,7 +21,7 @@ use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
 use crate::pipeline::torn::tails::TransactionBlocks;
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
-use crate::ports::{CommitPosition, Committed, GroupMember, LogId, Sink, Store, WrittenEnds};
+use crate::ports::{CommitPosition, Committed, GroupMember, Sink, Store};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
@@ -122,6 +122,7 @@ fn repair<W: WorkerPorts>(
     let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
     let checkpoint = Checkpoint { epoch, ..checkpoint };
     access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
+    access.committer.transaction.repair(id);
     write_repair(
         access,
         (id, records),
@@ -237,11 +238,11 @@ fn write_repair<W: WorkerPorts>(
     access.committer.send_positions(access.ctx, access.source, &[position])?;
     access.committer.sink.drain(access.ctx.options.transaction_timeout)?;
     failpoint::pass("repair_sent");
+    let touched = access.committer.touched();
     access.committer.persistently(access.ctx, Sink::commit)?;
     failpoint::pass("repair_committed");
-    let logs = access.committer.sink.state_end(id).map(|end| (LogId::state(id), end));
     access.committer.transaction.close();
-    await_markers(access.ctx, access.source, Touched::of(logs, vec![id]))
+    await_markers(access.ctx, access.source, touched)
 }
 
 /// Where processing of these partitions resumes.
