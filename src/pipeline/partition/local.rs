@@ -72,14 +72,15 @@ pub(crate) fn plan(
     }
 }
 
-/// Whether a state log whose old records were deleted had other records behind local state that continues at `from`: more
-/// than the marker of the transaction that wrote its last block. Local state that continues at 0 has no last block.
+/// Whether a state log that no longer holds the state offset `from` may have held a block there or behind it. Local state continues at the
+/// marker of its last block, or behind that marker, where the next block begins. The last entry of a log without open records is a
+/// marker, so nothing else was there only if the log ends right behind `from`. Local state that continues at 0 has no last block.
 pub(crate) fn is_behind_the_log(from: Offset, log: &LogBounds) -> bool {
-    from + Offset::from(from > 0) < log.low
+    from < log.low && (from == 0 || from + 1 < log.high)
 }
 
 /// What of the local state is a base to continue from: (state offset, raw offset). Where the log no longer holds that state
-/// offset, and held nothing else behind it, local state is still complete for a group without an offset.
+/// offset, and held no block behind it, local state is still complete for a group without an offset.
 pub(crate) fn usable(
     local: Option<(Offset, Offset)>,
     log: &LogBounds,
@@ -186,6 +187,8 @@ mod tests {
         let empty = LogBounds { low: 25, stable: 25, high: 25 };
         assert_eq!(usable(Some((24, 7)), &empty, None), Some((25, 7)));
         assert_eq!(usable(Some((23, 7)), &empty, None), None);
+        // A block may have been at 9: local state that has read the whole log continues behind its last marker.
+        assert_eq!(usable(Some((9, 7)), &log, None), None);
         // Nothing local was ever committed: what was at offset 0 is not known.
         assert_eq!(usable(Some((0, 0)), &LogBounds { low: 1, stable: 1, high: 1 }, None), None);
     }
