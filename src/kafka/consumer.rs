@@ -16,7 +16,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
 
 use super::client_config::Settings;
-use super::ends::EndReader;
+use super::ends::{EndReader, partitions_of};
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
 use super::group_monitor;
@@ -224,6 +224,11 @@ impl Source for KafkaSource {
         let bounds = self.ends.bounds(&logs, wait)?;
         self.consumer.context().connected();
         Ok(bounds)
+    }
+
+    fn partition_count(&self, wait: Duration) -> Result<usize, Failure> {
+        let found = partitions_of(self.ends.stable().client(), &self.topic, wait);
+        Ok(found.map_err(|e| self.fail("reading the number of partitions of", &e))?.len())
     }
 
     fn topic_id(&self, wait: Duration) -> Option<String> {

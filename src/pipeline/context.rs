@@ -78,7 +78,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// The partitions of raw that this worker knows: those that existed when the process started or when the group began, those that the topic
-    /// monitor has found, and those that were assigned since.
+    /// monitor or a worker has found, and those that were assigned since.
     pub(crate) fn known_partitions(&self) -> Range<PartitionId> {
         let states = self.partitions.iter().filter_map(Partition::state);
         let began = states.filter_map(|state| state.first_raw_partitions).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::dedupe::PartitionId;
 /// Number of partitions that the clean and the state topic both have, as last seen. The group assigns a new partition
 /// of a growing raw topic at once; it stays in `Locating` until the other topics have it too.
 ///
-/// Written by the topic monitor, read by the workers. All clones share one number.
+/// Written by the topic monitor, and the number for raw by the workers too. All clones share the numbers.
 #[derive(Debug, Clone, Default)]
 pub struct PartitionLimit {
     shared: Arc<AtomicU32>,

@@ -65,6 +65,8 @@ pub trait Source {
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure>;
     /// The bounds of the logs of these raw partitions, in this order. Requests them from the leaders.
     fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<LogBounds>, Failure>;
+    /// How many partitions the raw topic has now, as a broker reports it.
+    fn partition_count(&self, wait: Duration) -> Result<usize, Failure>;
     /// The current topic id of the raw topic; `None` where the broker does not report it.
     fn topic_id(&self, _wait: Duration) -> Option<String> {
         None

@@ -110,8 +110,6 @@ struct Life {
     ends: Vec<StableEnds>,
     /// How many partitions raw had when the processes started, unless it is what it has now.
     began: Option<usize>,
-    /// How many partitions of raw the topic monitors have seen.
-    monitored: usize,
     has_standbys: bool,
     /// The standby of each process.
     standbys: Vec<Option<Standby<SimWorld>>>,
@@ -291,7 +289,6 @@ impl Life {
             universe.load_slice,
             self.setting.sabotage.without(),
         );
-        options.partition_limit.note_raw(self.monitored);
         let ports = (
             SimSource::join(universe, worker, choices.raw_id()),
             SimSink::new(universe, worker),

@@ -249,6 +249,10 @@ impl Source for SimSource {
         })
     }
 
+    fn partition_count(&self, _: Duration) -> Result<usize, Failure> {
+        self.call(|cluster| Ok(cluster.raw.len()))
+    }
+
     fn topic_id(&self, _: Duration) -> Option<String> {
         Some(self.raw_id.clone())
     }

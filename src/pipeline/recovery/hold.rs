@@ -3,6 +3,7 @@
 
 use crate::dedupe::PartitionId;
 use crate::dedupe::coordinates::ranges;
+use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -21,19 +22,32 @@ pub(crate) fn hold_or_release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Res
     if is_open && access.ctx.partitions.has_nothing_pending() {
         return Ok(());
     }
-    let is_complete = has_all_states(access.ctx, is_open);
+    let may_open = if is_open { Ok(has_all_states(access.ctx, true)) } else { is_complete(access) };
+    let opens = *may_open.as_ref().unwrap_or(&false);
     if let Some(topic) = &mut access.ctx.topic {
-        topic.is_open = is_complete;
-        if is_complete {
+        topic.is_open = opens;
+        if opens {
             topic.filter.restored();
         }
     }
-    if is_complete { release(access) } else { hold(access) }
+    if opens { release(access) } else { hold(access).and(may_open).map(drop) }
+}
+
+/// Before the first record: whether the worker has the state of each partition that raw has now. The group can assign it a part of them
+/// in one step, and the last active instance may have processed partitions that this process does not know yet: it started before
+/// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
+fn is_complete<W: WorkerPorts>(access: &Access<'_, W>) -> Result<bool, WorkerError> {
+    if !has_all_states(access.ctx, false) {
+        return Ok(false);
+    }
+    let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
+    access.ctx.options.partition_limit.note_raw(raw);
+    // A broker that reports fewer partitions than are known has outdated metadata.
+    Ok(raw >= access.ctx.known_partitions().len() && has_all_states(access.ctx, false))
 }
 
 /// While records are processed, a partition that was added to raw does not hold the others until it is assigned, and clean and state have it too: nobody
-/// has processed it. Before the first record it does: the last active instance may have processed it, although the client of this process does not
-/// know it yet.
+/// has processed it. Before the first record it does.
 fn has_all_states<W: WorkerPorts>(ctx: &Context<W>, is_open: bool) -> bool {
     let options = &ctx.options;
     let owned = |id| !options.keeps(Safeguard::AllPartitions) && ctx.partitions.get(id).is_none();

@@ -12,7 +12,6 @@ impl Life {
         let processes = if universe.shared { 1 } else { workers };
         Self {
             began: None,
-            monitored: 0,
             has_standbys: false,
             standbys: (0..processes).map(|_| None).collect(),
             setting: setting.clone(),
