@@ -35,6 +35,8 @@ pub enum Arrival {
     Unproven,
     /// The same, and a record with a higher offset has arrived before it in this reading.
     Late,
+    /// The record with which this reading began, after a lower one: the first time it was left from before the seek, and the lower one is not late.
+    Left,
     /// A record that was skipped as part of a gap.
     Missed,
 }
@@ -44,8 +46,8 @@ pub enum Arrival {
 enum SeekResult {
     /// No record arrived yet. Contains the first record of the previous reading, if that lay beyond the expected one.
     Begun(Option<Offset>),
-    /// The reading began beyond the expected record and has to be repeated. Contains its lowest record.
-    Doubted(Offset),
+    /// The reading began beyond the expected record and has to be repeated.
+    Doubted { first: Offset, lowest: Offset },
     /// The start of the reading is confirmed.
     Proven,
 }
@@ -67,17 +69,17 @@ impl Order {
     /// Classifies the record at `at` when `next` is expected, or any later record if the log has a gap.
     pub fn judge(&mut self, next: Offset, at: Offset) -> Arrival {
         match self.reading {
-            SeekResult::Doubted(first) => {
+            SeekResult::Doubted { first, lowest } => {
                 // A lower record belongs to the new position, and is the one that the next reading has to begin with.
-                if (next..first).contains(&at) {
-                    self.reading = SeekResult::Doubted(at);
+                if (next..lowest).contains(&at) {
+                    self.reading = SeekResult::Doubted { first, lowest: at };
                     return Arrival::Late;
                 }
-                return Arrival::Unproven;
+                return if at == first && lowest < first { Arrival::Left } else { Arrival::Unproven };
             }
             _ if at < next => return self.behind(at),
             SeekResult::Begun(before) if at > next && before != Some(at) => {
-                self.reading = SeekResult::Doubted(at);
+                self.reading = SeekResult::Doubted { first: at, lowest: at };
                 return Arrival::Unproven;
             }
             SeekResult::Begun(_) | SeekResult::Proven => self.reading = SeekResult::Proven,
@@ -98,7 +100,7 @@ impl Order {
     /// Whether the partition has to be sought again.
     #[must_use]
     pub fn is_doubted(&self) -> bool {
-        matches!(self.reading, SeekResult::Doubted(_))
+        matches!(self.reading, SeekResult::Doubted { .. })
     }
 
     /// Called after a confirmed partition was sought to the expected record: records that were fetched before may still arrive.
@@ -108,8 +110,8 @@ impl Order {
 
     /// Called after the partition was sought again, to the expected record.
     pub fn sought_again(&mut self) {
-        if let SeekResult::Doubted(at) = self.reading {
-            self.reading = SeekResult::Begun(Some(at));
+        if let SeekResult::Doubted { lowest, .. } = self.reading {
+            self.reading = SeekResult::Begun(Some(lowest));
         }
     }
 }
@@ -117,7 +119,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Arrival::{Late, Missed, Next, Repeated, Unproven};
+    use Arrival::{Late, Left, Missed, Next, Repeated, Unproven};
 
     #[test]
     fn records_in_their_order_are_next_and_those_seen_before_are_repeated() {
@@ -179,6 +181,13 @@ mod tests {
             order.sought_again();
         }
         assert_eq!(order.judge(10, 10), Next);
+    }
+
+    #[test]
+    fn a_record_that_arrives_again_after_a_lower_one_was_left_from_before_the_seek() {
+        let mut order = Order::default();
+        let judged = [15, 15, 18, 10, 11, 15, 18].map(|at| order.judge(10, at));
+        assert_eq!(judged, [Unproven, Unproven, Unproven, Late, Unproven, Left, Unproven]);
     }
 
     #[test]

@@ -82,6 +82,11 @@ impl Rejections {
         self.late = Some((lowest.min(offset), times + 1));
     }
 
+    /// The record that was late is in its order: the client returned records that it had fetched before the seek.
+    pub(crate) fn forget_late(&mut self) {
+        self.late = None;
+    }
+
     /// A record has arrived in its order, as it would not from such a batch.
     pub(crate) fn note_next(&mut self, offset: Offset) {
         self.late = self.late.filter(|(late, _)| *late != offset);

@@ -88,8 +88,10 @@ impl<W: WorkerPorts> Step<'_, W> {
             return Err(late_record(late, at, &self.options.raw));
         }
         let arrival = running.order.judge(state.next, at.offset);
-        if matches!(arrival, Arrival::Late | Arrival::Missed) {
-            rejections.note_late(at.offset);
+        match arrival {
+            Arrival::Late | Arrival::Missed => rejections.note_late(at.offset),
+            Arrival::Left => rejections.forget_late(),
+            Arrival::Next | Arrival::Repeated | Arrival::Unproven => {}
         }
         if !self.is_next(arrival, at, state.committed)? {
             return Ok(if running.order.is_doubted() { AfterRecord::SeekAgain } else { AfterRecord::Record });
@@ -127,12 +129,14 @@ impl<W: WorkerPorts> Step<'_, W> {
     fn is_next(&mut self, arrival: Arrival, at: Coordinates, committed: Offset) -> Result<bool, WorkerError> {
         match arrival {
             Arrival::Next => Ok(true),
-            Arrival::Unproven | Arrival::Late | Arrival::Missed if !self.options.keeps(Safeguard::Gaps) => {
+            Arrival::Unproven | Arrival::Late | Arrival::Left | Arrival::Missed
+                if !self.options.keeps(Safeguard::Gaps) =>
+            {
                 Ok(true)
             }
             Arrival::Repeated if !self.options.keeps(Safeguard::Repeats) => Ok(true),
             // The record is read again, after the seek.
-            Arrival::Unproven | Arrival::Late => Ok(false),
+            Arrival::Unproven | Arrival::Late | Arrival::Left => Ok(false),
             Arrival::Repeated => {
                 // The client can return an offset twice (librdkafka#4637); the second time counts as stale.
                 self.transaction.tally.count(0, Outcome::Stale);
