@@ -23,6 +23,8 @@ pub struct ForgetRequests {
 struct Sent {
     partition: usize,
     name: String,
+    /// The last record with the id that readers of clean had seen before the request.
+    last: Option<Offset>,
     answers: Answers,
     /// The workers that have it and have not answered that they forgot nothing. Each of them may forget the id: a partition can move
     /// from one that has answered to one that has not.
@@ -88,13 +90,14 @@ impl ForgetRequests {
         // The send to a worker that has ended fails.
         let may_forget = workers.iter().flatten().filter(|worker| worker.send(request()).is_ok()).count();
         tracing::debug!(partition, name, "forget requested");
-        self.sent.push(Sent { partition, name, answers, may_forget });
+        let last = shown(cluster, partition, &name).max();
+        self.sent.push(Sent { partition, name, last, answers, may_forget });
     }
 
     /// Receives the answers that have arrived.
     pub fn receive(&mut self, cluster: &Cluster) {
         let forgotten = &mut self.forgotten;
-        for Sent { partition, name, answers, may_forget } in &mut self.sent {
+        for Sent { partition, name, last, answers, may_forget } in &mut self.sent {
             for answer in answers.try_iter() {
                 let Some(answer) = answer.ok().filter(|answer| !answer.places.is_empty()) else {
                     *may_forget -= 1;
@@ -102,9 +105,9 @@ impl ForgetRequests {
                 };
                 let places = || answer.places.iter().filter(|it| it.partition as usize == *partition);
                 let in_filter = places().any(|place| place.offset.is_none());
-                // A filter does not have the owner: the last record with the id that was forwarded.
-                let last = || shown(cluster, *partition, name).max().filter(|_| in_filter);
-                if let Some(owner) = places().filter_map(|place| place.offset).max().or_else(last) {
+                // A filter does not have the owner. A record after the request may be forwarded because the id was forgotten.
+                let last = last.filter(|_| in_filter);
+                if let Some(owner) = places().filter_map(|place| place.offset).max().or(last) {
                     let from = cluster.raw[*partition].end();
                     tracing::debug!(partition, name, owner, from, "forgotten");
                     let (partition, name) = (*partition, name.clone());
