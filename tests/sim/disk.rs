@@ -27,7 +27,8 @@ pub enum SimDisk {
 #[derive(Clone)]
 pub struct RealStore {
     store: SledStore,
-    is_sealing: bool,
+    /// Since a job began, until a poll finds none: its thread may write a file.
+    job: Option<Arc<()>>,
     directory: Arc<Directory>,
 }
 
@@ -35,13 +36,15 @@ pub struct RealStore {
 struct Directory {
     dir: tempfile::TempDir,
     binding: Binding,
+    /// Each handle with a job has a clone.
+    jobs: Arc<()>,
 }
 
 impl Directory {
     fn new(binding: Binding) -> Self {
         let memory = Path::new("/dev/shm");
         let dir = if memory.exists() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Self { dir: dir.unwrap(), binding }
+        Self { dir: dir.unwrap(), binding, jobs: Arc::default() }
     }
 }
 
@@ -49,7 +52,11 @@ impl RealStore {
     fn open(directory: Directory) -> Self {
         let opened = open(directory.dir.path(), &directory.binding, 1 << 20, Duration::from_mins(1)).unwrap();
         // A copy of a damaged one is quarantined.
-        Self { store: opened.store, is_sealing: false, directory: Arc::new(directory) }
+        Self { store: opened.store, job: None, directory: Arc::new(directory) }
+    }
+
+    fn begin_job(&mut self) {
+        self.job = Some(Arc::clone(&self.directory.jobs));
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -113,12 +120,17 @@ impl SimDisk {
         }
     }
 
-    /// Whether a job is running.
+    /// Whether this handle has a job.
     pub fn is_sealing(&self) -> bool {
         match self {
             Self::Memory(store) => store.is_sealing(),
-            Self::Real(store) => store.is_sealing,
+            Self::Real(store) => store.job.is_some(),
         }
+    }
+
+    /// Whether a thread of any handle may write a file.
+    pub fn is_written(&self) -> bool {
+        matches!(self, Self::Real(store) if Arc::strong_count(&store.directory.jobs) > 1)
     }
 
     /// Flips a bit of a stored part, modulo its length, or removes it; in the real store it flips one.
@@ -222,15 +234,17 @@ impl Store for SimDisk {
 
     fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
         if let Self::Real(store) = self {
-            store.is_sealing = true;
+            store.begin_job();
         }
         (**self).begin_seal(job)
     }
 
     fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
         let begins = (**self).begin_filter(job)?;
-        if let Self::Real(store) = self {
-            store.is_sealing |= begins;
+        if let Self::Real(store) = self
+            && begins
+        {
+            store.begin_job();
         }
         Ok(begins)
     }
@@ -238,13 +252,13 @@ impl Store for SimDisk {
     /// Waits for the thread of the real store: a seed is one history.
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
         let Self::Real(real) = self else { return (**self).poll_seal() };
-        let RealStore { store, is_sealing, .. } = &mut **real;
+        let RealStore { store, job, .. } = &mut **real;
         loop {
             match store.poll_seal()? {
                 Sealing::Busy => std::thread::yield_now(),
                 Sealing::Failed | Sealing::Paused => panic!("a slice was discarded"),
                 polled => {
-                    *is_sealing &= polled != Sealing::Idle;
+                    job.take_if(|_| polled == Sealing::Idle);
                     return Ok(polled);
                 }
             }

@@ -75,7 +75,8 @@ pub fn is_damage(cluster: &Cluster, what: &str) -> bool {
 
 /// With a fault, flips a bit of a stored block or removes the block.
 pub fn rot(store: &SimDisk, chance: &mut Chance) {
-    if store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
+    // Which files there are, and whether one is complete, depends on a thread meanwhile: a seed is one history.
+    if store.is_written() || store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
         return;
     }
     let bit = chance.coin().then(|| chance.rng.usize(..));
