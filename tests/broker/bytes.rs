@@ -64,7 +64,7 @@ fn leaving(pipe: &Pipe<'_>) -> Sidecar {
 }
 
 fn assert_stops(running: &Running, words: &[&str]) {
-    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    assert_eq!(running.wait(2 * LIMIT).code(), Some(6), "{}", running.text());
     for word in words {
         assert!(running.text().contains(word), "{word:?} is not in:\n{}", running.text());
     }

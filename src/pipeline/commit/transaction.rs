@@ -30,8 +30,8 @@ pub struct Transaction {
     /// Its size so far. Partitions without records do not count: how long they take shows nothing about records.
     pub size: TransactionSize,
     touched: BTreeSet<PartitionId>,
-    /// The partition whose logs it repairs. It processes nothing.
-    repairs: Option<PartitionId>,
+    /// The partition whose logs it repairs, if it does: then it counts nothing.
+    pub repairs: Option<PartitionId>,
     /// The limit on its size, which outlives the transaction.
     limit: SizeLimit,
     /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
@@ -85,17 +85,6 @@ impl Transaction {
     pub fn touch_idle(&mut self, partition: PartitionId, open: &mut Option<Uncommitted>) {
         self.touched.insert(partition);
         open.get_or_insert_default();
-    }
-
-    /// It repairs the logs of this partition, and counts nothing.
-    pub fn repair(&mut self, partition: PartitionId) {
-        self.repairs = Some(partition);
-    }
-
-    /// Whether it is a repair.
-    #[must_use]
-    pub fn is_repair(&self) -> bool {
-        self.repairs.is_some()
     }
 
     /// Counts a record of `bytes`.

@@ -86,11 +86,10 @@ impl Undecided {
         ctx: &mut Context<W>,
         transaction: &mut Transaction,
     ) {
+        let is_repair = transaction.repairs.is_some();
         let ended = EndedTransaction::take(ctx, transaction);
         match ended.positions.is_empty() {
-            true if transaction.is_repair() => {
-                ctx.report.not_committed(TransactionResult::Unknown, ended.took)
-            }
+            true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
             // Without offsets it was never committed.
             true => ctx.report.not_committed(TransactionResult::Aborted, ended.took),
             false => self.add(ended),

@@ -122,7 +122,7 @@ fn repair<W: WorkerPorts>(
     let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
     let checkpoint = Checkpoint { epoch, ..checkpoint };
     access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
-    access.committer.transaction.repair(id);
+    access.committer.transaction.repairs = Some(id);
     write_repair(
         access,
         (id, records),
