@@ -20,8 +20,7 @@ const HANDED_OVER: Duration = Duration::from_secs(20);
 
 /// The numbers of the partitions that run.
 fn partitions(process: &Running) -> Option<BTreeSet<u64>> {
-    let page = process.get("/status.json")?;
-    let status: serde_json::Value = serde_json::from_str(page.split_once("\r\n\r\n")?.1.trim()).ok()?;
+    let status = process.status()?;
     let workers = status["workers"].as_array()?;
     let all = workers.iter().filter_map(|worker| worker["partitions"].as_array()).flatten();
     all.filter(|it| it["state"] == "running").map(|it| it["partition"].as_u64()).collect()

@@ -154,7 +154,7 @@ impl SimSink {
             if !producer.began {
                 cluster.violations.push("a record outside of a transaction".to_owned());
             }
-            // Any call can tell it, and the client takes no record of a transaction that it knows to have failed.
+            // Any call can report it. The client then refuses the record.
             producer.failed.clone().filter(|_| cluster.chance.coin()).map_or(Ok(()), Err)?;
             producer.queue.push_back(outgoing);
             let some = if cluster.pace.is_slow() { 0 } else { cluster.chance.rng.usize(0..3) };

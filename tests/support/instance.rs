@@ -294,12 +294,16 @@ impl Running {
         }
     }
 
+    /// The status page as JSON.
+    pub fn status(&self) -> Option<serde_json::Value> {
+        let page = self.get("/status.json")?;
+        serde_json::from_str(page.split_once("\r\n\r\n")?.1.trim()).ok()
+    }
+
     /// Waits until it has this number of workers, each with this number of partitions.
     pub fn wait_even(&self, workers: usize, partitions: usize, limit: Duration) {
         wait_until("as many partitions for each worker", limit, || {
-            let page = self.get("/status.json")?;
-            let body = page.split_once("\r\n\r\n")?.1;
-            let status: serde_json::Value = serde_json::from_str(body.trim()).ok()?;
+            let status = self.status()?;
             let found = status["workers"].as_array()?;
             let even = found.iter().all(|one| one["partitions"].as_array().map(Vec::len) == Some(partitions));
             (found.len() == workers && even).then_some(())

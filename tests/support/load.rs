@@ -153,10 +153,11 @@ impl Writer {
                 due += (now - last).as_secs_f64() * rate as f64;
             }
             last = now;
-            if self.is_ahead() {
-                due = 0.0;
-            }
-            while due >= 1.0 && !self.is_ahead() && !shared.stop.load(Ordering::Acquire) {
+            while due >= 1.0 && !shared.stop.load(Ordering::Acquire) {
+                if self.is_ahead() {
+                    due = 0.0;
+                    break;
+                }
                 self.write(shared.sent.load(Ordering::Relaxed));
                 shared.sent.fetch_add(1, Ordering::Relaxed);
                 due -= 1.0;

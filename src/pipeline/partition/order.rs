@@ -46,7 +46,7 @@ pub enum Arrival {
 enum SeekResult {
     /// No record arrived yet. Contains the first record of the previous reading, if that lay beyond the expected one.
     Begun(Option<Offset>),
-    /// The reading began beyond the expected record and has to be repeated.
+    /// The reading began beyond the expected record and has to be repeated. Contains its first record and its lowest one.
     Doubted { first: Offset, lowest: Offset },
     /// The start of the reading is confirmed.
     Proven,

@@ -17,9 +17,8 @@ const MAX_DELAY: Duration = Duration::from_mins(1);
 /// immediately for this long. Otherwise a topic with many such records would make no progress.
 const NO_RETRIES_FOR: Duration = Duration::from_mins(10);
 
-/// So many late arrivals at one place are no accident of the client: a batch there has its records in another order than their offsets. Where records
-/// from before a seek cannot be told apart, because a damaged batch ends each reading before they arrive again, their number is all that
-/// distinguishes them.
+/// So many late arrivals at one place are no accident of the client: a batch there has its records in another order than their offsets. Records from
+/// before a seek look the same if a damaged batch ends each reading before they arrive again: then only the number of readings distinguishes both.
 const MOST_LATE: u32 = 20;
 
 /// The rejected records of a partition. They outlive the abort of the transaction in which they were rejected.
