@@ -50,6 +50,7 @@ impl Window {
 
     /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
     pub fn inherit(&mut self, dropped_ms: Option<i64>) {
+        self.inherited_ms = self.inherited_ms.max(dropped_ms);
         self.marks.inherit_dropped(dropped_ms);
     }
 
@@ -126,8 +127,9 @@ impl Window {
     /// The stream time before which owners have expired, epoch milliseconds, and the most owners that stay. Its own records
     /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
     pub(super) fn expiry_limits(&self) -> (i64, u64) {
-        // Only after a restart there are owners from before the time up to which some were dropped.
-        let oldest_ms = self.needed_from_ms().max(self.marks.dropped_ms().unwrap_or(i64::MIN));
+        // The owners that a restart restores include some that were dropped before it. What this window itself has dropped says nothing
+        // about the others: after a rewind, newer owners can have earlier times.
+        let oldest_ms = self.needed_from_ms().max(self.inherited_ms.unwrap_or(i64::MIN));
         let most = if self.slots().is_some() { u64::MAX } else { self.bounds.max_ids };
         (oldest_ms, most.min(self.bounds.max_stored))
     }

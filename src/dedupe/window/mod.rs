@@ -138,6 +138,8 @@ pub struct Window {
     first_needed: Offset,
     /// See [`Window::set_horizon`].
     horizon_ms: i64,
+    /// What [`Window::inherit`] took over.
+    inherited_ms: Option<i64>,
 }
 
 impl Window {
@@ -163,6 +165,7 @@ impl Window {
             first_live: 0,
             first_needed: 0,
             horizon_ms: i64::MAX,
+            inherited_ms: None,
         }
     }
 
