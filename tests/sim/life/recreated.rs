@@ -13,8 +13,9 @@ impl Life {
         let before = {
             let mut cluster = self.universe.cluster.borrow_mut();
             let is_bound = |offsets: &Offsets| offsets.pending.is_empty() && offsets.names(RAW_IDS[0]);
-            // Another worker would commit with the same transactional id.
-            let is_alone = !self.is_topic_wide() || cluster.group.is_empty();
+            // Another worker would commit with the same transactional id, also one that has left the group and joins again.
+            let nobody = || self.universe.workers.iter().all(|it| it.borrow().is_none());
+            let is_alone = !self.is_topic_wide() || nobody();
             if !is_alone || !cluster.offsets.iter().all(is_bound) || !cluster.chance.hit(Fault::Recreated) {
                 return;
             }
