@@ -287,12 +287,10 @@ fn the_command_line_states_the_limits_and_exit_codes_of_the_audit() {
 
     let help = parse("dedupd audit --help").unwrap_err();
     assert!(help.contains(&format!("at least {}MiB", LEAST_MEMORY >> 20)), "{help}");
-    let (_, codes) = help.split_once("Exit codes: ").unwrap();
-    let (codes, _) = codes.split_once(". Environment").unwrap();
+    let (_, codes) = help.split_once("Exit codes:").unwrap();
     let numbers: Vec<u8> =
-        codes.split(',').filter_map(|code| code.split_whitespace().next()?.parse().ok()).collect();
-    let used = [Exit::Done, Exit::Failed, Exit::Usage, Exit::State, Exit::Operator];
-    assert_eq!(numbers, used.map(Exit::code));
+        codes.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 6, 8]);
 }
 
 #[test]

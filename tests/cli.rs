@@ -153,17 +153,24 @@ fn mistakes_are_named() {
     }
 }
 
+/// By number.
+const EXITS: [Exit; 9] = [
+    Exit::Done,
+    Exit::No,
+    Exit::Usage,
+    Exit::StartUp,
+    Exit::State,
+    Exit::Fenced,
+    Exit::Operator,
+    Exit::Failed,
+    Exit::Unreachable,
+];
+
 #[test]
 fn help_lists_exit_codes_and_environment() {
     let text = parse("run --help").unwrap_err();
-    for exit in
-        [Exit::Done, Exit::Failed, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator]
-    {
-        assert!(
-            text.contains(&format!("\n  {}  ", exit.code())),
-            "exit code {} is not in\n{text}",
-            exit.code()
-        );
+    for exit in EXITS.into_iter().filter(|exit| !matches!(exit, Exit::No | Exit::Unreachable)) {
+        assert!(text.contains(&format!("\n  {}  {}", exit.code(), exit.meaning())), "{exit:?}\n{text}");
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
@@ -200,7 +207,7 @@ fn the_state_commands_take_what_the_service_takes() {
     for command in ["inspect", "export", "import", "reset"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
         let help = parse(&format!("state {command} --help")).unwrap_err();
-        for part in ["--config", "--state-dir", "Exit codes: 0"] {
+        for part in ["--config", "--state-dir", "Exit codes:\n  0  "] {
             assert!(help.contains(part), "{part} is not in\n{help}");
         }
     }
@@ -224,10 +231,12 @@ fn the_state_commands_take_what_the_service_takes() {
 
 #[test]
 fn exit_codes_are_the_documented_numbers() {
-    let numbers =
-        [Exit::Done, Exit::Failed, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator]
-            .map(Exit::code);
-    assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+    let readme = include_str!("../README.md");
+    for (exit, code) in EXITS.into_iter().zip(0..) {
+        assert_eq!(exit.code(), code);
+        let row = format!("| {code} | {} |", exit.meaning());
+        assert!(readme.contains(&row), "not in README: {row}");
+    }
 }
 
 /// What a command prints to both outputs, and its code.
@@ -296,9 +305,9 @@ fn in_json_the_cause_of_the_end_is_an_event() {
 fn a_check_without_a_broker_ends_with_the_code_of_its_help() {
     let topics = ["--bootstrap-servers", "127.0.0.1:1", "--raw", "r", "--clean", "c", "--id", "key"];
     let (code, text) = ended(&[&["check"][..], &topics].concat());
-    assert_eq!(code, Some(Exit::Operator.code().into()), "{text}");
+    assert_eq!(code, Some(Exit::Unreachable.code().into()), "{text}");
     assert!(text.contains("no broker answers") && !text.contains("retrying"), "{text}");
-    assert!(parse("check --help").unwrap_err().contains("6 no broker answers"));
+    assert!(parse("check --help").unwrap_err().contains("8  no broker answers"));
 }
 
 #[test]
@@ -357,7 +366,7 @@ fn completions_and_man_pages_contain_every_command() {
     }
     assert!(page("dedupd-run.1").contains("bootstrap"));
     let missing = dedupd(&["man", "--to", "/nonexistent/folder"]);
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(4));
     let message = String::from_utf8(missing.stderr).unwrap();
     assert!(message.contains("the man pages cannot be written to /nonexistent/folder"), "{message}");
 }

@@ -43,7 +43,7 @@ impl From<CheckError> for ExitError {
         let exit = match error {
             CheckError::Configuration(_) => Exit::Usage,
             CheckError::Refused(_) | CheckError::Rejected(_) => Exit::StartUp,
-            CheckError::Unreachable(_) => Exit::Operator,
+            CheckError::Unreachable(_) => Exit::Unreachable,
         };
         Self::new(exit, error.to_string())
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use dedupd_audit::{LEAST_MEMORY, Moment, Range};
 
+use super::Exit;
 use crate::config::{AsTyped, Property, parse_bytes};
 
 /// The scope that exists in audits only.
@@ -158,5 +159,6 @@ Examples:
   dedupd audit --config /etc/dedupd.toml --json
   dedupd audit --config /etc/dedupd.toml --from 6h --to 1h --memory 1GiB --temp-dir /var/tmp
 
-Exit codes: 0 no finding, 1 findings, 2 the command line or the configuration is invalid,
-4 temporary files failed, 6 Kafka failed or denied access. Environment: see `dedupd run --help`.";
+Environment: see `dedupd run --help`.";
+pub(super) const CODES: &[Exit] =
+    &[Exit::Done, Exit::No, Exit::Usage, Exit::StartUp, Exit::State, Exit::Operator, Exit::Unreachable];

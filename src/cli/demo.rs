@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
+use super::Exit;
+
 /// Flags of `demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
@@ -29,6 +31,5 @@ Needs no installation: the broker is simulated inside the process and ends with 
 
 Examples:
   dedupd demo
-  dedupd demo --forever --rate 20000 --duplicates 0.5
-
-Exit codes: 0 the audit has no finding, 1 findings, or the demo failed, 2 the command line is invalid.";
+  dedupd demo --forever --rate 20000 --duplicates 0.5";
+pub(super) const CODES: &[Exit] = &[Exit::Done, Exit::No, Exit::Usage, Exit::Failed];

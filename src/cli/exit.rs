@@ -6,27 +6,56 @@ use std::io::Write as _;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done, or stopped by SIGTERM or SIGINT.
+    /// The command has done its work.
     Done = 0,
-    /// Failed, or `audit` found a difference.
-    Failed = 1,
-    /// The command line or the configuration is invalid.
+    /// The command has done its work, and its answer is no.
+    No = 1,
+    /// To be corrected: what the user gave.
     Usage = 2,
-    /// A start-up check failed: a topic or a permission is missing, a topic has the wrong shape, or the
-    /// brokers reject the connection.
+    /// To be corrected: topics, permissions or credentials.
     StartUp = 3,
-    /// The local state is unusable: the disk fails, another process holds it, or the hash differs.
+    /// To be corrected: a file or its disk.
     State = 4,
-    /// Another process uses the same group and instance name.
+    /// To be corrected: another process with the same name.
     Fenced = 5,
-    /// Kafka needs an operator: missing permissions, a deleted topic, or offsets that contradict the state.
+    /// To be decided by an operator.
     Operator = 6,
+    /// No other code applies.
+    Failed = 7,
+    /// A retry may succeed.
+    Unreachable = 8,
 }
 
 impl Exit {
     /// The number returned to the operating system.
     pub const fn code(self) -> u8 {
         self as u8
+    }
+
+    /// What the code means, in every command.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "done, or stopped by SIGTERM or SIGINT",
+            Self::No => {
+                "the answer is no: the audit has findings, the id is not stored, the instance is not ready"
+            }
+            Self::Usage => "the command line or the configuration is invalid",
+            Self::StartUp => {
+                "Kafka does not have or permit what is needed: a topic, its shape, a permission, the connection"
+            }
+            Self::State => "a local file cannot be used: the state, its disk, temporary files",
+            Self::Fenced => "another process uses the same group and instance name",
+            Self::Operator => "Kafka needs an operator: deleted records, a rewound group, a recreated topic",
+            Self::Failed => "failed for another reason, which the last line contains",
+            Self::Unreachable => "no broker answers",
+        }
+    }
+
+    /// A text of `--help`, followed by the codes with which the command can end.
+    pub(super) fn listed_below(text: &str, codes: &[Self]) -> String {
+        let lines: String =
+            codes.iter().map(|exit| format!("\n  {}  {}", exit.code(), exit.meaning())).collect();
+        format!("{text}\n\nExit codes:{lines}")
     }
 
     /// Ends the process with this code. Writes buffered output first, and runs no exit handlers.

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use super::Exit;
 use crate::config::{Property, parse_bytes};
 
 /// Flags of `generate`.
@@ -63,7 +64,6 @@ broker has written the batch, its response is lost, and a producer without idemp
 
 Examples:
   dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --records 1000000
-  dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --rate 5000 --cut-acks
-
-Exit codes: 0 all records written, 1 failed, 2 the command line is invalid, 6 Kafka failed or denied
-access.";
+  dedupd generate --bootstrap-servers localhost:9092 --topic events.raw --rate 5000 --cut-acks";
+pub(super) const CODES: &[Exit] =
+    &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::Operator, Exit::Failed, Exit::Unreachable];

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Exit;
 use crate::config::AsTyped;
 
 /// Flags of `health`.
@@ -35,7 +36,5 @@ a broker or loads its state is alive, but not ready.
 
 Examples:
   dedupd health
-  dedupd health --live --listen 127.0.0.1:9464
-
-Exit codes: 0 ready or alive, 1 it is not, or there is no response within 3 s, 2 the command line or
-http.listen is invalid.";
+  dedupd health --live --listen 127.0.0.1:9464";
+pub(super) const CODES: &[Exit] = &[Exit::Done, Exit::No, Exit::Usage];

@@ -45,31 +45,31 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the service until SIGTERM or SIGINT
-    #[command(after_help = service::RUN_HELP)]
+    #[command(after_help = Exit::listed_below(service::RUN_HELP, service::RUN_CODES))]
     Run(ServiceArgs),
     /// Write the records of several topics or partitions to one topic, in the partition of their id
-    #[command(after_help = rekey::HELP)]
+    #[command(after_help = Exit::listed_below(rekey::HELP, rekey::CODES))]
     Rekey(RekeyArgs),
     /// Check the configuration and the live topics without changing anything
-    #[command(after_help = service::CHECK_HELP)]
+    #[command(after_help = Exit::listed_below(service::CHECK_HELP, service::CHECK_CODES))]
     Check(ServiceArgs),
     /// Run a demonstration: an embedded broker, traffic with real duplicates, and an audit at the end
-    #[command(after_help = demo::HELP)]
+    #[command(after_help = Exit::listed_below(demo::HELP, demo::CODES))]
     Demo(DemoArgs),
     /// Write test records to a topic, some of them twice
-    #[command(after_help = generate::HELP)]
+    #[command(after_help = Exit::listed_below(generate::HELP, generate::CODES))]
     Generate(GenerateArgs),
     /// Read the raw and the clean topic, and verify that nothing is lost, duplicated, reordered or altered
-    #[command(after_help = audit::HELP)]
+    #[command(after_help = Exit::listed_below(audit::HELP, audit::CODES))]
     Audit(AuditArgs),
     /// Predict the memory, disk and state topic that a window needs, before it is deployed
-    #[command(after_help = plan::HELP)]
+    #[command(after_help = Exit::listed_below(plan::HELP, plan::CODES))]
     Plan(PlanArgs),
     /// Inspect, export, import or reset the local state of a stopped instance
     #[command(after_help = state::HELP)]
     State(StateArgs),
     /// Check that an instance on this host is ready, for the health check of a container
-    #[command(after_help = health::HELP)]
+    #[command(after_help = Exit::listed_below(health::HELP, health::CODES))]
     Health(HealthArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = shell::COMPLETIONS_HELP)]

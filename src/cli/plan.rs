@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::Bytes;
+use super::{Bytes, Exit};
 use crate::config::{Property, parse_duration};
 
 /// Flags of `plan`.
@@ -110,6 +110,6 @@ Examples:
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
   dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
-  dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000
-
-Exit codes: 0 done, 2 the command line is invalid, 6 Kafka failed or denied access.";
+  dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000";
+pub(super) const CODES: &[Exit] =
+    &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::Operator, Exit::Unreachable];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::LogFormat;
+use super::{Exit, LogFormat};
 use crate::config::{AsTyped, Property};
 
 /// Flags of `rekey`. Each one overrides its configuration key.
@@ -83,6 +83,6 @@ Examples:
   dedupd run --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id \\
       --scope partition --listen 127.0.0.1:9465
 
-Exit codes: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 the command line or the configuration is
-invalid, 3 a topic or a permission is missing or the brokers reject the connection, 5 another process
-uses the same group and instance name, 6 Kafka needs an operator. Environment: see `dedupd run --help`.";
+Environment: see `dedupd run --help`.";
+pub(super) const CODES: &[Exit] =
+    &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::Fenced, Exit::Operator, Exit::Failed];

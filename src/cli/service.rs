@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::Exit;
 use crate::config::{AsTyped, Property};
 
 /// Flags of `run` and `check`. Each one overrides its configuration key.
@@ -107,19 +108,9 @@ Environment:
   The order of precedence is default, file, environment, flag; the last one set wins.
   Set secrets in a file or the environment: other users of the machine can see the command line.
   The property NAME.file, or NAME_FILE in the environment, is the path of a file that contains
-  the value of the property NAME.
-
-Exit codes:
-  0  done, or stopped by SIGTERM or SIGINT
-  1  failed; the last line of the log has the reason
-  2  the command line or the configuration is invalid
-  3  a start-up check failed: a topic or a permission is missing, a topic has the wrong shape,
-     or the brokers reject the connection
-  4  the local state is unusable: another process holds it, the disk fails, or the identity rule
-     differs
-  5  another process uses the same group and instance name
-  6  Kafka needs an operator: permissions removed later, deleted records, a rewound group, or a
-     recreated topic";
+  the value of the property NAME.";
+pub(super) const RUN_CODES: &[Exit] =
+    &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator, Exit::Failed];
 
 pub(super) const CHECK_HELP: &str = "\
 Prints the effective configuration without secrets, the scope that a sample of the raw topic
@@ -129,6 +120,6 @@ Examples:
   dedupd check --config /etc/dedupd.toml
   dedupd check --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id key
 
-Exit codes: 0 all checks passed, 2 the configuration is invalid, 3 a topic or a permission is
-missing, a topic has the wrong shape, or the brokers reject the connection, 6 no broker answers.
 Environment: see `dedupd run --help`.";
+pub(super) const CHECK_CODES: &[Exit] =
+    &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::State, Exit::Operator, Exit::Failed, Exit::Unreachable];

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::Exit;
 use crate::config::AsTyped;
 
 /// Flags of `state`.
@@ -18,16 +19,16 @@ pub struct StateArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub enum StateCommand {
     /// Show the contents of each partition, or look up an id
-    #[command(after_help = INSPECT_HELP)]
+    #[command(after_help = Exit::listed_below(INSPECT_HELP, INSPECT_CODES))]
     Inspect(InspectArgs),
     /// Write the whole state to a file
-    #[command(after_help = EXPORT_HELP)]
+    #[command(after_help = Exit::listed_below(EXPORT_HELP, EXPORT_CODES))]
     Export(ExportArgs),
     /// Fill an empty state directory from an exported file
-    #[command(after_help = IMPORT_HELP)]
+    #[command(after_help = Exit::listed_below(IMPORT_HELP, IMPORT_CODES))]
     Import(ImportArgs),
     /// Delete the local state; the next start restores it from the state topic
-    #[command(after_help = RESET_HELP)]
+    #[command(after_help = Exit::listed_below(RESET_HELP, RESET_CODES))]
     Reset(ResetArgs),
 }
 
@@ -123,8 +124,8 @@ Examples:
   dedupd state inspect --config /etc/dedupd.toml --json
   dedupd state inspect --config /etc/dedupd.toml --id order-17 --id eu --partition 3
 
-Exit codes: 0 done, 1 the id was not found, 2 the command line or the configuration is invalid, 4 the
-directory is in use, has no state, or is damaged. Environment: see `dedupd run --help`.";
+Environment: see `dedupd run --help`.";
+const INSPECT_CODES: &[Exit] = &[Exit::Done, Exit::No, Exit::Usage, Exit::State];
 
 const EXPORT_HELP: &str = "\
 The state directory is not changed: the command reads a copy in the directory TMPDIR. The format is
@@ -132,20 +133,16 @@ described in docs/state-format.md. Ids beyond window.exact are not in the file, 
 only filters of them.
 
 Examples:
-  dedupd state export --config /etc/dedupd.toml --to events.state
-
-Exit codes: 0 done, 1 the file cannot be written, 2 the command line or the configuration is invalid, 4
-the directory is in use, has no state, or is damaged.";
+  dedupd state export --config /etc/dedupd.toml --to events.state";
+const EXPORT_CODES: &[Exit] = &[Exit::Done, Exit::Usage, Exit::State];
 
 const IMPORT_HELP: &str = "\
 The whole file is verified before the directory is changed. The instance with this state.dir then uses
 the imported state; an instance of another group or topic quarantines it at its start.
 
 Example:
-  dedupd state import --config /etc/dedupd.toml --from events.state
-
-Exit codes: 0 done, 1 the file cannot be read or is damaged, 2 the command line or the configuration
-is invalid, 4 the directory is in use or not empty, or the file was written with another hash.";
+  dedupd state import --config /etc/dedupd.toml --from events.state";
+const IMPORT_CODES: &[Exit] = &[Exit::Done, Exit::Usage, Exit::State];
 
 const RESET_HELP: &str = "\
 The state topic is not changed: the next start restores the state from it, which takes time but loses
@@ -153,7 +150,5 @@ no data. Quarantined databases are deleted as well.
 
 Examples:
   dedupd state reset --config /etc/dedupd.toml
-  dedupd state reset --state-dir ./dedupd-state --yes
-
-Exit codes: 0 done, 1 not confirmed, 2 no terminal for the confirmation and --yes is missing, 4 the
-directory does not exist, is in use, or cannot be deleted.";
+  dedupd state reset --state-dir ./dedupd-state --yes";
+const RESET_CODES: &[Exit] = &[Exit::Done, Exit::No, Exit::Usage, Exit::State];

@@ -55,7 +55,7 @@ pub struct Topology {
 /// Why dedupd does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// No broker responds; a retry may succeed. `run` and `rekey` retry, `check` ends with exit code 6.
+    /// No broker responds; a retry may succeed. `run` and `rekey` retry, `check` ends with exit code 8.
     #[error("no broker answers: {0}")]
     Unreachable(String),
     /// A broker rejects the connection: certificates, user or password. A retry succeeds only after an operator

@@ -195,14 +195,18 @@ pub fn connection_problem(
 
 /// The explanation of a failed connection, from the texts of error events and log lines of a client with these properties, the
 /// last text at the end; `None` when none is recognised.
-pub fn explanation(texts: &[String], servers: &str, properties: &[(String, String)]) -> Option<String> {
+pub fn explanation(
+    texts: &[String],
+    servers: &str,
+    properties: &[(String, String)],
+) -> Option<ConnectionProblem> {
     let problem = LastProblem::default();
     for text in texts {
         problem.record(text);
     }
     let mut config: ClientConfig = properties.iter().cloned().collect();
     config.set("bootstrap.servers", servers);
-    Some(with_detail(problem.latest()?, &config).what)
+    Some(with_detail(problem.latest()?, &config))
 }
 
 /// The problem with what its text does not contain. An extra connection finds out what is wrong with the broker's certificate.

@@ -19,6 +19,7 @@ use crate::config::{
 use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, attach_tokens};
 use crate::schemas::{self, Registry, SchemaText};
+use crate::tools::not_connected;
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
@@ -26,8 +27,8 @@ pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let unregistered = Unregistered::default();
     let options = options(args, &config, id, &unregistered)?;
-    let ended = run(&options, &progress_bar());
-    let mut report = ended.map_err(|error| ExitError::new(exit(&error), text(&error, &options)))?;
+    let result = run(&options, &progress_bar());
+    let mut report = result.map_err(|error| ended(&error, &options))?;
     let missing = unregistered.lock().unwrap_or_else(PoisonError::into_inner);
     report.notes.extend(schemas::unregistered(missing.iter().copied()));
     Ok(report)
@@ -99,25 +100,23 @@ fn schema_sources(config: &SchemasConfig, unregistered: &Unregistered) -> Result
     Ok(SchemaSources { key: config.key.clone(), value: config.value.clone(), registry })
 }
 
-fn exit(error: &AuditError) -> Exit {
-    match error {
+/// The end of the command after an error. A failed connection has the same explanation as in the other commands.
+fn ended(error: &AuditError, options: &Options) -> ExitError {
+    let exit = match error {
+        AuditError::Unreachable { servers, events, .. }
+        | AuditError::NotConnected { servers, events, .. } => {
+            let problem = connection::explanation(events, servers, &options.properties);
+            if let Some(problem) = problem {
+                return not_connected(servers, problem);
+            }
+            Exit::Unreachable
+        }
         AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
         AuditError::Settings(_) => Exit::Usage,
+        AuditError::MissingTopic { .. } | AuditError::Refused { .. } => Exit::StartUp,
         _ => Exit::Operator,
-    }
-}
-
-/// The text of an error. A failed connection has the same explanation as in the other commands.
-fn text(error: &AuditError, options: &Options) -> String {
-    let (AuditError::Unreachable { servers, events, .. } | AuditError::NotConnected { servers, events, .. }) =
-        error
-    else {
-        return error.to_string();
     };
-    match connection::explanation(events, servers, &options.properties) {
-        Some(what) => format!("no connection to {servers}: {what}"),
-        None => error.to_string(),
-    }
+    ExitError::new(exit, error.to_string())
 }
 
 /// The time within which no id occurs twice in the clean topic, for records of any kind.

@@ -10,8 +10,8 @@ use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 
 use crate::app::{ExitError, runtime, signal};
 use crate::cli::{Exit, GenerateArgs};
-use crate::kafka::connection::{self, ConnectionProblem, ProblemCapture, error_text};
-use crate::tools::properties;
+use crate::kafka::connection::{self, ProblemCapture, error_text};
+use crate::tools::{not_connected, properties};
 
 /// Runs until all records are written or a signal arrives.
 pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
@@ -49,14 +49,23 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
 
 /// Connects first, with a client that collects the reasons when that fails.
 fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summary, ExitError> {
-    let ended = |error: GenerateError| ExitError::new(Exit::Operator, error.to_string());
+    let ended = |error: GenerateError| ExitError::new(Exit::StartUp, error.to_string());
     let rejected = |error: KafkaError| ExitError::new(Exit::Usage, error_text(&error));
     let config = options.client_config().map_err(ended)?;
     let client = ProblemCapture::reader(config.clone()).map_err(rejected)?;
     let unreachable = |error: &KafkaError, problem| {
         let last = client.context().last();
         let why = last.map_or_else(|| error.to_string(), |(_, reason)| reason);
-        not_connected(&options.bootstrap_servers, &why, problem)
+        let servers = &options.bootstrap_servers;
+        match problem {
+            Some(problem) => not_connected(servers, problem),
+            None => ExitError::new(
+                Exit::Unreachable,
+                format!(
+                    "no broker of {servers} responds: {why}; check the address, the network and that Kafka runs"
+                ),
+            ),
+        }
     };
     connection::metadata(&client, &config, &options.topic)
         .map_err(|(error, problem)| unreachable(&error, problem))?;
@@ -66,14 +75,4 @@ fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summ
         GenerateError::Kafka(error) => unreachable(&error, connection::connection_problem(&client, &config)),
         other => ended(other),
     })
-}
-
-fn not_connected(servers: &str, why: &str, problem: Option<ConnectionProblem>) -> ExitError {
-    let what = match problem {
-        Some(ConnectionProblem { what, .. }) => format!("no connection to {servers}: {what}"),
-        None => format!(
-            "no broker of {servers} responds: {why}; check the address, the network and that Kafka runs"
-        ),
-    };
-    ExitError::new(Exit::Operator, what)
 }

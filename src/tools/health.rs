@@ -20,17 +20,17 @@ pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);
     let response = get(address, path).map_err(|error| {
-        ExitError::failed(format!(
+        ExitError::new(Exit::No, format!(
             "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"
         ))
     })?;
     let (is_success, body) = outcome(&response).ok_or_else(|| {
-        ExitError::failed(format!(
+        ExitError::new(Exit::No, format!(
             "the response from http://{address}{path} is not HTTP; check that http.listen is the address of dedupd"
         ))
     })?;
     print!("{body}");
-    Ok(if is_success { Exit::Done } else { Exit::Failed })
+    Ok(if is_success { Exit::Done } else { Exit::No })
 }
 
 /// The address to connect to: loopback if the instance listens on all addresses.

@@ -15,6 +15,7 @@ use std::path::Path;
 use crate::app::{ExitError, begin_log, begin_log_quietly, log_end, run};
 use crate::cli::{Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
+use crate::kafka::connection::ConnectionProblem;
 
 /// Runs a command, and logs why it failed as the last line of standard error.
 pub fn complete(command: Command) -> Exit {
@@ -62,14 +63,20 @@ fn command(command: Command) -> Result<Exit, ExitError> {
             } else {
                 println!("{report}");
             }
-            return Ok(if report.is_clean() { Exit::Done } else { Exit::Failed });
+            return Ok(if report.is_clean() { Exit::Done } else { Exit::No });
         }
     }
     Ok(Exit::Done)
 }
 
 fn failed(what: &str, error: &std::io::Error) -> ExitError {
-    ExitError::new(Exit::Failed, format!("{what}: {error}"))
+    ExitError::new(Exit::State, format!("{what}: {error}"))
+}
+
+/// The end of a tool whose client reports this problem.
+fn not_connected(servers: &str, problem: ConnectionProblem) -> ExitError {
+    let exit = if problem.refused { Exit::StartUp } else { Exit::Unreachable };
+    ExitError::new(exit, format!("no connection to {servers}: {}", problem.what))
 }
 
 fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ExitError> {

@@ -337,7 +337,7 @@ fn a_plan_samples_the_live_topic() {
     let advice = report["scope"]["advice"].as_str().unwrap();
     assert!(advice.contains("use dedupe.scope = \"topic\", the default, which drops 1 copy"), "{advice}");
     let missing = plan("no-such-topic", &[]);
-    assert_eq!(missing.status.code(), Some(6));
+    assert_eq!(missing.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-topic"));
 }
 

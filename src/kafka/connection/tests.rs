@@ -63,6 +63,7 @@ fn a_rejection_is_not_replaced_by_its_consequences() {
 fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     let explained = |texts: &[&str]| {
         explanation(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), "b:1", &[])
+            .map(|it| it.what)
     };
     let rejected = "SASL authentication error: Authentication failed";
     let closed = "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)";
@@ -71,7 +72,7 @@ fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     let untrusted =
         "Failed to acquire SASL OAUTHBEARER token: SSL certificate problem: certificate has expired";
     let endpoint = [(TOKEN_ENDPOINT.to_owned(), "https://idp/token".to_owned())];
-    let what = explanation(&[untrusted.to_owned()], "b:1", &endpoint).unwrap();
+    let what = explanation(&[untrusted.to_owned()], "b:1", &endpoint).unwrap().what;
     assert!(what.starts_with("https://idp/token: ") && what.contains("https.ca.location"), "{what}");
     assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
 }

@@ -63,7 +63,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
     let report = audit::run(&audit_options(&broker, scope), &audit::progress_bar())
         .map_err(|e| ExitError::failed(format!("audit: {e}")))?;
     println!("{}", DemoSummary::new(&driven, &metrics, &report));
-    Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
+    Ok(if report.is_clean() { Exit::Done } else { Exit::No })
 }
 
 /// Runs service and traffic in parallel until the time is over or a signal arrives.

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::config::SchemasConfig;
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES};
 use crate::kafka::{self, SampleError, Sampling, TopicSample};
+use crate::ports::Remedy;
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
 
@@ -88,7 +89,11 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     let sample = kafka::sample(&sampling, &identify, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
     let sample = sample.map_err(|failed| {
-        let exit = if matches!(failed, SampleError::Settings(_)) { Exit::Usage } else { Exit::Operator };
+        let exit = match &failed {
+            SampleError::Settings(_) => Exit::Usage,
+            SampleError::Kafka(failure) if failure.remedy == Remedy::Stop => Exit::StartUp,
+            SampleError::Kafka(_) => Exit::Unreachable,
+        };
         ExitError::new(exit, failed.to_string())
     })?;
     if sample.with_id == 0 {

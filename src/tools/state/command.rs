@@ -16,11 +16,7 @@ use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_cop
 
 impl From<StateError> for ExitError {
     fn from(error: StateError) -> Self {
-        let exit = match error {
-            StateError::Open(_) | StateError::Store(_) => Exit::State,
-            StateError::File { .. } => Exit::Failed,
-        };
-        Self::new(exit, error.to_string())
+        Self::new(Exit::State, error.to_string())
     }
 }
 
@@ -58,7 +54,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
         Ok(answer)
     })?;
     print(&answer, args.json)?;
-    Ok(if answer.is_found() { Exit::Done } else { Exit::Failed })
+    Ok(if answer.is_found() { Exit::Done } else { Exit::No })
 }
 
 fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), ExitError> {
@@ -147,7 +143,7 @@ fn reset(args: &ResetArgs) -> Result<Exit, ExitError> {
     println!("The state topic is not changed: the next start restores the state from it.");
     if !args.yes && !confirmed(dir)? {
         println!("nothing was deleted");
-        return Ok(Exit::Failed);
+        return Ok(Exit::No);
     }
     contents.delete()?;
     println!("deleted");
