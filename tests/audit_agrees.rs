@@ -247,7 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
 
     #[test]
-    fn both_accept_the_same_generated_sources(text in "(key:)?(key|value|header|json|avro|protobuf|h)?:?/?[/~01ab:é]{0,6}") {
+    fn both_accept_the_same_generated_sources(text in "(key:)?(key|value|header|json|avro|protobuf|h)?:?/?[/~01ab:é*-]{0,6}(, ?(key|value|json:/a|header:|b))?") {
         let service = IdSource::from_str(&text);
         prop_assert_eq!(service.is_ok(), IdRule::parse(&[&text]).is_ok(), "{}", text);
         // The audit receives the text as written, and the service prints the same.

@@ -187,6 +187,20 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
             r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on), as in ["json:/id"]"#
         ]
     );
+    for (text, why) in [
+        (
+            "json:/items/*/id",
+            "has the step '*', but its path has to name one value, as json:/items/0/id does; give key,",
+        ),
+        (
+            "json:/id,key",
+            "has several sources in one text, but each is an element of its own, or a flag of its own; give",
+        ),
+    ] {
+        let odd = LEAST.replace("json:/id", text);
+        let problems = problems_of(&sources(&odd, &[]));
+        assert!(problems[0].contains(&format!("{text:?} (d.toml): {why}")), "{problems:?}");
+    }
     let no_port = LEAST.replace("localhost:9092", "localhost:9092,other");
     assert_eq!(
         problems_of(&sources(&no_port, &[])),

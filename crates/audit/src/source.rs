@@ -32,6 +32,10 @@ pub(super) enum Format {
 impl Source {
     /// Parses a source. The error is the predicate of a sentence about the text.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let behind_comma = text.split(',').skip(1).map(str::trim);
+        if behind_comma.into_iter().any(|part| Self::parse(part).is_ok()) {
+            return Err("is several sources in one text");
+        }
         if let Some(name) = text.strip_prefix("header:") {
             return if name.is_empty() { Err("has no header name") } else { Ok(Self::Header(name.into())) };
         }
@@ -53,6 +57,9 @@ fn document(text: &str) -> Result<Source, &'static str> {
         "protobuf" => (Format::Encoded(Encoding::Protobuf), tokens(path)?),
         _ => return Err(UNKNOWN),
     };
+    if path.iter().any(|token| token == "*" || token == "-") {
+        return Err("has a step '*' or '-' in its path, which has to name one value");
+    }
     let starts_with_digit =
         path.first().is_some_and(|it| it.bytes().next().is_some_and(|it| it.is_ascii_digit()));
     if format != Format::Encoded(Encoding::Protobuf) || !starts_with_digit {
@@ -118,6 +125,8 @@ mod tests {
             ("protobuf:/a/0", document(false, Format::Encoded(Encoding::Protobuf), &["a", "0"])),
             ("key:protobuf:/3/1", document(true, Format::Numbers, &["3", "1"])),
             ("json:/a~1b/0/~01//", json(&["a/b", "0", "~1", "", ""])),
+            ("json:/a*/-b", json(&["a*", "-b"])),
+            ("header:a,b", Ok(Source::Header(b"a,b".to_vec()))),
         ] {
             assert_eq!(Source::parse(text), source, "{text}");
         }
@@ -138,6 +147,10 @@ mod tests {
             "avro:",
             "protobuf:/0",
             "protobuf:/1/id",
+            "json:/items/*/id",
+            "key:avro:/-",
+            "json:/a,json:/b",
+            "header:a, value",
         ] {
             assert!(Source::parse(text).is_err(), "{text}");
         }

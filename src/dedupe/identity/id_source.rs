@@ -78,18 +78,30 @@ pub enum IdSourceError {
     /// Field numbers that are none, or among names.
     #[error("starts with a field number, but not every part of its path is one (1 to 536870911)")]
     FieldNumbers,
+    /// A step that other languages of paths have. A pointer names one value.
+    #[error("has the step '{0}', but its path has to name one value, as json:/items/0/id does")]
+    Wildcard(String),
+    /// Several sources in one text.
+    #[error("has several sources in one text, but each is an element of its own, or a flag of its own")]
+    Several,
 }
 
 impl FromStr for IdSource {
     type Err = IdSourceError;
 
     fn from_str(text: &str) -> Result<Self, IdSourceError> {
+        if text.split(',').skip(1).any(|part| part.trim().parse::<Self>().is_ok()) {
+            return Err(IdSourceError::Several);
+        }
         let (field, rest) = match text.strip_prefix("key:") {
             Some(rest) => (RecordField::Key, rest),
             None => (RecordField::Value, text),
         };
         let document = |format, path: &str| {
             let path: Pointer = path.parse()?;
+            if let Some(token) = path.tokens().iter().find(|token| *token == "*" || *token == "-") {
+                return Err(IdSourceError::Wildcard(token.clone()));
+            }
             let has_numbers = format == DocumentFormat::Protobuf && is_of_numbers(path.tokens());
             if has_numbers && path.tokens().iter().any(|token| field_number(token).is_none()) {
                 return Err(IdSourceError::FieldNumbers);
@@ -195,7 +207,22 @@ mod tests {
         ] {
             assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
         }
+        for text in ["json:/a*/-b", "header:a,b", "header:*", "json:/a,b"] {
+            assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
+        }
         assert_eq!("header:".parse::<IdSource>(), Err(IdSourceError::HeaderName));
+        for text in ["json:/items/*/id", "json:/-", "key:avro:/a/*", "protobuf:/1/-"] {
+            assert!(
+                matches!(
+                    text.parse::<IdSource>(),
+                    Err(IdSourceError::Wildcard(_) | IdSourceError::FieldNumbers)
+                ),
+                "{text}"
+            );
+        }
+        for text in ["json:/id,json:/tenant", "key, value", "header:a,header:b", "json:/a,key:json:/b"] {
+            assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Several), "{text}");
+        }
         for text in ["json:", "json:id", "json:/a~2", "json:/~", "avro:id", "protobuf:", "key:avro:"] {
             assert!(matches!(text.parse::<IdSource>(), Err(IdSourceError::Pointer(_))), "{text}");
         }
