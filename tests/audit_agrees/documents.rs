@@ -48,6 +48,16 @@ pub const ODD: &[&[u8]] = &[
     b"{\"id\":\x0c1}",
     b"{\"id\"\x0c:1}",
     br#"{"id":"a"}{}"#,
+    b"{\"id\":\"a\"}\n{\"id\":\"b\"}\n",
+    b"{\"id\":\"a\"}\r\n \0\0",
+    br#"{"id":"a"},{"id":"b"}"#,
+    br#"{"id":"a","x":"} {"}"#,
+    br#"{"id":"a","x":"} {"} {}"#,
+    br#"{"id":"a","x":NaN} {"id":"b"}"#,
+    br#"{"id":"a","x":NaN}"#,
+    br#"{"id":"a","x":[{},{}]}"#,
+    br#"["a"]["b"]"#,
+    br#"["a"]]"#,
     br#"{"id":"a","x":tru}"#,
     br#"{"id":"a","x":01}"#,
     br#"{"x":01,"id":"a"}"#,
@@ -110,7 +120,7 @@ pub const POINTERS: [&str; 17] = [
     "json:/99999999999999999999",
 ];
 /// How many pairs of these have an id.
-pub const ODD_WITH_ID: usize = 56;
+pub const ODD_WITH_ID: usize = 60;
 
 /// A name of a member as it is written, and scalars; some of them are not JSON.
 const NAMES: &[&[u8]] = &[

@@ -91,7 +91,7 @@ const USED_IN: &[(&str, &[&str])] = &[
 
 /// The external crates that `dedupe` may use. They do no I/O.
 const PURE_CRATES: &[&str] =
-    &["crc32c", "serde", "serde_json", "siphasher", "thiserror", "xorf", "xxhash_rust"];
+    &["crc32c", "memchr", "serde", "serde_json", "siphasher", "thiserror", "xorf", "xxhash_rust"];
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "process", "thread"];
 
 const LINES_MAX: usize = 400;

@@ -2,7 +2,7 @@
 //!
 //! The documentation is the specification: an id is a scalar in the record; UUIDs are equal in every
 //! spelling; an absent, null, empty, structured or unreadable value is no id. In JSON the first occurrence
-//! counts and what follows it is not looked at; what precedes it follows the grammar, in any encoding.
+//! counts; what precedes it follows the grammar, in any encoding; and behind the document is no other text.
 //! `serde_json::Value` would lose the text of large and fractional numbers, so each step of a pointer splits
 //! the text of one object or array at its members.
 
@@ -148,12 +148,26 @@ fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
 /// The scalar at the reference tokens of a pointer: a string by its content, a number or boolean as it is written.
 fn json<'a>(document: &'a [u8], tokens: &[String]) -> Option<Cow<'a, [u8]>> {
     let here = tokens.iter().try_fold(document, |here, token| member(here, token))?;
+    if has_text_behind(document, here) {
+        return None;
+    }
     let (text, after) = value(here)?;
     match text.first()? {
         b'{' | b'[' | b'n' => None,
         b'"' => string(text).map(|string| string.into_bytes().into()),
         _ => after.first().filter(|end| b",}] \t\r\n".contains(end)).map(|_| text.into()),
     }
+}
+
+/// Whether there is text behind the document, by what docs/configuration.md says: `found` is where its id starts.
+fn has_text_behind(document: &[u8], found: &[u8]) -> bool {
+    let is_blank = |byte: &u8| b" \t\r\n\0".contains(byte);
+    let marks: Vec<u8> = found.iter().copied().filter(|byte| !is_blank(byte)).collect();
+    let has_two = marks.windows(2).any(|two| b"}]".contains(&two[0]) && b"{[".contains(&two[1]));
+    let Some((root, rest)) = value(document) else { return has_two };
+    let last = rest.iter().rfind(|byte| !is_blank(byte));
+    let closing = if root.starts_with(b"{") { b'}' } else { b']' };
+    last.is_some_and(|last| *last != closing || has_two)
 }
 
 /// What follows the first member of this name and its colon, or what starts with the element of this index.

@@ -60,13 +60,14 @@ impl Pointer {
     /// value is absent, null, an empty string, an object or an array.
     ///
     /// The first occurrence counts: of duplicate keys the first is followed, and only that one. The document is read up to
-    /// the end of the value, and what follows is not looked at. What precedes must be JSON by the grammar of RFC 8259, or
-    /// else the result is `None`. Unicode is checked in the value alone: a string that is not UTF-8 or has a lone surrogate
+    /// the end of the value; what follows is searched for a second document, which makes the result `None`. What precedes must
+    /// be JSON by the grammar of RFC 8259, or else the result is `None`. Unicode is checked in the value alone: a string that is not UTF-8 or has a lone surrogate
     /// is not a value, elsewhere it is skipped, and as a key it is no name.
     #[must_use]
     pub fn find<'d>(&self, document: &'d [u8]) -> Option<Cow<'d, [u8]>> {
         let value = self.tokens.iter().try_fold(document, |text, token| scan::enter(text, token))?;
-        scan::scalar(value).filter(|bytes| !bytes.is_empty())
+        let found = scan::scalar(value).filter(|bytes| !bytes.is_empty())?;
+        (!scan::has_text_behind(document, value)).then_some(found)
     }
 }
 

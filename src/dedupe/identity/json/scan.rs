@@ -59,6 +59,44 @@ pub(super) fn scalar(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
+/// Whether the record has text behind its document, such as a second one, whose id would be lost. `found` is the text of the
+/// document from a value on.
+///
+/// Searched is only what costs little: another last byte than the bracket that closes the document, and a closing bracket
+/// before an opening one. Whether that is outside of the document is then read. If the document breaks the grammar behind
+/// `found`, its end is not known, and two such brackets count.
+#[inline(always)]
+pub(super) fn has_text_behind(document: &[u8], found: &[u8]) -> bool {
+    let is_closed = match (next(document), document.iter().rfind(|byte| !is_blank(**byte))) {
+        // In ASCII, a closing bracket is its opening one plus 2.
+        (Some((first, _)), Some(last)) => *last == first + 2,
+        _ => false,
+    };
+    (!is_closed || has_two(found)) && is_followed(document, found)
+}
+
+#[cold]
+#[inline(never)]
+fn is_followed(document: &[u8], found: &[u8]) -> bool {
+    match skip(document) {
+        Some(rest) => rest.iter().any(|byte| !is_blank(*byte)),
+        None => has_two(found),
+    }
+}
+
+/// Whether a closing bracket is before an opening one, with nothing or white space between them.
+fn has_two(text: &[u8]) -> bool {
+    memchr::memchr2_iter(b'{', b'[', text).any(|at| {
+        let before = text.get(..at).unwrap_or_default();
+        before.iter().rfind(|byte| !is_blank(**byte)).is_some_and(|byte| matches!(byte, b'}' | b']'))
+    })
+}
+
+/// White space, or the zero byte with which some producers end a text.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\t' | b'\r' | 0)
+}
+
 /// The first byte after white space, and what follows it.
 #[inline(always)]
 fn next(text: &[u8]) -> Option<(u8, &[u8])> {

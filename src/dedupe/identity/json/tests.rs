@@ -35,6 +35,24 @@ fn a_plain_string_is_not_copied() {
 }
 
 #[test]
+fn a_record_with_text_behind_its_document_has_no_id() {
+    for (document, found) in [
+        ("{\"id\":\"a\"}\n{\"id\":\"b\"}", None),
+        ("{\"id\":\"a\"}{}", None),
+        ("{\"id\":\"a\"} x", None),
+        ("{\"id\":\"a\",\"x\":NaN}\n{\"id\":\"b\"}", None),
+        ("{\"id\":\"a\",\"x\":\"} {\"} {}", None),
+        ("{\"id\":\"a\"} \r\n\0", Some("a")),
+        ("{\"id\":\"a\",\"x\":\"} {\"}", Some("a")),
+        ("{\"id\":\"a\",\"x\":[{},{\"y\":[[]]}]}", Some("a")),
+        ("{\"id\":\"a\",\"x\":NaN}", Some("a")),
+        ("{\"id\":\"a\",\"x\":", Some("a")),
+    ] {
+        assert_eq!(text("/id", document).as_deref(), found, "{document}");
+    }
+}
+
+#[test]
 fn only_scalars_are_ids() {
     let document = r#"{"null":null,"empty":"","object":{"a":1},"array":[1],"number":5,"text":"t"}"#;
     for pointer in [
