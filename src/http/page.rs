@@ -56,12 +56,20 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates
 }
 
 fn word(readiness: &Readiness) -> &'static str {
-    if readiness.ready { "Ready" } else { "Not ready" }
+    match readiness {
+        Readiness { ready: false, .. } => "Not ready",
+        Readiness { noted: true, .. } => "Ready, with a warning",
+        _ => "Ready",
+    }
 }
 
 /// Whether the process is ready, with its obstacles and notes.
 fn readiness_section(readiness: &Readiness) -> String {
-    let class = if readiness.ready { "ready" } else { "waiting" };
+    let class = match readiness {
+        Readiness { ready: false, .. } => "waiting",
+        Readiness { noted: true, .. } => "noted",
+        _ => "ready",
+    };
     let lines: String = readiness.lines.iter().flat_map(|line| ["<li>".to_owned(), escaped(line)]).collect();
     let list = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
     format!("<div class=\"{class}\"><strong>{}</strong>{list}</div>\n", word(readiness))

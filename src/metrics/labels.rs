@@ -36,9 +36,13 @@ label! {
         /// Probably seen: only the filters beyond the exact window report its id. Handled by
         /// `window.on_probable`.
         Probable = "probable",
-        /// Has no id. Handled by `identity.on_missing`.
+        /// Has no id, and is written to the clean topic without de-duplication.
         MissingId = "missing_id",
-        /// Written to the dead-letter topic.
+        /// Has no id, and is dropped by `identity.on_missing`.
+        MissingIdDropped = "missing_id_dropped",
+        /// Has no id, and is written to the dead-letter topic by `identity.on_missing`.
+        MissingIdDeadLetter = "missing_id_dead_letter",
+        /// Written to the dead-letter topic, because the clean topic rejects it.
         DeadLetter = "dead_letter",
         /// Dropped because the broker rejects it and `state.on_poison = "drop"`.
         Rejected = "rejected",

@@ -159,6 +159,8 @@ pub struct ClientStatus {
 pub struct Readiness {
     /// Every worker is ready and all its partitions are running.
     pub ready: bool,
+    /// There is a note other than that of a spare: an operator should look at it.
+    pub noted: bool,
     /// One line for each worker that is not ready, and one for each note.
     pub lines: Vec<String>,
 }
@@ -331,12 +333,13 @@ impl Status {
         if let (Role::Spare, Some(active)) = self.role() {
             lines.push(format!("note: this instance is a spare; the active instance is {active}"));
         }
+        let before_notes = lines.len();
         for (number, worker) in workers.iter().enumerate() {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
         }
         lines.extend(lock(&self.hanging).notes.iter().map(|note| format!("note: {}", one_line(note))));
-        Readiness { ready, lines }
+        Readiness { ready, noted: lines.len() > before_notes, lines }
     }
 }
 

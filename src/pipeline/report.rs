@@ -2,6 +2,7 @@
 //! messages on changes.
 
 mod copies;
+mod missing;
 mod published;
 mod reachability;
 
@@ -20,6 +21,7 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::copies::CopyWarning;
+use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
 use crate::pipeline::report::reachability::Reachability;
@@ -42,6 +44,8 @@ pub struct Tally {
     elsewhere: u64,
     /// In partition scope, the records of the sample.
     sample: CopyEstimate,
+    /// Why the first record without an id has none.
+    why_missing: Option<String>,
     raw_bytes: u64,
     clean_bytes: u64,
     state_bytes: u64,
@@ -78,6 +82,11 @@ impl Tally {
     /// Counts a record of the sample that is new in its partition, and whether it is a copy from another one.
     pub fn sampled(&mut self, is_copy: bool) {
         self.sample.add(CopyEstimate { new: 1, copies: u64::from(is_copy) });
+    }
+
+    /// Keeps why a record has no id, of the first one.
+    pub fn without_id(&mut self, why: impl FnOnce() -> String) {
+        self.why_missing.get_or_insert_with(why);
     }
 
     /// Number of records read.
@@ -158,6 +167,7 @@ impl StandingWarning {
 struct Warnings {
     standing: StandingWarning,
     copies: CopyWarning,
+    missing: MissingIds,
     schemas: Option<String>,
 }
 
@@ -167,6 +177,7 @@ struct LastMinute {
     since: Option<Duration>,
     records: u64,
     duplicates: u64,
+    missing_ids: u64,
 }
 
 impl WorkerReport {
@@ -215,9 +226,18 @@ impl WorkerReport {
         let running = partitions.iter().filter_map(Partition::running);
         let lag = |state: &DedupeState| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
         let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(&it.state)));
-        let LastMinute { records, duplicates, .. } = self.last_minute;
+        let LastMinute { records, duplicates, missing_ids, .. } = self.last_minute;
         let (worker, partitions) = (self.published.worker, partitions.iter().count());
-        tracing::info!(worker, records, duplicates, lag, running = count, partitions, "minute summary");
+        tracing::info!(
+            worker,
+            records,
+            duplicates,
+            missing_ids,
+            lag,
+            running = count,
+            partitions,
+            "minute summary"
+        );
         if let Some(note) = transaction.limit().note() {
             tracing::info!(worker, "{note}");
         }
@@ -235,6 +255,9 @@ impl WorkerReport {
         self.metrics.parts.state.elsewhere.inc_by(tally.elsewhere);
         self.metrics.parts.state.copies_sampled.inc_by(tally.sample.copies);
         self.warnings.copies.add(tally.sample);
+        if let Some(why) = &tally.why_missing {
+            self.warnings.missing.explain(why);
+        }
         self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
         self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
@@ -254,6 +277,10 @@ impl WorkerReport {
         if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
             self.last_minute.duplicates += count;
         }
+        if matches!(outcome, Outcome::MissingId | Outcome::MissingIdDropped | Outcome::MissingIdDeadLetter) {
+            self.last_minute.missing_ids += count;
+        }
+        self.warnings.missing.add(outcome, count);
         self.metrics.records(outcome).inc_by(count);
         let Some(kind) = self.kinds.get(kind) else { return };
         if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
@@ -314,8 +341,8 @@ impl WorkerReport {
         }
         self.warnings.standing.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
-        let copies = self.warnings.copies.note(now);
-        if let Some((note, true)) = &copies {
+        let (copies, missing) = (self.warnings.copies.note(now), self.warnings.missing.note(now));
+        for (note, _) in [&copies, &missing].into_iter().flatten().filter(|it| it.1) {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
         let Figures { sealed, filter_bytes, expiry_lag: (expiry_lag, lag_note) } = figures();
@@ -331,7 +358,7 @@ impl WorkerReport {
             .chain(transaction.limit().note())
             .chain(limits)
             .chain(lag_note)
-            .chain(copies.map(|(note, _)| note))
+            .chain(missing.into_iter().chain(copies).map(|(note, _)| note))
             .chain(self.warnings.schemas.clone())
             .collect();
         for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {

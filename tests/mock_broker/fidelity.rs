@@ -113,7 +113,7 @@ fn a_dead_letter_keeps_the_record_and_adds_the_reason() {
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
         sink.begin().unwrap();
-        let reason = Reason::new("missing_id", "the record has no usable id".to_owned());
+        let reason = Reason::new("missing_id", "the record has no id".to_owned());
         for record in &records {
             sink.divert(Side::DeadLetter, record, &reason).unwrap();
         }

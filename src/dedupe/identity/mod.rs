@@ -18,6 +18,7 @@ mod kind;
 mod schema;
 mod source_name;
 mod uuid;
+mod why;
 
 pub(crate) use fingerprint::Fingerprint;
 pub use id_source::{DocumentFormat, IdSource, RecordField};
@@ -31,6 +32,7 @@ pub use schema::{
 use source_name::is_source_name;
 pub use source_name::name_source;
 use uuid::{hyphenated, uuid};
+use why::why;
 
 /// The hash for ids that are not UUIDs. It is written into every block header, because identities of different
 /// hashes must never be compared.
@@ -253,11 +255,13 @@ impl IdentityRule {
         Ok((!joined.is_empty()).then_some(joined))
     }
 
-    /// Why a record has no id, as a sentence.
+    /// Why a record has no id, as a sentence: for the first source without one.
     pub fn why_missing<F: Fields>(&self, record: &F, schemas: &Schemas) -> String {
         let of_schema = self.sources.iter().find_map(|source| source.without_schema(record, schemas));
-        let why = of_schema.map(|why| format!(": {why}")).unwrap_or_default();
-        format!("the record has no usable id{why}")
+        let is_absent = |source: &&IdSource| !matches!(source.bytes(record, schemas), Ok(Some(_)));
+        let of_record = || self.sources.iter().find(is_absent).map(|source| why(source, record));
+        let why = of_schema.or_else(of_record).map(|why| format!(": {why}")).unwrap_or_default();
+        format!("the record has no id{why}")
     }
 
     /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a

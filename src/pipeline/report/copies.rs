@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::dedupe::CopyEstimate;
 
 /// Interval between two repetitions of the warning. After as long, the counts so far weigh half.
-const INTERVAL: Duration = Duration::from_hours(1);
+pub(super) const INTERVAL: Duration = Duration::from_hours(1);
 
 /// What the sample has shown.
 #[derive(Debug, Default)]

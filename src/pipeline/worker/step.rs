@@ -348,16 +348,19 @@ impl<W: WorkerPorts> Step<'_, W> {
         record: &mut RawOf<'_, W>,
     ) -> Result<Outcome, WorkerError> {
         let (rule, schemas, read) = (&self.options.rule, self.schemas, &*record);
+        self.transaction.tally.without_id(|| rule.why_missing(read, schemas));
         let reason = || Reason::new("missing_id", rule.why_missing(read, schemas));
+        // In shadow mode the record is written to the clean topic, with a mark.
+        let is_shadow = self.options.mode == Mode::Shadow;
+        let done = |outcome| if is_shadow { Outcome::MissingId } else { outcome };
         match self.options.on_missing {
             OnMissing::Forward | OnMissing::Source => self.forward(state, record, Outcome::MissingId),
-            OnMissing::Drop => self.suppress(state, record, (Outcome::MissingId, None), reason),
             OnMissing::DeadLetter => {
-                self.suppress(state, record, (Outcome::DeadLetter, Some(Side::DeadLetter)), reason)
+                let outcome = done(Outcome::MissingIdDeadLetter);
+                self.suppress(state, record, (outcome, Some(Side::DeadLetter)), reason)
             }
-            OnMissing::Stop if self.options.mode == Mode::Shadow => {
-                self.suppress(state, record, (Outcome::MissingId, None), reason)
-            }
+            OnMissing::Drop => self.suppress(state, record, (done(Outcome::MissingIdDropped), None), reason),
+            OnMissing::Stop if is_shadow => self.suppress(state, record, (Outcome::MissingId, None), reason),
             OnMissing::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} cannot be decided: {}, and identity.on_missing is \"stop\"; correct \
                  identity.from, or choose forward, drop or dead_letter",

@@ -1,0 +1,151 @@
+//! Why a record has no id: what stands where the id is searched for. Names of fields are reported, values are not.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde_json::Deserializer;
+
+use super::Fields;
+use super::id_source::{DocumentFormat, IdSource, RecordField};
+use super::json::Pointer;
+use super::schema::prefixed;
+
+/// Most field names in a reason, and most characters of each.
+const NAMES: usize = 8;
+const NAME_LENGTH: usize = 40;
+
+/// Bytes with which what is no plain document begins.
+const BEGINNINGS: [(&[u8], &str); 8] = [
+    (b"\x1f\x8b", "is compressed with gzip by its producer"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd by its producer"),
+    (b"\x04\x22\x4d\x18", "is compressed with lz4 by its producer"),
+    (b"\x82SNAPPY", "is compressed with snappy by its producer"),
+    (b"\xc3\x01", "is in the single-object encoding of Avro"),
+    (b"\x03\x00", "has the prefix of the serializer of AWS Glue"),
+    (b"\x03\x05", "has the prefix of the serializer of AWS Glue"),
+    (b"\xef\xbb\xbf", "begins with a byte order mark"),
+];
+
+/// Why the record has nothing at this source, as a clause.
+pub(super) fn why<F: Fields>(source: &IdSource, record: &F) -> String {
+    match source {
+        IdSource::Key => "it has no key".to_owned(),
+        IdSource::Value => "it has no value".to_owned(),
+        IdSource::Header(name) => format!("it has no header {name:?} with a value"),
+        IdSource::Document { field, format, path } => {
+            let (part, document) = match field {
+                RecordField::Key => ("key", record.key()),
+                RecordField::Value => ("value", record.value()),
+            };
+            match document {
+                None | Some([]) => format!("it has no {part}"),
+                Some(document) => format!("its {part} {}", in_document(*format, path, document)),
+            }
+        }
+    }
+}
+
+fn in_document(format: DocumentFormat, path: &Pointer, document: &[u8]) -> String {
+    if let Some((_, what)) = BEGINNINGS.iter().find(|(first, _)| document.starts_with(first)) {
+        return (*what).to_owned();
+    }
+    match format {
+        DocumentFormat::Json => in_json(path, document),
+        DocumentFormat::Avro | DocumentFormat::Protobuf => {
+            format!("has no value at {path} that can be an id")
+        }
+    }
+}
+
+fn in_json(path: &Pointer, document: &[u8]) -> String {
+    let (prefix, text) = prefixed(document).map_or((None, document), |(id, text)| (Some(id), text));
+    match text.trim_ascii_start().first() {
+        Some(b'{') => in_object(path, text),
+        Some(b'[') => format!("is a JSON array, and has nothing at {path} that can be an id"),
+        _ if prefix.is_some() => {
+            "is no JSON behind the five bytes of a schema registry; give avro:/path or protobuf:/path"
+                .to_owned()
+        }
+        _ => "is not JSON: it begins with neither '{' nor '['".to_owned(),
+    }
+}
+
+fn in_object(path: &Pointer, text: &[u8]) -> String {
+    let mut objects = Deserializer::from_slice(text).into_iter::<BTreeMap<Cow<'_, str>, IgnoredAny>>();
+    let names = match objects.next() {
+        Some(Ok(names)) => names,
+        Some(Err(error)) => return format!("is not valid JSON: {error}"),
+        None => return "is empty".to_owned(),
+    };
+    if path.find(text.get(..objects.byte_offset()).unwrap_or_default()).is_some() {
+        return "has other text behind its document, such as a second one".to_owned();
+    }
+    if names.contains_key("schema") && names.contains_key("payload") {
+        return format!("is an envelope of Kafka Connect with schema and payload; give json:/payload{path}");
+    }
+    let first = path.tokens().first().map_or("", String::as_str);
+    if names.contains_key(first) {
+        return format!("has nothing at {path} that can be an id: a text, a number or a boolean");
+    }
+    let short = |name: &Cow<'_, str>| name.chars().take(NAME_LENGTH).collect::<String>();
+    let mut listed: Vec<String> = names.keys().take(NAMES).map(short).collect();
+    if names.len() > NAMES {
+        listed.push("…".to_owned());
+    }
+    format!("has no field {first:?}; its fields are: {}", listed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sample(Option<&'static [u8]>);
+
+    impl Fields for Sample {
+        fn key(&self) -> Option<&[u8]> {
+            None
+        }
+        fn value(&self) -> Option<&[u8]> {
+            self.0
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_reason_names_what_is_found_instead() {
+        let json = |value| ("json:/eventId", Some(value));
+        let cases: [((&str, Option<&'static [u8]>), &str); 16] = [
+            (("key", None), "it has no key"),
+            (("header:id", None), "it has no header \"id\" with a value"),
+            (("json:/eventId", None), "it has no value"),
+            (json(b""), "it has no value"),
+            (json(br#"{"id":1,"at":2}"#), "its value has no field \"eventId\"; its fields are: at, id"),
+            (json(br#"{"eventId":null}"#), "its value has nothing at /eventId that can be an id: a text"),
+            (json(br#"{"schema":{},"payload":{"eventId":7}}"#), "give json:/payload/eventId"),
+            (json(b"{\"eventId\":1}\n{\"eventId\":2}"), "its value has other text behind its document"),
+            (json(b"\x1f\x8b\x08"), "its value is compressed with gzip"),
+            (json(b"\xc3\x01abc"), "is in the single-object encoding of Avro"),
+            (json(b"\x03\x00abc"), "has the prefix of the serializer of AWS Glue"),
+            (json(b"\0\0\0\0\x07\x02a"), "is no JSON behind the five bytes of a schema registry"),
+            (json(b"\0\0\0\0\x07{}"), "has no field \"eventId\"; its fields are: "),
+            (json(br#"[{"eventId":1}]"#), "is a JSON array, and has nothing at /eventId"),
+            (json(b"eventId=1"), "is not JSON"),
+            (json(br#"{"x":NaN,"eventId":1}"#), "is not valid JSON: expected value at line 1 column 6"),
+        ];
+        for ((source, value), expected) in cases {
+            let found = why(&source.parse().unwrap(), &Sample(value));
+            assert!(found.contains(expected), "{source}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_many_fields_are_cut() {
+        let members: Vec<String> = (0..20).map(|n| format!("\"{n:02}{}\":1", "x".repeat(100))).collect();
+        let document = format!("{{{}}}", members.join(",")).into_bytes();
+        let found = in_object(&"/id".parse().unwrap(), &document);
+        assert!(found.ends_with(", …") && found.len() < 450, "{found}");
+    }
+}
