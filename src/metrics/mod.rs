@@ -70,9 +70,9 @@ impl Metrics {
         self.parts.flow.bytes.with_label_values(&[topic.as_str()])
     }
 
-    /// A latency histogram local to one worker, filled per record without synchronisation.
+    /// Histograms local to one worker, filled per record without synchronisation.
     pub fn latencies(&self) -> Latencies {
-        Latencies::of(&self.parts.flow.latency)
+        Latencies::of(&self.parts)
     }
 
     /// Counts a finished transaction.

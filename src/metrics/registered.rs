@@ -20,6 +20,7 @@ pub(super) struct Flow {
     pub(super) kind_records: IntCounterVec,
     pub(super) bytes: IntCounterVec,
     pub(super) latency: Histogram,
+    pub(super) age: Histogram,
 }
 
 pub(crate) struct Transactions {
@@ -86,27 +87,27 @@ pub(crate) struct Registered {
     pub(super) process: Process,
 }
 
-/// Latencies of one worker, collected without synchronisation and flushed once per batch.
-pub struct Latencies(LocalHistogram);
+/// Times of records of one worker, collected without synchronisation and flushed once per batch.
+pub struct Latencies {
+    latency: LocalHistogram,
+    age: LocalHistogram,
+}
 
 impl Latencies {
-    pub(super) fn of(histogram: &Histogram) -> Self {
-        Self(histogram.local())
+    pub(super) fn of(registered: &Registered) -> Self {
+        Self { latency: registered.flow.latency.local(), age: registered.flow.age.local() }
     }
 
-    /// Records the latency of one record.
-    pub fn observe(&self, latency: Duration) {
-        self.0.observe(latency.as_secs_f64());
+    /// Records the latency of one record, and its age if it has a timestamp.
+    pub fn observe(&self, latency: Duration, age: Option<Duration>) {
+        self.latency.observe(latency.as_secs_f64());
+        age.into_iter().for_each(|age| self.age.observe(age.as_secs_f64()));
     }
 
-    /// Adds the collected latencies to the metric; called after a commit.
+    /// Adds what was collected to the metrics; called after a commit.
     pub fn flush(&self) {
-        self.0.flush();
-    }
-
-    /// Discards the latencies collected since the last flush; called after an abort.
-    pub fn clear(&self) {
-        self.0.clear();
+        self.latency.flush();
+        self.age.flush();
     }
 }
 
@@ -121,6 +122,7 @@ impl Registered {
                 kind_records: counters(&registry, &table::KIND_RECORDS),
                 bytes: counters(&registry, &table::BYTES),
                 latency: histogram(&registry, &table::LATENCY),
+                age: histogram(&registry, &table::AGE),
             },
             transactions: Transactions {
                 total: counters(&registry, &table::TRANSACTIONS),

@@ -50,7 +50,13 @@ rows! {
         "dedupd_latency_seconds",
         Histogram(&[0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0]),
         "seconds",
-        "Time from the timestamp of a raw record to its commit in the clean topic.",
+        "Time from the arrival of a record in this process to its commit in the clean topic.",
+    );
+    AGE = Row::new(
+        "dedupd_record_age_seconds",
+        Histogram(&[0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0, 86_400.0]),
+        "seconds",
+        "Time from the timestamp of a record to its commit in the clean topic. It contains the delay of the producer, and of an outage or a replay.",
     );
     TRANSACTIONS = Row::new(
         "dedupd_transactions_total",

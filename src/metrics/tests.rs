@@ -125,17 +125,17 @@ fn fixed_labels_start_at_zero_and_count_up() {
 }
 
 #[test]
-fn latencies_of_an_aborted_batch_are_not_shown() {
+fn latencies_and_ages_are_shown_when_they_are_flushed() {
     let metrics = Metrics::new();
     let latencies = metrics.latencies();
-    latencies.observe(Duration::from_secs(1));
-    latencies.clear();
-    latencies.observe(Duration::from_millis(30));
+    latencies.observe(Duration::from_millis(30), Some(Duration::from_secs(7)));
     assert!(metrics.render().contains("dedupd_latency_seconds_count 0\n"));
     latencies.flush();
     let page = metrics.render();
     assert!(page.contains("dedupd_latency_seconds_count 1\n"));
     assert!(page.contains("dedupd_latency_seconds_bucket{le=\"0.05\"} 1\n"));
+    assert!(page.contains("dedupd_record_age_seconds_bucket{le=\"5\"} 0\n"));
+    assert!(page.contains("dedupd_record_age_seconds_bucket{le=\"15\"} 1\n"));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_joining_instance_is_active_when_it_owns_partition_0_and_a_spare_is_ready() 
     status.note_role(Role::Spare, Some("b at 10.0.0.7".to_owned()));
     status.publish(0, running(Vec::new()));
     assert_eq!(exported(Role::Spare), status.role().0);
-    let Readiness { ready, lines } = status.readiness();
+    let Readiness { ready, lines, .. } = status.readiness();
     assert!(ready);
     assert_eq!(lines, ["note: this instance is a spare; the active instance is b at 10.0.0.7"]);
     status.note_role(Role::Joining, None);

@@ -31,7 +31,7 @@ use crate::ports::{Failure, GroupEvent};
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two summaries in the log, and between two repetitions of the standing warning.
 const SUMMARY_INTERVAL: Duration = Duration::from_mins(1);
-/// In a large transaction, the latency of every n-th record is observed.
+/// In a large transaction, the times of every n-th forwarded record are observed.
 const SAMPLE: u64 = 16;
 
 /// Counts of the open transaction; they become metrics when it has committed.
@@ -49,7 +49,15 @@ pub struct Tally {
     raw_bytes: u64,
     clean_bytes: u64,
     state_bytes: u64,
-    timestamps_ms: Vec<i64>,
+    forwarded: u64,
+    times: Vec<RecordTimes>,
+}
+
+/// When a forwarded record arrived, in monotonic time, and its own timestamp.
+#[derive(Debug)]
+struct RecordTimes {
+    fetched: Duration,
+    timestamp_ms: Option<i64>,
 }
 
 impl Tally {
@@ -64,12 +72,7 @@ impl Tally {
     }
 
     /// Counts a record read, with `bytes` of key and value.
-    pub fn seen(&mut self, bytes: usize, timestamp_ms: Option<i64>) {
-        if (self.records < 1024 || self.records.is_multiple_of(SAMPLE))
-            && let Some(timestamp_ms) = timestamp_ms
-        {
-            self.timestamps_ms.push(timestamp_ms);
-        }
+    pub fn seen(&mut self, bytes: usize) {
         self.records += 1;
         self.raw_bytes += bytes as u64;
     }
@@ -94,8 +97,12 @@ impl Tally {
         self.records
     }
 
-    /// Counts a record written to the clean topic.
-    pub fn forwarded(&mut self, bytes: usize) {
+    /// Counts a record written to the clean topic, which arrived at this monotonic time.
+    pub fn forwarded(&mut self, bytes: usize, fetched: Duration, timestamp_ms: Option<i64>) {
+        if self.forwarded < 1024 || self.forwarded.is_multiple_of(SAMPLE) {
+            self.times.push(RecordTimes { fetched, timestamp_ms });
+        }
+        self.forwarded += 1;
         self.clean_bytes += bytes as u64;
     }
 
@@ -244,8 +251,9 @@ impl WorkerReport {
         self.last_minute = LastMinute { since: Some(now), ..LastMinute::default() };
     }
 
-    /// Publishes the counts of a committed transaction, and the time from its first record to its end.
-    pub(crate) fn committed(&mut self, tally: &Tally, took: Duration, now_ms: i64) {
+    /// Publishes the counts of a committed transaction, the time from its first record to its end, and its end in monotonic time
+    /// and epoch milliseconds.
+    pub(crate) fn committed(&mut self, tally: &Tally, took: Duration, now: Duration, now_ms: i64) {
         for (kind, counts) in tally.outcomes.iter().enumerate() {
             let counts = Outcome::ALL.iter().copied().zip(counts.iter().copied());
             counts
@@ -265,9 +273,9 @@ impl WorkerReport {
         self.metrics.parts.transactions.batch_records.observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
         self.metrics.parts.transactions.last_commit.set(now_ms as f64 / 1e3);
-        for timestamp_ms in &tally.timestamps_ms {
-            let latency_ms = u64::try_from(now_ms.saturating_sub(*timestamp_ms)).unwrap_or(0);
-            self.latencies.observe(Duration::from_millis(latency_ms));
+        for RecordTimes { fetched, timestamp_ms } in &tally.times {
+            let age_ms = timestamp_ms.map(|ms| u64::try_from(now_ms.saturating_sub(ms)).unwrap_or(0));
+            self.latencies.observe(now.saturating_sub(*fetched), age_ms.map(Duration::from_millis));
         }
         self.latencies.flush();
     }

@@ -26,6 +26,8 @@ pub(crate) struct EndedTransaction {
     tally: Tally,
     /// From its first record to its end.
     took: Duration,
+    /// Monotonic time of its end.
+    at: Duration,
     /// Wall clock at its end, in epoch milliseconds.
     at_ms: i64,
     /// What shows the outcome, in each partition that this worker still owns.
@@ -64,14 +66,15 @@ impl EndedTransaction {
             Some((state.id, SentPosition { before: state.committed, next, metadata }))
         });
         let positions = sent.collect();
-        let took = transaction.age(ctx.clock.elapsed());
+        let at = ctx.clock.elapsed();
+        let took = transaction.age(at);
         let tally = std::mem::take(&mut transaction.tally);
-        Self { tally, took, at_ms: ctx.clock.wall_ms(), positions }
+        Self { tally, took, at, at_ms: ctx.clock.wall_ms(), positions }
     }
 
     /// Counts it as committed: its markers are written, `waited` after its commit.
     pub(crate) fn count_committed<W: WorkerPorts>(&self, ctx: &mut Context<W>, waited: Duration) {
-        ctx.report.committed(&self.tally, self.took + waited, ctx.clock.wall_ms());
+        ctx.report.committed(&self.tally, self.took + waited, self.at + waited, ctx.clock.wall_ms());
     }
 }
 
@@ -113,7 +116,7 @@ impl Undecided {
             let is_committed = answers.iter().any(shows);
             if is_committed {
                 tracing::info!(result = %TransactionResult::Committed.as_str(), "{FOUND}");
-                report.committed(&ended.tally, ended.took, ended.at_ms);
+                report.committed(&ended.tally, ended.took, ended.at, ended.at_ms);
             }
             !is_committed
         });

@@ -38,6 +38,17 @@ pub(crate) fn gather<S: Source>(
 /// What a record is looked up by, unless its schema is not known.
 type Found = Result<Lookup, MissingSchema>;
 
+/// The times of a chunk.
+#[derive(Clone, Copy)]
+struct ChunkTimes {
+    /// Monotonic time of its arrival, or since which its first record may have been waiting in the client.
+    fetched: Duration,
+    /// Time of its arrival, epoch milliseconds.
+    now_ms: i64,
+    /// Monotonic time after which a commit ends the iteration.
+    until: Duration,
+}
+
 /// How far a chunk is processed.
 #[derive(Default)]
 struct ChunkProgress {
@@ -62,7 +73,9 @@ impl<W: WorkerPorts> Parts<W> {
         damaged: Option<Coordinates>,
         until: Duration,
     ) -> Result<bool, WorkerError> {
-        let now_ms = self.ctx.time.now_ms(&self.ctx.clock);
+        let now = self.ctx.clock.elapsed();
+        let fetched = self.committer.transaction.waiting_since.unwrap_or(now);
+        let times = ChunkTimes { fetched, now_ms: self.ctx.time.now_ms(&self.ctx.clock), until };
         let mut progress = ChunkProgress::default();
         let mut lookups: Vec<_> = chunk.iter().map(|record| look_up(&self.ctx, record)).collect();
         for MissingSchema(id) in lookups.iter().filter_map(|lookup| lookup.as_ref().err()) {
@@ -70,7 +83,7 @@ impl<W: WorkerPorts> Parts<W> {
         }
         find_sealed(&self.ctx.store, &mut lookups);
         for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {
-            self.process_part(source, (part, lookups), (now_ms, until), &mut progress)?;
+            self.process_part(source, (part, lookups), times, &mut progress)?;
             if progress.is_over {
                 break;
             }
@@ -93,7 +106,7 @@ impl<W: WorkerPorts> Parts<W> {
         &mut self,
         source: &W::Source,
         (part, lookups): (&mut [RawOf<'_, W>], &[Found]),
-        (now_ms, until): (i64, Duration),
+        times: ChunkTimes,
         progress: &mut ChunkProgress,
     ) -> Result<(), WorkerError> {
         lookups.iter().flatten().for_each(|lookup| prefetch(&self.ctx, lookup));
@@ -110,12 +123,14 @@ impl<W: WorkerPorts> Parts<W> {
                 if progress.is_over {
                     return Ok(());
                 }
-                match self.decide(record, lookup, now_ms).map_err(WorkerError::rewinding)? {
+                match self.decide(record, lookup, times).map_err(WorkerError::rewinding)? {
                     AfterRecord::Record => break,
                     AfterRecord::SeekAgain => break progress.is_doubted = true,
-                    AfterRecord::CommitBefore => progress.is_over = self.commit_and_compare(source, until)?,
+                    AfterRecord::CommitBefore => {
+                        progress.is_over = self.commit_and_compare(source, times.until)?
+                    }
                     AfterRecord::CommitAfter => {
-                        break progress.is_over = self.commit_and_compare(source, until)?;
+                        break progress.is_over = self.commit_and_compare(source, times.until)?;
                     }
                 }
             }
@@ -134,7 +149,7 @@ impl<W: WorkerPorts> Parts<W> {
         &mut self,
         record: &mut RawOf<'_, W>,
         lookup: &Lookup,
-        now_ms: i64,
+        times: ChunkTimes,
     ) -> Result<AfterRecord, WorkerError> {
         // A record that was fetched before its partition was paused or revoked is read again.
         let id = record.coordinates().partition;
@@ -151,7 +166,8 @@ impl<W: WorkerPorts> Parts<W> {
             topic: self.ctx.topic.as_mut(),
             copies: self.ctx.copies.as_mut(),
             others,
-            now_ms,
+            now_ms: times.now_ms,
+            fetched: times.fetched,
             at_once: parts.1.follow_policy_at_once(|| self.ctx.clock.elapsed()),
         };
         step.decide(parts, record, lookup)

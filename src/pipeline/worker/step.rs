@@ -1,5 +1,7 @@
 //! The decision about one record, and what is written for it. The transaction is committed in `commit`.
 
+use std::time::Duration;
+
 use crate::clock::Clock;
 use crate::dedupe::{
     Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, RecordTime,
@@ -54,6 +56,8 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) now_ms: i64,
     /// Whether rejected records of the partition follow the policy without retries.
     pub(crate) at_once: bool,
+    /// Monotonic time of its arrival.
+    pub(crate) fetched: Duration,
 }
 
 /// What follows a record.
@@ -118,7 +122,7 @@ impl<W: WorkerPorts> Step<'_, W> {
             outcome => outcome?,
         };
         self.transaction.tally.count(lookup.kind, outcome);
-        self.transaction.tally.seen(record.size(), record.timestamp_ms());
+        self.transaction.tally.seen(record.size());
         state.next = at.offset + 1;
         state.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
         let is_full = rejections.limits(records) || self.transaction.is_full(self.options.transaction_limit);
@@ -279,7 +283,7 @@ impl<W: WorkerPorts> Step<'_, W> {
 
     fn forwarded(&mut self, state: &mut DedupeState, record: &RawOf<'_, W>) {
         state.wrote();
-        self.transaction.tally.forwarded(record.size());
+        self.transaction.tally.forwarded(record.size(), self.fetched, record.timestamp_ms());
     }
 
     /// Writes a record to a side topic.
