@@ -221,13 +221,17 @@ pub fn check(config: &Config) -> Result<Topology, ExitError> {
     Ok(kafka::check(&settings, wanted, &Closing::default())?)
 }
 
-/// What a sample of raw shows about `dedupe.scope`, in one line, and about schemas. A topic that cannot be sampled is no failed check.
+/// What a sample of raw shows about `dedupe.scope`, in one line, and about schemas. The error is that none of its records has an
+/// id. A topic that cannot be sampled is no failed check.
 pub fn scope_advice(config: &Config) -> Result<(String, Option<String>), ExitError> {
     let rule = assembly::rule(config, hasher(&config.identity.hash)?);
     let schemas = BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why))?;
     let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
     let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
-        Ok(sample) => sample.advice(Some(config.dedupe.scope)),
+        Ok(sample) => match sample.no_ids(schemas.why_missing(), "identity.from") {
+            Some(what) => return Err(ExitError::new(Exit::StartUp, what)),
+            None => sample.advice(Some(config.dedupe.scope)),
+        },
         Err(error) => {
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
         }

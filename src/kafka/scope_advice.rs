@@ -10,6 +10,16 @@ impl TopicSample {
         (self.moved_ids > 0).then_some("topic")
     }
 
+    /// The error of a sample without any id, for this reason. Without records it is none.
+    #[must_use]
+    pub fn no_ids(&self, why: Option<String>, setting: &str) -> Option<String> {
+        let example = why.map(|why| format!("; for example, {why}")).unwrap_or_default();
+        let Self { read, with_id, .. } = self;
+        (*read > 0 && *with_id == 0).then(|| {
+            format!("none of the newest {read} records of raw has an id{example}; correct {setting}")
+        })
+    }
+
     /// What the sample shows about the scope, and what to do, in one line. `scope` is the configured one, if there is one.
     #[must_use]
     pub fn advice(&self, scope: Option<Scope>) -> String {
@@ -20,12 +30,6 @@ impl TopicSample {
         if *read == 0 {
             return "raw has no records to sample, so the sample does not show which dedupe.scope is needed"
                 .to_owned();
-        }
-        if *with_id == 0 {
-            return format!(
-                "none of the {read} sampled records has an id, so the sample does not show which dedupe.scope is needed; check \
-                 identity.from"
-            );
         }
         if *moved_ids == 0 {
             return format!("no id of the {with_id} sampled records is in several partitions; nothing to do");
@@ -91,7 +95,14 @@ mod tests {
             none.advice(Some(Scope::Partition)),
             "no id of the 8 sampled records is in several partitions; nothing to do"
         );
-        assert!(sample(0, 0, 0).advice(None).starts_with("none of the 9 sampled records has an id"));
+        assert_eq!(sample(1, 0, 0).no_ids(None, "--id"), None);
+        assert_eq!(TopicSample::default().no_ids(None, "--id"), None);
+        assert_eq!(
+            sample(0, 0, 0).no_ids(Some("the record has no id: it has no key".to_owned()), "--id").as_deref(),
+            Some(
+                "none of the newest 9 records of raw has an id; for example, the record has no id: it has no key; correct --id"
+            )
+        );
         let empty = TopicSample { read: 0, ..sample(0, 0, 0) };
         assert!(empty.advice(None).starts_with("raw has no records to sample"));
         let single = TopicSample { partitions: 1, ..sample(8, 0, 0) };

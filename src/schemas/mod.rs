@@ -230,6 +230,8 @@ fn of_file(path: &Path) -> Result<Schema, String> {
 pub struct BlockingSchemas {
     known: RefCell<Schemas>,
     unregistered: RefCell<BTreeSet<SchemaId>>,
+    /// Why the first record without an id has none.
+    why_missing: RefCell<Option<String>>,
     registry: Option<Registry>,
 }
 
@@ -237,7 +239,8 @@ impl BlockingSchemas {
     /// Reads the schemas of the files.
     pub fn open(config: &SchemasConfig) -> Result<Self, String> {
         let known = RefCell::new(of_files(config)?);
-        Ok(Self { known, unregistered: RefCell::default(), registry: Registry::open(config)? })
+        let registry = Registry::open(config)?;
+        Ok(Self { known, unregistered: RefCell::default(), why_missing: RefCell::default(), registry })
     }
 
     /// The schemas that the registry does not have, as a sentence.
@@ -245,11 +248,21 @@ impl BlockingSchemas {
         unregistered(self.unregistered.borrow().iter().copied())
     }
 
+    /// Why the first record without an id has none, as a sentence.
+    pub fn why_missing(&self) -> Option<String> {
+        self.why_missing.borrow().clone()
+    }
+
     /// The identity of a record. The error is why a schema cannot be fetched.
     pub fn identify<F: Fields>(&self, rule: &IdentityRule, record: &F) -> Result<Option<Identity>, String> {
         loop {
             let identified = rule.identify(record, &self.known.borrow());
             let MissingSchema(id) = match identified {
+                Ok(None) => {
+                    let why = || rule.why_missing(record, &self.known.borrow());
+                    self.why_missing.borrow_mut().get_or_insert_with(why);
+                    return Ok(None);
+                }
                 Ok(identity) => return Ok(identity),
                 Err(missing) => missing,
             };

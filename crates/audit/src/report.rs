@@ -52,10 +52,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there are no findings.
+    /// Whether there are no findings, and raw has ids if it has records.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.total.counts.is_clean()
+        self.total.counts.is_clean() && !self.has_no_ids()
+    }
+
+    /// Whether there are raw records and none has an id, so that nothing about duplicates is proven.
+    fn has_no_ids(&self) -> bool {
+        let raw = &self.total.raw;
+        raw.records > 0 && raw.without_id == raw.records
     }
 
     /// Adds the result of a partition, and its findings up to `samples` of each kind in total.
@@ -216,6 +222,13 @@ impl fmt::Display for Report {
                  depends on a record with the same id outside the range"
             )?;
         }
+        if self.has_no_ids() {
+            writeln!(
+                f,
+                "none of the {} raw records has an id, so nothing about duplicates is proven; correct identity.from",
+                self.total.raw.records
+            )?;
+        }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
@@ -248,6 +261,11 @@ mod tests {
     fn the_last_line_is_the_counts_and_nothing_else() {
         let clean = Report::default().to_string();
         assert_eq!(clean.lines().last(), Some("lost 0, duplicated 0, out of order 0, altered 0, phantom 0"));
+        let mut without = Report::default();
+        (without.total.raw.records, without.total.raw.without_id) = (3, 3);
+        assert!(!without.is_clean() && without.to_string().contains("none of the 3 raw records has an id"));
+        without.total.raw.records = 4;
+        assert!(without.is_clean() && Report::default().is_clean());
         let mut found = Report { moved: 1, ..Report::default() };
         found.total.late_or_twice = 2;
         let counts = Counts { lost: 3, duplicated: 1, out_of_order: 4, altered: 1, phantom: 5 };

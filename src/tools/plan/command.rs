@@ -96,13 +96,14 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
         };
         ExitError::new(exit, failed.to_string())
     })?;
-    if sample.with_id == 0 {
+    let live = "--id, or give --events, --duplicates and --partitions";
+    if sample.read == 0 {
         return Err(usage(format!(
-            "none of the {} records read from topic {topic} has an id; correct --id, or give --events, --duplicates and \
-             --partitions{}",
-            sample.read,
-            schemas.note().map(|note| format!("; {note}")).unwrap_or_default()
+            "topic {topic} has no records to measure; give --events, --duplicates and --partitions"
         )));
     }
-    Ok((sample, schemas.note()))
+    match sample.no_ids(schemas.why_missing(), live) {
+        Some(what) => Err(ExitError::new(Exit::StartUp, what)),
+        None => Ok((sample, schemas.note())),
+    }
 }
