@@ -26,7 +26,7 @@ mod registry;
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use dedupd::cli::{Command, Exit, parse_from};
+use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Scope, load_with_texts, parse_duration};
 use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdSource, Identity, IdentityRule, Schemas};
 use dedupd_audit::{DEFAULT_MEMORY, Fields, Header, IdRule, LEAST_MEMORY, Moment};

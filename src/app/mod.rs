@@ -5,6 +5,7 @@
 
 mod allocator;
 mod assembly;
+mod connecting;
 mod ended;
 mod hanging;
 mod log;
@@ -28,6 +29,7 @@ use tokio::sync::oneshot;
 pub use assembly::settings;
 pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
+pub(crate) use connecting::await_broker;
 pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
@@ -35,7 +37,7 @@ pub use memory::{window_memory, within_memory_limit};
 pub(crate) use supervisor::OPEN_LIMIT;
 
 use crate::cli::Exit;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, monotonic};
 use crate::config::{Config, Scope};
 use crate::http;
 use crate::kafka::{self, Closing, Forecast, SampleLimits, Topology, Wanted};
@@ -46,6 +48,8 @@ use crate::schemas::BlockingSchemas;
 
 /// What `check` samples at most: the newest records of raw, and the time for reading them.
 const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
+/// A second signal that arrives earlier is part of the first one: a service manager and the terminal can both send one.
+const IMPATIENCE: Duration = Duration::from_secs(1);
 /// Time limit for the workers to commit and to leave the group, and for closing the local store.
 const STOP: Duration = Duration::from_secs(9);
 
@@ -128,7 +132,9 @@ impl Service {
         let ended = tokio::select! {
             ended = &mut result => Ok(ended),
             () = shutdown => {
-                tracing::info!("stopping: committing open transactions and leaving the group");
+                tracing::info!(
+                    "stopping: committing open transactions and leaving the group; a second signal ends at once"
+                );
                 stop.store(true, Ordering::Release);
                 tokio::time::timeout(STOP, result).await
             }
@@ -259,7 +265,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, ExitError> {
         .map_err(|e| ExitError::failed(format!("the tokio runtime cannot be started: {e}")))
 }
 
-/// Completes at SIGTERM or SIGINT. The signal handlers are installed by the call, not by the first poll: a
+/// Completes at SIGTERM or SIGINT. A further one that is not part of the same key press ends the process. The signal handlers are installed by the call, not by the first poll: a
 /// signal in between must not end the process with the default action. Requires a tokio runtime.
 pub fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -272,5 +278,15 @@ pub fn signal() -> impl Future<Output = ()> {
             return std::future::pending().await;
         };
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        let since = monotonic();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                if since.elapsed() >= IMPATIENCE {
+                    tracing::warn!("ending at once: what was not committed is read again at the next start");
+                    Exit::Done.end();
+                }
+            }
+        });
     }
 }

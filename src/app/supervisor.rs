@@ -6,18 +6,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
+use super::connecting::await_broker;
 use super::monitor::start_monitor;
 use super::obstacles::TakeoverNeeds;
 use super::spare::Spare;
 use super::standby::Follower;
 use super::{ExitError, Service};
 use crate::cli::Exit;
-use crate::clock::{SystemClock, monotonic};
+use crate::clock::SystemClock;
 use crate::config::Scope;
 use crate::control::Control;
 use crate::kafka::{
-    self, CheckError, Closing, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology,
-    Wanted,
+    self, Closing, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
 };
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
@@ -33,8 +33,6 @@ pub(crate) const OPEN_LIMIT: Duration = Duration::from_mins(1);
 const SLOW_CALL: Duration = Duration::from_secs(15);
 /// A worker that stays longer in one call counts as hung.
 const HUNG_CALL: Duration = Duration::from_mins(1);
-/// How long a broker may reject the connection at the start before the rejection counts as final.
-const REJECTED: Duration = Duration::from_secs(8);
 /// Interval between checks of the workers.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval between measurements of the size on disk.
@@ -156,32 +154,11 @@ fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<O
         return Ok(Some(topology.clone()));
     }
     let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
-    let mut rejected_since = None;
-    while !stop.load(Ordering::Acquire) {
-        match kafka::check(&settings(&service.config, 0), wanted, closing) {
-            Ok(topology) => return Ok(Some(topology)),
-            Err(CheckError::Unreachable(what)) => {
-                rejected_since = None;
-                tracing::warn!("no broker answers: {what}; retrying");
-                publish_and_pause(service, format!("waits for a broker: {what}"), stop);
-            }
-            // One of several brokers may be misconfigured, or may not have received a new user yet.
-            Err(CheckError::Rejected(what))
-                if rejected_since.get_or_insert_with(monotonic).elapsed() < REJECTED =>
-            {
-                tracing::warn!("the connection is rejected: {what}; retrying");
-                publish_and_pause(service, format!("cannot connect: {what}"), stop);
-            }
-            Err(failed) => return Err(failed.into()),
-        }
-    }
-    Ok(None)
-}
-
-/// Publishes why the service is not ready, and waits 1 s.
-fn publish_and_pause(service: &Service, why: String, stop: &AtomicBool) {
-    service.status.publish(0, WorkerStatus { not_ready: Some(why), ..WorkerStatus::starting() });
-    pause(Duration::from_secs(1), stop);
+    let publish = |why: &str| {
+        let not_ready = Some(why.to_owned());
+        service.status.publish(0, WorkerStatus { not_ready, ..WorkerStatus::starting() });
+    };
+    await_broker(|| kafka::check(&settings(&service.config, 0), wanted, closing), publish, stop)
 }
 
 /// Sleeps for `time`, or until a stop is requested.

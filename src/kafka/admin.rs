@@ -200,7 +200,7 @@ impl TopicAdmin {
     pub(super) fn explain_unreachable(&self, what: String) -> CheckError {
         match connection::connection_problem(&self.reader, &self.settings.base()) {
             Some(problem) if problem.refused => CheckError::Rejected(problem.what),
-            Some(problem) => CheckError::Unreachable(format!("{what}: {}", problem.what)),
+            Some(problem) => CheckError::Unreachable(problem.what),
             None => CheckError::Unreachable(what),
         }
     }

@@ -250,6 +250,8 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
     if text.contains("saslauthenticaterequest failed") {
         return None;
     }
+    // What differs from one attempt to the next would be logged each time.
+    let reason = reason.split(" (after ").next().unwrap_or(reason);
     if let Some(known) = KNOWN.iter().find(|known| known.is_in(&text)) {
         let KnownProblem { refused, detail, what, .. } = *known;
         return Some(ConnectionProblem { what: format!("{what} ({reason})"), refused, detail });

@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_reason_names_what_is_found_instead() {
-        let json = |value| ("json:/eventId", Some(value));
+        let json = |value: &'static [u8]| ("json:/eventId", Some(value));
         let cases: [((&str, Option<&'static [u8]>), &str); 16] = [
             (("key", None), "it has no key"),
             (("header:id", None), "it has no header \"id\" with a value"),

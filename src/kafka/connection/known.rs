@@ -26,7 +26,7 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 12] = [
+pub const KNOWN: [KnownProblem; 15] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
@@ -126,6 +126,27 @@ pub const KNOWN: [KnownProblem; 12] = [
         detail: ProblemDetail::Nothing,
         what: "the host name of the broker cannot be resolved; correct kafka.bootstrap_servers, the broker's \
                advertised.listeners, or the name service",
+    },
+    KnownProblem {
+        phrases: &["connection refused"],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "nothing listens at the address; check that the broker runs, the port in kafka.bootstrap_servers, and the \
+               broker's advertised.listeners",
+    },
+    KnownProblem {
+        phrases: &["timed out in state connect", "connection timed out", "operation timed out"],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "no answer from the address; check kafka.bootstrap_servers, the broker's advertised.listeners, and the \
+               firewalls on the way",
+    },
+    KnownProblem {
+        phrases: &["no route to host", "network is unreachable", "host is down"],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "the address cannot be reached from this host; check kafka.bootstrap_servers, the broker's \
+               advertised.listeners, and the network",
     },
 ];
 pub const UNSUPPORTED_MECHANISM: &str =

@@ -30,7 +30,15 @@ fn a_rejection_is_distinguished_from_a_closed_connection() {
         ),
         ("b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", Some(false)),
         ("ssl://b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)", None),
-        ("b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)", None),
+        (
+            "b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+            Some(false),
+        ),
+        ("b:1/1: Connection setup timed out in state CONNECT (after 30029ms in state CONNECT)", Some(false)),
+        (
+            "b:1/1: Connect to ipv4#10.0.0.1:1 failed: No route to host (after 3ms in state CONNECT)",
+            Some(false),
+        ),
         (
             r#"Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client","error_description":"x"}"#,
             Some(true),
@@ -67,14 +75,22 @@ fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     };
     let rejected = "SASL authentication error: Authentication failed";
     let closed = "b:1/1: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)";
-    assert_eq!(explained(&[closed, "x"]), Some(format!("{REQUIRES_TLS} ({closed})")));
+    assert_eq!(
+        explained(&[closed, "x"]),
+        Some(format!("{REQUIRES_TLS} (b:1/1: Disconnected: connection closed by peer)"))
+    );
     assert!(explained(&[rejected, closed]).unwrap().ends_with(&format!("({rejected})")));
     let untrusted =
         "Failed to acquire SASL OAUTHBEARER token: SSL certificate problem: certificate has expired";
     let endpoint = [(TOKEN_ENDPOINT.to_owned(), "https://idp/token".to_owned())];
     let what = explanation(&[untrusted.to_owned()], "b:1", &endpoint).unwrap().what;
     assert!(what.starts_with("https://idp/token: ") && what.contains("https.ca.location"), "{what}");
-    assert_eq!(explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused"]), None);
+    let refused =
+        explained(&["b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 2ms)"]).unwrap();
+    assert!(
+        refused.starts_with("nothing listens at the address") && refused.ends_with("Connection refused)")
+    );
+    assert_eq!(explained(&["b:1/1: something else"]), None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::ports::{Failure, Remedy};
 
 /// Retried failures are logged only after failing for this long: finding the group coordinator can take a second.
 const RETRY_GRACE: Duration = Duration::from_secs(2);
-/// Interval between two log messages about retried failures.
+/// Interval between log messages about two retried failures. The same one is logged once.
 const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the last calls to the broker have shown.
@@ -17,14 +17,14 @@ pub(super) struct Reachability {
     logged: Option<Duration>,
     /// Monotonic time since which every call has failed.
     failing_since: Option<Duration>,
-    /// A failure was logged, and its end was not logged yet.
-    is_open: bool,
+    /// The failure that was logged last, until its end is logged.
+    open: Option<String>,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
         let not_ready = Some("connects to the broker".to_owned());
-        Self { not_ready, logged: None, failing_since: None, is_open: true }
+        Self { not_ready, logged: None, failing_since: None, open: None }
     }
 }
 
@@ -38,9 +38,8 @@ impl Reachability {
     pub fn succeeded(&mut self) -> bool {
         self.failing_since = None;
         let was_not_ready = self.not_ready.take().is_some();
-        if was_not_ready && self.is_open {
+        if was_not_ready && self.open.take().is_some() {
             tracing::info!("the broker is reachable");
-            self.is_open = false;
         }
         was_not_ready
     }
@@ -51,11 +50,13 @@ impl Reachability {
         let since = *self.failing_since.get_or_insert(now);
         let within_grace = now.saturating_sub(since) < RETRY_GRACE;
         let recent = self.logged.is_some_and(|last| now.saturating_sub(last) < RETRY_LOG_INTERVAL);
-        let quiet = failed.remedy == Remedy::Retry && (within_grace || recent);
+        let text = failed.to_string();
+        let is_repeated = self.open.as_ref() == Some(&text);
+        let quiet = failed.remedy == Remedy::Retry && (within_grace || recent || is_repeated);
         if !quiet {
-            tracing::warn!("{failed}");
+            tracing::warn!("{text}");
             self.logged = Some(now);
-            self.is_open = true;
+            self.open = Some(text);
         }
         // Only a retry of the same call waits for the broker; other remedies act first.
         let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };

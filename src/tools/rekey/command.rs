@@ -8,21 +8,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::stage::{RekeyLoop, RekeyRule};
-use crate::app::{ExitError, begin_log, listen, runtime, signal};
+use crate::app::{ExitError, await_broker, begin_log, listen, runtime, signal};
 use crate::cli::{Exit, RekeyArgs};
 use crate::clock;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
-use crate::kafka::{CheckError, Closing, RekeyChecks, RekeyTopics, Settings, SourceReader, check_rekey};
+use crate::kafka::{Closing, RekeyChecks, RekeyTopics, Settings, SourceReader, check_rekey};
 use crate::metrics::RekeyMetrics;
 use crate::ports::{Failure, Remedy};
 use crate::schemas;
 
 /// Time limit of a stop: waiting for acknowledgements, committing offsets, leaving the group.
 const STOP: Duration = Duration::from_secs(9);
-/// How long a broker may reject the connection at the start before the rejection counts as final.
-const REJECTED: Duration = Duration::from_secs(8);
 /// A member replaced more often than this within [`REPLACED_PERIOD`] competes with another process. A single process can
 /// replace itself: after an outage the broker takes its own late heartbeat for that of another process.
 const REPLACED_MAX: usize = 4;
@@ -139,27 +137,7 @@ fn await_topics(
 ) -> Result<Option<RekeyChecks>, ExitError> {
     let closing = Closing::default();
     let topics = RekeyTopics { from: &config.rekey.from, to: config.rekey.to.as_str() };
-    let mut rejected_since = None;
-    while !stop.load(Ordering::Acquire) {
-        let why = match check_rekey(settings, &topics, &closing) {
-            Ok(checks) => return Ok(Some(checks)),
-            Err(CheckError::Unreachable(what)) => {
-                rejected_since = None;
-                format!("no broker answers: {what}")
-            }
-            // One of several brokers may be misconfigured, or may not have received a new user yet.
-            Err(CheckError::Rejected(what))
-                if rejected_since.get_or_insert_with(clock::monotonic).elapsed() < REJECTED =>
-            {
-                format!("the connection is rejected: {what}")
-            }
-            Err(failed) => return Err(failed.into()),
-        };
-        tracing::warn!("{why}; retrying");
-        metrics.not_ready(&format!("waits for a broker: {why}"));
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    Ok(None)
+    await_broker(|| check_rekey(settings, &topics, &closing), |why| metrics.not_ready(why), stop)
 }
 
 /// The settings of the clients: those of `run`, with the target in the place of the clean topic.
