@@ -126,15 +126,15 @@ fn with_missing_ids(name: &str) -> Pipe<'static> {
 
 #[test]
 fn records_without_an_id_are_forwarded_or_dropped_by_policy() {
-    for (policy, expected) in [
-        ("forward", vec![r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]),
-        ("drop", vec![r#"{"id":"a"}"#, r#"{"id":"b"}"#]),
+    for (policy, outcome, expected) in [
+        ("forward", "missing_id", vec![r#"{"id":"a"}"#, "no json", "", r#"{"id":"b"}"#]),
+        ("drop", "missing_id_dropped", vec![r#"{"id":"a"}"#, r#"{"id":"b"}"#]),
     ] {
         let pipe = with_missing_ids(&format!("missing-{policy}"));
         let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_MISSING", policy).start();
         pipe.wait_caught_up(1, LIMIT);
         assert_eq!(pipe.kafka.texts(&pipe.clean), expected, "{policy}");
-        running.wait_outcomes(&[("missing_id", 2), ("forwarded", 2), ("duplicate", 1)]);
+        running.wait_outcomes(&[(outcome, 2), ("forwarded", 2), ("duplicate", 1)]);
     }
 }
 

@@ -21,6 +21,7 @@ mod bytes;
 mod compacted;
 mod crash;
 mod encoded;
+mod first_hour;
 mod foreign;
 mod forwarding;
 mod group;
