@@ -21,7 +21,7 @@ use super::features::ApiVersions;
 use super::log_context::LogContext;
 use super::native;
 use crate::clock;
-use known::{KNOWN, KnownProblem, ProblemDetail, UNSUPPORTED_MECHANISM, closed_without_error};
+use known::{KNOWN, KnownProblem, NO_SASL, ProblemDetail, UNSUPPORTED_MECHANISM, closed_without_error};
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
 const MAX_AGE: Duration = Duration::from_secs(45);
@@ -239,7 +239,9 @@ fn without_thread(line: &str) -> &str {
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
 fn classify(reason: &str) -> Option<ConnectionProblem> {
     let text = reason.to_lowercase();
-    if let Some(is_listed) = offers_other_mechanisms(&text) {
+    if !text.contains(NO_SASL)
+        && let Some(is_listed) = offers_other_mechanisms(&text)
+    {
         return is_listed.then(|| ConnectionProblem {
             what: format!("the broker does not offer this SASL mechanism: {reason}; {UNSUPPORTED_MECHANISM}"),
             refused: true,
@@ -273,7 +275,9 @@ fn offers_other_mechanisms(lower_case: &str) -> Option<bool> {
 /// Meaning and action for the text of a connection error; `None` when it is not recognised.
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let text = reason.to_lowercase();
-    if let Some(is_listed) = offers_other_mechanisms(&text) {
+    if !text.contains(NO_SASL)
+        && let Some(is_listed) = offers_other_mechanisms(&text)
+    {
         return is_listed.then_some(UNSUPPORTED_MECHANISM);
     }
     KNOWN.iter().find(|known| known.is_in(&text)).map(|known| known.what)

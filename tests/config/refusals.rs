@@ -201,13 +201,18 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
         let problems = problems_of(&sources(&odd, &[]));
         assert!(problems[0].contains(&format!("{text:?} (d.toml): {why}")), "{problems:?}");
     }
-    let no_port = LEAST.replace("localhost:9092", "localhost:9092,other");
-    assert_eq!(
-        problems_of(&sources(&no_port, &[])),
-        [
-            r#"kafka.bootstrap_servers = "localhost:9092,other" (d.toml): has no port in "other"; give host:port, as in localhost:9092"#
-        ]
-    );
+    for (servers, fault) in [
+        ("localhost:9092,other", r#"has no port in "other"; give host:port, as in localhost:9092"#),
+        (
+            "kafka://localhost:9092",
+            "has the scheme \"kafka\" in \"kafka://localhost:9092\"; give host:port, as in localhost:9092; the protocol is \
+             kafka.properties.\"security.protocol\"",
+        ),
+    ] {
+        let wrong = LEAST.replace("localhost:9092", servers);
+        let expected = format!("kafka.bootstrap_servers = {servers:?} (d.toml): {fault}");
+        assert_eq!(problems_of(&sources(&wrong, &[])), [expected]);
+    }
 }
 
 #[test]

@@ -19,9 +19,19 @@ impl Form<String> for Servers {
             reading.reject(key, None, ValueFault::new("seems to contain a password", remedy));
             return None;
         }
-        if let Some(server) = servers.iter().find(|server| !has_port(server)) {
-            let what = format!("has no port in {server:?}");
-            reading.reject(key, Some(text), ValueFault::new(what, "give host:port, as in localhost:9092"));
+        let fault = servers.iter().find_map(|server| {
+            let what = match server.split_once("://") {
+                Some((scheme, _)) => format!("has the scheme {scheme:?} in {server:?}"),
+                None if !has_port(server) => format!("has no port in {server:?}"),
+                None => return None,
+            };
+            let protocol = "; the protocol is kafka.properties.\"security.protocol\"";
+            let remedy = "give host:port, as in localhost:9092".to_owned();
+            let remedy = if server.contains("://") { remedy + protocol } else { remedy };
+            Some(ValueFault::new(what, remedy))
+        });
+        if let Some(fault) = fault {
+            reading.reject(key, Some(text), fault);
             return None;
         }
         Some(servers.join(","))

@@ -26,7 +26,7 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 15] = [
+pub const KNOWN: [KnownProblem; 16] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
@@ -89,6 +89,13 @@ pub const KNOWN: [KnownProblem; 15] = [
                broker requires (sasl.oauthbearer.scope, and the client at the provider), and that the clocks agree",
     },
     KnownProblem {
+        phrases: &[NO_SASL],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "security.protocol requires SASL, but this port does not use SASL; set security.protocol to plaintext or ssl, or \
+               correct the port in kafka.bootstrap_servers",
+    },
+    KnownProblem {
         phrases: &["kerberos ticket refresh", "gssapi", "sasl handshake failed (st"],
         refused: false,
         detail: ProblemDetail::Nothing,
@@ -149,6 +156,8 @@ pub const KNOWN: [KnownProblem; 15] = [
                advertised.listeners, and the network",
     },
 ];
+/// The text of the error `ILLEGAL_SASL_STATE`, with which a port without SASL answers.
+pub const NO_SASL: &str = "request not valid in current sasl state";
 pub const UNSUPPORTED_MECHANISM: &str =
     "set sasl.mechanism to one that the broker supports, or enable this one on the broker";
 pub const REQUIRES_TLS: &str = "this port seems to require TLS, but security.protocol does not use it; if the broker is up, \

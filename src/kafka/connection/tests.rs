@@ -34,6 +34,11 @@ fn a_rejection_is_distinguished_from_a_closed_connection() {
             "b:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
             Some(false),
         ),
+        (
+            "sasl_plaintext://b:1/bootstrap: SASL PLAIN mechanism handshake failed: Broker: Request not valid in current SASL \
+             state: broker's supported mechanisms:  (after 3ms in state AUTH_HANDSHAKE)",
+            Some(false),
+        ),
         ("b:1/1: Connection setup timed out in state CONNECT (after 30029ms in state CONNECT)", Some(false)),
         (
             "b:1/1: Connect to ipv4#10.0.0.1:1 failed: No route to host (after 3ms in state CONNECT)",

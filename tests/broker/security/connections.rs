@@ -168,7 +168,10 @@ fn audit_and_generate_report_why_they_cannot_connect() {
     let unused = format!("127.0.0.1:{}", free_port());
     let wrong = sasl("sasl_ssl", "PLAIN", "trusted", "wrong-canary");
     let untrusted = [("security.protocol", "ssl"), ("ssl.ca.location", "@stranger.pem")];
-    let cases: [(String, Properties<'_>, i32, &[&str]); 5] = [
+    let plain = sasl("sasl_plaintext", "PLAIN", "trusted", "wrong-canary");
+    let no_sasl = ["this port does not use SASL", "security.protocol"];
+    let cases: [(String, Properties<'_>, i32, &[&str]); 6] = [
+        (secured.kafka.bootstrap().to_owned(), &plain, 8, &no_sasl),
         (unused, &[], 8, &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
         (at("SASLPLAIN"), TLS, 8, &["this port does not seem to use TLS", "security.protocol"]),
         (at("TLS"), &[], 8, &["this port seems to require TLS"]),
