@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::fs::Access;
+
 use super::OpenError;
 use super::guard::run_guarded;
 
@@ -64,6 +66,42 @@ impl Lock {
         let path = dir.to_path_buf();
         let acquired = run_guarded("store-lock", ANSWER, move |_| Self::acquire_in(&path));
         acquired.unwrap_or_else(|_| Err(OpenError::io("lock", dir, &io::ErrorKind::TimedOut.into())))
+    }
+
+    /// The process that holds the directory; `None` when a start could lock it. Creates and changes nothing. Fails as
+    /// [`Self::acquire`] would.
+    pub fn probe(dir: &Path) -> Result<Option<String>, OpenError> {
+        let path = dir.to_path_buf();
+        let probed = run_guarded("store-lock", ANSWER, move |_| Self::probe_in(&path));
+        probed.unwrap_or_else(|_| Err(OpenError::io("lock", dir, &io::ErrorKind::TimedOut.into())))
+    }
+
+    fn probe_in(dir: &Path) -> Result<Option<String>, OpenError> {
+        // With the dot the error of a path that is no directory is that of creating something in it.
+        let may_write = |dir: &Path| rustix::fs::access(dir.join("."), Access::WRITE_OK | Access::EXEC_OK);
+        if !dir.is_dir() {
+            let exists = |it: &&Path| it.as_os_str().is_empty() || it.exists();
+            let possible = match dir.ancestors().find(exists) {
+                // Creates nothing, because the name is taken.
+                Some(taken) if taken == dir => DirBuilder::new().create(dir),
+                above => above.map_or(Ok(()), |above| Ok(may_write(above)?)),
+            };
+            return possible.map(|()| None).map_err(|e| OpenError::io("create the directory", dir, &e));
+        }
+        let path = dir.join(FILE);
+        let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return may_write(dir).map(|()| None).map_err(|e| OpenError::io("open", &path, &e.into()));
+            }
+            Err(e) => return Err(OpenError::io("open", &path, &e)),
+        };
+        // Released at once: there is no way to only look at it.
+        match file.try_lock() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(read_holder(&mut file).0)),
+            Err(TryLockError::Error(e)) => Err(OpenError::io("lock", &path, &e)),
+        }
     }
 
     fn acquire_in(dir: &Path) -> Result<Self, OpenError> {
@@ -216,6 +254,27 @@ mod tests {
         assert_eq!(fs::read_dir(lock.dir()).unwrap().count(), 1, "only the lock file is left");
         fs::remove_dir_all(lock.dir()).unwrap();
         assert!(lock.check_writable().unwrap_err().to_string().contains("check the volume of state.dir"));
+    }
+
+    #[test]
+    fn a_probe_fails_as_the_lock_would_and_creates_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, dir) = (root.path().join("file"), root.path().join("a").join("b"));
+        fs::write(&file, "").unwrap();
+        for blocked in [file.clone(), file.join("state")] {
+            let probed = Lock::probe(&blocked).unwrap_err().to_string();
+            assert_eq!(probed, Lock::acquire(&blocked).unwrap_err().to_string());
+        }
+        assert_eq!(Lock::probe(&dir).unwrap(), None);
+        assert!(!root.path().join("a").exists());
+        fs::create_dir_all(&dir).unwrap();
+        assert_eq!(Lock::probe(&dir).unwrap(), None);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        let lock = Lock::acquire(&dir).unwrap();
+        let holder = Lock::probe(&dir).unwrap().unwrap();
+        assert!(holder.starts_with(&format!("process {} ", std::process::id())), "{holder}");
+        drop(lock);
+        assert_eq!(Lock::probe(&dir).unwrap(), None);
     }
 
     #[test]
