@@ -13,6 +13,7 @@ mod memory;
 mod monitor;
 mod obstacles;
 mod ownership;
+mod preparing;
 mod spare;
 mod standby;
 mod supervisor;
@@ -27,12 +28,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 pub use assembly::settings;
-pub(crate) use assembly::window_of;
 pub(crate) use assembly::{hasher, window_limits};
 pub(crate) use connecting::await_broker;
 pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
+pub use preparing::check;
+pub(crate) use preparing::{check_host, check_start, prepare, scope_advice, start_forecast};
 
 pub(crate) use supervisor::OPEN_LIMIT;
 
@@ -40,14 +42,9 @@ use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::config::{Config, Scope};
 use crate::http;
-use crate::kafka::{self, Closing, Forecast, SampleLimits, Topology, Wanted};
+use crate::kafka::Topology;
 use crate::metrics::{About, Metrics, Recent, Role, Status};
-use crate::pipeline::{self, PartitionLimit};
-use crate::ports::Failure;
-use crate::schemas::BlockingSchemas;
 
-/// What `check` samples at most: the newest records of raw, and the time for reading them.
-const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
 /// A second signal that arrives earlier is part of the first one: a service manager and the terminal can both send one.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 /// Time limit for the workers to commit and to leave the group, and for closing the local store.
@@ -186,7 +183,7 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     }
     let config = within_memory_limit(config);
     let listen = config.http.listen;
-    let token = assembly::token(&config)?;
+    let token = prepare(&config)?.token;
     let admin = http::AdminApi { token, log: log.filter, ..http::AdminApi::default() };
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
@@ -199,14 +196,9 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     ended
 }
 
-/// Binds the address of the HTTP endpoint, and logs it. A failure is no [`Exit::Usage`], after which the systemd unit does not
-/// restart: the former process may still have the port, or the machine receives the address later.
+/// Binds the address of the HTTP endpoint, and logs it.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
-    let listener = TcpListener::bind(address).await.map_err(|e| {
-        ExitError::failed(format!(
-            "http.listen = {address}: the address cannot be bound: {e}; choose an address of this host and a free port"
-        ))
-    })?;
+    let listener = TcpListener::bind(address).await.map_err(|e| preparing::cannot_bind(address, &e))?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("status page and metrics at http://{address}/");
         if !address.ip().is_loopback() {
@@ -218,43 +210,6 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
         }
     }
     Ok(listener)
-}
-
-/// `dedupd check`: checks the live topics without changing them.
-pub fn check(config: &Config) -> Result<Topology, ExitError> {
-    let settings = settings(config, 0);
-    let wanted = Wanted { create: false, window: window_of(config) };
-    Ok(kafka::check(&settings, wanted, &Closing::default())?)
-}
-
-/// What a sample of raw shows about `dedupe.scope`, in one line, and about schemas. The error is that none of its records has an
-/// id. A topic that cannot be sampled is no failed check.
-pub fn scope_advice(config: &Config) -> Result<(String, Option<String>), ExitError> {
-    let rule = assembly::rule(config, hasher(&config.identity.hash)?);
-    let schemas = BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why))?;
-    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
-    let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
-        Ok(sample) => match sample.no_ids(schemas.why_missing(), "identity.from") {
-            Some(what) => return Err(ExitError::new(Exit::StartUp, what)),
-            None => sample.advice(Some(config.dedupe.scope)),
-        },
-        Err(error) => {
-            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
-        }
-    };
-    Ok((advice, schemas.note()))
-}
-
-/// What a start would find now.
-pub fn start_forecast(config: &Config, partitions: usize) -> Result<Forecast, Failure> {
-    kafka::forecast(&settings(config, 0), partitions)
-}
-
-/// What would end a start now, by what the forecast has read.
-pub fn check_start(config: &Config, topology: &Topology, forecast: &Forecast) -> Result<(), ExitError> {
-    let limit = PartitionLimit::new(topology.partitions);
-    let options = assembly::options(config, hasher(&config.identity.hash)?, (topology, &limit), 0);
-    Ok(pipeline::check_start(&options, &forecast.committed, &forecast.last)?)
 }
 
 /// The tokio runtime for sockets and signals.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::spare::REQUEST_LIMIT;
 use crate::dedupe::PartitionId;
 use crate::kafka::GroupMonitor;
-use crate::pipeline::{Fatal, WorkerOptions, check_start};
+use crate::pipeline::{Fatal, StartLogs, WorkerOptions, check_start};
 use crate::schemas::Registry;
 use crate::store::Lock;
 
@@ -34,7 +34,7 @@ impl TakeoverNeeds {
     /// cannot describe the group is not ready either.
     pub(super) fn check_rules(&self) -> Result<(), Fatal> {
         let committed = self.group.checkpoints(self.partitions(), REQUEST_LIMIT);
-        check_start(&self.options, &committed.unwrap_or_default(), &[])
+        check_start(&self.options, &committed.unwrap_or_default(), StartLogs::default())
     }
 
     /// Returns whether the group does better without this worker, which cannot process a record without the registry. To be called until it does. In

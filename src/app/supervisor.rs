@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::assembly::{binding, hasher, joining, options, rule, settings, window_of};
+use super::assembly::{binding, hasher, joining, options, rule, settings};
 use super::connecting::await_broker;
 use super::monitor::start_monitor;
 use super::obstacles::TakeoverNeeds;
+use super::preparing::wanted;
 use super::spare::Spare;
 use super::standby::Follower;
 use super::{ExitError, Service};
@@ -17,7 +18,7 @@ use crate::clock::SystemClock;
 use crate::config::Scope;
 use crate::control::Control;
 use crate::kafka::{
-    self, Closing, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology, Wanted,
+    self, Closing, Create, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology,
 };
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
@@ -153,12 +154,13 @@ fn topology(service: &Service, closing: &Closing, stop: &AtomicBool) -> Result<O
     if let Some(topology) = &service.topology {
         return Ok(Some(topology.clone()));
     }
-    let wanted = Wanted { create: service.config.topics.create, window: window_of(&service.config) };
+    let wanted = wanted(&service.config, Create::Perform);
     let publish = |why: &str| {
         let not_ready = Some(why.to_owned());
         service.status.publish(0, WorkerStatus { not_ready, ..WorkerStatus::starting() });
     };
-    await_broker(|| kafka::check(&settings(&service.config, 0), wanted, closing), publish, stop)
+    let check = || Ok(kafka::check(&settings(&service.config, 0), wanted, closing)?.topology);
+    await_broker(check, publish, stop)
 }
 
 /// Sleeps for `time`, or until a stop is requested.

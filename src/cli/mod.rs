@@ -25,7 +25,7 @@ pub(crate) use generate::{Bytes, GenerateArgs};
 pub use health::HealthArgs;
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
 pub use rekey::RekeyArgs;
-pub use service::{LogFormat, ServiceArgs};
+pub use service::{CheckArgs, LogFormat, ServiceArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
@@ -52,7 +52,7 @@ pub enum Command {
     Rekey(RekeyArgs),
     /// Check the configuration and the live topics without changing anything
     #[command(after_help = Exit::listed_below(service::CHECK_HELP, service::CHECK_CODES))]
-    Check(ServiceArgs),
+    Check(CheckArgs),
     /// Run a demonstration: an embedded broker, traffic with real duplicates, and an audit at the end
     #[command(after_help = Exit::listed_below(demo::HELP, demo::CODES))]
     Demo(DemoArgs),
@@ -94,7 +94,8 @@ impl Command {
     /// The format of the log, and of the message with which the command fails.
     pub fn log_format(&self) -> LogFormat {
         match self {
-            Self::Run(args) | Self::Check(args) => args.log_format,
+            Self::Run(args) => args.log_format,
+            Self::Check(args) => args.service.log_format,
             Self::Rekey(args) => args.log_format,
             _ => LogFormat::Text,
         }

@@ -63,6 +63,17 @@ pub struct ServiceArgs {
     pub log_format: LogFormat,
 }
 
+/// Flags of `check`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Those of `run`.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Also print the effective configuration, without secrets; the findings are comments then
+    #[arg(long)]
+    pub print: bool,
+}
+
 /// The log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -113,11 +124,14 @@ pub(super) const RUN_CODES: &[Exit] =
     &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::State, Exit::Fenced, Exit::Operator, Exit::Failed];
 
 pub(super) const CHECK_HELP: &str = "\
-Prints the effective configuration without secrets, the scope that a sample of the raw topic
-recommends, and then the result of the checks.
+Goes through a start without its writes, also beside a running instance: what `run` would refuse
+is refused with the same message and code. Prints the verdict, what a start would create, restore
+and leave to others, the scope that a sample of the raw topic recommends, and what only a start shows.
+Fails also when no record of the sample has an id.
 
 Examples:
   dedupd check --config /etc/dedupd.toml
+  dedupd check --config /etc/dedupd.toml --print     # also the effective configuration
   dedupd check --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id key
 
 Environment: see `dedupd run --help`.";

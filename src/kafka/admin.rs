@@ -13,6 +13,7 @@ use super::client_config::Settings;
 use super::closing::Closing;
 use super::connection::error_text;
 use super::connection::{self, ProblemCapture};
+use super::creating::{Create, FoundTopics};
 use super::error::failure;
 use super::features::{self, ApiVersions};
 use super::native::{self, Described};
@@ -73,14 +74,27 @@ pub enum CheckError {
 /// What the topics are checked against.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Create missing topics with the partitions and replication of the raw topic.
-    pub create: bool,
+    /// Whether missing topics are created, with the partitions and replication of the raw topic.
+    pub create: Create,
     /// The longest window: the state topic must retain its records at least as long.
     pub window: Duration,
+    /// Whether ids come from the record's key only.
+    pub key_is_id: bool,
+}
+
+/// The result of the checks, and what [`Create::Validate`] has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checks {
+    /// What the topics have in common.
+    pub topology: Topology,
+    /// What a start creates or changes, a sentence for each topic.
+    pub planned: Vec<String>,
+    /// Partitions that the state topic had before.
+    pub state_partitions: usize,
 }
 
 /// Checks everything that must hold before the first record is processed.
-pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<Topology, CheckError> {
+pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<Checks, CheckError> {
     let mut reader = settings.reader("read_committed");
     ApiVersions::request(&mut reader);
     let admin = TopicAdmin::with_reader(settings, reader, REQUEST_TIMEOUT)?;
@@ -90,37 +104,6 @@ pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<T
     });
     closing.close(admin);
     checked
-}
-
-/// The topics as the broker describes them.
-pub(super) struct FoundTopics {
-    pub raw: TopicShape,
-    pub clean: TopicShape,
-    pub state: TopicShape,
-    /// The configured ones of the dead-letter and duplicates topics.
-    pub side: Vec<(String, TopicShape)>,
-    pub replication: i32,
-}
-
-impl FoundTopics {
-    /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
-    fn can_be_completed(&self) -> bool {
-        self.raw.partitions().is_some() && self.has_no(TopicShape::Unauthorized)
-    }
-
-    /// Whether no topic is missing.
-    pub(super) fn is_complete(&self) -> bool {
-        self.has_no(TopicShape::Missing)
-    }
-
-    fn has_no(&self, unwanted: TopicShape) -> bool {
-        let side = self.side.iter().map(|(_, shape)| shape);
-        self.shapes().into_iter().chain(side).all(|shape| *shape != unwanted)
-    }
-
-    pub(super) fn shapes(&self) -> [&TopicShape; 3] {
-        [&self.raw, &self.clean, &self.state]
-    }
 }
 
 /// Describes, creates and grows topics, with clients of its own.
@@ -156,21 +139,22 @@ impl TopicAdmin {
         })
     }
 
-    fn run_checks(&self, wanted: Wanted) -> Result<Topology, CheckError> {
+    fn run_checks(&self, wanted: Wanted) -> Result<Checks, CheckError> {
         let mut found = self.topics()?;
+        let state_partitions = found.state.partitions().unwrap_or(0);
         let has_configs = self.broker_limits()?;
-        if wanted.create && found.can_be_completed() {
-            found = self.create_missing(found, wanted.window)?;
+        if wanted.create != Create::Never && found.can_be_completed() {
+            found = self.create_missing(found, wanted.create, wanted.window)?;
             if topics::can_grow(&found.shapes())
                 && self.group_has_committed(found.raw.partitions().unwrap_or(0))?
             {
-                found = self.grow(found)?;
+                found = self.grow(found, wanted.create)?;
             }
         }
         let configs = if has_configs { self.configs(&found)? } else { Default::default() };
         let side = if has_configs { self.side_configs(&found)? } else { Vec::new() };
         let described = self.describe_topics();
-        let mut findings = topics::check(&self.settings, &found.shapes(), (&configs, &side), wanted.window);
+        let mut findings = topics::check(&self.settings, &found.shapes(), (&configs, &side), wanted);
         findings.problems.extend(self.missing_permissions(&described));
         // Afterwards, because it drops the events of the reader.
         let (problems, warnings) = self.missing_features(&described);
@@ -181,7 +165,7 @@ impl TopicAdmin {
         }
         let mut ids = described.into_iter().map(|topic| topic.id);
         let [_, largest_clean, largest_state] = configs.each_ref().map(topics::largest_batch);
-        Ok(Topology {
+        let topology = Topology {
             partitions: found.raw.partitions().unwrap_or(0),
             cluster_id: self.reader.client().fetch_cluster_id(self.wait),
             topic_ids: std::array::from_fn(|_| ids.next().flatten()),
@@ -193,7 +177,8 @@ impl TopicAdmin {
             largest_state,
             state_retention: topics::retention(&configs[2]),
             warnings: findings.warnings,
-        })
+        };
+        Ok(Checks { topology, planned: found.planned, state_partitions })
     }
 
     /// The error for a broker that did not respond, with the reason when the client reported one.
@@ -268,6 +253,7 @@ impl TopicAdmin {
                 .map(|name| Ok((name.clone(), self.topic(name)?.0)))
                 .collect::<Result<_, _>>()?,
             replication,
+            planned: Vec::new(),
         })
     }
 
@@ -300,7 +286,7 @@ impl TopicAdmin {
         let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
         let names = [&settings.raw, &settings.clean, &settings.state];
         for ((slot, name), shape) in configs.iter_mut().zip(names).zip(found.shapes()) {
-            if shape.partitions().is_some() {
+            if shape.exists() {
                 *slot = self.topic_configs(name)?;
             }
         }
@@ -309,7 +295,7 @@ impl TopicAdmin {
 
     /// The configurations of the side topics, as far as the broker reports them. No check requires them.
     fn side_configs(&self, found: &FoundTopics) -> Result<Vec<(String, TopicConfig)>, CheckError> {
-        let existing = found.side.iter().filter(|(_, shape)| shape.partitions().is_some());
+        let existing = found.side.iter().filter(|(_, shape)| shape.exists());
         existing.map(|(name, _)| Ok((name.clone(), self.config_if_allowed(name)?))).collect()
     }
 

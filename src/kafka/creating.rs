@@ -1,14 +1,15 @@
-//! Creates missing topics and adds partitions when the raw topic has grown; only with `topics.create`.
+//! Creates missing topics and adds partitions when the raw topic has grown; only with `topics.create`. For `dedupd check` the
+//! brokers only validate both.
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::acceptance::inherited;
-use super::admin::{CheckError, FoundTopics, TopicAdmin, check_error};
-use super::native;
+use super::admin::{CheckError, TopicAdmin, check_error};
+use super::native::{self, Carrying, TopicAnswer};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, TopicShape};
@@ -17,19 +18,82 @@ use super::topics::{self, TopicShape};
 const WAIT_TRIES: usize = 50;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What happens to topics that are missing, or have too few partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// They are problems.
+    Never,
+    /// The brokers validate what a start would do, and nothing is changed.
+    Validate,
+    /// They are created, and get more partitions.
+    Perform,
+}
+
+/// The topics as the broker describes them.
+pub(super) struct FoundTopics {
+    pub raw: TopicShape,
+    pub clean: TopicShape,
+    pub state: TopicShape,
+    /// The configured ones of the dead-letter and duplicates topics.
+    pub side: Vec<(String, TopicShape)>,
+    pub replication: i32,
+    /// What the brokers would create or change, a sentence for each topic.
+    pub planned: Vec<String>,
+}
+
+impl FoundTopics {
+    /// Whether the raw topic exists and no other topic is hidden by permissions: then missing topics can be created.
+    pub(super) fn can_be_completed(&self) -> bool {
+        self.raw.partitions().is_some() && self.has_no(TopicShape::Unauthorized)
+    }
+
+    /// Whether no topic is missing.
+    fn is_complete(&self) -> bool {
+        self.has_no(TopicShape::Missing)
+    }
+
+    fn has_no(&self, unwanted: TopicShape) -> bool {
+        let side = self.side.iter().map(|(_, shape)| shape);
+        self.shapes().into_iter().chain(side).all(|shape| *shape != unwanted)
+    }
+
+    pub(super) fn shapes(&self) -> [&TopicShape; 3] {
+        [&self.raw, &self.clean, &self.state]
+    }
+
+    /// Takes these missing topics for created.
+    fn plan(mut self, wanted: &[NewTopic<'_>], partitions: usize) -> Self {
+        for NewTopic { name, config, .. } in wanted {
+            let (count, settings) =
+                (self.replication, config.iter().map(|(key, value)| format!(", {key}={value}")));
+            self.planned.push(format!(
+                "a start creates topic {name} with {partitions} partitions, replication factor {count}{}",
+                settings.collect::<String>()
+            ));
+        }
+        let side = self.side.iter_mut().map(|(_, shape)| shape);
+        let missing = [&mut self.clean, &mut self.state].into_iter().chain(side);
+        for shape in missing.filter(|shape| **shape == TopicShape::Missing) {
+            *shape = TopicShape::Planned(partitions);
+        }
+        self
+    }
+}
+
 impl TopicAdmin {
     /// Creates the missing ones of the clean, state, dead-letter and duplicates topics. Returns the topics from metadata that
     /// has them all: another broker may still lack them, so they must not be requested again.
     pub(super) fn create_missing(
         &self,
         found: FoundTopics,
+        create: Create,
         window: Duration,
     ) -> Result<FoundTopics, CheckError> {
         if found.is_complete() {
             return Ok(found);
         }
         let settings = &self.settings;
-        let partitions = i32::try_from(found.raw.partitions().unwrap_or(1)).unwrap_or(1);
+        let partitions = found.raw.partitions().unwrap_or(1);
         let raw = self.topic_configs(&settings.raw)?;
         let state_retention_ms = topics::state_retention(window).as_millis().to_string();
         let state = [
@@ -38,58 +102,62 @@ impl TopicAdmin {
             ("retention.bytes", "-1".to_owned()),
         ];
         let main = [
-            (&settings.clean, found.clean, inherited(&raw, false)),
-            (&settings.state, found.state, state.to_vec()),
+            (settings.clean.clone(), found.clean, inherited(&raw, false)),
+            (settings.state.clone(), found.state, state.to_vec()),
         ];
-        let side = found.side.iter().map(|(name, shape)| (name, *shape, inherited(&raw, true)));
+        let side = found.side.iter().map(|(name, shape)| (name.clone(), *shape, inherited(&raw, true)));
         let missing: Vec<_> =
             main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing).collect();
         let wanted: Vec<NewTopic<'_>> = missing
             .iter()
             .map(|(name, _, configs)| {
-                let new = NewTopic::new(name, partitions, TopicReplication::Fixed(found.replication));
+                let count = i32::try_from(partitions).unwrap_or(i32::MAX);
+                let new = NewTopic::new(name, count, TopicReplication::Fixed(found.replication));
                 configs.iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
-        self.create(&wanted)?;
+        let answers = native::create_topics(self.admin.inner(), &wanted, self.carrying(create));
+        self.accept(answers, Operation::Create, create)?;
+        if create == Create::Validate {
+            return Ok(found.plan(&wanted, partitions));
+        }
         wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
     }
 
-    fn create(&self, wanted: &[NewTopic<'_>]) -> Result<(), CheckError> {
-        let options = AdminOptions::new().operation_timeout(Some(self.wait));
-        let results = pollster::block_on(self.admin.create_topics(wanted, &options))
-            .map_err(|e| check_error("creating topics", &e))?;
-        for result in results {
-            match result {
-                Ok(name) => tracing::info!(topic = name, "topic created"),
-                // Another instance created it first.
-                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((name, code)) => {
-                    let new = wanted.iter().find(|new| new.name == name);
-                    let why = new.and_then(|new| native::why_not_created(self.admin.inner(), new, self.wait));
-                    let why =
-                        why.map_or_else(String::new, |why| format!(", which the brokers reject ({why})"));
-                    return Err(self.refused(Operation::Create, ("creating", &why), (name, code)));
+    fn carrying(&self, create: Create) -> Carrying {
+        Carrying { validate_only: create == Create::Validate, wait: self.wait }
+    }
+
+    /// Fails with the first topic that the brokers refuse to create or to change.
+    fn accept(
+        &self,
+        answers: Result<Vec<TopicAnswer>, KafkaError>,
+        operation: Operation,
+        create: Create,
+    ) -> Result<(), CheckError> {
+        use RDKafkaErrorCode as C;
+        // The code is the answer when another instance was first.
+        let (doing, done, already) = match operation {
+            Operation::Create => ("creating", "topic created", C::TopicAlreadyExists),
+            _ => ("adding partitions to", "partitions added", C::InvalidPartitions),
+        };
+        let answers = answers.map_err(|e| check_error(&format!("{doing} topics"), &e))?;
+        for TopicAnswer { name, error, why } in answers {
+            match error {
+                None if create == Create::Perform => tracing::info!(topic = name, "{done}"),
+                None => {}
+                Some(code) if code == already => {}
+                Some(C::TopicAuthorizationFailed | C::ClusterAuthorizationFailed) => {
+                    let missing = rights::missing(&self.settings, operation, Resource::Topic(&name));
+                    return Err(CheckError::Refused(vec![missing]));
+                }
+                Some(code) => {
+                    let doing = format!("{doing} topic {name}, which the brokers reject ({why})");
+                    return Err(check_error(&doing, &KafkaError::AdminOp(code)));
                 }
             }
         }
         Ok(())
-    }
-
-    /// The error for a topic that the broker did not create or change.
-    fn refused(
-        &self,
-        operation: Operation,
-        (doing, why): (&str, &str),
-        (name, code): (String, RDKafkaErrorCode),
-    ) -> CheckError {
-        match code {
-            RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed => {
-                let missing = rights::missing(&self.settings, operation, Resource::Topic(&name));
-                CheckError::Refused(vec![missing])
-            }
-            code => check_error(&format!("{doing} topic {name}{why}"), &KafkaError::AdminOp(code)),
-        }
     }
 
     /// Whether the group has ever committed an offset of the raw topic. A pair of topics that was never used together may
@@ -104,35 +172,27 @@ impl TopicAdmin {
 
     /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns the topics from
     /// metadata that has the partitions.
-    pub(super) fn grow(&self, found: FoundTopics) -> Result<FoundTopics, CheckError> {
+    pub(super) fn grow(&self, mut found: FoundTopics, create: Create) -> Result<FoundTopics, CheckError> {
         let Some(partitions) = found.raw.partitions() else { return Ok(found) };
         let too_small = topics::too_few_partitions(&self.settings, &found.shapes());
-        for (name, _) in &too_small {
-            self.add_partitions(name, partitions)?;
+        let grown: Vec<&str> = too_small.iter().map(|(name, _)| *name).collect();
+        let answers = native::add_partitions(self.admin.inner(), &grown, partitions, self.carrying(create));
+        self.accept(answers, Operation::Alter, create)?;
+        if create == Create::Validate {
+            found.planned.extend(too_small.iter().map(|(name, count)| {
+                format!("a start adds partitions to topic {name}: {partitions} instead of {count}")
+            }));
+            let is_small = |shape: &&mut TopicShape| shape.partitions() < Some(partitions);
+            for shape in [&mut found.clean, &mut found.state].into_iter().filter(is_small) {
+                *shape = TopicShape::Partitions(partitions);
+            }
+            return Ok(found);
         }
         wait_for("partitions were added", || {
             let has_all =
                 |it: &FoundTopics| topics::too_few_partitions(&self.settings, &it.shapes()).is_empty();
             Ok(Some(self.topics()?).filter(has_all))
         })
-    }
-
-    fn add_partitions(&self, name: &str, partitions: usize) -> Result<(), CheckError> {
-        let options = AdminOptions::new().operation_timeout(Some(self.wait));
-        let growth = NewPartitions::new(name, partitions);
-        let results = pollster::block_on(self.admin.create_partitions([&growth], &options))
-            .map_err(|e| check_error(&format!("adding partitions to topic {name}"), &e))?;
-        for result in results {
-            match result {
-                Ok(name) => tracing::info!(topic = name, partitions, "partitions added"),
-                // Another instance added them first.
-                Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
-                Err(failed) => {
-                    return Err(self.refused(Operation::Alter, ("adding partitions to", ""), failed));
-                }
-            }
-        }
-        Ok(())
     }
 }
 

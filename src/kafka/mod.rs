@@ -40,10 +40,11 @@ mod topics;
 mod unread;
 
 pub(crate) use admin::{CheckError, Wanted};
-pub use admin::{Topology, check};
+pub use admin::{Checks, Topology, check};
 pub use client_config::{ACTIVE_ID, Settings};
 pub(crate) use closing::Closing;
 pub use consumer::KafkaSource;
+pub(crate) use creating::Create;
 pub(crate) use ends::LogEnds;
 pub use ends::Offsets;
 pub(crate) use forecast::{Forecast, forecast};

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "foreign functions; each block states what it relies on")]
 
 mod certificate;
+mod create;
 mod describe;
 mod fetched;
 mod message;
@@ -12,9 +13,9 @@ use std::ptr;
 use std::time::Duration;
 
 pub(crate) use certificate::rejection as certificate_rejection;
+pub(crate) use create::{Carrying, TopicAnswer, add_partitions, create_topics};
 pub(crate) use describe::Described;
 pub use describe::topics;
-pub(crate) use describe::why_not_created;
 pub(crate) use fetched::Fetched;
 pub use message::Message;
 pub(crate) use poll::ReadError;

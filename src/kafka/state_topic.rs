@@ -176,7 +176,8 @@ fn later_key(message: &Message<'_>) -> Option<u32> {
     later_version(key(message)?)
 }
 
-fn block(message: &Message<'_>) -> StateItem {
+/// A record of the state topic.
+pub(super) fn block(message: &Message<'_>) -> StateItem {
     let Coordinates { partition, offset } = message.coordinates();
     StateItem::Block {
         partition,

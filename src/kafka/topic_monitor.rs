@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::admin::{CheckError, FoundTopics, TopicAdmin, Topology};
+use super::admin::{CheckError, TopicAdmin, Topology};
 use super::client_config::Settings;
+use super::creating::{Create, FoundTopics};
 use super::topics::{self, TopicShape};
 use crate::config::Scope;
 
@@ -99,7 +100,7 @@ impl TopicMonitor {
                 let what = topics::growth_problem(&self.admin.settings, raw, &too_small);
                 return Err(TopicError::CannotGrow(what));
             }
-            found = self.admin.grow(found)?;
+            found = self.admin.grow(found, Create::Perform)?;
             state.shared = shared(&found);
         }
         if raw > self.raw {

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::acceptance::shortfalls;
+use super::admin::Wanted;
 use super::client_config::Settings;
+use super::creating::Create;
 use crate::config::Scope;
 use crate::dedupe::MOST_PARTITIONS;
 
@@ -17,14 +19,20 @@ pub enum TopicShape {
     Unauthorized,
     /// The topic exists with this many partitions.
     Partitions(usize),
+    /// The topic does not exist; a start creates it with this many partitions.
+    Planned(usize),
 }
 
 impl TopicShape {
     pub(super) fn partitions(self) -> Option<usize> {
         match self {
             Self::Missing | Self::Unauthorized => None,
-            Self::Partitions(count) => Some(count),
+            Self::Partitions(count) | Self::Planned(count) => Some(count),
         }
+    }
+
+    pub(super) fn exists(self) -> bool {
+        matches!(self, Self::Partitions(_))
     }
 }
 
@@ -60,16 +68,19 @@ pub(super) fn check(
     settings: &Settings,
     shapes: &[&TopicShape; 3],
     (configs, side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
-    window: Duration,
+    wanted: Wanted,
 ) -> Findings {
     let mut findings = Findings::default();
     let names = [("raw", &settings.raw), ("clean", &settings.clean), ("state", &settings.state)];
-    for ((role, name), shape) in names.iter().zip(shapes) {
+    // What is missing beside raw is created when raw exists.
+    let [raw, clean, state] = shapes;
+    let creates = wanted.create != Create::Never && **raw == TopicShape::Missing;
+    let required = if creates { 1 } else { names.len() };
+    for ((role, name), shape) in names.iter().zip(shapes).take(required) {
         if **shape == TopicShape::Missing {
             findings.problems.push(missing_topic(role, name));
         }
     }
-    let [raw, clean, state] = shapes;
     if let Some(partitions) = raw.partitions() {
         if partitions > MOST_PARTITIONS as usize {
             findings.problems.push(format!(
@@ -94,7 +105,7 @@ pub(super) fn check(
         }
     }
     let [raw, clean, state] = configs;
-    check_state(settings, state, window, &mut findings);
+    check_state(settings, state, wanted.window, &mut findings);
     for (name, topic) in
         std::iter::once((&settings.clean, clean)).chain(side.iter().map(|(name, it)| (name, it)))
     {
@@ -105,13 +116,16 @@ pub(super) fn check(
         ));
     }
     check_policies(settings, (configs, side), &mut findings);
+    if is_compacted(raw) {
+        findings.warnings.push(compacted_raw(&settings.raw, wanted.key_is_id));
+    }
     findings
 }
 
 /// Warns about settings that change, delete or reject records.
 fn check_policies(
     settings: &Settings,
-    ([raw, clean, _], side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
+    ([_, clean, _], side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
     findings: &mut Findings,
 ) {
     if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
@@ -120,8 +134,6 @@ fn check_policies(
             settings.clean
         ));
     }
-    let is_compacted =
-        |topic: &TopicConfig| topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
     for (name, _) in side.iter().filter(|(_, topic)| is_compacted(topic)) {
         findings.warnings.push(format!(
             "topic {name} is compacted: the broker rejects records without a key, and deletes all but the last record of a key; \
@@ -136,12 +148,24 @@ fn check_policies(
             settings.clean
         ));
     }
-    if is_compacted(raw) {
-        findings.warnings.push(format!(
-            "topic {} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic",
-            settings.raw
-        ));
+}
+
+fn is_compacted(topic: &TopicConfig) -> bool {
+    topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
+}
+
+/// The warning about a compacted raw topic.
+fn compacted_raw(raw: &str, key_is_id: bool) -> String {
+    let compacted = format!(
+        "topic {raw} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic"
+    );
+    if key_is_id {
+        return format!(
+            "{compacted}; and identity.from is the key: each update of a key and its tombstone is a duplicate of the first \
+             record of that key, and is dropped. Choose a source that differs for each update"
+        );
     }
+    compacted
 }
 
 /// The command that changes a setting of a topic.

@@ -40,7 +40,7 @@ pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;
 pub use progress::Progress;
-pub use recovery::locate::check_start;
+pub use recovery::locate::{StartLogs, check_start};
 pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;

@@ -1,8 +1,9 @@
-//! `dedupd check`: the effective configuration, the checks of a start, and what a start would do now.
+//! `dedupd check`: the start without its writes, and what a start would do now.
 
 use super::plan;
 use crate::app::{
-    ExitError, check, check_start, scope_advice, settings, start_forecast, within_memory_limit,
+    ExitError, check, check_host, check_start, prepare, scope_advice, settings, start_forecast,
+    within_memory_limit,
 };
 use crate::config::{Config, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey};
@@ -10,46 +11,78 @@ use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey
 /// Most members that are named.
 const NAMED: usize = 8;
 
-/// Prints the configuration and the results.
-pub fn command(config: Config) -> Result<(), ExitError> {
+/// Prints the verdict and the findings; with `print` as comments, followed by the effective configuration.
+pub fn command(config: Config, print: bool) -> Result<(), ExitError> {
     let config = &within_memory_limit(config);
-    print!("{}", config.show());
+    let mut lines = Vec::new();
+    let checked = findings(config, &mut lines);
+    let verdict = match &checked {
+        Ok(()) => "all checks passed".to_owned(),
+        Err(failed) => format!("failed with code {}; the reason stands last", failed.exit.code()),
+    };
+    let mark = if print { "# " } else { "" };
+    println!("{mark}dedupd check: {verdict}");
+    lines.iter().for_each(|line| println!("{mark}{line}"));
+    if print {
+        print!("{}", config.show());
+    }
+    checked
+}
+
+/// Goes through a start in its order.
+fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
+    let prepared = prepare(config)?;
+    let holder = check_host(config)?;
     if let Some(stage) = &config.rekey {
-        println!("{}", rekey(config, stage));
+        lines.extend(rekey(config, stage));
     }
-    let topology = check(config)?;
-    topology.warnings.iter().for_each(|warning| println!("# warning: {warning}"));
-    let (scope, schemas) = scope_advice(config)?;
-    println!("# scope: {scope}");
-    if let Some(note) = schemas {
-        println!("# warning: {note}");
-    }
-    match start_forecast(config, topology.partitions) {
+    let checks = check(config)?;
+    lines.extend(checks.topology.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.extend(checks.planned.iter().cloned());
+    match start_forecast(config, &checks) {
         Ok(forecast) => {
-            println!("# assignment: {}", assignment(config, topology.partitions, &forecast));
-            println!("# restore: {}", restore(&forecast));
-            check_start(config, &topology, &forecast)?;
+            lines.extend(forecast.foreign.iter().map(|foreign| format!("warning: {foreign}")));
+            lines.push(format!("assignment: {}", assignment(config, checks.topology.partitions, &forecast)));
+            lines.push(format!("restore: {}", restore(&forecast)));
+            check_start(config, &prepared, &checks, &forecast)?;
         }
         Err(failed) => {
-            println!("# warning: it is not known what a start would restore: {}", failed.unretried());
+            lines.push(format!("warning: it is not known what a start would restore: {}", failed.unretried()))
         }
     }
-    println!("# {} partitions; all checks passed", topology.partitions);
+    let (scope, schemas) = scope_advice(config, &prepared)?;
+    lines.push(format!("scope: {scope}"));
+    lines.extend(schemas.map(|note| format!("warning: {note}")));
+    lines.push(not_checked(config, holder, !checks.planned.is_empty()));
     Ok(())
 }
 
-/// What a start of `rekey` would find, in one or more lines. Its problems are no failed check: it is another process, which may have
-/// credentials of its own.
-fn rekey(config: &Config, stage: &RekeyConfig) -> String {
+/// What only a start shows, in one line.
+fn not_checked(config: &Config, holder: Option<String>, creates: bool) -> String {
+    let group = &config.group.id;
+    let mut what = vec![
+        format!("joining group {group}"),
+        format!("the permission on transactional ids that start with {group}."),
+        "the contents of state.dir".to_owned(),
+    ];
+    what.extend(creates.then(|| "the permissions on topics that do not exist yet".to_owned()));
+    what.extend(holder.map(|holder| format!("state.dir and http.listen, because {holder} uses state.dir")));
+    format!("not checked: {}", what.join("; "))
+}
+
+/// What a start of `rekey` would find. Its problems are no failed check: it is another process, which may have credentials of its own.
+fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
     let to = stage.to.as_str();
     let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
     match check_rekey(&settings, &RekeyTopics { from: &stage.from, to }, &Closing::default()) {
         Ok(checks) => {
-            let warnings = checks.warnings.iter().map(|warning| format!("# warning: rekey: {warning}\n"));
-            warnings.chain(["# rekey: all checks passed".to_owned()]).collect()
+            let warnings = checks.warnings.iter().map(|warning| format!("warning: rekey: {warning}"));
+            warnings.chain(["rekey: all checks passed".to_owned()]).collect()
         }
-        Err(problems) => format!("# warning: rekey would not start: {problems}")
-            .replace('\n', "\n# warning: rekey would not start: "),
+        Err(problems) => {
+            let problems = problems.to_string();
+            problems.lines().map(|it| format!("warning: rekey would not start: {it}")).collect()
+        }
     }
 }
 
@@ -100,8 +133,8 @@ fn restore(forecast: &Forecast) -> String {
     }
     let times = plan::restore(*ids);
     format!(
-        "all partitions have about {ids} ids, in {records} offsets of the state topic: about {:.1} s from local state, {:.1} s \
-         from the state topic, and the start of the group",
-        times.local_seconds, times.state_topic_seconds
+        "a start without local state reads about {ids} ids, in {records} offsets of the state topic, in about {:.1} s; with complete \
+         local state about {:.1} s; the start of the group comes on top",
+        times.state_topic_seconds, times.local_seconds
     )
 }

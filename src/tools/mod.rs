@@ -13,7 +13,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::app::{ExitError, begin_log, begin_log_quietly, log_end, run};
-use crate::cli::{Command, Exit, write_man_pages};
+use crate::cli::{CheckArgs, Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::kafka::connection::ConnectionProblem;
 
@@ -34,10 +34,10 @@ fn command(command: Command) -> Result<Exit, ExitError> {
             let log = begin_log(args.log_format);
             run(config, log)?;
         }
-        Command::Check(args) => {
+        Command::Check(CheckArgs { service: args, print }) => {
             let config = load(args.config.as_deref(), args.overrides())?;
             begin_log(args.log_format);
-            check::command(config)?;
+            check::command(config, print)?;
         }
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {

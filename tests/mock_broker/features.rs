@@ -17,7 +17,8 @@ fn checked(limits: &[(Api, Option<i16>)]) -> Result<Topology, String> {
         mock.limit(*api, *highest);
     }
     let dir = tempfile::tempdir().unwrap();
-    app::check(&config(&mock.bootstrap(), "a", dir.path())).map_err(|failed| {
+    let checks = app::check(&config(&mock.bootstrap(), "a", dir.path()));
+    checks.map(|checks| checks.topology).map_err(|failed| {
         assert_eq!(failed.exit, Exit::StartUp, "{failed}");
         failed.message
     })

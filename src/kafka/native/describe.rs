@@ -1,5 +1,4 @@
-//! Admin requests whose responses the Rust client does not return in full: topic descriptions, with the operations that this
-//! client is authorized for, and why a broker rejects a topic.
+//! Topic descriptions, with the operations that this client is authorized for. The Rust client has none.
 //!
 //! There is no group description: `DescribeConsumerGroups` ends the process with a failed assertion when the coordinator
 //! becomes unavailable during the call (librdkafka 2.12.1, `eonce->refcnt > 0`). See `TopicAdmin::is_group_denied`.
@@ -8,13 +7,11 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::time::Duration;
 
-use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientContext, bindings as sys};
 use sys::rd_kafka_AclOperation_t as Acl;
 
-use super::poll::text;
 use crate::kafka::rights::Operation;
 
 /// The id that the client returns for a topic without one.
@@ -57,55 +54,11 @@ pub fn topics<C: ClientContext>(
     }
 }
 
-/// Why the brokers reject this new topic, in their words, which the Rust client drops: the request is repeated, for validation only.
-pub(crate) fn why_not_created<C: ClientContext>(
-    client: &Client<C>,
-    topic: &NewTopic<'_>,
-    wait: Duration,
-) -> Option<String> {
-    let name = CString::new(topic.name).ok()?;
-    let mut configs = Vec::new();
-    for (key, value) in &topic.config {
-        configs.push((CString::new(*key).ok()?, CString::new(*value).ok()?));
-    }
-    let replication = if let TopicReplication::Fixed(count) = topic.replication { count } else { -1 };
-    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATETOPICS;
-    // SAFETY: the texts outlive the calls, which copy them. The new topic is used only if it was created, and destroyed after the
-    // request. The response is read as the type that belongs to the request.
-    unsafe {
-        let mut error = [0; 256];
-        let (buffer, size) = (error.as_mut_ptr(), error.len());
-        let new = sys::rd_kafka_NewTopic_new(name.as_ptr(), topic.num_partitions, replication, buffer, size);
-        if new.is_null() {
-            return None;
-        }
-        for (key, value) in &configs {
-            sys::rd_kafka_NewTopic_set_config(new, key.as_ptr(), value.as_ptr());
-        }
-        let send = |rk, options: *const sys::rd_kafka_AdminOptions_t, queue| {
-            sys::rd_kafka_AdminOptions_set_validate_only(options.cast_mut(), 1, ptr::null_mut(), 0);
-            sys::rd_kafka_CreateTopics(rk, [new].as_mut_ptr(), 1, options, queue);
-        };
-        let why = admin_request(client, operation, wait, send, |event| {
-            let mut count = 0;
-            let result = sys::rd_kafka_event_CreateTopics_result(event);
-            let topics = sys::rd_kafka_CreateTopics_result_topics(result, &raw mut count);
-            Ok(if count == 1 {
-                text(sys::rd_kafka_topic_result_error_string(*topics))
-            } else {
-                String::new()
-            })
-        });
-        sys::rd_kafka_NewTopic_destroy(new);
-        why.ok().filter(|why| !why.is_empty())
-    }
-}
-
 /// Sends one admin request and reads its response.
 ///
 /// # Safety
 /// `send` must send one request of the type `operation`, and `read` must read the response as that type.
-unsafe fn admin_request<C: ClientContext, T>(
+pub(super) unsafe fn admin_request<C: ClientContext, T>(
     client: &Client<C>,
     operation: sys::rd_kafka_admin_op_t,
     wait: Duration,

@@ -36,18 +36,9 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
     }
     let Some(gap) = gap(committed, log, truncated) else { return Ok(committed) };
     check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
-    let names = format!(
-        "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
-        access.ctx.options.raw, log.low, log.high, gap.reason
-    );
+    let names = gap_names(&access.ctx.options, id, log, committed, &gap);
     if access.ctx.options.on_gap == OnGap::Stop {
-        return Err(Fatal::Operator(format!(
-            "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
-             DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
-             is stopped",
-            gap.nearest
-        ))
-        .into());
+        return Err(gap_refusal(&names, &gap).into());
     }
     if gap.nearest > gap.same_until {
         // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
@@ -55,6 +46,43 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
         state.committed_epoch = None;
     }
     accept(access.ctx, state, gap.nearest, &names)
+}
+
+/// Fails when a start would not accept what the log has at the committed offset, as far as its bounds show that.
+pub(crate) fn check_gap(
+    options: &WorkerOptions,
+    id: PartitionId,
+    committed: Offset,
+    log: LogBounds,
+) -> Result<(), Fatal> {
+    match gap(committed, log, None) {
+        Some(gap) if options.on_gap == OnGap::Stop => {
+            Err(gap_refusal(&gap_names(options, id, log, committed, &gap), &gap))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn gap_names(
+    options: &WorkerOptions,
+    id: PartitionId,
+    log: LogBounds,
+    committed: Offset,
+    gap: &Gap,
+) -> String {
+    format!(
+        "partition {id} of topic {} now holds offsets {} to {}, but the group has to continue at {committed}: {}",
+        options.raw, log.low, log.high, gap.reason
+    )
+}
+
+fn gap_refusal(names: &str, gap: &Gap) -> Fatal {
+    Fatal::Operator(format!(
+        "{names}; to accept the gap, start once with group.on_gap = \"accept\" (in the environment: \
+         DEDUPD_GROUP__ON_GAP=accept), or set the group's offset to {} with kafka-consumer-groups.sh while dedupd \
+         is stopped",
+        gap.nearest
+    ))
 }
 
 /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an

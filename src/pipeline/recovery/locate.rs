@@ -11,19 +11,22 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{OnRewind, WorkerOptions};
+use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
 use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
 use crate::pipeline::partition::local::{StatePlan, plan};
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::gap::rewound_group;
-use crate::pipeline::recovery::restore::Base;
+use crate::pipeline::recovery::gap::{check_gap, rewound_group};
+use crate::pipeline::recovery::restore::{Base, check_length};
+use crate::pipeline::recovery::restored_offset::no_offset;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_live;
-use crate::ports::{Committed, GroupMember, ProducerLife, Remedy, StateItem, Store, StoreError, WrittenEnds};
+use crate::ports::{
+    Committed, GroupMember, LogBounds, ProducerLife, Remedy, StateItem, Store, StoreError, WrittenEnds,
+};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -172,17 +175,32 @@ pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: Partiti
     }
 }
 
-/// What would end a start with these committed offsets and last records of the state topic, for `dedupd check`.
+/// What `dedupd check` has read of the topics: nothing, or all partitions in their order.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartLogs<'a> {
+    /// The last records of the state topic, read before the committed offsets.
+    pub last: &'a [StateItem],
+    /// The bounds of raw, read after the committed offsets.
+    pub raw: &'a [LogBounds],
+    /// The bounds of the state topic, read after the committed offsets; partitions that it does not have are missing.
+    pub state: &'a [LogBounds],
+}
+
+/// What would end a start with these committed offsets of all partitions and these logs.
 pub fn check_start(
     options: &WorkerOptions,
     committed: &[Committed],
-    last: &[StateItem],
+    logs: StartLogs<'_>,
 ) -> Result<(), Fatal> {
     for answer in committed {
         options.check_metadata(answer)?;
-        options.changed_rules(Checkpoint::parse(&answer.metadata).as_ref(), answer.partition)?;
+        let checkpoint = Checkpoint::parse(&answer.metadata);
+        options.changed_rules(checkpoint.as_ref(), answer.partition)?;
+        if let (Some(checkpoint), Some(log)) = (&checkpoint, of(logs.state, answer.partition)) {
+            check_length(options, answer.partition, log.high, checkpoint)?;
+        }
     }
-    for item in last {
+    for item in logs.last {
         let StateItem::Block { partition, key: Some(key), block, .. } = item else { continue };
         options.same_pair(key)?;
         let answer = committed.iter().find(|answer| answer.partition == *partition);
@@ -194,7 +212,22 @@ pub fn check_start(
             _ => {}
         }
     }
-    Ok(())
+    for answer in committed {
+        if let (Some(offset), Some(log)) = (answer.offset, of(logs.raw, answer.partition)) {
+            check_gap(options, answer.partition, offset, log)?;
+        }
+    }
+    let is_new = committed.iter().all(|answer| answer.offset.is_none());
+    match committed.first().filter(|_| is_new && logs.state.iter().all(|log| log.high == 0)) {
+        Some(first) if options.start == Start::Stop && !logs.raw.is_empty() => {
+            Err(no_offset(options, first.partition))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of(logs: &[LogBounds], partition: PartitionId) -> Option<LogBounds> {
+    logs.get(usize::try_from(partition).ok()?).copied()
 }
 
 /// How long C has been blocked at the same committed offset, for the partition that has waited longest. A live writer

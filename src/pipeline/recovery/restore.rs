@@ -43,10 +43,8 @@ impl Recovery {
     ) -> Result<(), WorkerError> {
         let id = answer.partition;
         let bounds = self.start_bounds.state(access, id)?;
-        if let Some(checkpoint) = checkpoint.as_ref().filter(|c| c.state_next > bounds.high) {
-            return Err(
-                state_is_truncated(&access.ctx.options, id, bounds.high, checkpoint.state_next).into()
-            );
+        if let Some(checkpoint) = &checkpoint {
+            check_length(&access.ctx.options, id, bounds.high, checkpoint)?;
         }
         let local = if let Base::Local(_, local) = &base { Some(*local) } else { None };
         let usable = usable(local, &bounds, answer.offset);
@@ -192,13 +190,23 @@ impl Recovery {
     }
 }
 
-fn state_is_truncated(options: &WorkerOptions, id: PartitionId, end: Offset, reached: Offset) -> Fatal {
-    Fatal::Operator(format!(
+/// Fails when the state topic ends before what it had when the checkpoint was written.
+pub(crate) fn check_length(
+    options: &WorkerOptions,
+    id: PartitionId,
+    end: Offset,
+    checkpoint: &Checkpoint,
+) -> Result<(), Fatal> {
+    let reached = checkpoint.state_next;
+    if reached <= end {
+        return Ok(());
+    }
+    Err(Fatal::Operator(format!(
         "topic {} partition {id} ends at offset {end}, but the group's checkpoint was written when it had \
          reached {reached}: the topic was recreated or truncated; restore it, or set a new group.id to start with an \
          empty window",
         options.state
-    ))
+    )))
 }
 
 /// Discards the restore of a partition, so that its state is read again from the start.

@@ -84,13 +84,17 @@ fn first_offset<W: WorkerPorts>(
             state.uncommitted_position = true;
             Ok(log.stable)
         }
-        Start::Stop => Err(Fatal::Operator(format!(
-            "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
-             \"stop\"; set it to earliest or latest",
-            access.ctx.options.state, access.ctx.options.raw
-        ))
-        .into()),
+        Start::Stop => Err(no_offset(&access.ctx.options, id).into()),
     }
+}
+
+/// The error for a new group with `group.start = "stop"`.
+pub(crate) fn no_offset(options: &WorkerOptions, id: PartitionId) -> Fatal {
+    Fatal::Operator(format!(
+        "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
+         \"stop\"; set it to earliest or latest",
+        options.state, options.raw
+    ))
 }
 
 /// Whether the partition was added to the raw topic after the group began. The checkpoints of the partitions with lower

@@ -1,0 +1,125 @@
+//! What a start needs before its first write. `run` goes through it, and `dedupd check` does the same and writes nothing, so what ends
+//! one of them ends the other, with the same message.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpSocket;
+
+use super::assembly::{self, settings, window_of};
+use super::{ExitError, hasher};
+use crate::cli::Exit;
+use crate::config::Config;
+use crate::dedupe::{Hasher, IdSource, RecordField};
+use crate::http::Token;
+use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
+use crate::pipeline::{self, PartitionLimit, StartLogs};
+use crate::ports::Failure;
+use crate::schemas::BlockingSchemas;
+use crate::store::Lock;
+
+/// What `check` samples at most: the newest records of raw, and the time for reading them.
+const CHECK_SAMPLE: SampleLimits = SampleLimits { records: 100_000, time: Duration::from_secs(5) };
+/// The id of a state topic that a start is about to create.
+const ID_OF_NEW: &str = "not known before a start creates it";
+
+/// What the files contain that the configuration names.
+pub(crate) struct Prepared {
+    pub token: Option<Token>,
+    pub hasher: Hasher,
+    pub schemas: BlockingSchemas,
+}
+
+/// Reads the files that the configuration names.
+pub(crate) fn prepare(config: &Config) -> Result<Prepared, ExitError> {
+    Ok(Prepared {
+        token: assembly::token(config)?,
+        hasher: hasher(&config.identity.hash)?,
+        schemas: BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why))?,
+    })
+}
+
+/// What the topics have to be. `create` is what happens to missing ones, if `topics.create` is set.
+pub(super) fn wanted(config: &Config, create: Create) -> Wanted {
+    let is_of_key = |source: &IdSource| {
+        matches!(source, IdSource::Key | IdSource::Document { field: RecordField::Key, .. })
+    };
+    Wanted {
+        create: if config.topics.create { create } else { Create::Never },
+        window: window_of(config),
+        key_is_id: config.identity.from.iter().all(is_of_key),
+    }
+}
+
+/// Fails when this process could not use `state.dir` or `http.listen`. Returns the process that uses them, if there is one: then
+/// an instance of this name probably runs.
+pub(crate) fn check_host(config: &Config) -> Result<Option<String>, ExitError> {
+    let holder = Lock::probe(&config.state.dir);
+    if !matches!(holder, Ok(Some(_))) {
+        let address = config.http.listen;
+        check_address(address).map_err(|error| cannot_bind(address, &error))?;
+    }
+    Ok(holder?)
+}
+
+/// The socket does not listen, so a start in the same moment can bind the address.
+fn check_address(address: SocketAddr) -> std::io::Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
+}
+
+/// The end of a start that cannot bind `http.listen`. It is no [`Exit::Usage`], after which the systemd unit does not restart: the
+/// former process may still have the port, or the machine receives the address later.
+pub(super) fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> ExitError {
+    ExitError::failed(format!(
+        "http.listen = {address}: the address cannot be bound: {error}; choose an address of this host and a free port"
+    ))
+}
+
+/// Checks the live topics. Those that a start would create are validated by the brokers.
+pub fn check(config: &Config) -> Result<Checks, ExitError> {
+    Ok(kafka::check(&settings(config, 0), wanted(config, Create::Validate), &Closing::default())?)
+}
+
+/// What a sample of raw shows about `dedupe.scope`, in one line, and about schemas. The error is that none of its records has an
+/// id. A topic that cannot be sampled is no failed check.
+pub(crate) fn scope_advice(
+    config: &Config,
+    prepared: &Prepared,
+) -> Result<(String, Option<String>), ExitError> {
+    let Prepared { hasher, schemas, .. } = prepared;
+    let rule = assembly::rule(config, *hasher);
+    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
+    let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
+        Ok(sample) => match sample.no_ids(schemas.why_missing(), "identity.from") {
+            Some(what) => return Err(ExitError::new(Exit::StartUp, what)),
+            None => sample.advice(Some(config.dedupe.scope)),
+        },
+        Err(error) => {
+            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
+        }
+    };
+    Ok((advice, schemas.note()))
+}
+
+/// What a start would find now.
+pub(crate) fn start_forecast(config: &Config, checks: &Checks) -> Result<Forecast, Failure> {
+    kafka::forecast(&settings(config, 0), checks.topology.partitions, checks.state_partitions)
+}
+
+/// Fails with what would end a start now, by what the forecast has read.
+pub(crate) fn check_start(
+    config: &Config,
+    prepared: &Prepared,
+    checks: &Checks,
+    forecast: &Forecast,
+) -> Result<(), ExitError> {
+    let limit = PartitionLimit::new(checks.topology.partitions);
+    let mut options = assembly::options(config, prepared.hasher, (&checks.topology, &limit), 0);
+    if checks.state_partitions == 0 {
+        options.state_id = Some(ID_OF_NEW.to_owned());
+    }
+    let Forecast { committed, last, raw, state, .. } = forecast;
+    Ok(pipeline::check_start(&options, committed, StartLogs { last, raw, state })?)
+}
