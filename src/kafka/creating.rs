@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::acceptance::inherited;
 use super::admin::{CheckError, TopicAdmin, check_error};
-use super::native::{self, Carrying, TopicAnswer};
+use super::native::{self, Execution, TopicAnswer};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
 use super::topics::{self, TopicShape};
@@ -116,7 +116,7 @@ impl TopicAdmin {
                 configs.iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
-        let answers = native::create_topics(self.admin.inner(), &wanted, self.carrying(create));
+        let answers = native::create_topics(self.admin.inner(), &wanted, self.execution(create));
         self.accept(answers, Operation::Create, create)?;
         if create == Create::Validate {
             return Ok(found.plan(&wanted, partitions));
@@ -124,8 +124,8 @@ impl TopicAdmin {
         wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
     }
 
-    fn carrying(&self, create: Create) -> Carrying {
-        Carrying { validate_only: create == Create::Validate, wait: self.wait }
+    fn execution(&self, create: Create) -> Execution {
+        Execution { validate_only: create == Create::Validate, wait: self.wait }
     }
 
     /// Fails with the first topic that the brokers refuse to create or to change.
@@ -176,7 +176,7 @@ impl TopicAdmin {
         let Some(partitions) = found.raw.partitions() else { return Ok(found) };
         let too_small = topics::too_few_partitions(&self.settings, &found.shapes());
         let grown: Vec<&str> = too_small.iter().map(|(name, _)| *name).collect();
-        let answers = native::add_partitions(self.admin.inner(), &grown, partitions, self.carrying(create));
+        let answers = native::add_partitions(self.admin.inner(), &grown, partitions, self.execution(create));
         self.accept(answers, Operation::Alter, create)?;
         if create == Create::Validate {
             found.planned.extend(too_small.iter().map(|(name, count)| {

@@ -13,7 +13,7 @@ use std::ptr;
 use std::time::Duration;
 
 pub(crate) use certificate::rejection as certificate_rejection;
-pub(crate) use create::{Carrying, TopicAnswer, add_partitions, create_topics};
+pub(crate) use create::{Execution, TopicAnswer, add_partitions, create_topics};
 pub(crate) use describe::Described;
 pub use describe::topics;
 pub(crate) use fetched::Fetched;

@@ -18,6 +18,8 @@ mod audit;
 mod bounds;
 mod browser;
 mod bytes;
+mod check_findings;
+mod checking;
 mod compacted;
 mod crash;
 mod encoded;

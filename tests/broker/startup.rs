@@ -1,10 +1,9 @@
 //! Failed starts of the real binary on a real Apache Kafka: the exit code, the reason, the remedy.
 
 use std::net::TcpListener;
-use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Scope, Sidecar, ports::free_port, shared_kafka, wait_until};
+use crate::support::{Pipe, Sidecar, ports::free_port, shared_kafka, wait_until};
 use dedupd::clock::monotonic;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -191,21 +190,6 @@ fn created_topics_have_the_settings_of_the_raw_topic() {
     again.wait_ready(LIMIT);
 }
 
-/// The exit code and the output of `dedupd check` with these variables.
-fn check(pipe: &Pipe<'_>, environment: &[(&str, &str)]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_dedupd"))
-        .args(["check", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", &pipe.raw])
-        .args(["--clean", &pipe.clean, "--id", "json:/id", "--state-dir"])
-        .arg(pipe.dir.path().join("checked"))
-        .env("DEDUPD_TOPICS__CREATE", "true")
-        .env("DEDUPD_DEDUPE__SCOPE", "partition")
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
-}
-
 #[test]
 fn a_topic_that_the_brokers_reject_ends_the_start_with_their_reason() {
     let kafka = shared_kafka();
@@ -217,155 +201,4 @@ fn a_topic_that_the_brokers_reject_ends_the_start_with_their_reason() {
     // The control: with another name it starts.
     let running = Sidecar { clean: "collides.other".to_owned(), ..pipe.sidecar("a") }.start();
     running.wait_running(1, LIMIT);
-}
-
-#[test]
-fn a_check_reports_what_would_end_the_start() {
-    let kafka = shared_kafka();
-    let (pipe, other) = (Pipe::new(kafka, "check-ends", 1), Pipe::new(kafka, "check-other", 1));
-    let state = format!("{}.dedupd", pipe.clean);
-    let drafts: Vec<Draft> = (0..10).map(|n| Draft::id(0, &format!("id-{n}"))).collect();
-    kafka.send(&pipe.raw, &drafts);
-    pipe.through(1, &pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false"));
-    let ends = |pipe: &Pipe<'_>, code: i32, words: &[&str]| {
-        let (ended, text) =
-            check(pipe, &[("DEDUPD_TOPICS__STATE", &state), ("DEDUPD_DEDUPE__SCOPE", "topic")]);
-        assert_eq!(ended, Some(code), "{text}");
-        assert!(words.iter().all(|word| text.contains(word)), "{words:?} {text}");
-        assert_eq!(code == 0, text.contains("all checks passed"), "{text}");
-    };
-    ends(&pipe, 0, &[]);
-    // Another scope or identity rule than that of the group.
-    let (ended, text) = check(&pipe, &[]);
-    assert_eq!(ended, Some(4), "{text}");
-    for word in [
-        "was committed with dedupe.scope = \"topic\"",
-        "the configured scope is \"partition\"",
-        "accept_change",
-    ] {
-        assert!(text.contains(word), "{word}: {text}");
-    }
-    let key = pipe.dir.path().join("key");
-    std::fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
-    let hash = [("DEDUPD_IDENTITY__HASH", "siphash"), ("DEDUPD_IDENTITY__KEY_FILE", key.to_str().unwrap())];
-    let other_rule = [hash[0], hash[1], ("DEDUPD_DEDUPE__SCOPE", "topic")];
-    let (ended, text) = check(&pipe, &other_rule);
-    assert!(ended == Some(4) && text.contains("was written by the identity rule"), "{text}");
-    // The state topic of another pair, as at a start.
-    kafka.create_topic(&other.clean, 1, &[]);
-    let foreign = [
-        "topic check-ends.clean.dedupd has the state of another raw topic",
-        "dedupd.check-ends.raw.check-ends.clean.active wrote it",
-        "its own topics.state",
-    ];
-    ends(&other, 6, &foreign);
-    assert_start_fails(&other.sidecar("a").with("DEDUPD_TOPICS__STATE", &state), 6, &foreign);
-    // A rewound group.
-    let (committed, metadata) = kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap();
-    kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 3);
-    ends(&pipe, 6, &["is 3,", "the group was rewound", "group.on_rewind"]);
-    // A recreated state topic.
-    kafka.commit_with(&pipe.group(), (&pipe.raw, 0), committed, &metadata);
-    ends(&pipe, 0, &[]);
-    kafka.delete_topic(&state);
-    kafka.create_topic(&state, 1, &[("retention.ms", "-1")]);
-    ends(&pipe, 6, &["topic check-ends.clean.dedupd was deleted and recreated: its id is"]);
-}
-
-#[test]
-fn a_check_reports_problems_and_creates_nothing() {
-    let kafka = shared_kafka();
-    let pipe = Pipe::new(kafka, "checked", 2);
-    let state = format!("{}.dedupd", pipe.clean);
-    let check = || check(&pipe, &[]);
-    let (code, text) = check();
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains(&format!("topic {state} (topics.state) does not exist")), "{text}");
-    assert!(text.contains("raw = \"checked.raw\""), "the effective configuration is missing: {text}");
-    assert_eq!((kafka.partitions(&pipe.clean), kafka.partitions(&state)), (0, 0));
-    assert!(!pipe.dir.path().join("checked").exists());
-    kafka.create_topic(&pipe.clean, 2, &[]);
-    kafka.create_topic(&state, 2, &[("retention.ms", "-1")]);
-    let (code, text) = check();
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("# scope: raw has no records to sample"), "{text}");
-    kafka.send(&pipe.raw, &[(0, "a"), (1, "a"), (1, "b"), (1, "b")].map(|(at, id)| Draft::id(at, id)));
-    let (code, text) = check();
-    assert_eq!(code, Some(0), "{text}");
-    let advice = "# scope: 1 id of the sample is in several partitions: dedupe.scope = \"partition\" forwards 1 copy; \
-                  set dedupe.scope = \"topic\"";
-    assert!(text.contains(advice), "{text}");
-    assert!(text.contains("all checks passed"), "{text}");
-    let next = "has no member; the next instance, with 1 worker, gets all 2 partitions; lag 0";
-    assert!(text.contains(next), "{text}");
-    assert!(text.contains("# restore: the state topic has nothing to restore"), "{text}");
-    assert_eq!(kafka.committed(&pipe.group(), &pipe.raw, 0), None);
-    // With a running instance and state.
-    let running = pipe.sidecar("a").scoped(Scope::Partition).start();
-    pipe.wait_caught_up(2, LIMIT);
-    let (code, text) = check();
-    assert_eq!(code, Some(0), "{text}");
-    assert!(
-        text.contains("has the members ") && text.contains("(2 partitions); with 1 worker more"),
-        "{text}"
-    );
-    assert!(text.contains("each gets 1 to 1 partitions; lag 0"), "{text}");
-    assert!(text.contains("# restore: all partitions have about "), "{text}");
-    assert_eq!(running.stop(), Some(0), "{}", running.text());
-}
-
-#[test]
-fn a_check_names_what_rejects_or_loses_a_record() {
-    let kafka = shared_kafka();
-    let pipe = Pipe::new(kafka, "shorter", 1);
-    let again = "shorter.again".to_owned();
-    for topic in [&pipe.clean, &again, &format!("{}.dedupd", pipe.clean)] {
-        kafka.create_topic(topic, 1, &[("retention.ms", "259200000"), ("retention.bytes", "-1")]);
-    }
-    let warnings = || {
-        let (code, text) = check(&pipe, &[("DEDUPD_TOPICS__DUPLICATES", &again)]);
-        assert_eq!(code, Some(0), "{text}");
-        text
-    };
-    let named = |text: &str, setting: &str| {
-        let command = |topic| format!("--entity-name {topic} --add-config {setting}");
-        [&pipe.clean, &again].map(|topic| text.contains(&command(topic)))
-    };
-    let longer = [("retention.ms", "-1"), ("max.message.bytes", "3000000")];
-    kafka.alter_topic_config(&pipe.raw, &longer);
-    let text = warnings();
-    for setting in ["retention.ms=-1", "max.message.bytes=4504096"] {
-        assert_eq!(named(&text, setting), [true; 2], "{setting}: {text}");
-    }
-    assert!(!text.contains("has message.timestamp") && !text.contains("has retention.bytes"), "{text}");
-    for topic in [&pipe.clean, &again] {
-        kafka.alter_topic_config(topic, &longer);
-    }
-    assert!(!warnings().contains("# warning"), "{}", warnings());
-}
-
-#[test]
-fn a_check_reports_what_prevents_the_start_of_rekey() {
-    let kafka = shared_kafka();
-    let pipe = Pipe::new(kafka, "checked-rekey", 2);
-    kafka.create_topic("checked-rekey.a", 1, &[]);
-    let from = r#"["checked-rekey.a", "checked-rekey.b"]"#;
-    let check = || check(&pipe, &[("DEDUPD_REKEY__FROM", from), ("DEDUPD_REKEY__TO", &pipe.raw)]);
-    let missing = "# warning: rekey would not start: topic checked-rekey.b (rekey.from) does not exist";
-    // Beside the problems of `run`, and alone.
-    let (code, text) = check();
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains(missing) && text.contains("(topics.clean) does not exist"), "{text}");
-    for topic in [pipe.clean.clone(), format!("{}.dedupd", pipe.clean)] {
-        kafka.create_topic(&topic, 2, &[("retention.ms", "-1")]);
-    }
-    let (code, text) = check();
-    assert_eq!(code, Some(0), "{text}");
-    assert_eq!(text.matches("rekey would not start").count(), 1, "{text}");
-    assert!(text.contains(missing) && !text.contains("rekey: all checks passed"), "{text}");
-    assert_eq!(kafka.partitions("checked-rekey.b"), 0, "the check has created a topic");
-    kafka.create_topic("checked-rekey.b", 1, &[]);
-    let (code, text) = check();
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("# rekey: all checks passed") && !text.contains("would not start"), "{text}");
 }

@@ -12,7 +12,7 @@ use rdkafka::{ClientContext, bindings as sys};
 use super::describe::admin_request;
 use super::poll::text;
 
-/// How much longer the response may take than the broker may take to carry the request out.
+/// How much longer the response may take than the broker may take to execute the request.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// What the brokers answer about a topic that is to be created or changed.
@@ -25,9 +25,9 @@ pub(crate) struct TopicAnswer {
     pub why: String,
 }
 
-/// How a request is carried out.
+/// How a request is executed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Carrying {
+pub(crate) struct Execution {
     /// The brokers only validate the request.
     pub validate_only: bool,
     /// Time limit.
@@ -38,7 +38,7 @@ pub(crate) struct Carrying {
 pub(crate) fn create_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[NewTopic<'_>],
-    how: Carrying,
+    how: Execution,
 ) -> Result<Vec<TopicAnswer>, KafkaError> {
     let new: Vec<_> = topics.iter().map(new_topic).collect::<Result<_, _>>()?;
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATETOPICS;
@@ -55,7 +55,7 @@ pub(crate) fn add_partitions<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
     total: usize,
-    how: Carrying,
+    how: Execution,
 ) -> Result<Vec<TopicAnswer>, KafkaError> {
     let new: Vec<_> = topics.iter().map(|name| new_partitions(name, total)).collect::<Result<_, _>>()?;
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATEPARTITIONS;
@@ -69,7 +69,7 @@ pub(crate) fn add_partitions<C: ClientContext>(
 }
 
 /// The call that sends a request about several topics.
-type Send<T> = unsafe extern "C" fn(
+type SendRequest<T> = unsafe extern "C" fn(
     *mut sys::rd_kafka_t,
     *mut *mut T,
     usize,
@@ -83,8 +83,8 @@ unsafe fn request<C: ClientContext, T>(
     client: &Client<C>,
     operation: sys::rd_kafka_admin_op_t,
     topics: &[Owned<T>],
-    how: Carrying,
-    send: Send<T>,
+    how: Execution,
+    send: SendRequest<T>,
     results: impl FnOnce(*mut sys::rd_kafka_event_t, *mut usize) -> *mut *const sys::rd_kafka_topic_result_t,
 ) -> Result<Vec<TopicAnswer>, KafkaError> {
     let mut pointers: Vec<_> = topics.iter().map(|it| it.pointer).collect();

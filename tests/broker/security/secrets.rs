@@ -80,7 +80,7 @@ fn a_secret_is_never_printed_for_any_way_to_configure_it() {
             log.lines().count()
         );
         let check = Command::new(env!("CARGO_BIN_EXE_dedupd"))
-            .args(["check", "--raw", &pipe.raw, "--clean", &pipe.clean])
+            .args(["check", "--print", "--raw", &pipe.raw, "--clean", &pipe.clean])
             .args(["--bootstrap-servers", &sidecar.bootstrap])
             .envs(sidecar.environment.iter().cloned())
             .output()

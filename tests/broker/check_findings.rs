@@ -1,0 +1,108 @@
+//! What `dedupd check` prints about a configuration that it passes.
+
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use crate::checking::{Checked, check, passed, state};
+use crate::support::{Draft, Pipe, Scope, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+#[test]
+fn a_member_of_another_program_and_a_compacted_raw_whose_key_is_the_id_are_warnings() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "check-warns", 1);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"key\"]");
+    let text = passed(&sidecar);
+    assert!(!text.contains("warning: "), "{text}");
+    kafka.alter_topic_config(&pipe.raw, &[("cleanup.policy", "compact")]);
+    let other: BaseConsumer = kafka
+        .client_config()
+        .set("group.id", pipe.group())
+        .set("client.id", "another")
+        .set("session.timeout.ms", "30000")
+        .create()
+        .unwrap();
+    other.subscribe(&[&pipe.raw]).unwrap();
+    let text = wait_until("the member", LIMIT, || {
+        drop(other.poll(Duration::from_millis(200)));
+        Some(passed(&sidecar)).filter(|text| text.contains("is not of dedupd"))
+    });
+    let foreign = format!("of group {} (another at ", pipe.group());
+    assert!(text.contains(&foreign) && text.contains("stop it, or give it another group.id"), "{text}");
+    let compacted = "topic check-warns.raw is compacted: a record that is compacted away";
+    let dropped = "identity.from is the key: each update of a key and its tombstone is a duplicate";
+    assert!(text.contains(compacted) && text.contains(dropped), "{text}");
+    let by_value = passed(&pipe.sidecar("a"));
+    assert!(by_value.contains(compacted) && !by_value.contains(dropped), "{by_value}");
+}
+
+#[test]
+fn a_sample_of_raw_shows_the_scope_and_the_members_show_the_assignment() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "check-sample", 2);
+    kafka.send(&pipe.raw, &[(0, "a"), (1, "a"), (1, "b"), (1, "b")].map(|(at, id)| Draft::id(at, id)));
+    let sidecar = pipe.sidecar("a").scoped(Scope::Partition);
+    let text = passed(&sidecar);
+    let advice = "scope: 1 id of the sample is in several partitions: dedupe.scope = \"partition\" forwards 1 copy; \
+                  set dedupe.scope = \"topic\"";
+    assert!(text.contains(advice), "{text}");
+    let next = "has no member; the next instance, with 1 worker, gets all 2 partitions; lag 0";
+    assert!(text.contains(next), "{text}");
+    let running = sidecar.start();
+    pipe.wait_caught_up(2, LIMIT);
+    let text = passed(&pipe.sidecar("b").scoped(Scope::Partition));
+    let shared = "(2 partitions); with 1 worker more each gets 1 to 1 partitions; lag 0";
+    assert!(text.contains("has the members ") && text.contains(shared), "{text}");
+    assert!(text.contains("restore: a start without local state reads about 3 ids, in "), "{text}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+#[test]
+fn a_check_names_what_rejects_or_loses_a_record() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "shorter", 1);
+    let again = "shorter.again".to_owned();
+    for topic in [&pipe.clean, &again, &state(&pipe)] {
+        kafka.create_topic(topic, 1, &[("retention.ms", "259200000"), ("retention.bytes", "-1")]);
+    }
+    let warnings = || passed(&pipe.sidecar("a").with("DEDUPD_TOPICS__DUPLICATES", &again));
+    let named = |text: &str, setting: &str| {
+        let command = |topic| format!("--entity-name {topic} --add-config {setting}");
+        [&pipe.clean, &again].map(|topic| text.contains(&command(topic)))
+    };
+    let longer = [("retention.ms", "-1"), ("max.message.bytes", "3000000")];
+    kafka.alter_topic_config(&pipe.raw, &longer);
+    let text = warnings();
+    for setting in ["retention.ms=-1", "max.message.bytes=4504096"] {
+        assert_eq!(named(&text, setting), [true; 2], "{setting}: {text}");
+    }
+    assert!(!text.contains("has message.timestamp") && !text.contains("has retention.bytes"), "{text}");
+    for topic in [&pipe.clean, &again] {
+        kafka.alter_topic_config(topic, &longer);
+    }
+    assert!(!warnings().contains("warning: "), "{}", warnings());
+}
+
+#[test]
+fn a_check_reports_what_prevents_the_start_of_rekey() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "checked-rekey", 2);
+    kafka.create_topic("checked-rekey.a", 1, &[]);
+    let from = r#"["checked-rekey.a", "checked-rekey.b"]"#;
+    let sidecar = pipe.sidecar("a").with("DEDUPD_REKEY__FROM", from).with("DEDUPD_REKEY__TO", &pipe.raw);
+    let strict = sidecar.clone().with("DEDUPD_TOPICS__CREATE", "false");
+    let missing = "\nwarning: rekey would not start: topic checked-rekey.b (rekey.from) does not exist";
+    // Beside the problems of `run`, and alone.
+    let Checked { code, output, last } = check(&strict);
+    assert_eq!(code, Some(3), "{output}{last}");
+    assert!(output.contains(missing) && last.contains("(topics.state) does not exist"), "{output}{last}");
+    let text = passed(&sidecar);
+    assert_eq!(text.matches("rekey would not start").count(), 1, "{text}");
+    assert!(text.contains(missing) && !text.contains("rekey: all checks passed"), "{text}");
+    assert_eq!(kafka.partitions("checked-rekey.b"), 0, "the check has created a topic");
+    kafka.create_topic("checked-rekey.b", 1, &[]);
+    let text = passed(&sidecar);
+    assert!(text.contains("\nrekey: all checks passed\n") && !text.contains("would not start"), "{text}");
+}
