@@ -14,7 +14,6 @@ use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
 use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
 use crate::pipeline::{self, PartitionLimit, StartLogs};
-use crate::ports::Failure;
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -101,11 +100,6 @@ pub(crate) fn scope_advice(
         }
     };
     Ok((advice, schemas.note()))
-}
-
-/// What a start would find now.
-pub(crate) fn start_forecast(config: &Config, checks: &Checks) -> Result<Forecast, Failure> {
-    kafka::forecast(&settings(config, 0), checks.topology.partitions, checks.state_partitions)
 }
 
 /// Fails with what would end a start now, by what the forecast has read.

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use rdkafka::consumer::Consumer;
+
 use super::client_config::Settings;
 use super::ends::EndReader;
 use super::group_monitor::{GroupMonitor, Member};
+use super::native;
+use super::partitions::list_of;
 use super::reader::{Ranges, TemporaryReaders};
 use super::state_topic::block;
 use crate::clock::monotonic;
@@ -75,6 +79,8 @@ pub fn forecast(
         last.push(block(&message));
         true
     })?;
+    // The marker in the state topic can be the first of a transaction. This answer waits for the offsets of such a transaction.
+    drop(native::committed(ends.stable().client(), &list_of(&settings.raw, numbers.clone()), REQUEST));
     let committed: Vec<Committed> =
         group.answers(numbers.iter().copied(), REQUEST)?.into_iter().collect::<Result<_, _>>()?;
     let raw = ends.bounds(&logs_of(settings.raw.as_str(), partitions), REQUEST)?;

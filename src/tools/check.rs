@@ -2,11 +2,10 @@
 
 use super::plan;
 use crate::app::{
-    ExitError, check, check_host, check_start, prepare, scope_advice, settings, start_forecast,
-    within_memory_limit,
+    ExitError, check, check_host, check_start, prepare, scope_advice, settings, within_memory_limit,
 };
 use crate::config::{Config, RekeyConfig, Scope};
-use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey};
+use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -39,7 +38,7 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
     let checks = check(config)?;
     lines.extend(checks.topology.warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.extend(checks.planned.iter().cloned());
-    match start_forecast(config, &checks) {
+    match forecast(&settings(config, 0), checks.topology.partitions, checks.state_partitions) {
         Ok(forecast) => {
             lines.extend(forecast.foreign.iter().map(|foreign| format!("warning: {foreign}")));
             lines.push(format!("assignment: {}", assignment(config, checks.topology.partitions, &forecast)));
@@ -47,7 +46,8 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
             check_start(config, &prepared, &checks, &forecast)?;
         }
         Err(failed) => {
-            lines.push(format!("warning: it is not known what a start would restore: {}", failed.unretried()))
+            let why = failed.unretried();
+            lines.push(format!("warning: it is not known what a start would restore: {why}"));
         }
     }
     let (scope, schemas) = scope_advice(config, &prepared)?;
