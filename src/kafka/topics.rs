@@ -51,6 +51,10 @@ const MIN_STATE_BATCH: u64 = 8_192;
 /// Minimum `offset.metadata.max.bytes` of a broker: checkpoint metadata has up to 1,024 bytes.
 const MIN_METADATA: u128 = 1_024;
 
+/// What else the compaction of raw means when its key is the id.
+const COMPACTED_IDS: &str = "; and identity.from is the key: each update of a key and its tombstone is a duplicate of the first record of \
+                             that key, and is dropped. Choose a source that differs for each update";
+
 /// The retention of a created state topic: a quarter longer than the window, and at least a day longer. The broker deletes a
 /// segment only when its newest record is too old, and a restore reads from the start of the log.
 pub(super) fn state_retention(window: Duration) -> Duration {
@@ -117,7 +121,11 @@ pub(super) fn check(
     }
     check_policies(settings, (configs, side), &mut findings);
     if is_compacted(raw) {
-        findings.warnings.push(compacted_raw(&settings.raw, wanted.key_is_id));
+        let dropped = if wanted.key_is_id { COMPACTED_IDS } else { "" };
+        findings.warnings.push(format!(
+            "topic {} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic{dropped}",
+            settings.raw
+        ));
     }
     findings
 }
@@ -152,20 +160,6 @@ fn check_policies(
 
 fn is_compacted(topic: &TopicConfig) -> bool {
     topic.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
-}
-
-/// The warning about a compacted raw topic.
-fn compacted_raw(raw: &str, key_is_id: bool) -> String {
-    let compacted = format!(
-        "topic {raw} is compacted: a record that is compacted away before dedupd reads it never reaches the clean topic"
-    );
-    if key_is_id {
-        return format!(
-            "{compacted}; and identity.from is the key: each update of a key and its tombstone is a duplicate of the first \
-             record of that key, and is dropped. Choose a source that differs for each update"
-        );
-    }
-    compacted
 }
 
 /// The command that changes a setting of a topic.
