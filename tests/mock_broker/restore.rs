@@ -140,9 +140,14 @@ fn a_partition_that_is_missing_in_another_topic_waits_and_does_not_block_others(
     });
     clean.read();
     assert!(clean.keys.get(&there).is_none_or(Vec::is_empty), "{:?}", clean.keys);
+    std::thread::sleep(Duration::from_secs(1));
     limit.raise(2);
     clean.wait_for(&BTreeMap::from([(there, keys(SLOW))]), || member.assert_alive());
     member.runs([here, there]);
+    let text = member.metrics.scrape(&member.status);
+    let seconds = text.lines().find_map(|line| line.strip_prefix("dedupd_restore_seconds_sum "));
+    let seconds: f64 = seconds.unwrap_or(&text).parse().expect("a number");
+    assert!(seconds > 1.0, "{seconds} s: the time counts from the assignment on, the wait included");
     member.stop();
 }
 

@@ -192,6 +192,8 @@ pub struct Partition {
     pub behind_state: Option<Offset>,
     /// The records that the broker rejected.
     pub rejections: Rejections,
+    /// Monotonic time since which its state has been missing: since the assignment, or a later loss. `None` once it is loaded.
+    pub missing_since: Option<Duration>,
 }
 
 impl Partition {
@@ -205,6 +207,7 @@ impl Partition {
             early_ends: 0,
             behind_state: None,
             rejections: Rejections::default(),
+            missing_since: Some(now),
         }
     }
 

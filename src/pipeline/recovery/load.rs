@@ -81,15 +81,15 @@ impl Recovery {
                 state.state_next = state.state_next.max(checkpoint.state_next);
                 state.uncommitted_position |= !access.ctx.options.is_of_scope(&checkpoint);
                 state.complete(committed, &checkpoint);
-                let took = access.ctx.clock.elapsed().saturating_sub(since);
+                let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
                 tracing::info!(
                     partition = state.id,
                     ids,
                     offset = committed,
-                    ?took,
+                    took_ms,
                     "state loaded from the local store"
                 );
-                self.start_loaded(access, state, (since, ids))
+                self.start_loaded(access, state)
             }
             // State that ends below the committed offset is dropped when the restore cannot start.
             AfterLoading::Restore(answer, checkpoint, local) => {

@@ -81,11 +81,11 @@ impl Recovery {
                 if let Some(partition) = access.ctx.partitions.get_mut(id) {
                     partition.rejections.committed(id, state.committed);
                 }
-                return self.start(access, state, None);
+                return self.start(access, state);
             }
             if state.is_of(answer) {
                 undo(access.ctx, &mut state)?;
-                return self.start(access, state, None);
+                return self.start(access, state);
             }
         }
         self.begin(access, answer)
@@ -103,7 +103,9 @@ impl Recovery {
         if let Some(topic) = &mut access.ctx.topic {
             checkpoint.as_ref().and_then(|it| it.horizon_ms).into_iter().for_each(|ms| topic.resume(ms));
         }
-        let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
+        let now = access.ctx.clock.elapsed();
+        let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
+        partition.missing_since.get_or_insert(now);
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
         let (ended_early, state_low) = (partition.early_ends > 0, partition.checked_from.unwrap_or(0));
         let is_usable = !ended_early && !has_unusable_slices(access.ctx, id);

@@ -126,13 +126,11 @@ impl Recovery {
         if is_grave(&outcome) { outcome } else { expire_restored(access.ctx, now).and(outcome) }
     }
 
-    /// Starts processing with state that was just loaded. `load` is the monotonic start time of the load and its number of
-    /// identities.
+    /// Starts processing with state that was just loaded.
     pub(crate) fn start_loaded<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         mut state: Box<DedupeState>,
-        load: (Duration, u64),
     ) -> Result<(), WorkerError> {
         state.resume_time(access.ctx.time.now_ms(&access.ctx.clock), access.ctx.options.kinds.time());
         state.schedule_window_resets(&access.ctx.options.kinds);
@@ -140,7 +138,7 @@ impl Recovery {
             // Owners that were evicted while old blocks were read were already counted when the blocks were new.
             window.take_evicted();
         }
-        self.start(access, state, Some(load))
+        self.start(access, state)
     }
 
     /// Starts processing: the state is that of C. If that fails, the state is kept, and used again once C has been read again.
@@ -148,7 +146,6 @@ impl Recovery {
         &mut self,
         access: &mut Access<'_, W>,
         mut state: Box<DedupeState>,
-        load: Option<(Duration, u64)>,
     ) -> Result<(), WorkerError> {
         let id = state.id;
         let resumed = resume_offset(&mut self.start_bounds, access, &mut state);
@@ -167,8 +164,8 @@ impl Recovery {
             return sought;
         }
         partition.run(state, !is_released);
-        if let Some((began, _)) = load {
-            let took = now.saturating_sub(began).as_secs_f64();
+        if let Some(since) = partition.missing_since.take() {
+            let took = now.saturating_sub(since).as_secs_f64();
             access.ctx.report.metrics.parts.state.restore_seconds.observe(took);
         }
         commit_pending_position(access, id)

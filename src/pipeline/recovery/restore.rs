@@ -184,9 +184,15 @@ impl Recovery {
         state.state_next = state.state_next.max(next);
         state.complete(committed, &checkpoint.unwrap_or_default());
         access.ctx.store.set_head(id.into(), state.head())?;
-        let took = access.ctx.clock.elapsed().saturating_sub(since);
-        tracing::info!(partition = id, ids, offset = committed, ?took, "state restored from the state topic");
-        self.start_loaded(access, state, (since, ids))
+        let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
+        tracing::info!(
+            partition = id,
+            ids,
+            offset = committed,
+            took_ms,
+            "state restored from the state topic"
+        );
+        self.start_loaded(access, state)
     }
 }
 
