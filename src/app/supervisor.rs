@@ -20,7 +20,7 @@ use crate::control::Control;
 use crate::kafka::{
     self, Closing, Create, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology,
 };
-use crate::metrics::{PartitionState, WorkerStatus};
+use crate::metrics::{PartitionState, StandbyStatus, WorkerStatus};
 use crate::pipeline::{
     LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
@@ -172,8 +172,10 @@ pub(super) fn pause(time: Duration, stop: &AtomicBool) {
     }
 }
 
-/// The thread of a worker and its progress.
+/// The thread of a worker, or of the standby copies beside the workers, and its progress.
 struct WorkerThread {
+    /// The number of the worker; `None` for the standby thread.
+    number: Option<usize>,
     thread: JoinHandle<Result<(), ExitError>>,
     progress: Progress,
     /// The last observed count, and the number of checks since it changed.
@@ -182,18 +184,24 @@ struct WorkerThread {
 
 impl WorkerThread {
     fn start(
-        name: String,
+        number: Option<usize>,
         progress: Progress,
         first: &FirstFailure,
         work: impl FnOnce() -> Result<(), ExitError> + Send + 'static,
     ) -> Result<Self, ExitError> {
+        let name = number.map_or("standby".to_owned(), |number| format!("worker-{number}"));
         let failed = format!("the thread {name} cannot be started");
         let first = Arc::clone(first);
         let work = move || work().inspect_err(|failure| drop(first.set(failure.clone())));
         let thread = std::thread::Builder::new().name(name).spawn(work);
         let thread =
             thread.map_err(|e| ExitError::failed(format!("{failed}: {e}; raise the limit on processes")))?;
-        Ok(Self { thread, progress, last_seen: (0, 0) })
+        Ok(Self { number, thread, progress, last_seen: (0, 0) })
+    }
+
+    /// Its name in messages.
+    fn name(&self) -> String {
+        self.number.map_or("the standby thread".to_owned(), |number| format!("worker {number}"))
     }
 
     fn check(&mut self) {
@@ -266,7 +274,7 @@ fn spawn(
             }
         }
     };
-    WorkerThread::start(format!("worker-{number}"), progress, shared.first, work)
+    WorkerThread::start(Some(number), progress, shared.first, work)
 }
 
 /// Starts the thread that follows the state topic beside the workers, in partition scope.
@@ -279,7 +287,7 @@ fn spawn_standby(
     let (store, stop, progress) = (shared.store.another(), Arc::clone(shared.stop), Progress::default());
     let counted = progress.clone();
     let work = move || Follower::new((&settings, options), store, shown, counted)?.run(&stop);
-    WorkerThread::start("standby".to_owned(), progress, shared.first, work)
+    WorkerThread::start(None, progress, shared.first, work)
 }
 
 /// Waits for the workers. When one worker ends, all are stopped: a process with half of its workers would look
@@ -293,28 +301,34 @@ fn supervise_workers(
     let limit = HUNG_CALL.max(service.config.batch.transaction_timeout * 8);
     while workers.iter().all(|worker| !worker.thread.is_finished()) && !monitor.is_finished() {
         workers.iter_mut().for_each(WorkerThread::check);
-        if let Some(number) = workers.iter().position(|worker| worker.stuck_for() > limit) {
+        if let Some(worker) = workers.iter().find(|worker| worker.stuck_for() > limit) {
             return Err(ExitError::failed(format!(
-                "worker {number} hangs: it has been in one call for more than {} s; the process ends, because only a \
+                "{} hangs: it has been in one call for more than {} s; the process ends, because only a \
                  restart helps. The open transaction is aborted, and its records are read again",
+                worker.name(),
                 limit.as_secs()
             )));
         }
-        for (number, worker) in workers.iter().enumerate().filter(|(_, it)| it.stuck_for() > SLOW_CALL) {
-            let seconds = worker.stuck_for().as_secs();
-            publish_not_ready(service, number, &format!("has been in one call for {seconds} s"), None);
+        let slow = workers.iter().filter(|worker| worker.stuck_for() > SLOW_CALL);
+        for worker in slow {
+            let what = format!("has been in one call for {} s", worker.stuck_for().as_secs());
+            match worker.number {
+                Some(number) => publish_not_ready(service, number, &what, None),
+                None => publish_slow_standby(service, what),
+            }
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
     stop.store(true, Ordering::Release);
     let mut ended = Ok(());
-    for (number, worker) in workers.into_iter().enumerate() {
+    for worker in workers {
+        let (name, number) = (worker.name(), worker.number);
         let one = worker.thread.join().unwrap_or_else(|_| {
             Err(ExitError::failed(format!(
-                "worker {number} panicked; the log above has the place. Please report this bug"
+                "{name} panicked; the log above has the place. Please report this bug"
             )))
         });
-        if let Err(error) = &one {
+        if let (Err(error), Some(number)) = (&one, number) {
             publish_not_ready(service, number, &error.message, Some(PartitionState::Stopped));
         }
         ended = ended.and(one);
@@ -338,6 +352,12 @@ fn measure_disk(service: &Service, stop: &Arc<AtomicBool>) {
     if let Err(error) = std::thread::Builder::new().name("disk".to_owned()).spawn(work) {
         tracing::warn!(%error, "the size of the local state is not measured; raise the limit on processes");
     }
+}
+
+/// Publishes that the standby thread is in one call. That does not affect readiness; what the thread publishes next replaces it.
+fn publish_slow_standby(service: &Service, slow: String) {
+    let standby = service.status.standby().unwrap_or_default();
+    service.status.note_standby(Some(StandbyStatus { slow: Some(slow), ..standby }));
 }
 
 /// Publishes that a worker is not ready, for a worker that cannot do it itself.

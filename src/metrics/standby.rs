@@ -13,15 +13,18 @@ pub struct StandbyStatus {
     pub lag_records: Option<u64>,
     /// Why there is no copy of a partition; `None` when every copy can be read.
     pub refused: Option<String>,
+    /// What the thread is waiting for, as the predicate of a sentence; `None` while it makes progress.
+    pub slow: Option<String>,
 }
 
 impl StandbyStatus {
     /// In one line, for people.
     #[must_use]
     pub fn summary(&self) -> String {
-        let Self { partitions, complete, lag_records, refused } = self;
+        let Self { partitions, complete, lag_records, refused, slow } = self;
         let lag = lag_records.map_or_else(String::new, |lag| format!(", lag {lag} records"));
         let refused = refused.as_ref().map_or_else(String::new, |why| format!("; no copy: {why}"));
-        format!("follows {partitions} partitions, {complete} to the end{lag}{refused}")
+        let slow = slow.as_ref().map_or_else(String::new, |what| format!("; the thread {what}"));
+        format!("follows {partitions} partitions, {complete} to the end{lag}{refused}{slow}")
     }
 }

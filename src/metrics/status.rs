@@ -338,6 +338,8 @@ impl Status {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
         }
+        let slow = self.standby().and_then(|standby| standby.slow);
+        lines.extend(slow.map(|what| format!("note: the standby thread {what}")));
         lines.extend(lock(&self.hanging).notes.iter().map(|note| format!("note: {}", one_line(note))));
         Readiness { ready, noted: lines.len() > before_notes, lines }
     }

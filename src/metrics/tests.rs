@@ -242,6 +242,14 @@ fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
         ["note: worker 1: partition 1 stores ids for 3h of 24h: window.max_ids is reached"]
     );
 
+    let slow = Some("has been in one call for 20 s".to_owned());
+    status.note_standby(Some(StandbyStatus { slow, ..StandbyStatus::default() }));
+    let readiness = status.readiness();
+    assert!(readiness.ready, "copies do not affect readiness");
+    assert_eq!(readiness.lines.last().unwrap(), "note: the standby thread has been in one call for 20 s");
+    status.note_standby(Some(StandbyStatus::default()));
+    assert_eq!(status.readiness().lines.len(), 1);
+
     status.fail("worker 1 panicked");
     status.fail("later");
     assert!(!status.readiness().ready);

@@ -170,6 +170,7 @@ impl Copies {
             complete: self.all.values().filter(|copy| copy.is_complete).count() as u64,
             lag_records: self.measured(partitions).iter().map(lag).sum(),
             refused: self.all.values().find(is_refused).and_then(|copy| copy.refused.clone()),
+            slow: None,
         }
     }
 }
