@@ -4,6 +4,7 @@
 //! between two transactions.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,6 +99,8 @@ pub struct Request {
     pub forget: bool,
     /// Receives the answer; dropped without one when the transaction failed.
     pub answer: SyncSender<Result<Answer, RequestError>>,
+    /// Set when nobody waits for an answer any more. Such a request is not carried out: its requester was told that it has failed.
+    pub abandoned: Arc<AtomicBool>,
 }
 
 /// Why a request has no answer.
@@ -152,8 +155,10 @@ impl Control {
             ))
         })?;
         let (answer, answers) = sync_channel(self.workers.len());
+        let abandoned: Arc<AtomicBool> = Arc::default();
         for worker in self.workers.iter() {
-            let asked = Request { identity, partition, forget, answer: answer.clone() };
+            let (answer, abandoned) = (answer.clone(), Arc::clone(&abandoned));
+            let asked = Request { identity, partition, forget, answer, abandoned };
             let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
             let is_sent = worker.as_ref().is_some_and(|worker| worker.send(asked).is_ok());
             if !is_sent {
@@ -162,7 +167,9 @@ impl Control {
             }
         }
         drop(answer);
-        self.collect(identity, &answers)
+        let answer = self.collect(identity, &answers);
+        abandoned.store(true, Ordering::Release);
+        answer
     }
 
     fn collect(

@@ -1,5 +1,6 @@
 //! An operator who forgets ids through the admin API, and the check of what the API promises.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 
 use dedupd::control::{Answer, Request, RequestError};
@@ -86,7 +87,14 @@ impl ForgetRequests {
         let identity = rule(cluster.rule).identify_texts(&[&name]).unwrap();
         let only = only.then(|| u32::try_from(partition).unwrap());
         let (answer, answers) = sync_channel(workers.len());
-        let request = || Request { identity, partition: only, forget: true, answer: answer.clone() };
+        let abandoned = Arc::default();
+        let request = || Request {
+            identity,
+            partition: only,
+            forget: true,
+            answer: answer.clone(),
+            abandoned: Arc::clone(&abandoned),
+        };
         // The send to a worker that has ended fails.
         let may_forget = workers.iter().flatten().filter(|worker| worker.send(request()).is_ok()).count();
         tracing::debug!(partition, name, "forget requested");

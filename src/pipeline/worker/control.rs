@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Overflow;
-use crate::control::{ANSWER, Answer, OwnerPlace, Request, RequestError, WindowPart};
+use crate::control::{Answer, OwnerPlace, Request, RequestError, WindowPart};
 use crate::dedupe::{ForgetRecord, Identity, IndexKey, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
@@ -55,18 +55,23 @@ impl Admin {
         let now = access.ctx.clock.elapsed();
         let next = || self.requests.as_ref()?.try_recv().ok().map(|request| Search::new(request, now));
         let Some(mut search) = self.search.take().or_else(next) else { return Ok(()) };
+        if search.is_abandoned(now) {
+            return Ok(());
+        }
         let LoadSlice { ids, time, .. } = access.ctx.options.load_slice;
         if !read_slice(access.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
-            // The requester does not wait for longer.
-            if now.saturating_sub(search.since) < ANSWER {
-                self.search = Some(search);
-            }
+            self.search = Some(search);
             return Ok(());
         }
         if search.request.forget {
             // Pending records have no committed owner yet.
             access.committer.commit(access.ctx, access.source)?;
-            let until = access.ctx.clock.elapsed() + LAST_SLICE;
+            let now = access.ctx.clock.elapsed();
+            let until = now + LAST_SLICE;
+            // The commit may have taken longer than the requester waits.
+            if search.is_abandoned(now) {
+                return Ok(());
+            }
             if !search_new(access.ctx, &mut search, SliceLimit { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::control::Request;
+use crate::control::{ANSWER, Request};
 use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::partition::loading::unusable;
@@ -49,6 +50,11 @@ pub(crate) struct SliceLimit {
 impl Search {
     pub fn new(request: Request, since: Duration) -> Self {
         Self { request, since, found: BTreeMap::new() }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub fn is_abandoned(&self, now: Duration) -> bool {
+        self.request.abandoned.load(Ordering::Acquire) || now.saturating_sub(self.since) >= ANSWER
     }
 
     /// What was found in a window; `None` when it was not searched.

@@ -18,7 +18,7 @@ impl Life {
 
     fn forget(&mut self, identity: Identity) -> Result<Answer, RequestError> {
         let (answer, answers) = sync_channel(1);
-        let request = Request { identity, partition: None, forget: true, answer };
+        let request = Request { identity, partition: None, forget: true, answer, abandoned: Arc::default() };
         self.controls[0].as_ref().unwrap().send(request).unwrap();
         (0..5).for_each(|_| assert!(self.universe.iterate(0), "the worker has ended"));
         answers.try_recv().unwrap()
@@ -67,4 +67,22 @@ fn an_id_of_a_partition_that_waits_for_a_rejected_record_is_forgotten() {
         assert!(life.forwards_a_copy(now_ms + 100), "{scope:?}");
         assert!(life.calm(), "{scope:?}");
     }
+}
+
+#[test]
+fn a_request_whose_requester_has_gone_is_not_carried_out() {
+    let mut life = Life::quiet(&Setting::sound(), 2, Choices::short_topic);
+    let now_ms = life.universe.cluster.borrow().wall_ms();
+    life.produce_at(0, FORGOTTEN_ID, now_ms);
+    assert!(life.calm());
+    let identity = life.identity_of_first(0);
+    let (answer, answers) = sync_channel(1);
+    let abandoned = Arc::new(AtomicBool::new(true));
+    let request = Request { identity, partition: None, forget: true, answer, abandoned };
+    life.controls[0].as_ref().unwrap().send(request).unwrap();
+    (0..5).for_each(|_| assert!(life.universe.iterate(0), "the worker has ended"));
+    assert!(answers.try_recv().is_err());
+    assert!(!life.forwards_a_copy(now_ms + 100), "the id was forgotten");
+    life.forget(identity).unwrap();
+    assert!(life.forwards_a_copy(now_ms + 100));
 }
