@@ -158,6 +158,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
         settled_ms: None,
         first_raw_partitions: Some(4),
         epoch: Some(Epoch { next: 999, number: 12 }),
+        empty_until: None,
         raw: Some("aXb+c/AAQ0Cw==".to_owned()),
         state: Some("aXb-c_AAQ0Cw".to_owned()),
         writer: "dedupd.events;odd=name.a.0".to_owned(),

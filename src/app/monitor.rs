@@ -30,6 +30,8 @@ const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
 const LOG_STARTS_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval between requests of last stable offsets and high watermarks.
 const LOG_ENDS_INTERVAL: Duration = Duration::from_secs(10);
+/// The same for the partitions of raw that this process owns: their lag is counted from that.
+const OWN_ENDS_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between descriptions of the group; each broker lists its groups for that.
 const GROUP_INTERVAL: Duration = Duration::from_secs(4);
 /// Time limit of a forced rebalance: all members have to learn of it in their heartbeats. Nothing else is checked
@@ -72,6 +74,7 @@ pub(super) fn start_monitor(
         topics_checked: None,
         log_starts_requested: None,
         log_ends_requested: None,
+        own_ends_requested: None,
         group_described: None,
         failure_logged: false,
         stop: Arc::clone(stop),
@@ -144,6 +147,7 @@ struct Monitor {
     topics_checked: Option<Instant>,
     log_starts_requested: Option<Instant>,
     log_ends_requested: Option<Instant>,
+    own_ends_requested: Option<Instant>,
     group_described: Option<Instant>,
     stop: Arc<AtomicBool>,
     /// Requests fail, and a warning was logged.
@@ -195,8 +199,11 @@ impl Monitor {
                 self.ends.first(self.hanging.topic(), self.all(), REQUEST_LIMIT).map_err(unanswered)?;
             self.status.note_log_starts(starts);
         }
+        let is_own_due = is_due(&mut self.own_ends_requested, OWN_ENDS_INTERVAL) && !self.owned.is_empty();
         if is_due(&mut self.log_ends_requested, LOG_ENDS_INTERVAL) {
             self.check_log_ends().map_err(unanswered)?;
+        } else if is_own_due {
+            self.raw_ends(self.owned.iter().copied()).map_err(unanswered)?;
         }
         if is_due(&mut self.group_described, GROUP_INTERVAL) {
             self.check_group().map_err(unanswered)?;
@@ -209,10 +216,16 @@ impl Monitor {
         0..u32::try_from(self.raw).unwrap_or(u32::MAX)
     }
 
-    fn check_log_ends(&mut self) -> Result<(), Failure> {
+    /// Requests the last stable offsets and the high watermarks of these partitions of raw, for the workers.
+    fn raw_ends(&self, partitions: impl Iterator<Item = u32> + Clone) -> Result<(Offsets, Offsets), Failure> {
         let fastest_ms = self.stable_ends.fastest_ms();
-        let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), self.all(), REQUEST_LIMIT)?;
+        let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), partitions, REQUEST_LIMIT)?;
         self.stable_ends.note(&stable, &high_watermarks, fastest_ms);
+        Ok((stable, high_watermarks))
+    }
+
+    fn check_log_ends(&mut self) -> Result<(), Failure> {
+        let (stable, high_watermarks) = self.raw_ends(self.all())?;
         self.read_silent(&stable);
         let is_owned = |partition: &u32| self.owned.contains(partition);
         let owned: Offsets =

@@ -182,15 +182,16 @@ impl LogEnds {
         offsets(self.ends.stable(), KafkaOffset::Beginning, (topic, partitions), wait)
     }
 
-    /// The last stable offsets and the high watermarks.
+    /// The last stable offsets and the high watermarks. Where the first is lower, a transaction was open: the high watermarks are read before it,
+    /// so records that are written meanwhile do not count.
     pub fn last(
         &self,
         topic: &str,
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let stable = offsets(self.ends.stable(), KafkaOffset::End, (topic, partitions.clone()), wait)?;
-        Ok((stable, offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions), wait)?))
+        let high = offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions.clone()), wait)?;
+        Ok((offsets(self.ends.stable(), KafkaOffset::End, (topic, partitions), wait)?, high))
     }
 
     /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record. A partition that

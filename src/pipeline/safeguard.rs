@@ -18,6 +18,8 @@ pub enum Safeguard {
     Postponed,
     /// A record below the expected offset is skipped.
     Repeats,
+    /// A position skips the end of a log only where another reader has found no record (`worker/skip.rs`).
+    EmptyEnds,
     /// A producer whose last result is unknown is replaced.
     Renewal,
     /// Owners that an aborted transaction added to the windows are removed again.

@@ -8,6 +8,9 @@ use fastrand::Rng;
 /// How often each kind of fault happened.
 pub type Counts = BTreeMap<&'static str, u64>;
 
+/// Makes the numbers for markers differ from all others of a seed.
+const MARKERS: u64 = 0x6d61_726b_6572_7321;
+
 /// All kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -99,11 +102,13 @@ pub enum Fault {
     ClockStep,
     /// A batch of the raw log is damaged, or a response that contains it.
     Damaged,
+    /// A producer of raw has ended a transaction: its marker follows the records.
+    Marker,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::Crash,
         Self::Retry,
         Self::Abort,
@@ -148,6 +153,7 @@ impl Fault {
         Self::Recreated,
         Self::ClockStep,
         Self::Damaged,
+        Self::Marker,
     ];
 
     /// The name, as printed.
@@ -197,6 +203,7 @@ impl Fault {
             Self::Recreated => "raw topic with another id",
             Self::ClockStep => "clock step",
             Self::Damaged => "raw batch damaged",
+            Self::Marker => "marker in raw",
         }
     }
 
@@ -230,6 +237,7 @@ impl Fault {
             Self::WritesLost => 0.2,
             Self::BitRot => 0.004,
             Self::Damaged => 0.02,
+            Self::Marker => 0.3,
         }
     }
 }
@@ -253,6 +261,8 @@ pub struct Chance {
     pub rng: Rng,
     /// The generator of the numbers for damaged batches: histories without them do not depend on it.
     damage: Rng,
+    /// The same for markers.
+    markers: Rng,
     factors: [f64; Fault::ALL.len()],
     counts: Counts,
     quiet: bool,
@@ -264,11 +274,16 @@ impl Chance {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut damage = Rng::with_seed(!seed);
+        let mut markers = Rng::with_seed(seed ^ MARKERS);
         let factors = std::array::from_fn(|fault| {
-            let rng = if fault == Fault::Damaged as usize { &mut damage } else { &mut rng };
+            let rng = match Fault::ALL[fault] {
+                Fault::Damaged => &mut damage,
+                Fault::Marker => &mut markers,
+                _ => &mut rng,
+            };
             [0.0, 0.3, 1.0, 3.0][rng.usize(0..4)]
         });
-        Self { rng, damage, factors, counts: Counts::new(), quiet: false }
+        Self { rng, damage, markers, factors, counts: Counts::new(), quiet: false }
     }
 
     /// Only these faults happen, all of them often.
@@ -294,7 +309,11 @@ impl Chance {
 
     /// Whether this happens now.
     pub fn hit(&mut self, fault: Fault) -> bool {
-        let rng = if fault == Fault::Damaged { &mut self.damage } else { &mut self.rng };
+        let rng = match fault {
+            Fault::Damaged => &mut self.damage,
+            Fault::Marker => &mut self.markers,
+            _ => &mut self.rng,
+        };
         if self.quiet || rng.f64() >= fault.rate() * self.factors[fault as usize] {
             return false;
         }
@@ -310,6 +329,11 @@ impl Chance {
     /// Whether a batch is damaged in the log, or only in this response.
     pub fn is_lasting(&mut self) -> bool {
         self.damage.bool()
+    }
+
+    /// A number below `end` that histories without markers do not depend on.
+    pub fn of_markers(&mut self, end: usize) -> usize {
+        self.markers.usize(0..end)
     }
 
     /// Returns true or false with equal probability.

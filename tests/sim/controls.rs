@@ -5,7 +5,7 @@ use dedupd::pipeline::Safeguard;
 use crate::sim::universe::Sabotage;
 
 /// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
-pub const CONTROLS: [(Sabotage, &str); 27] = [
+pub const CONTROLS: [(Sabotage, &str); 28] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the block that was committed last.
@@ -37,10 +37,11 @@ pub const CONTROLS: [(Sabotage, &str); 27] = [
     (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
     (Sabotage::Without(Safeguard::Claims), "lost"),
     (Sabotage::StandbyHeadAhead, "duplicated"),
+    (Sabotage::Without(Safeguard::EmptyEnds), "lost"),
 ];
 
 /// The same in topic scope.
-pub const TOPIC_CONTROLS: [(Sabotage, &str); 12] = [
+pub const TOPIC_CONTROLS: [(Sabotage, &str); 13] = [
     (Sabotage::Without(Safeguard::ForeignClaims), "lost"),
     (Sabotage::Without(Safeguard::OwnClaims), "duplicated"),
     (Sabotage::SliceMisses, "duplicated"),
@@ -54,6 +55,7 @@ pub const TOPIC_CONTROLS: [(Sabotage, &str); 12] = [
     (Sabotage::FalseCommit, "lost"),
     (Sabotage::StandbyHeadAhead, "duplicated"),
     (Sabotage::StandbyReadsUncommitted, "lost"),
+    (Sabotage::Without(Safeguard::EmptyEnds), "lost"),
 ];
 
 /// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several

@@ -4,6 +4,7 @@ mod counted;
 mod fenced;
 mod foreign;
 mod forgotten;
+mod markers;
 mod quiet;
 mod recreated;
 mod rejected;
@@ -13,6 +14,7 @@ mod stores;
 mod topic;
 mod torn;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -106,8 +108,12 @@ struct Life {
     /// What the worker that was started last publishes.
     status: Option<Arc<Status>>,
     requests: ForgetRequests,
-    /// Where the raw logs end, as the topic monitor of each worker has read it. Only in topic scope.
+    /// Where the raw logs end, as the topic monitor of each worker has read it since its start.
     ends: Vec<StableEnds>,
+    /// What each topic monitor has found last: the partitions without records, and the ends up to which it has read them.
+    found: Vec<[BTreeMap<PartitionId, Offset>; 2]>,
+    /// How long a partition with unread records may deliver none before it counts as stalled.
+    patience: Duration,
     /// How many partitions raw had when the processes started, unless it is what it has now.
     began: Option<usize>,
     has_standbys: bool,
@@ -184,6 +190,10 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         let now_ms = cluster.wall_ms();
         let Cluster { chance, raw, .. } = &mut *cluster;
+        if chance.hit(Fault::Marker) {
+            let partition = chance.of_markers(raw.len());
+            raw[partition].mark();
+        }
         if chance.rng.u8(0..3) > 0 {
             return;
         }
@@ -280,6 +290,8 @@ impl Life {
     }
 
     fn worker(&mut self, worker: usize, process: usize) -> SimWorker {
+        self.ends[worker] = StableEnds::with_patience(self.patience).silent_after(Duration::ZERO);
+        self.found[worker] = Default::default();
         let universe = &self.universe;
         let Process { store, choices, .. } = &self.processes[process];
         let partitions = self.began.unwrap_or(universe.cluster.borrow().raw.len());
@@ -302,7 +314,7 @@ impl Life {
         let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
         self.controls[worker] = Some(control);
         let worker_of = worker_of.answering(requests).counting(self.universe.progress.clone());
-        if self.is_topic_wide() { worker_of.comparing(self.ends[worker].clone()) } else { worker_of }
+        worker_of.comparing(self.ends[worker].clone())
     }
 
     /// Runs without faults until all work is done. Returns whether that happened in time.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dedupd::dedupe::{Checkpoint, Offset};
+use dedupd::ports::Epoch;
 
 use crate::sim::raw::RawLog;
 use crate::sim::tx_log;
@@ -20,14 +21,15 @@ pub struct Offsets {
 
 impl Offsets {
     /// The leader epoch of the last record before the offset, if the metadata contains it.
-    fn epoch(&self) -> Option<i32> {
+    fn epoch(&self) -> Option<Epoch> {
         let (offset, metadata) = self.settled.as_ref()?;
-        Checkpoint::parse(metadata)?.epoch.filter(|epoch| epoch.next == *offset).map(|epoch| epoch.number)
+        Checkpoint::parse(metadata)?.epoch_before(*offset)
     }
 
-    /// Whether leader epochs show that the log was truncated, or would show it if the log were truncated at `at`.
+    /// Whether leader epochs show that the log was truncated, or would show it if the log were truncated at `at`. They do not show that only
+    /// markers behind the last record are lost.
     pub fn shows_truncation(&self, raw: &RawLog, at: Offset) -> bool {
-        self.epoch().is_some_and(|epoch| raw.end_of_epoch(epoch) > at)
+        self.epoch().is_some_and(|epoch| raw.end_of_epoch(epoch.number) > at && epoch.next > at)
     }
 
     /// Whether the metadata contains this raw topic id.

@@ -76,7 +76,7 @@ pub struct RawLog {
     partition: PartitionId,
     /// The log start offset.
     low: Offset,
-    /// By offset. `None` where compaction or retention removed the record.
+    /// By offset. `None` where compaction or retention removed the record, and for a marker.
     records: Vec<Option<Rc<Raw>>>,
     /// Records that were deleted after they were processed.
     deleted: Vec<Rc<Raw>>,
@@ -174,6 +174,11 @@ impl RawLog {
     /// The records that could be processed, in order: deleted ones first, then those still in the log.
     pub fn records(&self) -> impl Iterator<Item = &Rc<Raw>> {
         self.deleted.iter().chain(self.records.iter().flatten())
+    }
+
+    /// Appends the marker of a transaction, which no client returns.
+    pub fn mark(&mut self) {
+        self.records.push(None);
     }
 
     /// Appends a record with a new id, or with one that was used before.

@@ -5,7 +5,7 @@ use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;m=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
@@ -37,6 +37,8 @@ pub struct Checkpoint {
     pub first_raw_partitions: Option<u32>,
     /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
     pub epoch: Option<Epoch>,
+    /// The offset again, where only markers and aborted records are between the record of [`Self::epoch`] and it.
+    pub empty_until: Option<Offset>,
     /// Topic id of the raw topic that the offset belongs to, if known.
     pub raw: Option<String>,
     /// Topic id of the state topic that holds the blocks, if known.
@@ -70,6 +72,12 @@ impl Checkpoint {
     /// Most bytes of a checkpoint without the writer's name and the details of the windows.
     pub const MOST_BYTES_OF_CORE: usize = 448;
 
+    /// The leader epoch of the last record before this offset, if the checkpoint is that of the offset, and not of one that was moved.
+    #[must_use]
+    pub fn epoch_before(&self, offset: Offset) -> Option<Epoch> {
+        self.epoch.filter(|epoch| epoch.covers(offset) || self.empty_until == Some(offset))
+    }
+
     /// The text form for a commit of one partition.
     #[must_use]
     pub fn render(&self) -> String {
@@ -97,9 +105,10 @@ impl Checkpoint {
             self.first_raw_partitions.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
         let id = |key, id: &Option<String>| id.as_ref().map(|id| format!(";{key}={id}")).unwrap_or_default();
         let epoch = self.epoch.map(|it| format!(";e={}@{}", it.number, it.next)).unwrap_or_default();
+        let empty = self.empty_until.map(|until| format!(";m={until}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{raw}{state};tx={}",
+            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{empty}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -137,6 +146,7 @@ impl Checkpoint {
                 }
                 ("p", value) => checkpoint.first_raw_partitions = Some(value.parse().ok()?),
                 ("e", value) => checkpoint.epoch = Some(parse_epoch(value)?),
+                ("m", value) => checkpoint.empty_until = Some(value.parse().ok()?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
                 ("d", value) => checkpoint.state = Some(value.to_owned()),
                 ("b", value) => checkpoint.tail = Some(parse_tail(value)?),

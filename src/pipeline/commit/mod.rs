@@ -314,7 +314,8 @@ fn position(
         late_ms: state.late_ms().or(options.unknown_lateness()),
         settled_ms: Some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
-        epoch: state.epoch.filter(|epoch| epoch.covers(state.next)),
+        epoch: state.epoch,
+        empty_until: state.epoch.filter(|epoch| !epoch.covers(state.next)).map(|_| state.next),
         ..Checkpoint::default()
     });
     CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }

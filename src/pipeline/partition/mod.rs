@@ -21,7 +21,7 @@ pub mod unwritten;
 use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Epoch, Offset, PartitionId, SchemaId};
+use crate::dedupe::{Offset, PartitionId, SchemaId};
 use crate::pipeline::partition::loading::Loading;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
@@ -145,17 +145,9 @@ impl Running {
         !self.held && self.schema.is_none()
     }
 
-    /// The next offset, and the leader epoch of the record before it if that is known: where a paused partition is read again.
-    #[must_use]
-    pub fn position(&self) -> (Offset, Option<Epoch>) {
-        let DedupeState { next, open, epoch, committed_epoch, .. } = &*self.state;
-        let epoch = if open.is_some() { *epoch } else { *committed_epoch };
-        (*next, epoch.filter(|epoch| epoch.covers(*next)))
-    }
-
-    /// Processes records again, after a seek to its position.
+    /// Processes records again, after a seek to the position of its state.
     pub fn resume(&mut self) {
-        (self.order, self.stall) = (Order::default(), StallDetector::default());
+        (self.order, self.stall) = (self.state.order(), StallDetector::default());
         (self.held, self.schema) = (false, None);
     }
 }
@@ -296,7 +288,7 @@ impl Partition {
 
     /// Processes records from now on; while it is `held`, only once it is released.
     pub fn run(&mut self, state: Box<DedupeState>, held: bool) {
-        let (order, stall) = (Order::default(), StallDetector::default());
+        let (order, stall) = (state.order(), StallDetector::default());
         self.enter(Phase::Running(Running { state, order, stall, unread: None, held, schema: None }));
     }
 

@@ -66,6 +66,25 @@ impl Default for Order {
 }
 
 impl Order {
+    /// A reading that begins before the expected record, at offsets without records: one that arrives from there shows that the log is another one.
+    #[must_use]
+    pub fn with_gap(empty: Range<Offset>) -> Self {
+        let mut order = Self::default();
+        order.skip(empty);
+        order
+    }
+
+    /// The expected record lies behind these offsets, which have no record.
+    pub fn skip(&mut self, empty: Range<Offset>) {
+        if empty.is_empty() {
+            return;
+        }
+        self.gaps.push_back(empty);
+        if self.gaps.len() > GAPS {
+            self.gaps.pop_front();
+        }
+    }
+
     /// Classifies the record at `at` when `next` is expected, or any later record if the log has a gap.
     pub fn judge(&mut self, next: Offset, at: Offset) -> Arrival {
         match self.reading {
@@ -84,12 +103,7 @@ impl Order {
             }
             SeekResult::Begun(_) | SeekResult::Proven => self.reading = SeekResult::Proven,
         }
-        if at > next {
-            self.gaps.push_back(next..at);
-            if self.gaps.len() > GAPS {
-                self.gaps.pop_front();
-            }
-        }
+        self.skip(next..at);
         Arrival::Next
     }
 
@@ -196,6 +210,15 @@ mod tests {
         assert_eq!((order.judge(10, 10), order.judge(11, 20)), (Next, Next));
         let judged: Vec<Arrival> = [10, 11, 19, 20].map(|at| order.judge(21, at)).into();
         assert_eq!(judged, [Repeated, Missed, Missed, Repeated]);
+    }
+
+    #[test]
+    fn a_record_at_offsets_that_have_none_is_missed() {
+        let mut order = Order::with_gap(8..10);
+        assert_eq!([9, 10].map(|at| order.judge(10, at)), [Missed, Next]);
+        order.skip(11..13);
+        let judged: Vec<Arrival> = [7, 10, 11, 12, 13].map(|at| order.judge(13, at)).into();
+        assert_eq!(judged, [Repeated, Repeated, Missed, Missed, Next]);
     }
 
     #[test]

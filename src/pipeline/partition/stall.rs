@@ -77,20 +77,16 @@ impl StallDetector {
         Some(stall)
     }
 
-    /// Whether the log between the next offset and its end, `place`, is being fetched again. That does not prove that it has no records: the
-    /// client may have fetched nothing of this partition yet.
+    /// Whether the client has fetched up to the end of the log, and has returned no record for this time. That does not prove that there is none.
     #[must_use]
-    pub fn is_refetched(&self, place: (Offset, Offset)) -> bool {
-        self.last_reassigned == Some(place)
+    pub fn is_silent(&self, time: Duration) -> bool {
+        self.since.is_some_and(|(seen, waited)| seen.missing() == Some(Stall::NotDelivered) && waited >= time)
     }
 
-    /// Whether that has brought no record for `patience`, although the client has fetched the place.
+    /// Whether the log between the next offset and its end, `place`, was fetched again, and that has brought no record for `patience`.
     #[must_use]
     pub fn is_unread(&self, place: (Offset, Offset), patience: Duration) -> bool {
-        let waited = |(seen, waited): (Fetching, Duration)| {
-            seen.missing() == Some(Stall::NotDelivered) && waited >= patience
-        };
-        self.is_refetched(place) && self.since.is_some_and(waited)
+        self.last_reassigned == Some(place) && self.is_silent(patience)
     }
 }
 

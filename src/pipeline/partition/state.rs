@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::loading::cut_back;
+use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::topic::Lateness;
 use crate::ports::{Committed, Epoch, Head, Store, StoreError};
 
@@ -50,9 +51,9 @@ pub struct DedupeState {
     /// The start offset of this partition was chosen by this process only. It is committed although no record was
     /// read, so that the next owner starts at the same offset.
     pub uncommitted_position: bool,
-    /// The leader epoch of the last record before `next`.
+    /// The leader epoch of the last record before `next`. Between that record and `next` are only markers and aborted records.
     pub epoch: Option<Epoch>,
-    /// The leader epoch of the last record before C.
+    /// The same of C.
     pub committed_epoch: Option<Epoch>,
     /// Number of raw partitions when the group began, from the last checkpoint.
     pub first_raw_partitions: Option<u32>,
@@ -103,11 +104,31 @@ impl DedupeState {
         self.forgets = self.forgets.max(checkpoint.forgets);
         self.first_raw_partitions = checkpoint.first_raw_partitions;
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
-        self.epoch = checkpoint.epoch;
-        self.committed_epoch = checkpoint.epoch;
+        self.epoch = checkpoint.epoch_before(committed);
+        self.committed_epoch = self.epoch;
         self.settled_ms = checkpoint.stream_time_ms;
         self.windows.set_stream_time(checkpoint.stream_time_ms);
         self.lateness = Lateness::of(checkpoint.late_ms, self.windows.stream_time_ms());
+    }
+
+    /// Where the client reads on, and the leader epoch of the record before that if it is known: behind the last record, also where markers and
+    /// aborted records follow that. Their epochs are not known, and a comparison by an older one would take an election for a truncation.
+    #[must_use]
+    pub fn position(&self) -> (Offset, Option<Epoch>) {
+        let epoch = if self.open.is_some() { self.epoch } else { self.committed_epoch };
+        (epoch.map_or(self.next, |epoch| epoch.next.min(self.next)), epoch)
+    }
+
+    /// A reading that begins at [`Self::position`].
+    #[must_use]
+    pub fn order(&self) -> Order {
+        Order::with_gap(self.position().0..self.next)
+    }
+
+    /// Drops the leader epoch of the committed offset unless it can still be compared. To be called without an open transaction.
+    pub fn keep_epoch(&mut self, is_valid: impl FnOnce(&Epoch) -> bool) {
+        self.committed_epoch = self.committed_epoch.filter(is_valid);
+        self.epoch = self.committed_epoch;
     }
 
     /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.

@@ -83,7 +83,7 @@ impl TopicScope {
         let is_passed = |p: &Partition| {
             let (next, end) = (p.running()?.state.next, ends.get(&p.id)?);
             let earlier = self.earlier_ends.get(&p.id)?;
-            Some(next >= earlier.high.min(end.high) || end.is_empty_from(next))
+            Some(next >= earlier.high.min(end.high) || end.is_reached(next))
         };
         let are_passed = partitions.iter().all(|p| is_passed(p) == Some(true));
         let fastest_ms = partitions.fastest_ms();
@@ -245,17 +245,17 @@ pub struct RawEnd {
 }
 
 impl RawEnd {
-    /// Whether it is known that there are only markers and aborted records from this offset on.
+    /// Whether it is known that there are only markers and aborted records from this offset up to the last stable one.
     #[must_use]
     pub fn is_empty_from(&self, next: Offset) -> bool {
-        self.stable == self.high && self.empty_from.is_some_and(|from| from <= next)
+        self.empty_from.is_some_and(|from| from <= next)
     }
 
     /// Whether there was no unread record from this offset on: it is the high watermark, or what lies before that is only markers and
     /// aborted records.
     #[must_use]
     pub fn is_reached(&self, next: Offset) -> bool {
-        next >= self.high || self.is_empty_from(next)
+        next >= self.high || self.stable >= self.high && self.is_empty_from(next)
     }
 }
 

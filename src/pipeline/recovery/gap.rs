@@ -28,7 +28,9 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
         // Only the current bounds show a gap: the log may have grown since the request for all partitions.
         log = request_raw::<W>(access.source, &access.ctx.options, &[id])?.first().copied().unwrap_or(log);
     }
-    let is_covered = state.committed_epoch.is_some_and(|epoch| epoch.covers(committed));
+    // The client cannot read on behind a record that retention has deleted.
+    state.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
+    let is_covered = state.committed_epoch.is_some();
     if truncated.is_none() && committed > log.high && is_covered {
         // The records at the end of the log may have been written after it was truncated. The client determines the
         // offset of the truncation when it starts reading at C, and reports it.
@@ -40,11 +42,9 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
     if access.ctx.options.on_gap == OnGap::Stop {
         return Err(gap_refusal(&names, &gap).into());
     }
-    if gap.nearest > gap.same_until {
-        // The log before `nearest` is not the one that was read: comparing leader epochs there would find the truncation
-        // again and again.
-        state.committed_epoch = None;
-    }
+    // Where the log before `nearest` is not the one that was read, comparing leader epochs would find the truncation again and
+    // again.
+    state.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
     accept(access.ctx, state, gap.nearest, &names)
 }
 

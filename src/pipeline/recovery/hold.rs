@@ -81,7 +81,7 @@ fn release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError
     align_clocks(access.ctx);
     for id in held {
         let Some(running) = access.ctx.partitions.get_mut(id).and_then(|p| p.running_mut()) else { continue };
-        let (next, epoch) = running.position();
+        let (next, epoch) = running.state.position();
         access.source.seek_behind(id, next, epoch)?;
         // If its next record still needs a schema, the partition waits again when it is read.
         running.resume();

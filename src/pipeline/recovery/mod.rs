@@ -154,10 +154,10 @@ impl Recovery {
         let held = left.or_else(|| partition.rejections.waits(now).then_some(now));
         // In topic scope the partition is sought when the state of all partitions is there.
         let is_released = access.ctx.topic.is_none();
-        let sought = resumed.and_then(|next| {
-            let last = state.committed_epoch.filter(|epoch| epoch.covers(next));
+        let sought = resumed.and_then(|_| {
+            let (from, last) = state.position();
             let seeks = held.is_none() && is_released;
-            if seeks { Ok(access.source.seek_behind(id, next, last)?) } else { Ok(()) }
+            if seeks { Ok(access.source.seek_behind(id, from, last)?) } else { Ok(()) }
         });
         if held.is_some() || sought.is_err() {
             partition.keep(state, held.unwrap_or(now));

@@ -10,6 +10,7 @@ pub mod remedy;
 pub mod schemas;
 pub(in crate::pipeline) mod sealing;
 mod search;
+mod skip;
 pub mod stalled;
 pub mod step;
 
@@ -206,7 +207,7 @@ impl<W: WorkerPorts> Worker<W> {
         };
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
-        let Parts { ctx, committer, .. } = parts;
+        let Parts { ctx, committer, stalls, .. } = parts;
         let is_settled = ctx.partitions.has_nothing_pending();
         let of_topic = LazyCell::new(|| TopicLimits::of(ctx.topic.as_ref(), &ctx.partitions));
         let window = |window: &Window| ctx.limits.status(window, &ctx.options, &of_topic);
@@ -218,7 +219,7 @@ impl<W: WorkerPorts> Worker<W> {
             expiry_lag: (of_topic.behind(), of_topic.note(&ctx.options)),
         };
         let now = ctx.clock.elapsed();
-        ctx.report.publish(shown, (now, figures), |id| source.end(id), window);
+        ctx.report.publish(shown, (now, figures), |id| stalls.readable(id, source.end(id)), window);
         if is_settled {
             ctx.limits.log(&ctx.options, &ctx.partitions, &of_topic, now);
         }
@@ -289,7 +290,7 @@ impl<W: WorkerPorts> Parts<W> {
         let can_write = self.recovery.torn.is_prepared;
         let mut access = Access { ctx: &mut self.ctx, committer: &mut self.committer, source };
         self.admin.answer_request(&mut access, can_write)?;
-        self.stalls.wake_stalled(access.ctx, source)?;
+        self.stalls.compare(&mut access, can_write)?;
         self.schemas.resume(access.ctx, source)?;
         self.sealer.advance(access.ctx)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in

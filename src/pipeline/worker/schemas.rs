@@ -106,12 +106,12 @@ impl SchemaWaits {
                 continue;
             }
             let schema = wait.id;
-            let (next, epoch) = running.position();
-            let sought = source.seek_behind(id, next, epoch);
+            let (from, epoch) = running.state.position();
+            let sought = source.seek_behind(id, from, epoch);
             sought.map_err(|failed| WorkerError::from(failed).rewinding())?;
             tracing::info!(
                 partition = id,
-                offset = next,
+                offset = running.state.next,
                 %schema,
                 "schema known; the partition continues"
             );

@@ -1,4 +1,5 @@
-//! Detects stalled partitions, which deliver no records although the log has more, and reassigns them inside the client.
+//! Compares the partitions with the ends of their logs: how far they can be read, which ones end without a record, and which ones are
+//! stalled. A stalled partition delivers no records although the log has more, and is reassigned inside the client.
 //!
 //! librdkafka sometimes loses the fetcher of a partition, or records that it has fetched. The partition stays assigned,
 //! no error is reported, and the lag of the partition grows until the next rebalance.
@@ -10,18 +11,21 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::metrics::Stall;
+use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector, no_record};
 use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::worker::skip::skip_empty_ends;
 use crate::ports::Source;
 
 /// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
 /// and a metadata update up to ten.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a partition with more offsets may deliver no record before another reader looks for one.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How often the partitions are compared with their logs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -33,6 +37,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct StableEnds {
     shared: Arc<Mutex<Shared>>,
     patience: Duration,
+    silence: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +47,8 @@ struct Shared {
     fastest_ms: i64,
     /// See [`StableEnds::silent`].
     silent: BTreeMap<PartitionId, Offset>,
+    /// Those that the other reader is looking at, as long as they have been silent since.
+    asked: BTreeMap<PartitionId, Offset>,
 }
 
 impl Default for StableEnds {
@@ -54,7 +61,13 @@ impl StableEnds {
     /// Creates an empty set. A partition counts as stalled after `patience`.
     #[must_use]
     pub fn with_patience(patience: Duration) -> Self {
-        Self { shared: Arc::default(), patience }
+        Self { shared: Arc::default(), patience, silence: SILENCE.min(patience) }
+    }
+
+    /// Another reader looks for records in a partition that has returned none for `silence`.
+    #[must_use]
+    pub fn silent_after(self, silence: Duration) -> Self {
+        Self { silence, ..self }
     }
 
     /// The committed stream time of the fastest partition now, epoch milliseconds. To be read before the ends are requested.
@@ -64,13 +77,24 @@ impl StableEnds {
     }
 
     /// The partitions of which the client returns no records, each with its next offset, although the log ends later. Another reader has to
-    /// find out whether there are any before that end, or only markers and aborted records.
+    /// find out whether there are any before that end, or only markers and aborted records. To be called before it reads.
     #[must_use]
     pub fn silent(&self) -> BTreeMap<PartitionId, Offset> {
-        self.lock().silent.clone()
+        let mut shared = self.lock();
+        shared.asked = shared.silent.clone();
+        shared.asked.clone()
     }
 
-    /// Sets the last stable offsets and the high watermarks of these partitions. `fastest_ms` is [`Self::fastest_ms`] before the
+    /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but says nothing
+    /// about open transactions.
+    fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
+        match self.lock().ends.get(&id) {
+            Some(end) if end.stable < end.high => Some(end.stable),
+            end => fetched.max(end.map(|end| end.stable)),
+        }
+    }
+
+    /// Sets the last stable offsets and the high watermarks of these partitions, of which the high watermarks were read first. `fastest_ms` is [`Self::fastest_ms`] before the
     /// request.
     pub fn note(
         &self,
@@ -90,13 +114,28 @@ impl StableEnds {
         shared.ends.extend(ends);
     }
 
-    /// Notes that these partitions have no committed record between an offset and their last stable one, which is `stable`.
+    /// Notes that these partitions of [`Self::silent`] have no committed record between that offset and their last stable one, which is
+    /// `stable`. Without effect for a partition that has moved or was sought since.
     pub fn note_empty(&self, empty: &BTreeMap<PartitionId, Offset>, stable: &BTreeMap<PartitionId, Offset>) {
-        let mut shared = self.lock();
-        for (id, from) in empty {
-            if let Some(end) = shared.ends.get_mut(id).filter(|end| stable.get(id) == Some(&end.stable)) {
+        let Shared { ends, asked, .. } = &mut *self.lock();
+        for (id, from) in empty.iter().filter(|(id, from)| asked.get(id) == Some(from)) {
+            if let Some(end) = ends.get_mut(id).filter(|end| stable.get(id) == Some(&end.stable)) {
                 end.empty_from = Some(*from);
             }
+        }
+    }
+
+    /// Publishes which partitions of a worker are silent, and drops what was found in those that were not: their logs may have been replaced.
+    fn publish(&self, own: &[OwnSilence], fastest_ms: i64) {
+        let Shared { ends, silent, asked, fastest_ms: fastest } = &mut *self.lock();
+        *fastest = fastest_ms;
+        for OwnSilence { id, was_silent, from } in own {
+            if !was_silent {
+                asked.remove(id);
+                ends.get_mut(id).into_iter().for_each(|end| end.empty_from = None);
+            }
+            silent.remove(id);
+            silent.extend(from.map(|from| (*id, from)));
         }
     }
 
@@ -107,6 +146,13 @@ impl StableEnds {
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A partition of a worker: whether it has been silent since the last comparison, and its position if another reader is to look there.
+struct OwnSilence {
+    id: PartitionId,
+    was_silent: bool,
+    from: Option<Offset>,
 }
 
 /// The comparison of the partitions with the ends of their logs.
@@ -131,17 +177,36 @@ impl StallCheck {
         is_due
     }
 
-    /// Reassigns stalled partitions inside the client.
-    pub(crate) fn wake_stalled<W: WorkerPorts>(
+    /// Up to which offset a partition can be read, as far as that is known.
+    pub(crate) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
+        self.ends.readable(id, fetched)
+    }
+
+    /// Reassigns stalled partitions inside the client. `can_write` is whether a transaction can be written: then positions also skip the ends
+    /// of logs that have no record.
+    pub(crate) fn compare<W: WorkerPorts>(
         &mut self,
-        ctx: &mut Context<W>,
-        source: &W::Source,
+        access: &mut Access<'_, W>,
+        can_write: bool,
     ) -> Result<(), WorkerError> {
-        let now = ctx.clock.elapsed();
+        let now = access.ctx.clock.elapsed();
         if !self.is_due(now) {
             return Ok(());
         }
-        let (ends, patience) = (self.ends.all(), self.ends.patience);
+        let ends = self.ends.all();
+        if can_write {
+            skip_empty_ends(access, &ends, self.ends.silence)?;
+        }
+        self.wake_stalled((access.ctx, access.source), &ends, now)
+    }
+
+    fn wake_stalled<W: WorkerPorts>(
+        &self,
+        (ctx, source): (&mut Context<W>, &W::Source),
+        ends: &BTreeMap<PartitionId, RawEnd>,
+        now: Duration,
+    ) -> Result<(), WorkerError> {
+        let patience = self.ends.patience;
         let (mut stalled, mut silent) = (Vec::new(), Vec::new());
         for (id, running) in ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
             let next = running.state.next;
@@ -151,11 +216,15 @@ impl StallCheck {
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
             let place = (next, end.stable);
-            let is_silent = running.stall.is_refetched(place) && !end.is_empty_from(next);
-            silent.push((id, is_silent.then_some(next)));
+            let was_silent = running.stall.is_silent(self.ends.silence);
             // A partition that waits for a schema is paused.
-            let stall = if running.is_open() { running.stall.observe(now, seen, patience) } else { None };
-            let unread = (is_silent && running.stall.is_unread(place, patience)).then_some(end.stable);
+            let is_open = running.is_open();
+            let stall = if is_open { running.stall.observe(now, seen, patience) } else { None };
+            let may_have_records = is_open && !end.is_empty_from(next);
+            let is_silent = may_have_records && running.stall.is_silent(self.ends.silence);
+            silent.push(OwnSilence { id, was_silent, from: is_silent.then_some(next) });
+            let is_unread = may_have_records && running.stall.is_unread(place, patience);
+            let unread = is_unread.then_some(end.stable);
             if unread.is_some() && running.unread.is_none() {
                 tracing::warn!(partition = id, "{}", no_record(next, end.stable));
             }
@@ -163,30 +232,24 @@ impl StallCheck {
             if let Some(stall) = stall {
                 ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
-                let last = running.state.epoch.filter(|epoch| epoch.covers(next));
-                stalled.push((id, next, last));
+                let (from, last) = running.state.position();
+                stalled.push((id, from, last));
             }
         }
         if let Some(topic) = &mut ctx.topic {
             let measures = ctx.options.keeps(Safeguard::Lateness);
             let most_ms = if measures { ctx.options.kinds.longest_ms() } else { 0 };
-            topic.note_ends(&mut ctx.partitions, &ends, most_ms);
+            topic.note_ends(&mut ctx.partitions, ends, most_ms);
         }
         let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
-        {
-            let mut shared = self.ends.lock();
-            shared.fastest_ms = clocks.max().unwrap_or(0);
-            // Other workers have other partitions.
-            shared.silent.retain(|id, _| silent.iter().all(|(own, _)| own != id));
-            shared.silent.extend(silent.into_iter().filter_map(|(id, next)| Some((id, next?))));
-        }
+        self.ends.publish(&silent, clocks.max().unwrap_or(0));
         if stalled.is_empty() {
             return Ok(());
         }
         source.reassign(&stalled).map_err(|failed| WorkerError::from(failed).rewinding())?;
         for (id, running) in ctx.partitions.running_mut() {
             if stalled.iter().any(|(stalled, ..)| *stalled == id) {
-                running.order = Order::default();
+                running.order = running.state.order();
             }
         }
         Ok(())

@@ -19,7 +19,9 @@ impl Life {
             controls: vec![None; workers],
             status: None,
             requests: ForgetRequests::default(),
-            ends: (0..workers).map(|_| StableEnds::with_patience(Duration::MAX)).collect(),
+            ends: vec![StableEnds::default(); workers],
+            found: vec![Default::default(); workers],
+            patience: Duration::MAX,
             universe: Rc::new(universe),
         }
     }

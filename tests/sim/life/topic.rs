@@ -7,7 +7,6 @@ mod late;
 mod outdated;
 mod pairs;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
@@ -26,29 +25,39 @@ impl Life {
         self.is_topic_wide() && has_other && (cluster.chance.is_quiet() || cluster.chance.rng.u8(0..20) > 0)
     }
 
-    /// A worker leaves when another one is the active one. The topic monitor sometimes reads where raw ends.
+    /// The topic monitor sometimes reads where raw ends. In topic scope a worker leaves when another one is the active one.
     pub(super) fn elect(&mut self, worker: usize) {
+        self.read_ends(worker);
         if !self.is_topic_wide() {
             return;
         }
-        let leaves = {
-            let mut cluster = self.universe.cluster.borrow_mut();
-            self.read_ends(worker, &mut cluster);
-            drop(cluster);
-            self.universe.workers[worker].borrow().as_ref().is_some_and(SimWorker::gives_way)
-        };
+        let leaves = self.universe.workers[worker].borrow().as_ref().is_some_and(SimWorker::gives_way);
         if leaves {
             self.leave(worker);
         }
     }
 
-    fn read_ends(&self, worker: usize, cluster: &mut Cluster) {
-        if !cluster.chance.is_quiet() && cluster.chance.rng.u8(0..4) > 0 {
+    fn read_ends(&mut self, worker: usize) {
+        let is_topic_wide = self.is_topic_wide();
+        let mut cluster = self.universe.cluster.borrow_mut();
+        let Cluster { chance, raw, .. } = &mut *cluster;
+        let is_due = chance.is_quiet()
+            || if is_topic_wide { chance.rng.u8(0..4) == 0 } else { chance.of_markers(4) == 0 };
+        if !is_due {
             return;
         }
-        let ends = (0..).zip(cluster.raw.iter().map(RawLog::end)).collect();
         let ends_of = &self.ends[worker];
+        let ends: BTreeMap<PartitionId, Offset> = (0..).zip(raw.iter().map(RawLog::end)).collect();
         ends_of.note(&ends, &ends, ends_of.fastest_ms());
+        // The worker has iterated since it was found, and more may have been written.
+        let [empty, up_to] = &self.found[worker];
+        ends_of.note_empty(empty, up_to);
+        let is_empty = |(id, from): &(PartitionId, Offset)| {
+            let end = ends.get(id).copied().unwrap_or(0);
+            *from < end && raw[*id as usize].next(*from).is_none()
+        };
+        let empty = ends_of.silent().into_iter().filter(is_empty).collect();
+        self.found[worker] = [empty, ends];
     }
 }
 
@@ -69,7 +78,7 @@ const BACKLOG_MS: i64 = 6 * WINDOW_MS;
 /// of a standby; in every fourth history the checkpoints are gone then. Returns the ids whose number of clean records is wrong.
 pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<String> {
     let mut life = Life::quiet(setting, PARTITIONS as usize, Choices::short_topic);
-    life.ends = vec![StableEnds::with_patience(PATIENCE)];
+    life.patience = PATIENCE;
     let mut rng = fastrand::Rng::with_seed(seed);
     let expected = life.produce_pairs(&mut rng);
     let mut order: Vec<PartitionId> = (0..PARTITIONS).collect();

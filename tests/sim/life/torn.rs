@@ -112,7 +112,7 @@ fn undo_two(setting: &Setting, scope: Scope, continues: Continues) -> usize {
         choices.scope = scope;
         choices
     });
-    life.ends = vec![StableEnds::with_patience(Duration::from_secs(2))];
+    life.patience = Duration::from_secs(2);
     let at_ms = life.universe.cluster.borrow().wall_ms();
     life.produce_ids([KEPT]);
     assert!(life.calm(), "the record is not processed");
@@ -168,7 +168,7 @@ fn undo_without_blocks(setting: &Setting) -> usize {
         choices.scope = Scope::Topic;
         choices
     });
-    life.ends = vec![StableEnds::with_patience(Duration::from_secs(2))];
+    life.patience = Duration::from_secs(2);
     let at_ms = life.universe.cluster.borrow().wall_ms();
     life.produce_at(0, 100, at_ms);
     life.produce_at(1, KEPT, at_ms);

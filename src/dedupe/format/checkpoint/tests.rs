@@ -32,6 +32,7 @@ fn core(writer: usize) -> Checkpoint {
         settled_ms: Some(i64::MAX),
         first_raw_partitions: Some(u32::MAX),
         epoch: Some(Epoch { next: u64::MAX, number: i32::MAX }),
+        empty_until: Some(u64::MAX),
         raw: Some("i".repeat(24)),
         state: Some("i".repeat(24)),
         writer: "w".repeat(writer),
@@ -43,6 +44,19 @@ fn the_fields_that_are_always_included_have_a_bound() {
     let longest = core(400).render_within(0);
     assert!(longest.len() <= Checkpoint::MOST_BYTES_OF_CORE + 400, "{}", longest.len());
     assert_eq!(Checkpoint::parse(&longest), Some(core(400)));
+}
+
+#[test]
+fn an_epoch_counts_for_its_own_offset_and_where_no_record_is_before_the_offset() {
+    let epoch = Some(Epoch { next: 7, number: 3 });
+    let of =
+        |empty_until, offset| Checkpoint { epoch, empty_until, ..Checkpoint::default() }.epoch_before(offset);
+    assert_eq!([6, 7, 8].map(|offset| of(None, offset).is_some()), [true, true, false]);
+    assert_eq!(
+        [7, 8, 9].map(|offset| of(Some(8), offset).is_some()),
+        [true, true, false],
+        "9 was set by another program"
+    );
 }
 
 #[test]

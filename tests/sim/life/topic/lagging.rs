@@ -34,7 +34,7 @@ pub(super) fn topic(setting: &Setting, partitions: usize, change: impl Fn(&mut C
         change(&mut choices);
         choices
     });
-    life.ends = vec![StableEnds::with_patience(PATIENCE)];
+    life.patience = PATIENCE;
     life
 }
 

@@ -78,7 +78,7 @@ fn start(
     cluster.forgets = true;
     let universe = Universe::new(cluster, (workers, false), setting.sabotage, choices.max_records);
     let mut life = Life::new(setting, universe, choices);
-    life.ends = (0..workers).map(|_| StableEnds::with_patience(PATIENCE)).collect();
+    life.patience = PATIENCE;
     life.has_standbys = rng.bool();
     life
 }

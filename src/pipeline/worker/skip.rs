@@ -1,0 +1,66 @@
+//! Moves positions behind markers and aborted records at the ends of logs, so that the lag is 0 behind a transactional producer too.
+//!
+//! The client passes on records only, so a position stays at the last record's end, and the group would lag by one offset for ever. A wrong
+//! skip would lose records. It cannot happen:
+//!
+//! - Another reader has read everything from exactly this position up to the last stable offset, and has found no record. What is below that
+//!   offset is decided and does not change. The range ends there, so no record of an open transaction is in it.
+//! - What it has found counts only while the partition stays silent at this position. A record, a seek or a new assignment ends that, and then the log
+//!   is read again (`StableEnds::publish`).
+//! - A partition that has records in the open transaction, is paused, or whose reading is not confirmed, is not moved.
+//! - If the log is replaced, a record at a skipped offset can arrive after all. It counts as missed ([`Order::skip`]): the transaction is
+//!   aborted, or the process ends. After a restart the client begins behind the last record again, so that such a record does arrive
+//!   ([`DedupeState::position`]).
+//!
+//! [`Order::skip`]: crate::pipeline::partition::order::Order::skip
+//! [`DedupeState::position`]: crate::pipeline::partition::state::DedupeState::position
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::{Offset, PartitionId};
+use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::Running;
+use crate::pipeline::partition::topic::RawEnd;
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
+
+/// Adds positions behind the last record to the open transaction, or to a new one. `silence` is how long a partition has returned no record
+/// before its log is read by another reader.
+pub(super) fn skip_empty_ends<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    ends: &BTreeMap<PartitionId, RawEnd>,
+    silence: Duration,
+) -> Result<(), WorkerError> {
+    let Context { partitions, options, clock, .. } = &mut *access.ctx;
+    let transaction = &mut access.committer.transaction;
+    let mut is_full = false;
+    for (id, running) in partitions.running_mut() {
+        let Some(to) = ends.get(&id).and_then(|end| skipped_to(running, end, options, silence)) else {
+            continue;
+        };
+        transaction.begin(&mut access.committer.sink, || clock.elapsed())?;
+        transaction.touch(id, &mut running.state.open);
+        running.order.skip(running.state.next..to);
+        running.state.next = to;
+        is_full = transaction.is_full(options.transaction_limit);
+        if is_full {
+            // The others follow with the next comparison.
+            break;
+        }
+    }
+    if is_full { access.committer.commit(access.ctx, access.source) } else { Ok(()) }
+}
+
+/// The last stable offset, if it lies behind the next record of the partition and no record is before it.
+fn skipped_to(running: &Running, end: &RawEnd, options: &WorkerOptions, silence: Duration) -> Option<Offset> {
+    let next = running.state.next;
+    let is_silent = running.is_open() && running.stall.is_silent(silence);
+    let is_idle = is_silent && running.state.open.is_none() && !running.order.is_doubted();
+    let is_empty = end.empty_from == Some(next) || !options.keeps(Safeguard::EmptyEnds);
+    (is_idle && is_empty && end.stable > next).then_some(end.stable)
+}
