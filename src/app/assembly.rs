@@ -136,10 +136,10 @@ fn load_threads(workers: usize) -> usize {
 }
 
 /// The limits of the window of a partition.
-pub(crate) fn window_limits(window: &config::WindowConfig, max_ids: u64) -> WindowLimits {
+pub(crate) fn window_limits(window: &config::WindowConfig, max_ids: Option<u64>) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
-        max_ids,
+        max_ids: max_ids.unwrap_or(Limits::UNLIMITED_IDS),
         time: match window.time {
             config::WindowTime::Record => TimeSource::Record,
             config::WindowTime::Arrival => TimeSource::Arrival,
@@ -170,10 +170,10 @@ fn filter_part(config: &Config) -> FilterPart {
 }
 
 /// The limits that all workers share.
-fn limits(config: &Config) -> Limits {
+pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         workers: config.group.workers as u64,
-        max_ids: config.window.max_ids,
+        max_ids: config.window.max_ids.unwrap_or(Limits::UNLIMITED_IDS),
         when_full: config.window.overflow,
         max_memory: config.window.max_memory,
         is_topic_wide: config.dedupe.scope == Scope::Topic,

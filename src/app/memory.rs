@@ -1,9 +1,11 @@
-//! The memory limit of the container or service unit, from which `window.max_memory` follows if it is not set.
+//! The memory limit of the container or service unit, or else half of the memory of the machine, from which `window.max_memory` follows if it is
+//! not set. What happens to be free does not count: the window would depend on the moment of the start.
 
 use std::fs;
 use std::path::Path;
 
-use crate::config::Config;
+use super::assembly::limits;
+use crate::config::{Config, duration_text, size_text};
 
 const MIB: u64 = 1 << 20;
 /// Memory of the process beside its windows, and of each worker for batches and client buffers.
@@ -14,30 +16,47 @@ const LEAST: u64 = 16 * MIB;
 /// The kernel reports a number near 2⁶³ where no limit is set (control groups of version 1).
 const UNLIMITED: u64 = 1 << 60;
 
-/// Sets `window.max_memory` to what the memory limit of this process's control group leaves, unless it is set or there is no limit.
+/// Sets `window.max_memory`, unless it is set, to what the memory limit of this process leaves: that of its control group, or half of the machine's
+/// memory. Logs all limits on the windows, and what fits into them.
 #[must_use]
 pub fn within_memory_limit(mut config: Config) -> Config {
-    let limit = || {
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        group_limit(&groups, |path| fs::read_to_string(path).ok())
-    };
-    if config.window.max_memory.is_none()
-        && let Some(limit) = limit()
-    {
-        let window = window_memory(limit, config.group.workers);
-        config.window.max_memory = Some(window);
-        let (window, limit) = (window / MIB, limit / MIB);
-        tracing::info!(
-            "window.max_memory = {window} MiB, from the memory limit of {limit} MiB; set it for another share"
-        );
-        if window * MIB == LEAST {
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let of_group = || group_limit(&read(Path::new("/proc/self/cgroup"))?, read);
+    let of_machine = || machine_memory(&read(Path::new("/proc/meminfo"))?);
+    let mut source = "window.max_memory".to_owned();
+    if config.window.max_memory.is_none() {
+        let in_group = of_group().map(|limit| (limit, "the memory limit of the control group"));
+        let found = in_group.or_else(|| Some((of_machine()? / 2, "half of the memory of the machine")));
+        config.window.max_memory = found.map(|(limit, _)| window_memory(limit, config.group.workers));
+        let text = |(limit, what)| format!("{what}, {}", size_text(limit / MIB * MIB));
+        source = found.map_or("unknown: no limit".to_owned(), text);
+        if config.window.max_memory == Some(LEAST) {
             tracing::warn!(
-                "the memory limit of {limit} MiB leaves {window} MiB for the windows; raise the limit, or the windows may be \
-                 shorter than configured"
+                "the windows get {}, the least possible, from {source}; raise the limit, or they may be shorter than configured",
+                size_text(LEAST)
             );
         }
     }
+    let size = |bytes: Option<u64>| bytes.map_or("none".to_owned(), size_text);
+    let (window, ids) = (&config.window, limits(&config).fitting(1));
+    let kept = window.exact.max(window.bloom);
+    tracing::info!(
+        max_memory = size(window.max_memory),
+        memory_from = source,
+        max_ids = window.max_ids.map_or("none".to_owned(), |ids| ids.to_string()),
+        max_disk = size(config.state.max_disk),
+        ids_that_fit = ids,
+        window = duration_text(kept),
+        new_ids_per_second = ids / kept.as_secs().max(1),
+        "limits"
+    );
     config
+}
+
+/// Bytes of memory of the machine, by `/proc/meminfo`.
+fn machine_memory(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
 }
 
 /// Bytes for index and filters under a memory limit: four fifths of what it leaves beside the process, because the allocator keeps some
@@ -102,6 +121,13 @@ mod tests {
         let none = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
         assert_eq!(limit(groups, &[none]), None);
         assert_eq!(limit("5:cpu:/abc", &[of_container]), None);
+    }
+
+    #[test]
+    fn the_memory_of_a_machine_is_all_of_it_and_not_what_is_free() {
+        let text = "MemTotal:        8039872 kB\nMemFree:          200000 kB\nMemAvailable:    3000000 kB\n";
+        assert_eq!(machine_memory(text), Some(8_039_872 << 10));
+        assert_eq!(["", "MemTotal: many kB", "MemFree: 7 kB"].map(machine_memory), [None; 3]);
     }
 
     #[test]

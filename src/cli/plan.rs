@@ -61,6 +61,9 @@ pub struct PlanArgs {
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Print the keys to set, as TOML for the configuration file
+    #[arg(long, conflicts_with = "json")]
+    pub toml: bool,
 }
 
 /// The behaviour when the window is full.
@@ -109,6 +112,7 @@ Examples:
   dedupd plan --events 5000 --exact 24h --partitions 12
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
+  dedupd plan --events 5000 --exact 24h --partitions 12 --toml
   dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
   dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000";
 pub(super) const CODES: &[Exit] =

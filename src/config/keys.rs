@@ -59,7 +59,7 @@ section! {
             rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);
             let probable = (window.as_ref(), kinds.as_deref());
             rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
-            rules::evicts_without_filters(probable, reading);
+            rules::evicting_window(probable, reading);
             rules::schemas_for("identity.from", identity.as_ref().map(|it| it.from.as_slice()), schemas.as_ref(), reading);
             rules::schemas_for_kinds(kinds.as_deref(), schemas.as_ref(), reading);
         },
@@ -201,8 +201,9 @@ section! {
         false_positive_rate: f64 = "1e-9" => RATE,
         /// The policy for a record whose id only these filters report as seen.
         on_probable: OnProbable = "drop" => Word,
-        /// Maximum number of ids in this process, at least 1. The index stores 38 bits of offset distance for each id.
-        max_ids: u64 = "100000000" => Whole(1..=1 << 38),
+        /// Maximum number of ids in this process, at least 1; required with `overflow = "evict"`. The index stores 38 bits of offset distance for
+        /// each id.
+        max_ids: Option<u64> => Maybe(Whole(1..=1 << 38)),
         /// The behaviour at `max_ids`.
         overflow: Overflow = "shrink" => Word,
         /// Maximum memory of index and filters in this process, in bytes, at least 16 MiB: with less, the smallest tables

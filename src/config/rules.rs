@@ -167,8 +167,8 @@ pub(super) fn bloom_length(
     }
 }
 
-/// Rejects filters of windows that evict: filters are made of sealed ids, and such a window has none.
-pub(super) fn evicts_without_filters(
+/// Rejects a window that evicts and has filters, which are made of sealed ids, and one without a number of slots.
+pub(super) fn evicting_window(
     (window, kinds): (Option<&WindowConfig>, Option<&[KindConfig]>),
     reading: &mut ConfigReading<'_>,
 ) {
@@ -177,6 +177,10 @@ pub(super) fn evicts_without_filters(
     if named.chain([window]).any(|window| window.bloom > window.exact) {
         let what = "cannot be combined with a longer window.bloom, or bloom in [[kinds]]";
         let remedy = "remove bloom, or set window.overflow = \"shrink\"";
+        reading.reject("window.overflow", Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
+    } else if window.max_ids.is_none() && !reading.is_set("window.max_ids") {
+        let what = "needs window.max_ids, the number of slots of its table";
+        let remedy = "set it; dedupd plan prints the slots that a window needs";
         reading.reject("window.overflow", Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Running, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Running, Scope, Sidecar, now_ms, set_clock, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 const HOUR_MS: i64 = 3_600_000;
@@ -117,14 +117,40 @@ fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
     let running = sidecar.start();
     for _ in 0..6 {
         stream.send(250_000);
-        let held = ["index", "slices", "filter"]
-            .map(|part| running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")).unwrap());
-        let held = held.iter().sum::<f64>();
+        let held = held(&running);
         println!("{} ids, {held} bytes", stream.sent);
         assert!(held > 0.0 && held <= (16 * MIB) as f64, "{held} bytes");
     }
     assert!(stream.is_forwarded(&running, 0), "the oldest id is still known");
     stream.assert_reported(running, &sidecar, "window.max_memory = \"16MiB\"");
+}
+
+fn held(running: &Running) -> f64 {
+    let part = |part| running.metric(&format!("dedupd_memory_bytes{{part=\"{part}\"}}")).unwrap();
+    ["index", "slices", "filter"].map(part).iter().sum()
+}
+
+#[test]
+fn a_partition_with_nearly_all_ids_uses_the_memory_that_the_others_leave() {
+    let pipe = Pipe::new(shared_kafka(), "uneven", 8);
+    // An eighth of the memory has room for less than 100,000 ids.
+    let sidecar = pipe
+        .sidecar("a")
+        .scoped(Scope::Partition)
+        .with("DEDUPD_WINDOW__EXACT", "1h")
+        .with("DEDUPD_WINDOW__MAX_MEMORY", "16MiB")
+        .with("DEDUPD_SMALLEST_SLICE", "100000000")
+        .with("DEDUPD_BATCH__MAX_RECORDS", "5000");
+    let mut stream = stream(&pipe);
+    let running = sidecar.start();
+    stream.send(300_000);
+    assert!(!stream.is_forwarded(&running, 0), "the oldest id was dropped although memory is free");
+    let page = running.get("/readyz").unwrap();
+    assert!(!page.contains("window.max_memory"), "{page}");
+    assert!(held(&running) <= (16 * MIB) as f64, "{} bytes", held(&running));
+    let limits = "limits max_memory=\"16MiB\" memory_from=\"window.max_memory\" max_ids=\"none\"";
+    assert!(running.text().contains(limits), "{}", running.text());
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
 fn bytes_of(dir: &Path) -> u64 {

@@ -59,7 +59,7 @@ fn what_is_shown_reads_back_as_the_same() {
     let more = "topics.dead_letter = \"d\"\ntopics.duplicates = \"u\"\nidentity.hash = \"siphash\"\n\
                 identity.key_file = 'C:\\key \"1\"'\nidentity.on_missing = \"dead_letter\"\nidentity.force_header = \"again\"\n\
                 window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
-                window.overflow = \"evict\"\nwindow.max_memory = \"2GiB\"\nstate.max_disk = \"20GB\"\n\
+                window.overflow = \"evict\"\nwindow.max_ids = 4096\nwindow.max_memory = \"2GiB\"\nstate.max_disk = \"20GB\"\n\
                 kafka.properties.\"client.id\" = \"a\\tb\"\n\
                 [[kinds]]\nname = \"pay\"\nfrom = \"json:/type\"\nvalues = [\"a\", 7]\nexact = \"7d\"\n\
                 [[kinds]]\nname = \"noise\"\nfrom = \"header:k\"\nvalues = [\"x\"]\ndedupe = false";
@@ -76,6 +76,33 @@ fn what_is_shown_reads_back_as_the_same() {
         again.host = "another".to_owned();
         assert_eq!(Config::from_sources(&again).unwrap(), config, "{}", config.show());
     }
+}
+
+/// The output of `plan` with these flags.
+fn planned(flags: &str) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dedupd"));
+    let output = command.arg("plan").args(flags.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_keys_that_a_plan_prints_are_a_configuration() {
+    let day = Duration::from_hours(24);
+    let text = planned("--events 5000 --exact 24h --partitions 12 --toml");
+    let config = good(&text);
+    assert_eq!((config.window.exact, config.window.bloom, config.window.max_ids), (day, day, None), "{text}");
+    // 432 million ids, at 2.4 bytes and more; 25 bytes of each on disk are at most five eighths.
+    let (memory, disk) = (config.window.max_memory.unwrap(), config.state.max_disk.unwrap());
+    assert!((1 << 30..3 << 30).contains(&memory) && disk / 8 * 5 > 432_000_000 * 24, "{text}");
+    let text = planned("--events 5000 --exact 24h --bloom 7days --false-positive-rate 1e-7 --toml");
+    let window = good(&text).window;
+    assert_eq!((window.bloom, window.false_positive_rate), (7 * day, 1e-7), "{text}");
+    let text = planned("--events 5000 --exact 1h --overflow evict --max-ids 25000000 --toml");
+    let window = good(&text).window;
+    assert_eq!(window.max_ids, Some(25_000_000), "{text}");
+    assert!(window.max_memory.unwrap() / 4 * 3 >= 25_000_000 * 8, "{text}");
+    assert!(planned("--events 5000 --exact 24h --memory 100MiB").contains(": shorter than --exact 1d"));
 }
 
 #[test]

@@ -31,6 +31,10 @@ const CASES: &[(&str, &str)] = &[
         r#"window.overflow = "evict" (d.toml): cannot be combined with a longer window.bloom, or bloom in [[kinds]]; remove bloom, or set window.overflow = "shrink""#,
     ),
     (
+        "window.overflow = \"evict\"",
+        r#"window.overflow = "evict" (d.toml): needs window.max_ids, the number of slots of its table; set it; dedupd plan prints the slots that a window needs"#,
+    ),
+    (
         "window.overflow = \"evict\"\n[[kinds]]\nname = \"a\"\nfrom = \"header:k\"\nvalues = [\"1\"]\nbloom = \"7d\"",
         r#"window.overflow = "evict" (d.toml): cannot be combined with a longer window.bloom, or bloom in [[kinds]]; remove bloom, or set window.overflow = "shrink""#,
     ),

@@ -166,7 +166,11 @@ fn selectors_and_labels_keep_the_topics_of_a_release_apart() {
         assert_eq!(&affinity["labelSelector"]["matchLabels"], selector);
         selectors.push(selector.to_string());
         let config = config_of(&rendered, set);
-        raw.push((config.topics.raw.as_str().to_owned(), config.group.id.clone(), config.window.max_ids));
+        raw.push((
+            config.topics.raw.as_str().to_owned(),
+            config.group.id.clone(),
+            config.window.max_ids.unwrap(),
+        ));
     }
     selectors.dedup();
     raw.dedup();

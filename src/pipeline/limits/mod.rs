@@ -1,9 +1,10 @@
 //! How much state one worker may hold, and how the windows of its partitions share it: one window per partition and
 //! kind.
 //!
-//! Memory is shared equally from the start, because a table cannot shrink: the index and the slices of a window together
-//! stay within its share, and it holds as many ids as fit. The limit on disk space is enforced by feedback:
-//! when the size of the directory approaches it, the number of ids that may be stored is reduced in proportion.
+//! A window may use what the others leave: the limits on count and memory apply to all windows together. Only if these hold more ids than
+//! are allowed, or fit into the memory, the largest ones become smaller. Tables of fixed size have equal shares from the start.
+//! The limit on disk space is enforced by feedback: when the size of the directory approaches it, the number of ids that may be stored is
+//! reduced in proportion.
 
 pub mod shortened;
 pub(crate) mod unheld;
@@ -67,9 +68,14 @@ pub(crate) struct Share {
     pub limit: Limit,
     /// Bytes of index and filters together.
     pub bytes: u64,
+    /// Most identities of all windows of the worker.
+    pub all: u64,
 }
 
 impl Limits {
+    /// The value of `max_ids` without a limit: the index stores offset distances of 38 bits.
+    pub const UNLIMITED_IDS: u64 = 1 << 38;
+
     /// Most identities of one worker's windows.
     fn ids_of_worker(&self) -> u64 {
         (self.max_ids / self.workers.max(1)).max(1)
@@ -107,8 +113,17 @@ impl Limits {
             (_, Overflow::Shrink) => largest_fitting(by_count, |ids| self.bytes(ids, windows) <= bytes),
             (_, Overflow::Evict) => largest_fitting(by_count, |ids| OwnerIndex::bytes_of_slots(ids) <= bytes),
         };
-        let limit = if by_memory < by_count { Limit::Memory } else { Limit::Ids };
-        Share { ids: by_count.min(by_memory), limit, bytes }
+        if by_memory < by_count {
+            let all = by_memory.saturating_mul(windows.max(1));
+            return Share { ids: by_memory, limit: Limit::Memory, bytes, all };
+        }
+        Share { ids: by_count, limit: Limit::Ids, bytes, all: self.ids_of_worker() }
+    }
+
+    /// About how many identities fit into all windows of the process, if they are evenly distributed over `windows` of each worker.
+    #[must_use]
+    pub fn fitting(&self, windows: u64) -> u64 {
+        self.share(windows).all.saturating_mul(self.workers.max(1))
     }
 
     /// Bytes of one of `windows` windows with this many identities.
@@ -129,12 +144,8 @@ impl Limits {
     pub(crate) fn window(&self, configured: WindowLimits, positions: Positions, windows: u64) -> Window {
         let share = self.share(windows);
         match self.when_full {
-            // A single partition may use what the others leave free: the limit on the count is shared only later, in
-            // `Enforced::apply`.
-            Overflow::Shrink => {
-                let ids = if share.limit == Limit::Ids { self.ids_of_worker() } else { share.ids };
-                Window::new(WindowLimits { max_ids: ids, ..configured }, positions)
-            }
+            // It may use what the others leave: `Enforced::apply` bounds the sum.
+            Overflow::Shrink => Window::new(WindowLimits { max_ids: share.all, ..configured }, positions),
             Overflow::Evict => Window::evicting(WindowLimits { max_ids: share.ids, ..configured }, positions),
         }
     }
@@ -159,6 +170,11 @@ fn largest_fitting(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
         if fits(middle) { fitting = middle } else { too_large = middle }
     }
     fitting
+}
+
+/// The limit for each window when all together may have `most` identities: while they have fewer, each of them may take the rest.
+fn most_of_each(most: u64, ids: Vec<u64>) -> u64 {
+    if ids.iter().sum::<u64>() > most { common_limit(most, ids) } else { most }
 }
 
 /// The largest limit for each of some windows with which they have at most `most` identities together: the larger ones become smaller.
@@ -216,24 +232,22 @@ impl Enforced {
         self.disk.measured_at = None;
     }
 
-    /// Sets the bounds of every window; its next commit applies them. While all windows together are below the limit
-    /// on ids, a partition has no limit of its own; above it, each window is limited to an equal share.
+    /// Sets the bounds of every window; its next commit applies them.
     pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
         let limits = &options.limits;
         let count = options.windows_of(partitions);
         let ids = partitions.windows().map(Window::ids).sum::<u64>();
         let share = self.share(limits, count);
-        self.full = ids >= limits.ids_of_worker() / 16 * 15;
-        let crowded = ids > limits.ids_of_worker() || share.limit == Limit::Memory;
-        let max_ids = if crowded { share.ids } else { limits.ids_of_worker() };
+        // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the memory of the tables, not
+        // set by the ids stored now: memory is freed only when the last owners of the tables expire.
+        let (grown, bytes) =
+            (partitions.windows().map(Window::memory_in_index).sum(), share.bytes.saturating_mul(count));
+        let most = if grown > bytes { scaled(share.all, bytes, grown) } else { share.all };
+        self.full = ids >= most / 16 * 15;
+        let max_ids = most_of_each(most, partitions.windows().map(Window::ids).collect());
         let stored = partitions.windows().map(Window::stored_ids);
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| common_limit(most, stored.collect()));
         for window in partitions.windows_mut() {
-            // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the
-            // memory of the tables, not set by the ids stored now: memory is freed only when the last owners of the
-            // tables expire.
-            let grown = window.memory_in_index();
-            let max_ids = if grown > share.bytes { scaled(max_ids, share.bytes, grown) } else { max_ids };
             let together = if limits.is_topic_wide { (ids, count) } else { (window.ids(), 1) };
             let unsealed = most_unsealed(limits.smallest_slice, window, together);
             window.set_bounds(WindowBounds { max_ids, max_stored, unsealed });
@@ -259,13 +273,14 @@ impl Enforced {
             }
             // After a restart the limit on disk space has not taken effect yet, but the window is still shortened by
             // it.
-            let excluded = match share.limit {
-                Limit::Ids => !self.full,
-                Limit::Memory => limits.max_memory.is_none(),
-                Limit::Disk | Limit::Incomplete => false,
-            };
-            let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && excluded;
-            return Some(if by_disk { Limit::Disk } else { share.limit });
+            let by_disk = self.disk.most_ids.is_some() || limits.max_disk.is_some() && !self.full;
+            // A limit that is not configured any more had removed ids.
+            let is_past = share.limit == Limit::Ids && limits.max_ids == Limits::UNLIMITED_IDS;
+            return Some(match share.limit {
+                _ if by_disk => Limit::Disk,
+                _ if is_past => Limit::Incomplete,
+                limit => limit,
+            });
         }
         (window.evicted_share() > 0.0).then_some(share.limit)
     }
@@ -332,14 +347,40 @@ mod tests {
 
     #[test]
     fn memory_bounds_the_ids_of_a_partition_by_what_its_index_takes() {
-        assert_eq!(LIMITS.share(4), Share { ids: 250_000, limit: Limit::Ids, bytes: u64::MAX });
+        let share = Share { ids: 250_000, limit: Limit::Ids, bytes: u64::MAX, all: 1_000_000 };
+        assert_eq!(LIMITS.share(4), share);
         let limits = Limits { max_memory: Some(8 << 20), ..LIMITS };
         let share = limits.share(4);
-        assert_eq!((share.limit, share.bytes), (Limit::Memory, 2 << 20));
+        assert_eq!((share.limit, share.bytes, share.all), (Limit::Memory, 2 << 20, share.ids * 4));
+        assert_eq!(limits.fitting(4), share.all);
         assert!(IndexBytes::of(share.ids, share.ids).peak <= 2 << 20 && share.ids > 60_000, "{share:?}");
         let slots = Limits { when_full: Overflow::Evict, ..limits }.share(4).ids;
         assert!(OwnerIndex::bytes_of_slots(slots) <= 2 << 20 && slots > 240_000, "{slots}");
-        assert_eq!(Limits { workers: 2, ..limits }.share(2), limits.share(4));
+        let of_two = Limits { workers: 2, ..limits };
+        assert_eq!(of_two.share(2), Share { all: share.ids * 2, ..share });
+        assert_eq!(of_two.fitting(2), share.all);
+    }
+
+    #[test]
+    fn a_window_may_use_what_the_others_leave() {
+        assert_eq!(most_of_each(1_000, vec![900, 10, 10]), 1_000, "one has nearly all, and all fit");
+        assert_eq!(most_of_each(1_000, vec![900, 100, 100]), 800, "the largest one makes room");
+        assert_eq!(most_of_each(1_000, vec![900, 600, 100]), 450);
+        assert_eq!(most_of_each(1_000, Vec::new()), 1_000);
+    }
+
+    #[test]
+    fn without_a_limit_on_ids_memory_alone_bounds_a_window_of_any_shape() {
+        let sealing = Limits {
+            max_ids: Limits::UNLIMITED_IDS,
+            max_memory: Some(2 << 30),
+            is_topic_wide: true,
+            smallest_slice: Some(crate::dedupe::SMALLEST_SLICE),
+            ..LIMITS
+        };
+        let even = sealing.fitting(64);
+        assert!(even > 500_000_000, "{even}");
+        assert!(sealing.fitting(1).abs_diff(even) < even / 10, "{} in one window", sealing.fitting(1));
     }
 
     #[test]

@@ -6,12 +6,14 @@ use super::{CapacityPlan, Fits, IdKind, Workload};
 use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
-use crate::config::SchemasConfig;
+use crate::config::{SchemasConfig, duration_text, size_text};
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES};
 use crate::kafka::{self, SampleError, Sampling, TopicSample};
 use crate::ports::Remedy;
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
+
+const MIB: u64 = 1 << 20;
 
 /// `dedupd plan`: the text to print.
 pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
@@ -55,6 +57,9 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         false_positive_rate: args.false_positive_rate,
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });
+    if args.toml {
+        return Ok(toml(&plan));
+    }
     let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory.0 as u64));
     if args.json {
         let scope = sample.as_ref().map(|sample| {
@@ -67,6 +72,30 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();
     let note = note.map(|note| format!("note: {note}\n")).unwrap_or_default();
     Ok(format!("{sample}{note}{plan}{fits}"))
+}
+
+/// The keys to set, and in comments what is set elsewhere.
+fn toml(plan: &CapacityPlan) -> String {
+    let CapacityPlan { workload, memory, disk_bytes, state_topic, .. } = plan;
+    let Workload { exact, bloom, false_positive_rate, slots, partitions, .. } = *workload;
+    let [exact, whole] = [exact, bloom].map(duration_text);
+    // The smallest accepted value is 16 MiB.
+    let size = |bytes: u64| size_text(bytes.div_ceil(MIB).max(16) * MIB);
+    let filters = format!("bloom = \"{whole}\"\nfalse_positive_rate = {false_positive_rate:e}\n");
+    let filters = if plan.filters.is_some() { filters } else { String::new() };
+    let table = slots.map(|slots| format!("overflow = \"evict\"\nmax_ids = {slots}\n")).unwrap_or_default();
+    let retention_ms = state_topic.retention_seconds.saturating_mul(1_000);
+    format!(
+        "# By dedupd plan, for {:.3} new ids per second in {partitions} partitions.\n\
+         # Memory limit of the container or service unit: {}.\n\
+         # retention.ms of the state topic: {retention_ms}; topics.create = true sets it.\n\
+         [window]\nexact = \"{exact}\"\n{filters}{table}max_memory = \"{}\"\n\n\
+         [state]\n# Windows become shorter at five eighths of it.\nmax_disk = \"{}\"\n",
+        plan.new_ids_per_second,
+        size(memory.limit_bytes),
+        size(memory.window_bytes),
+        size(disk_bytes / 5 * 8),
+    )
 }
 
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.

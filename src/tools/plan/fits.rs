@@ -14,6 +14,9 @@ const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 pub struct Fits {
     /// Value of `--memory`.
     pub memory_bytes: u64,
+    /// Value of `--exact`, in seconds.
+    #[serde(serialize_with = "seconds", rename = "asked_seconds")]
+    pub asked: Duration,
     /// The longest window that is entirely exact.
     pub exact: Fit,
     /// The longest window with filters beyond the requested exact part; `None` if none fits.
@@ -38,6 +41,7 @@ impl Fits {
         let bloom = |window| Workload { bloom: window, ..*asked };
         Self {
             memory_bytes,
+            asked: asked.exact,
             exact: longest(Duration::ZERO, memory_bytes, exact)
                 .unwrap_or(Fit { window: Duration::ZERO, bytes: 0 }),
             bloom: longest(asked.exact, memory_bytes, bloom).filter(|fit| fit.window > asked.exact),

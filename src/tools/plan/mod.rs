@@ -140,6 +140,8 @@ pub struct Memory {
     pub total_bytes: u64,
     /// The filter over all windows, which topic scope needs in addition.
     pub topic_filter_bytes: u64,
+    /// `window.max_memory` with which the windows have their length, in topic scope.
+    pub window_bytes: u64,
     /// Memory limit of the container or service unit, from which `window.max_memory` follows, with one worker in topic scope.
     pub limit_bytes: u64,
 }
@@ -234,9 +236,13 @@ impl Memory {
         let all = |bytes: u64| bytes.saturating_mul(partitions);
         let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
         let exact_peak_bytes = sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters);
-        let topic_filter_bytes = sealed.and_then(|sealed| sealed.topic_filter);
-        let topic_filter_bytes = topic_filter_bytes.unwrap_or_else(|| TopicFilter::bytes_for(ids));
-        let windows = exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes);
+        let of_slices = sealed.and_then(|sealed| sealed.topic_filter);
+        let topic_filter_bytes = of_slices.unwrap_or_else(|| TopicFilter::bytes_for(ids));
+        // Where nothing is sealed, that filter gets a quarter.
+        let window_bytes = match of_slices {
+            Some(_) => exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes),
+            None => (exact_peak_bytes / 3).max(topic_filter_bytes).saturating_mul(4),
+        };
         Self {
             sealed_ids: sealed.map_or(0, |sealed| ids.saturating_sub(sealed.unsealed + sealed.filtered)),
             exact_bytes,
@@ -244,7 +250,8 @@ impl Memory {
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
             topic_filter_bytes,
-            limit_bytes: costs::memory_limit(windows),
+            window_bytes,
+            limit_bytes: costs::memory_limit(window_bytes),
         }
     }
 }

@@ -42,7 +42,6 @@ impl fmt::Display for CapacityPlan {
                 &format!("{} per id", per_id(memory.bloom_bytes, filters.ids)),
             )?;
             costs(f, "total", memory.total_bytes, "")?;
-            self.filters(f, filters)?;
         }
         let per_id = |bytes| format!("{} per id", per_id(bytes, self.window_ids));
         costs(f, "and in topic scope", memory.topic_filter_bytes, &per_id(memory.topic_filter_bytes))?;
@@ -52,6 +51,9 @@ impl fmt::Display for CapacityPlan {
             memory.limit_bytes,
             "for a container or service unit, in topic scope",
         )?;
+        if let Some(filters) = &self.filters {
+            self.filters(f, filters)?;
+        }
         section(f, "disk and topic")?;
         costs(f, "local state", self.disk_bytes, &per_id(self.disk_bytes))?;
         let retention = Duration::from_secs(self.state_topic.retention_seconds);
@@ -128,7 +130,10 @@ impl CapacityPlan {
 impl fmt::Display for Fits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         section(f, &format!("what fits into {}", size(self.memory_bytes)))?;
-        line(f, "entirely exact", &span(self.exact.window))?;
+        let is_short = self.exact.window < self.asked;
+        let short =
+            if is_short { format!(": shorter than --exact {}", span(self.asked)) } else { String::new() };
+        line(f, "entirely exact", &format!("{}{short}", span(self.exact.window)))?;
         match &self.bloom {
             Some(fit) => line(f, "with filters after --exact", &span(fit.window)),
             None => line(f, "with filters after --exact", "none: the exact part alone needs more"),
