@@ -237,7 +237,7 @@ impl Fault {
             Self::WritesLost => 0.2,
             Self::BitRot => 0.004,
             Self::Damaged => 0.02,
-            Self::Marker => 0.3,
+            Self::Marker => 0.1,
         }
     }
 }

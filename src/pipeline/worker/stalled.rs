@@ -197,12 +197,13 @@ impl StallCheck {
         if can_write {
             skip_empty_ends(access, &ends, self.ends.silence)?;
         }
-        self.wake_stalled((access.ctx, access.source), &ends, now)
+        self.wake_stalled(access.ctx, access.source, &ends, now)
     }
 
     fn wake_stalled<W: WorkerPorts>(
         &self,
-        (ctx, source): (&mut Context<W>, &W::Source),
+        ctx: &mut Context<W>,
+        source: &W::Source,
         ends: &BTreeMap<PartitionId, RawEnd>,
         now: Duration,
     ) -> Result<(), WorkerError> {
