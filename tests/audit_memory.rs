@@ -49,6 +49,7 @@ const RULES: Rules = Rules {
     missing_id: MissingId::Forwarded,
     due_below: u64::MAX,
     whole_from: 0,
+    longest_ms: None,
     context_cut: false,
     from_ms: None,
 };

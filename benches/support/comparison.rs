@@ -23,6 +23,7 @@ pub fn run(arguments: &[String]) {
             missing_id: MissingId::Forwarded,
             due_below: u64::MAX,
             whole_from: 0,
+            longest_ms: None,
             context_cut: false,
             from_ms: None,
         },

@@ -50,6 +50,10 @@ pub struct AuditArgs {
     /// Count differences that retention or compaction explains separately, not as findings
     #[arg(long)]
     pub allow_gone: bool,
+    /// File with the ids that were forgotten (POST /forget), one per line as text, or as a JSON array if the id has several
+    /// parts: their records may be missing, or be there several times
+    #[arg(long, value_name = "FILE")]
+    pub forgotten: Option<PathBuf>,
     /// Maximum number of findings of each kind to list with partition and offset
     #[arg(long, default_value_t = 10, value_name = "COUNT")]
     pub samples: usize,
@@ -149,9 +153,10 @@ counted on a separate line. With --scope partition, partitions that fit into --m
 read at the same time, a larger one alone. Temporary files take about 150 bytes per record of the
 largest partition, with --scope topic or topics about 200 bytes per record of all topics of a side.
 
-Limits of the audit: when an id was forgotten (POST /forget) or evicted (window.overflow), a forwarded
-duplicate of it counts as duplicated. A record that the broker rejected (state.on_poison), or a false
-positive of a filter (window.false_positive_rate), counts as lost.
+What is not in the topics: list ids that were forgotten with --forgotten, and audit with --from what
+followed a later start (group.start) or a rewind (group.on_rewind). [[kinds]] are read from --config.
+A forwarded duplicate of an evicted id (window.overflow) counts as duplicated. A record that the broker
+rejected (state.on_poison), or a false positive of a filter (window.false_positive_rate), counts as lost.
 
 Examples:
   dedupd audit --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id

@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dedupd_audit::{
-    self as audit, AuditError, FetchSchema, MissingId, Options, Report, SchemaName, SchemaSources,
-    progress_bar, run,
+    self as audit, AuditError, FetchSchema, MissingId, Options, RecordKind, Report, SchemaName,
+    SchemaSources, progress_bar, run,
 };
 
 use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope, WindowConfig, WindowTime,
-    duration_text,
+    self, Config, KindConfig, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope, WindowConfig,
+    WindowTime, duration_text,
 };
 use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, attach_tokens};
@@ -46,6 +46,7 @@ fn options(
     let usage = |invalid| ExitError::new(Exit::Usage, invalid);
     let range = args.range(clock::wall_ms()).map_err(usage)?;
     let sources = args.source_topics(config.topics.clean.as_str()).map_err(usage)?;
+    let id_parts = id.len();
     Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
         properties: config.kafka.properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
@@ -54,6 +55,8 @@ fn options(
         clean: config.topics.clean.as_str().to_owned(),
         id,
         schemas: schema_sources(&config.schemas, unregistered).map_err(usage)?,
+        kinds: config.kinds.iter().map(record_kind).collect(),
+        forgotten: forgotten(args, id_parts).map_err(usage)?,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Source => MissingId::Identified,
@@ -74,6 +77,28 @@ fn options(
         temp_dir: args.temp_dir.clone(),
         notes: notes(config),
     })
+}
+
+fn record_kind(kind: &KindConfig) -> RecordKind {
+    let KindConfig { from, values, window, .. } = kind;
+    RecordKind { from: from.to_string(), values: values.clone(), is_deduplicated: window.is_some() }
+}
+
+/// The parts of each id in the file of forgotten ids.
+fn forgotten(args: &AuditArgs, id_parts: usize) -> Result<Vec<Vec<String>>, String> {
+    let Some(path) = &args.forgotten else { return Ok(Vec::new()) };
+    let unusable = |why: String| format!("--forgotten {}: {why}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let parts = |(number, line): (usize, &str)| {
+        if id_parts == 1 {
+            return Ok(vec![line.to_owned()]);
+        }
+        let array = serde_json::from_str(line);
+        array.map_err(|_| {
+            unusable(format!("line {} is not a JSON array of texts, as in [\"a\", \"b\"]", number + 1))
+        })
+    };
+    text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parts).collect()
 }
 
 /// Where the audit gets schemas from. It decodes with them itself.
@@ -119,15 +144,19 @@ fn ended(error: &AuditError, options: &Options) -> ExitError {
     ExitError::new(exit, error.to_string())
 }
 
-/// The time within which no id occurs twice in the clean topic, for records of any kind.
+/// The time within which no id occurs twice in the clean topic, for records of any kind that is de-duplicated.
 fn shortest_window(config: &Config) -> Duration {
-    let kept = |window: &WindowConfig| match window.on_probable {
+    let kinds = config.kinds.iter().filter_map(|kind| kind.window.as_ref().map(certain));
+    kinds.fold(certain(&config.window), Duration::min)
+}
+
+/// The time within which no id occurs twice.
+fn certain(window: &WindowConfig) -> Duration {
+    match window.on_probable {
         // A record that only a filter reports as seen is forwarded again.
         OnProbable::Forward => window.exact,
         OnProbable::Drop | OnProbable::DeadLetter => window.bloom.max(window.exact),
-    };
-    let kinds = config.kinds.iter().map(|kind| kind.window.as_ref().map_or(Duration::ZERO, kept));
-    kinds.fold(kept(&config.window), Duration::min)
+    }
 }
 
 /// The longest time that an id of any kind is kept, without the tolerances that the audit adds itself.
@@ -153,10 +182,10 @@ fn notes(config: &Config) -> Vec<String> {
             ),
         ),
         (
-            !config.kinds.is_empty(),
+            config.kinds.iter().filter_map(|kind| kind.window.as_ref()).any(|it| certain(it) != certain(window)),
             format!(
-                "[[kinds]] have separate windows, which the audit does not distinguish: a record whose id occurred within \
-                 the shortest of them, {}, counts as duplicated, even if the earlier record is of another kind",
+                "[[kinds]] have windows of different lengths: a record that repeats an id of its kind counts as duplicated \
+                 within the shortest of them, {}, and is not evaluated beyond it",
                 duration_text(shortest_window(config))
             ),
         ),

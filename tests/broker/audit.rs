@@ -2,6 +2,7 @@
 //! make real repeats.
 
 mod early;
+mod explained;
 mod interleaved;
 mod range;
 mod rekeyed;
@@ -47,6 +48,8 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         clean: clean.to_owned(),
         id: vec!["json:/id".to_owned()],
         schemas: audit::SchemaSources::default(),
+        kinds: Vec::new(),
+        forgotten: Vec::new(),
         missing_id: MissingId::Forwarded,
         force_header: None,
         scope: Scope::Partition,

@@ -63,6 +63,10 @@ pub struct Outcome {
     /// Clean records that repeat an id within the window by their own timestamp, but arrived more than the window apart: they are late,
     /// or in clean twice. The topics do not show whether dedupd had to drop them.
     pub late_or_twice: u64,
+    /// Lost records that precede all records of their partition that clean has in order; none if it has none.
+    pub lost_at_start: u64,
+    /// Timestamp of the first clean record of a partition with such lost records, epoch milliseconds; the latest of all partitions.
+    pub starts_ms: Option<i64>,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
 }
@@ -76,6 +80,8 @@ impl Outcome {
         self.gone += other.gone;
         self.outside += other.outside;
         self.late_or_twice += other.late_or_twice;
+        self.lost_at_start += other.lost_at_start;
+        self.starts_ms = self.starts_ms.max(other.starts_ms);
         for finding in &other.samples {
             if self.samples.iter().filter(|sample| sample.kind == finding.kind).count() < samples {
                 self.samples.push(*finding);

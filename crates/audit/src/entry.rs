@@ -20,7 +20,7 @@ impl Marks {
     pub const DUE: Self = Self(2);
     /// It repeats an id that may have expired from the window: clean may hold it.
     pub const REPEAT: Self = Self(4);
-    /// The producer set the force header: it is forwarded whatever its id.
+    /// It is forwarded whatever its id: the producer set the force header, or it is compared by its content although it may have one.
     pub const FORCED: Self = Self(8);
     /// It is before the audited range.
     pub const BEFORE: Self = Self(16);

@@ -29,6 +29,8 @@ pub(super) struct Evaluation<'a, 'u> {
     pub read_ahead: VecDeque<ExpectedRecord>,
     /// Whether no expected record before the next one has a copy in order, and the log start offset of clean is above 0.
     pub before_first: bool,
+    /// Whether no expected record before the next one has a copy in order.
+    pub at_start: bool,
     pub findings: Findings,
     /// All results but the findings.
     pub outcome: Outcome,
@@ -189,6 +191,9 @@ impl Evaluation<'_, '_> {
             }
         }
         self.pass(Offset::MAX)?;
+        if self.at_start {
+            self.findings.lost_at_start = 0;
+        }
         let Streams { clean, row, .. } = &mut *self.streams;
         *row = clean.first_not(*row..clean.len(), |copy| copy.partition <= number)?;
         Ok(())
@@ -246,6 +251,7 @@ impl Evaluation<'_, '_> {
         while !self.read_ahead.is_empty() || self.read()? {
             let Some(record) = self.read_ahead.pop_front_if(|record| record.raw_offset < end) else { break };
             self.before_first &= !record.in_order;
+            self.at_start &= !record.in_order;
             self.loss(&record)?;
         }
         Ok(())
@@ -258,6 +264,7 @@ impl Evaluation<'_, '_> {
             self.outcome.gone += 1;
             return Ok(());
         }
+        self.findings.lost_at_start += u64::from(self.at_start);
         let key = (Step::Losses, record.raw_offset, 0);
         self.findings.add(key, Kind::Lost, (Some(record.raw_offset), None), Differing::default());
         self.add_unmatched(entry.fingerprint, true)

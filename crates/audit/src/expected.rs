@@ -29,6 +29,8 @@ pub enum MissingId {
 pub struct Rules {
     /// How long an id is kept, ms of stream time; `None` is forever.
     pub window_ms: Option<i64>,
+    /// How long an id is kept at most, ms of stream time, without the tolerances of the pipeline; `None` is forever.
+    pub longest_ms: Option<i64>,
     /// Upper limit of stream time, epoch milliseconds.
     pub latest_ms: i64,
     /// How the pipeline treats records without an id.
@@ -52,6 +54,7 @@ impl Rules {
     /// Whether a record would be due if it were the first of its id.
     fn may_be_due(&self, record: &Seen, part: Part) -> bool {
         part == Part::Within
+            && !record.optional
             && record.offset < self.due_below
             && self.from_ms.is_none_or(|from_ms| record.content.timestamp_ms() >= from_ms)
     }
@@ -75,6 +78,8 @@ pub struct RawCounts {
     pub decided_outside: u64,
     /// Records without an id.
     pub without_id: u64,
+    /// Records of a kind that is not de-duplicated, or of a forgotten id.
+    pub exempt: u64,
     /// Whether offsets are missing before or between the records: deleted, compacted or aborted records, or
     /// transaction markers.
     pub holes: bool,
@@ -89,6 +94,7 @@ impl AddAssign for RawCounts {
         self.forced += other.forced;
         self.decided_outside += other.decided_outside;
         self.without_id += other.without_id;
+        self.exempt += other.exempt;
         self.holes |= other.holes;
     }
 }
@@ -125,13 +131,14 @@ impl RawLog {
         self.counts.holes |= record.offset != self.next;
         self.next = record.offset + 1;
         self.counts.records += 1;
-        self.counts.without_id += u64::from(!record.has_id);
+        self.counts.exempt += u64::from(record.exempt);
+        self.counts.without_id += u64::from(!record.has_id && !record.exempt);
         if part != Part::Before && self.begin.is_none() {
             self.begin = Some(record.offset);
         }
         let marks = Marks::default()
             .with(Marks::ID, record.has_id)
-            .with(Marks::FORCED, record.forced)
+            .with(Marks::FORCED, record.exempt || record.forced && record.has_id)
             .with(Marks::BEFORE, part == Part::Before)
             .with(Marks::DUE, self.rules.may_be_due(record, part));
         let (time_ms, Seen { fingerprint, offset, content, .. }) = (self.time_ms, *record);

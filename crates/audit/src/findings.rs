@@ -155,13 +155,16 @@ pub(super) struct Findings {
     pub counts: Counts,
     /// Records that are no findings: [`Outcome::late_or_twice`](super::Outcome::late_or_twice).
     pub late_or_twice: u64,
+    /// Lost records before the first record in clean: [`Outcome::lost_at_start`](super::Outcome::lost_at_start).
+    pub lost_at_start: u64,
     kept: BTreeMap<Kind, BTreeMap<SortKey, Finding>>,
 }
 
 impl Findings {
     /// `partition` is reported in place of `number`.
     pub fn new(number: PartitionId, partition: PartitionId, limit: usize) -> Self {
-        Self { number, partition, limit, counts: Counts::default(), late_or_twice: 0, kept: BTreeMap::new() }
+        let (counts, kept) = (Counts::default(), BTreeMap::new());
+        Self { number, partition, limit, counts, late_or_twice: 0, lost_at_start: 0, kept }
     }
 
     pub fn add(
@@ -188,8 +191,8 @@ impl Findings {
 
     /// This outcome with the findings.
     pub fn complete(&self, outcome: &Outcome) -> Outcome {
-        let (counts, late_or_twice) = (self.counts, self.late_or_twice);
-        Outcome { counts, late_or_twice, samples: self.samples(), ..*outcome }
+        let Self { counts, late_or_twice, lost_at_start, .. } = *self;
+        Outcome { counts, late_or_twice, lost_at_start, samples: self.samples(), ..*outcome }
     }
 
     /// The first findings of each kind, in the order of a report.

@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 
 use super::compare::UnmatchedRecords;
 use super::error::AuditError;
-use super::id::{IdRule, SOURCE_HEADER, by_source};
+use super::id::{SOURCE_HEADER, by_source};
+use super::kinds::{ComparedBy, Selection};
 use super::logs::{Logs, Numbered, Spans};
 use super::partition::{Cuts, Partition, rules};
 use super::progress::Progress;
@@ -23,7 +24,7 @@ use super::{Offset, Options, PartitionId, Scope};
 
 pub(super) struct Audit<'a> {
     pub options: &'a Options,
-    pub id: IdRule,
+    pub id: Selection,
     pub logs: Logs,
     pub fingerprints: Fingerprints,
     pub progress: Progress<'a>,
@@ -152,14 +153,17 @@ impl Audit<'_> {
     }
 
     fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Result<Seen, String> {
-        Ok(match self.id.id(fields)? {
-            // Behind `rekey`, the position in the source topic identifies the record, but does not make it unique in clean.
-            None if self.options.scope == Scope::Topics => {
-                let seen = self.fingerprints.seen(offset, by_source(fields).as_deref(), fields);
-                Seen { has_id: false, ..seen }
-            }
-            id => self.fingerprints.seen(offset, id.as_deref(), fields),
-        })
+        let by = self.id.of(fields)?;
+        let (exempt, optional) = match &by {
+            ComparedBy::Id(id) => return Ok(self.fingerprints.seen(offset, Some(id), fields)),
+            ComparedBy::Content => (false, false),
+            ComparedBy::Kind => (true, false),
+            ComparedBy::Forgotten => (true, true),
+        };
+        // Behind `rekey`, the position in the source topic identifies the record, but does not make it unique in clean.
+        let named = if self.options.scope == Scope::Topics { by_source(fields) } else { None };
+        let seen = self.fingerprints.seen(offset, named.as_deref(), fields);
+        Ok(Seen { has_id: false, exempt, optional, ..seen })
     }
 
     /// A raw record as `rekey` writes it: with one more header, which names it.

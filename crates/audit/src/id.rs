@@ -52,6 +52,31 @@ impl IdRule {
         Ok(own.or_else(|| if self.by_source { by_source(fields) } else { None }))
     }
 
+    /// A rule with the schemas of this one, and one source. The error names the invalid text.
+    pub(super) fn with_source(&self, text: &str) -> Result<Self, String> {
+        Ok(Self { sources: Self::parse(&[text])?.sources, by_source: false, ..self.clone() })
+    }
+
+    /// The canonical bytes of the id that has these parts. The error is that their number differs from that of the sources.
+    pub(super) fn of_texts(&self, texts: &[String]) -> Result<Vec<u8>, String> {
+        match (texts, self.sources.len()) {
+            ([one], 1) => Ok(uuid(one.as_bytes()).map_or_else(|| one.clone().into_bytes(), Cow::into_owned)),
+            (several, parts) if several.len() == parts => {
+                let mut composite = Vec::new();
+                several.iter().for_each(|part| join(&mut composite, part.as_bytes()));
+                Ok(composite)
+            }
+            (other, parts) => {
+                Err(format!("the forgotten id {other:?} must have {parts} parts, one for each id source"))
+            }
+        }
+    }
+
+    /// The bytes at the first source, as they are in the record.
+    pub(super) fn value<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
+        self.sources.first().map_or(Ok(None), |source| self.part(source, fields))
+    }
+
     fn own<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
         match self.sources.as_slice() {
             [] => Ok(None),
@@ -60,8 +85,7 @@ impl IdRule {
                 let mut composite = Vec::new();
                 for source in several {
                     let Some(part) = self.part(source, fields)? else { return Ok(None) };
-                    composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
-                    composite.extend_from_slice(&part);
+                    join(&mut composite, &part);
                 }
                 Ok(Some(composite.into()))
             }
@@ -88,6 +112,12 @@ impl IdRule {
         };
         Ok(found.filter(|bytes| !bytes.is_empty()))
     }
+}
+
+/// Adds a part of a composite id, with its length.
+fn join(composite: &mut Vec<u8>, part: &[u8]) {
+    composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
+    composite.extend_from_slice(part);
 }
 
 /// The id of a record that is identified by the header of `rekey`.

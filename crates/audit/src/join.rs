@@ -298,7 +298,7 @@ impl<'a> Joined<'a> {
         let may_be_due = record.marks.has(Marks::DUE);
         let before = record.marks.has(Marks::BEFORE);
         if !record.marks.has(Marks::ID) {
-            let due = self.rules.missing_id != MissingId::Withheld;
+            let due = self.rules.missing_id != MissingId::Withheld || record.marks.has(Marks::FORCED);
             return due.then(|| record.expected(may_be_due, Marks::default()));
         }
         let Some(first) = first else {

@@ -16,6 +16,7 @@ use super::owners::{FindingsOf, Owners, TopicRules};
 use super::range::Part;
 use super::record::Seen;
 use super::spill::{Scratch, Sorter, Table};
+use super::topic::kept_ms;
 
 /// Partitions that are compared together. The records of each side of a partition are added by increasing offset.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Log {
             return Some(self.clean_first_ms.unwrap_or(i64::MAX));
         }
         let first_ms = self.raw.first_ms?;
-        let kept_ms = topic.map_or(self.rules.window_ms, |topic| topic.kept_ms);
+        let kept_ms = topic.map_or(self.rules.longest_ms.map(kept_ms), |topic| topic.kept_ms);
         self.rules.context_cut.then(|| kept_ms.map_or(i64::MAX, |kept_ms| first_ms.saturating_add(kept_ms)))
     }
 }
@@ -158,6 +159,7 @@ impl Joint {
                 streams: &mut streams,
                 read_ahead: VecDeque::new(),
                 before_first: log.options.gone == Gone::Allowed { clean_trimmed: true },
+                at_start: true,
                 findings: findings.remove(number).unwrap_or_else(|| Findings::new(*number, *number, 0)),
                 outcome: Outcome {
                     raw: counts.get(number).copied().unwrap_or_default(),
@@ -169,7 +171,8 @@ impl Joint {
                 evaluation.repeats_within_window(repeats, &mut chains)?;
             }
             evaluation.all(log.raw.begin.unwrap_or(0))?;
-            let Evaluation { findings, outcome, .. } = evaluation;
+            let Evaluation { findings, mut outcome, .. } = evaluation;
+            outcome.starts_ms = log.clean_first_ms.filter(|_| findings.lost_at_start > 0);
             outcomes.push(findings.complete(&outcome));
         }
         Ok(outcomes)

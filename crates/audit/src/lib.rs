@@ -25,6 +25,7 @@ mod id;
 mod instances;
 mod join;
 mod joint;
+mod kinds;
 mod logs;
 mod native;
 mod order;
@@ -50,6 +51,7 @@ pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
 pub use id::IdRule;
+pub use kinds::RecordKind;
 pub use progress::progress_bar;
 pub use range::{Moment, Part, Range};
 pub use reader::Span;
@@ -61,6 +63,7 @@ pub use topic::TopicComparison;
 
 use connection::Access;
 use group::Audit;
+use kinds::Selection;
 use logs::{Logs, Spans, compared_together};
 use progress::Progress;
 use reader::Reader;
@@ -121,6 +124,10 @@ pub struct Options {
     pub id: Vec<String>,
     /// Where the schemas of Avro and Protobuf records come from.
     pub schemas: SchemaSources,
+    /// Kinds of records: a record belongs to the first one that it matches. The same id in two kinds is two ids.
+    pub kinds: Vec<RecordKind>,
+    /// Ids that were forgotten, each with one text per source. Clean may have any of their records.
+    pub forgotten: Vec<Vec<String>>,
     /// How the pipeline treats records without an id.
     pub missing_id: MissingId,
     /// Records with this header are always forwarded, whatever their id.
@@ -130,7 +137,8 @@ pub struct Options {
     /// How long an id is kept at least; `None` is forever.
     pub window: Option<Duration>,
     /// How long an id is kept at most, at least as long as `window`; `None` is forever. In topic scope, a record without a clean
-    /// record of its id within this time is lost. Partition scope does not use it.
+    /// record of its id within this time is lost. In both scopes, a missing record within this time behind the deleted start of a
+    /// log may be a copy of a deleted one.
     pub longest_window: Option<Duration>,
     /// The range of the logs that is audited.
     pub range: Range,
@@ -167,6 +175,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let id = IdRule::parse(&options.id).and_then(|id| id.with_schemas(options.schemas.clone()));
     let id = id.map_err(AuditError::Settings)?;
     let id = if options.missing_id == MissingId::Identified { id.or_source() } else { id };
+    let id = Selection::new(id, &options.kinds, &options.forgotten).map_err(AuditError::Settings)?;
     let open = |topic: &str, isolation: &str| {
         Reader::open(
             &Access {

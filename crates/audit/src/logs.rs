@@ -168,9 +168,5 @@ pub(super) fn compared_together(scope: Scope, spans: &[Spans]) -> u64 {
 /// The time from which raw is read, epoch milliseconds: two windows before the range. An id that was last
 /// seen earlier has expired in any case, so every id that can affect the range is read.
 fn context_since(options: &Options, from_ms: i64) -> Option<i64> {
-    let longest = match options.scope {
-        Scope::Topic | Scope::Topics => options.longest_window,
-        Scope::Partition => options.window,
-    };
-    longest.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
+    options.longest_window.map(|window| from_ms.saturating_sub(range::whole_ms(window).saturating_mul(2)))
 }

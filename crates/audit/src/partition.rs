@@ -144,15 +144,15 @@ impl Partition {
 /// The rules for a partition.
 pub(super) fn rules(options: &Options, spans: &Spans) -> Rules {
     let cut_short = spans.raw.low == spans.raw_low;
-    // In topic scope, the clean record of a deleted raw record explains copies in other partitions, unless it is not read.
+    // The clean record of a deleted raw record explains copies, unless it was deleted, too, or is not read.
     let hides_owners = match options.scope {
-        Scope::Partition => options.range.from_ms.is_some(),
-        Scope::Topic => options.range.from_ms.is_some() || spans.clean_trimmed,
+        Scope::Partition | Scope::Topic => options.range.from_ms.is_some() || spans.clean_trimmed,
         // It may be in any partition of clean.
         Scope::Topics => true,
     };
     Rules {
         window_ms: options.window.map(whole_ms),
+        longest_ms: options.longest_window.map(whole_ms),
         latest_ms: clock::wall_ms().saturating_add(AHEAD_MS),
         missing_id: options.missing_id,
         due_below: spans.raw.end,

@@ -140,6 +140,10 @@ pub struct Seen {
     pub has_id: bool,
     /// Whether it has the force header: it is forwarded whatever its id.
     pub forced: bool,
+    /// Whether it is compared by its content although it may have an id, because of its kind or because its id was forgotten.
+    pub exempt: bool,
+    /// Whether clean may lack it.
+    pub optional: bool,
     /// Hashes of its fields.
     pub content: Content,
 }
@@ -173,7 +177,8 @@ impl Fingerprints {
                 ],
             ),
         };
-        Seen { offset, fingerprint, has_id: id.is_some(), forced: false, content }
+        let (forced, exempt, optional) = (false, false, false);
+        Seen { offset, fingerprint, has_id: id.is_some(), forced, exempt, optional, content }
     }
 
     fn fingerprint(&self, domain: u8, parts: &[&[u8]]) -> Fingerprint {

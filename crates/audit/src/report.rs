@@ -107,6 +107,27 @@ impl Report {
         format!("{}: {}{}", finding.kind, both.join(", "), finding.fields)
     }
 
+    /// What explains findings that the topics alone do not explain, and the flag for it.
+    fn hints(&self) -> Vec<String> {
+        let Outcome { counts, lost_at_start, starts_ms, .. } = &self.total;
+        let mut hints = Vec::new();
+        if let (Some(ms), None) = (starts_ms, self.range.from_ms) {
+            hints.push(format!(
+                "{lost_at_start} of the lost records precede the first record of clean in their partition; if the group started \
+                 there (group.start), audit what follows: --from {}",
+                rfc3339(*ms)
+            ));
+        }
+        if counts.duplicated > 0 {
+            hints.push(
+                "records of an id that was forgotten (POST /forget) count as duplicated unless --forgotten lists it; after \
+                 group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
+                    .to_owned(),
+            );
+        }
+        hints
+    }
+
     /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -127,6 +148,8 @@ impl Report {
             "beyond_window": self.total.raw.beyond_window,
             "forced": self.total.raw.forced,
             "without_id": self.total.raw.without_id,
+            "exempt": self.total.raw.exempt,
+            "lost_at_start": self.total.lost_at_start,
             "decided_outside": { "raw": self.total.raw.decided_outside, "clean": self.total.outside },
             "from": self.range.from_ms.map(rfc3339),
             "to": self.range.to_ms.map(rfc3339),
@@ -134,6 +157,7 @@ impl Report {
             "spilled_bytes": self.spilled_bytes,
             "elapsed_seconds": self.elapsed.as_secs_f64(),
             "notes": self.notes,
+            "hints": self.hints(),
             "samples": self.total.samples.iter().map(|it| self.finding_json(it)).collect::<Vec<_>>(),
             "partitions": self.partitions.iter().map(|it| self.partition_json(it)).collect::<Vec<_>>(),
         })
@@ -176,6 +200,7 @@ fn partition_json(part: &PartitionReport) -> Value {
         "beyond_window": outcome.raw.beyond_window,
         "forced": outcome.raw.forced,
         "without_id": outcome.raw.without_id,
+        "exempt": outcome.raw.exempt,
         "decided_outside": { "raw": outcome.raw.decided_outside, "clean": outcome.outside },
     })
 }
@@ -229,7 +254,15 @@ impl fmt::Display for Report {
                 self.total.raw.records
             )?;
         }
+        self.hints().iter().try_for_each(|hint| writeln!(f, "hint: {hint}"))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        if self.total.raw.exempt > 0 {
+            writeln!(
+                f,
+                "exempt: {} raw records are of a kind that is not de-duplicated, or of a forgotten id: compared by their content",
+                self.total.raw.exempt
+            )?;
+        }
         writeln!(
             f,
             "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} forced, {} without an id",
@@ -285,6 +318,13 @@ mod tests {
         ));
         assert!(text.contains("1 of the lost records are in another partition"));
         assert!(text.contains("late or twice: 2 clean records repeat an id"));
+        assert!(text.contains("hint: records of an id that was forgotten"), "{text}");
+        (found.total.lost_at_start, found.total.starts_ms) = (2, Some(1_777_636_800_000));
+        let text = found.to_string();
+        let hint = "2 of the lost records precede the first record of clean";
+        assert!(text.contains(hint) && text.contains("--from 2026-05-01T12:00:00.000Z"), "{text}");
+        found.range.from_ms = Some(1);
+        assert!(!found.to_string().contains(hint), "the range begins there already");
         let json = found.to_json();
         assert_eq!((json["clean"].as_bool(), json["lost"].as_u64()), (Some(false), Some(3)));
         assert_eq!(json["samples"][0]["raw_offset"], 7);

@@ -190,6 +190,8 @@ fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
         clean: CLEAN.to_owned(),
         id: vec![ID.to_owned()],
         schemas: audit::SchemaSources::default(),
+        kinds: Vec::new(),
+        forgotten: Vec::new(),
         missing_id: audit::MissingId::Forwarded,
         scope: match scope {
             Scope::Topic => audit::Scope::Topic,

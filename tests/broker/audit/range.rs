@@ -59,6 +59,7 @@ fn a_range_of_time_is_judged_and_what_was_decided_before_it_is_counted_apart() {
     let mut options = audit::Options {
         range: Range { from_ms: at(2_000), to_ms: at(4_000) },
         window: Some(Duration::from_mins(10)),
+        longest_window: Some(Duration::from_mins(10)),
         force_header: Some("force".to_owned()),
         ..audit_options(kafka, "range-raw", "range-clean")
     };

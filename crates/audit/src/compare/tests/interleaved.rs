@@ -25,6 +25,8 @@ fn options() -> Options {
         clean: String::new(),
         id: Vec::new(),
         schemas: crate::SchemaSources::default(),
+        kinds: Vec::new(),
+        forgotten: Vec::new(),
         missing_id: MissingId::Forwarded,
         force_header: None,
         scope: Scope::Partition,

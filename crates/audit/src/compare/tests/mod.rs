@@ -11,6 +11,7 @@ use crate::record::{Fields, Fingerprints};
 use crate::{Counts, Kind, MissingId};
 
 mod agreement;
+mod explained;
 mod interleaved;
 mod longest;
 mod model;
@@ -52,6 +53,7 @@ fn seen(offset: usize, written: &Written) -> Seen {
 fn rules() -> Rules {
     Rules {
         window_ms: Some(WINDOW_MS),
+        longest_ms: Some(WINDOW_MS),
         latest_ms: 1_000_000,
         missing_id: MissingId::Forwarded,
         due_below: Offset::MAX,

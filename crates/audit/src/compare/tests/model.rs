@@ -93,6 +93,10 @@ impl Expected {
         let before = part == Part::Before;
         let counts = &mut self.counts;
         let (may_be_due, repeat, outside) = match first {
+            _ if record.exempt => {
+                counts.exempt += 1;
+                (!record.optional, false, before)
+            }
             _ if !record.has_id => {
                 counts.without_id += 1;
                 (self.rules.missing_id == MissingId::Forwarded).then_some((true, false, before))?
@@ -136,7 +140,8 @@ impl Expected {
 
     /// Whether a record may repeat a deleted one from before the first remaining record.
     fn is_uncertain(&self, entry: &Entry) -> bool {
-        self.rules.context_cut && self.within_window(self.first_ms, entry.time_ms)
+        let kept_ms = self.rules.longest_ms.map(|ms| ms + ms / 256 + ms / 32 + 1);
+        self.rules.context_cut && kept_ms.is_none_or(|kept_ms| entry.time_ms - self.first_ms <= kept_ms)
     }
 
     fn chain(&self, record: &Seen) -> &[Place] {
@@ -335,14 +340,23 @@ impl Evaluation<'_> {
 
     fn losses(&mut self) {
         let mut before_first = self.options.gone == Gone::Allowed { clean_trimmed: true };
+        let (mut at_start, mut lost_at_start) = (true, 0);
         for place in 0..self.expected.entries.len() {
             let mut copies = self.copies.get(&place).into_iter().flatten();
-            before_first &= !copies.any(|at| self.in_order[*at]);
+            let in_order = copies.any(|at| self.in_order[*at]);
+            before_first &= !in_order;
+            at_start &= !in_order;
             let entry = &self.expected.entries[place];
             if entry.due && !self.seen.contains(&place) {
                 let uncertain = self.allows_gone() && self.expected.is_uncertain(entry);
-                self.add_unless(before_first || uncertain, Kind::Lost, Some(place), None);
+                let is_explained = before_first || uncertain;
+                self.add_unless(is_explained, Kind::Lost, Some(place), None);
+                lost_at_start += u64::from(at_start && !is_explained);
             }
+        }
+        if !at_start && lost_at_start > 0 {
+            self.outcome.lost_at_start = lost_at_start;
+            self.outcome.starts_ms = self.clean.first().map(|record| record.content.timestamp_ms());
         }
     }
 }

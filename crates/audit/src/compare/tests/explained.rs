@@ -1,0 +1,61 @@
+//! Differences that deleted records, a later start, kinds or forgotten ids explain.
+
+use super::*;
+
+#[test]
+fn a_copy_of_a_record_that_retention_deleted_from_both_logs_is_not_lost() {
+    let allowed = |clean_trimmed| Gone::Allowed { clean_trimmed };
+    let cut = |context_cut| Rules { context_cut, ..rules() };
+    let last = |at: usize| with_id(&format!("last-{at}"), 5 * WINDOW_MS);
+    // Raw has every id again; clean has the first ones. Both lost those before `x`.
+    let copies: Vec<_> = (0..4).map(|n| with_id(&format!("id-{n}"), 100 + n)).collect();
+    let x = with_id("x", 50);
+    let raw = [std::slice::from_ref(&x), &copies, &[last(0), last(1)]].concat();
+    let clean = [x.clone(), last(0), last(1)];
+    let outcome = compare_by(cut(true), allowed(true), &raw, &clean);
+    assert!(outcome.counts.is_clean() && outcome.gone == 4, "{outcome:?}");
+    assert_eq!(compare_by(cut(true), Gone::Nothing, &raw, &clean).counts, only(Kind::Lost, 4));
+    // Raw was cut later: clean still has the originals, and they explain the copies.
+    let older = [&some_ids(4)[..], &clean].concat();
+    let outcome = compare_by(cut(false), allowed(false), &raw, &older);
+    assert!(outcome.counts.is_clean() && outcome.gone >= 4, "{outcome:?}");
+    let outcome = compare_by(cut(true), allowed(true), &raw, &older[2..]);
+    assert!(outcome.counts.is_clean() && outcome.gone >= 4, "{outcome:?}");
+    // A loss that is further behind the deleted start than an id is kept is found.
+    let outcome = compare_by(cut(true), allowed(true), &raw, &[x, last(1)]);
+    assert_eq!((outcome.counts, outcome.gone), (only(Kind::Lost, 1), 4), "{outcome:?}");
+}
+
+#[test]
+fn lost_records_before_the_first_clean_one_are_counted_apart() {
+    let raw = some_ids(6);
+    let outcome = compare(&raw, &[raw[2].clone(), raw[4].clone(), raw[5].clone()]);
+    assert_eq!(outcome.counts, only(Kind::Lost, 3));
+    assert_eq!((outcome.lost_at_start, outcome.starts_ms), (2, Some(2)));
+    let outcome = compare(&raw, &raw[..5]);
+    assert_eq!((outcome.counts.lost, outcome.lost_at_start, outcome.starts_ms), (1, 0, None));
+    let outcome = compare(&raw, &[]);
+    assert_eq!((outcome.counts.lost, outcome.lost_at_start), (6, 0), "no record shows where it started");
+}
+
+#[test]
+fn exempt_records_are_due_whatever_the_policy_and_those_of_forgotten_ids_are_optional() {
+    let withheld = Rules { missing_id: MissingId::Withheld, ..rules() };
+    let options = PartitionOptions { partition: 0, samples: 5, gone: Gone::Nothing };
+    let record = |at: usize, optional| {
+        let plain = seen(at, &without_id(if at < 2 { "same" } else { "other" }, 1));
+        Seen { exempt: true, optional, ..plain }
+    };
+    let run = |optional: bool, kept: &[usize]| {
+        let raw: Vec<_> = (0..3).map(|at| (record(at, optional), Part::Within)).collect();
+        let clean: Vec<_> = kept.iter().map(|at| record(*at, optional)).collect();
+        let outcome = both(withheld, options, &raw, &clean);
+        assert_eq!((outcome.raw.exempt, outcome.raw.without_id), (3, 0));
+        outcome.counts
+    };
+    assert!(run(false, &[0, 1, 2]).is_clean());
+    assert_eq!(run(false, &[0, 1]), only(Kind::Lost, 1));
+    for kept in [&[][..], &[0], &[0, 1], &[1, 2], &[0, 1, 2]] {
+        assert!(run(true, kept).is_clean(), "{kept:?}");
+    }
+}
