@@ -25,6 +25,7 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
             size: args.size.0,
             duplicates: args.duplicates,
             keys: args.keys,
+            repeatable: generate::REPEATABLE,
         },
         records: args.records,
         rate: args.rate,

@@ -24,7 +24,7 @@ use testkit::generate::{self, EventShape, GenerateError};
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn shape(seed: u64) -> EventShape {
-    EventShape { seed, size: 200, duplicates: 0.2, keys: 100 }
+    EventShape { seed, size: 200, duplicates: 0.2, keys: 100, repeatable: generate::REPEATABLE }
 }
 
 fn load(kafka: &Kafka, topic: &str, records: u64) -> generate::Options {

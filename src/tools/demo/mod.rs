@@ -36,6 +36,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks of the pipeline.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How many of the last originals can be repeated: much fewer than the embedded broker keeps.
+const REPEATABLE: usize = 10_000;
+/// Maximum number of records that the pipeline has not processed. The embedded broker would delete more of them unread.
+const WAITING_MAX: u64 = 30_000;
+
 /// The latencies of the first records are not reported: the producer of the embedded broker's traffic connects meanwhile.
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -60,8 +65,13 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
     let driven = ended?;
-    let report = audit::run(&audit_options(&broker, scope), &audit::progress_bar())
-        .map_err(|e| ExitError::failed(format!("audit: {e}")))?;
+    println!(
+        "auditing in {} scope what the embedded broker still has: 5 MiB of each partition",
+        scope.as_str()
+    );
+    let options = audit_options(&broker, scope, driven.longest_repeat(args.duplicates));
+    let report =
+        audit::run(&options, &audit::progress_bar()).map_err(|e| ExitError::failed(format!("audit: {e}")))?;
     println!("{}", DemoSummary::new(&driven, &metrics, &report));
     Ok(if report.is_clean() { Exit::Done } else { Exit::No })
 }
@@ -118,6 +128,15 @@ struct Driven {
     start: String,
 }
 
+impl Driven {
+    /// The longest time between two records of an id: the rate varies, so three times that of the average rate.
+    fn longest_repeat(&self, duplicates: f64) -> Duration {
+        let records = REPEATABLE as f64 / (1.0 - duplicates);
+        let seconds = records * self.traffic.elapsed.as_secs_f64() / self.traffic.records.max(1) as f64;
+        Duration::try_from_secs_f64(3.0 * seconds + 1.0).unwrap_or(Duration::MAX)
+    }
+}
+
 /// Runs the generator, then waits until the pipeline has processed all records.
 struct Traffic {
     options: generate::Options,
@@ -135,17 +154,24 @@ impl Traffic {
         let mut start = String::new();
         let summary = generate::run(&self.options, &stop, |progress| {
             let time_over = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
-            if time_over || self.stop.load(Ordering::Acquire) {
-                stop.store(true, Ordering::Release);
+            let is_over = time_over || self.stop.load(Ordering::Acquire);
+            if stop.fetch_or(is_over, Ordering::AcqRel) {
+                return;
             }
+            if is_over {
+                live.end();
+                println!("stopping: waiting until the last records are processed; Ctrl-C again ends at once");
+                return;
+            }
+            self.limit_waiting(progress.sent);
             if start.is_empty() && progress.elapsed >= WARM_UP {
                 start = self.metrics.render();
             }
             live.show(progress.elapsed, &self.metrics);
         })
         .map_err(|e| ExitError::failed(format!("traffic: {e}")))?;
-        self.await_all(summary.records + summary.real_repeats);
         live.end();
+        self.await_all(summary.records + summary.real_repeats);
         Ok(Driven { traffic: summary, start })
     }
 
@@ -158,10 +184,21 @@ impl Traffic {
         }
     }
 
+    /// Records that the pipeline has processed.
+    fn processed(&self) -> u64 {
+        Outcome::ALL.iter().map(|outcome| self.metrics.records(*outcome).get()).sum()
+    }
+
+    /// Pauses the traffic while too many of the records sent are not processed.
+    fn limit_waiting(&self, sent: u64) {
+        while sent.saturating_sub(self.processed()) > WAITING_MAX && !self.stop.load(Ordering::Acquire) {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     fn await_all(&self, records: u64) {
-        let seen = || Outcome::ALL.iter().map(|outcome| self.metrics.records(*outcome).get()).sum::<u64>();
         let mut left = TIMEOUT;
-        while !left.is_zero() && seen() < records {
+        while !left.is_zero() && self.processed() < records {
             std::thread::sleep(POLL_INTERVAL);
             left = left.saturating_sub(POLL_INTERVAL);
         }
@@ -174,14 +211,20 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
         properties: Vec::new(),
         topic: RAW.to_owned(),
         partitions: None,
-        shape: EventShape { seed: fastrand::u64(..), size: 200, duplicates: args.duplicates, keys: 10_000 },
+        shape: EventShape {
+            seed: fastrand::u64(..),
+            size: 200,
+            duplicates: args.duplicates,
+            keys: 10_000,
+            repeatable: REPEATABLE,
+        },
         records: None,
         rate: Some(args.rate),
         cut_acks: false,
     }
 }
 
-fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
+fn audit_options(broker: &Broker, scope: Scope, longest_repeat: Duration) -> audit::Options {
     audit::Options {
         bootstrap_servers: broker.bootstrap_servers().to_owned(),
         properties: Vec::new(),
@@ -198,8 +241,9 @@ fn audit_options(broker: &Broker, scope: Scope) -> audit::Options {
             Scope::Partition => audit::Scope::Partition,
         },
         window: None,
-        longest_window: None,
-        // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records.
+        // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records. Only a record that soon follows
+        // them may be a copy of one of them.
+        longest_window: Some(longest_repeat),
         allow_gone: true,
         force_header: None,
         range: audit::Range::default(),

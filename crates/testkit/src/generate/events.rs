@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use fastrand::Rng;
 
-/// How many of the last originals can be repeated.
-const REPEATABLE: usize = 1 << 18;
+/// The default of [`EventShape::repeatable`].
+pub const REPEATABLE: usize = 1 << 18;
 /// Start of the clock of [`Generator`] as an iterator, epoch milliseconds; a round date in the past.
 const EPOCH_MS: i64 = 1_700_000_000_000;
 const KINDS: [&str; 6] = ["order", "payment", "refund", "login", "click", "shipment"];
@@ -23,6 +23,8 @@ pub struct EventShape {
     pub duplicates: f64,
     /// Number of distinct keys, at least 1.
     pub keys: u64,
+    /// How many of the last originals can be repeated, at least 1.
+    pub repeatable: usize,
 }
 
 /// How a repeat differs from its original.
@@ -80,7 +82,7 @@ impl Generator {
         let number = self.originals;
         self.originals += 1;
         self.times_ms.push_back(now_ms);
-        if self.times_ms.len() > REPEATABLE {
+        if self.times_ms.len() > self.shape.repeatable.max(1) {
             self.times_ms.pop_front();
         }
         self.event(number, now_ms, None, now_ms)
@@ -165,7 +167,8 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: EventShape = EventShape { seed: 7, size: 300, duplicates: 0.2, keys: 50 };
+    const SHAPE: EventShape =
+        EventShape { seed: 7, size: 300, duplicates: 0.2, keys: 50, repeatable: REPEATABLE };
 
     #[test]
     fn the_same_seed_makes_the_same_events() {

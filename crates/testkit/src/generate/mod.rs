@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rdkafka::ClientConfig;
 
 pub use error::GenerateError;
-pub use events::{Event, EventShape, Generator, Repeat};
+pub use events::{Event, EventShape, Generator, REPEATABLE, Repeat};
 use proxy::Proxy;
 use topic::Topic;
 use writer::Writer;
