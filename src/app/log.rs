@@ -1,8 +1,10 @@
 //! The log on standard error, and the list of the last warnings.
 
-use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
+use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -20,6 +22,18 @@ use crate::metrics::{Recent, Warning};
 /// them, and outages of a broker by `kafka::outages`; the client's own lines repeat each a dozen times.
 const DEFAULT: &str = "info,rdkafka=off,librdkafka=off,sled=warn";
 
+/// The process that writes the log. Each JSON line names it.
+#[derive(Debug)]
+pub struct LogOrigin {
+    /// The name of this instance.
+    pub instance: String,
+    /// The consumer group.
+    pub group: String,
+}
+
+/// A process has one log. Until it has started, the origin is not known.
+static ORIGIN: OnceLock<LogOrigin> = OnceLock::new();
+
 /// The log of this process.
 #[derive(Default)]
 pub struct Log {
@@ -30,7 +44,8 @@ pub struct Log {
 }
 
 /// Starts the log. A second call does not start another log.
-pub fn begin(format: LogFormat) -> Log {
+pub fn begin(format: LogFormat, origin: LogOrigin) -> Log {
+    ORIGIN.set(origin).ok();
     start(format, DEFAULT)
 }
 
@@ -62,13 +77,13 @@ fn lines<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal());
     match format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text => tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .with_ansi(std::io::stderr().is_terminal())
+            .boxed(),
+        LogFormat::Json => JsonLayer.boxed(),
     }
 }
 
@@ -95,27 +110,135 @@ impl<S: Subscriber> Layer<S> for WarningLayer {
         if *event.metadata().level() > Level::WARN {
             return;
         }
-        let mut line = LogLine::default();
-        event.record(&mut line);
-        let text = format!("{}{}", line.message, line.fields);
-        self.recent.add(Warning { time_ms: clock::wall_ms(), text });
+        let LogLine { message, fields } = LogLine::of(event);
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        let fields: String = fields.iter().map(|(name, value)| format!(" {name}={}", text(value))).collect();
+        self.recent.add(Warning { time_ms: clock::wall_ms(), text: format!("{message}{fields}") });
     }
 }
 
-/// An event formatted as one line.
+/// Writes an event as one JSON object without nested ones, numbers as numbers.
+struct JsonLayer;
+
+impl<S: Subscriber> Layer<S> for JsonLayer {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let LogLine { message, fields } = LogLine::of(event);
+        let since = Duration::from_millis(u64::try_from(clock::wall_ms()).unwrap_or(0));
+        let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string();
+        let mut members = vec![("timestamp", Value::from(time))];
+        members.push(("level", event.metadata().level().as_str().into()));
+        members.push(("message", message.into()));
+        if let Some(LogOrigin { instance, group }) = ORIGIN.get() {
+            members.extend([("instance", instance.as_str().into()), ("group", group.as_str().into())]);
+        }
+        let constants = members.len();
+        for (name, value) in fields {
+            if !members.iter().take(constants).any(|(known, _)| *known == name) {
+                members.push((name, value));
+            }
+        }
+        let members: Vec<_> =
+            members.iter().map(|(name, value)| format!("{}:{value}", Value::from(*name))).collect();
+        // Without a reader of standard error there is nobody to report a failure to.
+        std::io::stderr().write_all(format!("{{{}}}\n", members.join(",")).as_bytes()).ok();
+    }
+}
+
+/// The message of an event, and its other fields.
 #[derive(Default)]
 struct LogLine {
     message: String,
-    fields: String,
+    fields: Vec<(&'static str, Value)>,
+}
+
+impl LogLine {
+    fn of(event: &Event<'_>) -> Self {
+        let mut line = Self::default();
+        event.record(&mut line);
+        line
+    }
+
+    fn add(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => self.fields.push((name, value)),
+        }
+    }
 }
 
 impl Visit for LogLine {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    /// Milliseconds of a duration have this type.
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.add(field, u64::try_from(value).unwrap_or(u64::MAX).into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        // Writing into a String cannot fail.
-        let written = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
-        written.ok();
+        self.add(field, format!("{value:?}").into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Keeps the lines of all events.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<(String, Vec<(&'static str, Value)>)>>>);
+
+    impl<S: Subscriber> Layer<S> for Kept {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            let LogLine { message, fields } = LogLine::of(event);
+            self.0.lock().unwrap().push((message, fields));
+        }
+    }
+
+    #[test]
+    fn numbers_stay_numbers_and_texts_have_no_quotes() {
+        let kept = Kept::default();
+        let recent = Recent::default();
+        let layers =
+            tracing_subscriber::registry().with(kept.clone()).with(WarningLayer { recent: recent.clone() });
+        let took = Duration::from_millis(1_500);
+        tracing::subscriber::with_default(layers, || {
+            tracing::warn!(
+                took_ms = took.as_millis(),
+                topic = "raw",
+                offset = 7_u64,
+                share = 0.5,
+                "{} here",
+                1
+            );
+        });
+        let kept = kept.0.lock().unwrap();
+        let expected: Vec<(&str, Value)> = vec![
+            ("took_ms", 1_500.into()),
+            ("topic", "raw".into()),
+            ("offset", 7.into()),
+            ("share", 0.5.into()),
+        ];
+        assert_eq!(*kept, [("1 here".to_owned(), expected)]);
+        assert_eq!(recent.list()[0].text, "1 here took_ms=1500 topic=raw offset=7 share=0.5");
     }
 }

@@ -14,6 +14,7 @@ mod monitor;
 mod obstacles;
 mod ownership;
 mod preparing;
+mod readiness;
 mod spare;
 mod standby;
 mod supervisor;
@@ -31,7 +32,7 @@ pub use assembly::settings;
 pub(crate) use assembly::{hasher, window_limits};
 pub(crate) use connecting::await_broker;
 pub(crate) use ended::ExitError;
-pub(crate) use log::{Log, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
+pub(crate) use log::{Log, LogOrigin, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
 pub use preparing::check;
 pub(crate) use preparing::{check_host, check_start, prepare, scope_advice};
@@ -112,6 +113,7 @@ impl Service {
             recent: self.recent.clone(),
         };
         let sampling = tokio::spawn(sample_counters(endpoint.clone()));
+        let logging = tokio::spawn(readiness::log_readiness(Arc::clone(&self.status), self.metrics.clone()));
         let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
         let (result_sender, mut result) = oneshot::channel();
@@ -126,6 +128,7 @@ impl Service {
                     "the supervisor thread cannot be started: {e}; raise the limit on processes"
                 ))
             })?;
+        let mut stopping = None;
         let ended = tokio::select! {
             ended = &mut result => Ok(ended),
             () = shutdown => {
@@ -133,6 +136,7 @@ impl Service {
                     "stopping: committing open transactions and leaving the group; a second signal ends at once"
                 );
                 stop.store(true, Ordering::Release);
+                stopping = Some(monotonic());
                 tokio::time::timeout(STOP, result).await
             }
             () = stopped(&stop) => tokio::time::timeout(STOP, result).await,
@@ -147,11 +151,14 @@ impl Service {
         let ended = ended.unwrap_or_else(|_| Ok(Err(first.get().cloned().unwrap_or_else(late))));
         let ended =
             ended.unwrap_or_else(|_| Err(ExitError::failed("the supervisor thread panicked".to_owned())));
-        if let Err(ended) = &ended {
-            status.fail(&ended.message);
+        match (&ended, stopping) {
+            (Err(ended), _) => status.fail(&ended.message),
+            (Ok(()), Some(since)) => tracing::info!(took_ms = since.elapsed().as_millis(), "stopped"),
+            (Ok(()), None) => {}
         }
         // The HTTP server may have ended already.
         sampling.abort();
+        logging.abort();
         close_http.send(()).ok();
         drop(tokio::time::timeout(Duration::from_millis(200), page).await);
         ended

@@ -12,7 +12,7 @@ pub mod state;
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::app::{ExitError, begin_log, begin_log_quietly, log_end, run};
+use crate::app::{ExitError, LogOrigin, begin_log, begin_log_quietly, log_end, run};
 use crate::cli::{CheckArgs, Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
 use crate::kafka::connection::ConnectionProblem;
@@ -31,12 +31,12 @@ fn command(command: Command) -> Result<Exit, ExitError> {
     match command {
         Command::Run(args) => {
             let config = load(args.config.as_deref(), args.overrides())?;
-            let log = begin_log(args.log_format);
+            let log = begin_log(args.log_format, origin(&config));
             run(config, log)?;
         }
         Command::Check(CheckArgs { service: args, print }) => {
             let config = load(args.config.as_deref(), args.overrides())?;
-            begin_log(args.log_format);
+            begin_log(args.log_format, origin(&config));
             check::command(config, print)?;
         }
         Command::Rekey(args) => rekey::command(&args)?,
@@ -67,6 +67,10 @@ fn command(command: Command) -> Result<Exit, ExitError> {
         }
     }
     Ok(Exit::Done)
+}
+
+fn origin(config: &Config) -> LogOrigin {
+    LogOrigin { instance: config.group.instance.clone(), group: config.group.id.clone() }
 }
 
 fn failed(what: &str, error: &std::io::Error) -> ExitError {

@@ -125,7 +125,8 @@ fn each_kind_has_its_configured_window() {
     let running = sidecar.start();
     send(&pipe, &again, start + 8 * HOUR_MS);
     assert_eq!(clean(&pipe, 13), ["n", "o"]);
-    assert!(running.text().contains("state loaded from the local store"), "{}", running.text());
+    let local = running.metric("dedupd_restored_ids_total{source=\"local\"}");
+    assert!(local.is_some_and(|ids| ids > 0.0), "{local:?}");
     assert_eq!(running.stop(), Some(0));
 }
 

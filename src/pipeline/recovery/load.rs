@@ -82,7 +82,7 @@ impl Recovery {
                 state.uncommitted_position |= !access.ctx.options.is_of_scope(&checkpoint);
                 state.complete(committed, &checkpoint);
                 let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
-                tracing::info!(
+                tracing::debug!(
                     partition = state.id,
                     ids,
                     offset = committed,

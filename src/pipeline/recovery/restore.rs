@@ -65,7 +65,7 @@ impl Recovery {
         };
         state.tail = checkpoint.as_ref().and_then(|c| c.tail);
         let from = usable.map_or(bounds.low, |(from, _)| from);
-        tracing::info!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
+        tracing::debug!(partition = id, from, until = bounds.stable, "restoring state from the state topic");
         let (now, rules) = (access.ctx.clock.elapsed(), access.ctx.options.rules());
         let restoring = Restoring {
             committed: answer.offset,
@@ -185,7 +185,7 @@ impl Recovery {
         state.complete(committed, &checkpoint.unwrap_or_default());
         access.ctx.store.set_head(id.into(), state.head())?;
         let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
-        tracing::info!(
+        tracing::debug!(
             partition = id,
             ids,
             offset = committed,

@@ -47,7 +47,7 @@ impl<W: WorkerPorts> Standby<W> {
             StateItem::End { next, .. } => {
                 self.write(id)?;
                 if self.copies.read(id, next, true) {
-                    tracing::info!(
+                    tracing::debug!(
                         partition = id,
                         next,
                         "standby copy: complete up to the end of the state topic"

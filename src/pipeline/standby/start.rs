@@ -159,7 +159,7 @@ impl<W: WorkerPorts> Standby<W> {
     ) -> Result<(), WorkerError> {
         let id = state.id;
         let checkpoint = self.group.get(&id).cloned().flatten();
-        tracing::info!(partition = id, from, until = log.stable, "standby copy: following the state topic");
+        tracing::debug!(partition = id, from, until = log.stable, "standby copy: following the state topic");
         state.state_next = from;
         let (now, rules) = (self.ctx.clock.elapsed(), self.ctx.options.rules());
         let purpose = ReadPurpose::Copy { seals: self.seals };

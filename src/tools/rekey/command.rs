@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::stage::{RekeyLoop, RekeyRule};
-use crate::app::{ExitError, await_broker, begin_log, listen, runtime, signal};
+use crate::app::{ExitError, LogOrigin, await_broker, begin_log, listen, runtime, signal};
 use crate::cli::{Exit, RekeyArgs};
 use crate::clock;
 use crate::config::{Rekeying, load_rekeying};
@@ -30,7 +30,8 @@ const REPLACED_PERIOD: Duration = Duration::from_mins(1);
 pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
     let config = load_rekeying(args.config.as_deref(), args.overrides())
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
-    begin_log(args.log_format);
+    let (instance, group) = (config.instance.clone(), config.rekey.group.clone());
+    begin_log(args.log_format, LogOrigin { instance, group });
     runtime()?.block_on(serve(config))
 }
 
@@ -48,11 +49,13 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     };
     let thread = std::thread::Builder::new().name("rekey".to_owned()).spawn(work);
     thread.map_err(|e| ExitError::failed(format!("the thread of rekey cannot be started: {e}")))?;
+    let mut stopping = None;
     let ended = tokio::select! {
         ended = &mut result => ended,
         () = shutdown => {
             tracing::info!("stopping: waiting for acknowledgements and leaving the group");
             stop.store(true, Ordering::Release);
+            stopping = Some(clock::monotonic());
             tokio::time::timeout(STOP, result).await.unwrap_or_else(|_| {
                 let seconds = STOP.as_secs();
                 let what = format!("rekey did not stop within {seconds} s; its last records are written again at the next start");
@@ -63,6 +66,9 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let panicked = "rekey panicked; the log above has the place. Please report this bug";
     let ended = ended.unwrap_or_else(|_| Err(ExitError::failed(panicked.to_owned())));
     page.abort();
+    if let (Ok(()), Some(since)) = (&ended, stopping) {
+        tracing::info!(took_ms = Instant::elapsed(&since).as_millis(), "stopped");
+    }
     ended
 }
 

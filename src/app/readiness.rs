@@ -1,0 +1,44 @@
+//! One line of the log for each time when the state of all partitions is complete.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::monotonic;
+use crate::dedupe::coordinates::ranges;
+use crate::metrics::{Metrics, RestoreSource, Role, Status};
+
+/// Interval between two looks at the status.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Logs when this process becomes ready, and when it is ready with other partitions than before. Runs until it is aborted.
+pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
+    let restored = |source| metrics.restored_ids(source).get();
+    let (mut logged, mut since) = (None, monotonic());
+    let (mut local, mut topic) = (0, 0);
+    let mut ticks = tokio::time::interval(INTERVAL);
+    loop {
+        ticks.tick().await;
+        if !status.readiness().ready {
+            since = if logged.take().is_some() { monotonic() } else { since };
+            continue;
+        }
+        let workers = status.workers();
+        let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
+        let mut owned: Vec<_> = partitions().map(|it| it.partition).collect();
+        owned.sort_unstable();
+        if logged.as_ref() == Some(&owned) {
+            continue;
+        }
+        let now = (restored(RestoreSource::Local), restored(RestoreSource::StateTopic));
+        tracing::info!(
+            is_spare = status.role().0 == Role::Spare,
+            partitions = %ranges(owned.iter().copied()),
+            ids = partitions().map(|it| it.window_ids).sum::<u64>(),
+            ids_from_disk = now.0.saturating_sub(local),
+            ids_from_topic = now.1.saturating_sub(topic),
+            took_ms = since.elapsed().as_millis(),
+            "ready"
+        );
+        (local, topic, logged, since) = (now.0, now.1, Some(owned), monotonic());
+    }
+}
