@@ -75,6 +75,17 @@ pub struct OwnerPlace {
     pub part: WindowPart,
 }
 
+/// As in the log: `3@17`, with the kind if it has a name.
+impl fmt::Display for OwnerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "{}@{offset}", self.partition)?,
+            None => write!(f, "{} (in a filter)", self.partition)?,
+        }
+        self.kind.as_ref().map_or(Ok(()), |kind| write!(f, " of kind {kind}"))
+    }
+}
+
 /// The places of an identity, and the partitions that were searched.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
@@ -169,6 +180,9 @@ impl Control {
         drop(answer);
         let answer = self.collect(identity, &answers);
         abandoned.store(true, Ordering::Release);
+        if forget {
+            log_forgotten(texts, &answer);
+        }
         answer
     }
 
@@ -202,5 +216,20 @@ impl Control {
             }
         }
         Ok(all)
+    }
+}
+
+/// Leaves a trail of an id that an operator has forgotten, in the form that `dedupd audit --forgotten` reads.
+fn log_forgotten(texts: &[String], answer: &Result<Answer, RequestError>) {
+    let id = match texts {
+        [one] => one.clone(),
+        parts => serde_json::json!(parts).to_string(),
+    };
+    match answer {
+        Ok(Answer { identity, places, .. }) if !places.is_empty() => {
+            tracing::info!(id, identity, "id forgotten by a request of the admin API");
+        }
+        Ok(_) => {}
+        Err(why) => tracing::warn!(id, %why, "a request to forget an id failed"),
     }
 }

@@ -26,3 +26,4 @@ pub mod ports;
 pub mod schemas;
 pub mod store;
 pub mod tools;
+pub(crate) mod units;

@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "tidy/debug.rs"]
+mod debug;
 #[path = "tidy/definitions.rs"]
 mod definitions;
 #[path = "tidy/rules.rs"]

@@ -26,9 +26,10 @@ mod secret_files;
 mod section;
 mod sources;
 mod topic_name;
-mod units;
 
 pub use crate::dedupe::IdSource;
+pub use crate::units::parse_duration;
+pub(crate) use crate::units::{duration_text, parse_bytes, size_text};
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
 pub use choices::{
@@ -49,5 +50,3 @@ pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub(crate) use sources::{load_listen, load_local, load_rekeying};
-pub use units::parse_duration;
-pub(crate) use units::{duration_text, parse_bytes, size_text};

@@ -13,8 +13,8 @@ use super::kinds::KindConfig;
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::topic_name::TopicName;
-use super::units::duration_text;
 use crate::dedupe::{IdSource, RecordField};
+use crate::units::duration_text;
 
 /// The default of `topics.state`.
 pub(super) fn default_state(clean: Option<&TopicName>, reading: &mut ConfigReading<'_>) -> Option<TopicName> {

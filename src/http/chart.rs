@@ -1,7 +1,8 @@
 //! Charts as inline SVG: no script, no external asset, in the colours of the page.
 
-use super::texts::{grouped, rounded, span};
+use super::texts::{grouped, rounded};
 use crate::metrics::Rates;
+use crate::units::seconds_text;
 
 /// Size of a chart in SVG user units.
 const WIDTH: f64 = 600.0;
@@ -57,7 +58,7 @@ struct Chart {
 impl Chart {
     fn figure(&self, lines: &str, legend: &str) -> String {
         let (title, top) = (self.title, rounded(self.top));
-        let began = span((self.samples * STEP_S) as f64);
+        let began = seconds_text((self.samples * STEP_S) as f64);
         let half = HEIGHT / 2.0;
         format!(
             "<figure><figcaption>{legend}</figcaption>\

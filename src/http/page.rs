@@ -4,9 +4,10 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::partitions::partitions;
-use super::texts::{bytes, escaped, grouped, span};
+use super::texts::{bytes, escaped, grouped};
 use super::{Endpoint, chart};
 use crate::metrics::{KindStatus, Outcome, Rates, Readiness, Warning, WorkerStatus};
+use crate::units::seconds_text;
 
 const STYLE: &str = include_str!("page.css");
 /// Refresh interval of the page, in seconds.
@@ -83,7 +84,7 @@ fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
     let memory = format!("{}; windows {}", bytes(metrics.resident_bytes()), bytes(windows));
     let commit = match metrics.parts.transactions.last_commit.get() {
         0.0 => "none since the start".to_owned(),
-        at => format!("{} ago", span((now_ms as f64 / 1e3 - at).max(0.0))),
+        at => format!("{} ago", seconds_text((now_ms as f64 / 1e3 - at).max(0.0))),
     };
     let shortest = workers
         .iter()
@@ -92,7 +93,9 @@ fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
         .reduce(|one, other| if other.0 < one.0 { other } else { one });
     let window = shortest.map_or_else(
         || "no partition".to_owned(),
-        |(effective, configured)| format!("{} of {}", span(effective.min(configured)), span(configured)),
+        |(effective, configured)| {
+            format!("{} of {}", seconds_text(effective.min(configured)), seconds_text(configured))
+        },
     );
     let standby = shown.status.standby().map(|it| ("standby copies", escaped(&it.summary())));
     let rows = [
@@ -132,9 +135,10 @@ fn kinds(kinds: &[KindStatus]) -> String {
     }
     let row = |it: &KindStatus| {
         let (effective, configured) = (it.window_seconds, it.asked_seconds);
-        let of = if effective < configured { format!(" of {}", span(configured)) } else { String::new() };
+        let of =
+            if effective < configured { format!(" of {}", seconds_text(configured)) } else { String::new() };
         let (name, ids) = (escaped(&it.kind), grouped(it.window_ids));
-        format!("<tr><td>{name}<td>{}{of}<td class=\"number\">{ids}</tr>\n", span(effective))
+        format!("<tr><td>{name}<td>{}{of}<td class=\"number\">{ids}</tr>\n", seconds_text(effective))
     };
     let rows: String = kinds.iter().map(row).collect();
     format!(

@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
-use super::texts::{escaped, grouped, span};
+use super::texts::{escaped, grouped};
 use crate::metrics::{PartitionState, PartitionStatus, WorkerStatus};
+use crate::units::seconds_text;
 
 /// Most partitions that are listed. Of more, those that are not running come first, then those with the largest lag.
 const LISTED: usize = 40;
@@ -86,16 +87,19 @@ fn window(partition: &PartitionStatus) -> String {
     let (status, seconds) = (&partition.window, partition.window_seconds);
     let shorter = seconds < status.asked_seconds;
     let exact_is_shorter = status.exact_seconds < seconds && status.limit.is_some();
-    let of = if shorter { format!(" of {}", span(status.asked_seconds)) } else { String::new() };
-    let exactly =
-        if exact_is_shorter { format!(", {} exactly", span(status.exact_seconds)) } else { String::new() };
+    let of = if shorter { format!(" of {}", seconds_text(status.asked_seconds)) } else { String::new() };
+    let exactly = if exact_is_shorter {
+        format!(", {} exactly", seconds_text(status.exact_seconds))
+    } else {
+        String::new()
+    };
     let missed = if status.miss_rate > 0.0 {
-        let (share, certain) = (status.miss_rate * 100.0, span(status.certain_seconds));
+        let (share, certain) = (status.miss_rate * 100.0, seconds_text(status.certain_seconds));
         format!(", {share:.2} % overwritten, none in {certain}")
     } else {
         String::new()
     };
-    format!("{}{of}{exactly}{missed}", span(seconds))
+    format!("{}{of}{exactly}{missed}", seconds_text(seconds))
 }
 
 #[cfg(test)]

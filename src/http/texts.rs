@@ -1,4 +1,4 @@
-//! Numbers, durations and texts on the status page.
+//! Numbers and texts on the status page.
 
 /// A number with its digits in groups of three.
 pub(super) fn grouped(number: u64) -> String {
@@ -35,17 +35,6 @@ pub(super) fn bytes(count: f64) -> String {
     String::new()
 }
 
-/// A duration for people, in its two largest units.
-pub(super) fn span(seconds: f64) -> String {
-    let (minutes, hours) = ((seconds / 60.0).floor(), (seconds / 3600.0).floor());
-    let (large, small) = match (hours, minutes) {
-        (..1.0, ..1.0) => return format!("{seconds:.0} s"),
-        (..1.0, _) => (format!("{minutes:.0} min"), format!("{:.0} s", (seconds % 60.0).floor())),
-        _ => (format!("{hours:.0} h"), format!("{:.0} min", minutes % 60.0)),
-    };
-    if small.starts_with("0 ") { large } else { format!("{large} {small}") }
-}
-
 /// Text escaped for HTML.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -56,17 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_durations_are_readable() {
+    fn numbers_are_readable() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(bytes(0.0), "0 B");
         assert_eq!(bytes(1_536.0), "1.5 KiB");
         assert_eq!(bytes(123_456_789.0), "118 MiB");
-        assert_eq!(span(59.4), "59 s");
-        assert_eq!(span(61.0), "1 min 1 s");
-        assert_eq!(span(86_400.0), "24 h");
-        assert_eq!(span(5_400.0), "1 h 30 min");
     }
 
     #[test]

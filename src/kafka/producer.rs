@@ -31,6 +31,7 @@ use crate::ports::{
     CommitPosition, Failure, LogId, OutputTopic, ProducerLife, Reason, Record, Remedy, Side, Sink,
     WrittenEnds,
 };
+use crate::units::duration_text;
 use failures::{drop_queued, root_cause, undelivered};
 use outside::Outside;
 use oversize::Oversize;
@@ -277,7 +278,7 @@ impl Sink<KafkaSource> for KafkaSink {
                 format!(
                     "{doing} has taken more than {} (transactional id {}): the coordinator of group {} is unreachable; \
                      replacing the producer and continuing from the committed offset",
-                    humantime::format_duration(limit),
+                    duration_text(limit),
                     self.settings.transactional_id,
                     self.settings.group
                 ),

@@ -9,6 +9,7 @@ use super::client_config::Settings;
 use super::creating::Create;
 use crate::config::Scope;
 use crate::dedupe::MOST_PARTITIONS;
+use crate::units::duration_text;
 
 /// Whether a topic exists, and its number of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -282,13 +283,15 @@ fn check_state(settings: &Settings, config: &TopicConfig, window: Duration, find
             alter("cleanup.policy=delete")
         ));
     }
-    let needed_ms = min_retention(window).as_millis();
-    if let Some(ms) = retention(config).map(|it| it.as_millis()).filter(|ms| *ms < needed_ms) {
+    let needed = min_retention(window);
+    if let Some(kept) = retention(config).filter(|kept| *kept < needed) {
         let enough = state_retention(window).as_millis();
         findings.problems.push(format!(
-            "topic {name} retains its records for {ms} ms, but a window of {} needs at least {needed_ms} ms to survive \
+            "topic {name} retains its records for {}, but a window of {} needs at least {} to survive \
              the loss of the local state; run {}",
-            humantime::format_duration(window),
+            duration_text(kept),
+            duration_text(window),
+            duration_text(needed),
             alter(&format!("retention.ms={enough}"))
         ));
     }

@@ -1,9 +1,12 @@
 //! The cluster, topics, group and identity rules that a store belongs to. State of another topic or cluster must
 //! never be used.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::dedupe::{Fingerprint, HashKind, KindId, WindowId};
+use crate::units::duration_text;
 
 /// What the store's identities and offsets refer to. Stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -108,8 +111,8 @@ impl Binding {
         self.known(&self.kept_ms).find_map(|(kind, ours)| {
             let (_, theirs) = stored.known(&stored.kept_ms).find(|(known, _)| *known == kind)?;
             let of = kind.map(|kind| format!(" of kind {kind:?}")).unwrap_or_default();
-            (theirs < ours)
-                .then(|| format!("it was kept for a window{of} of {theirs} ms, which is now {ours} ms"))
+            let [kept, asked] = [theirs, ours].map(|ms| duration_text(Duration::from_millis(ms)));
+            (theirs < ours).then(|| format!("it was kept for a window{of} of {kept}, which is now {asked}"))
         })
     }
 
@@ -159,8 +162,9 @@ impl Binding {
         }
         if stored.kinds != self.kinds {
             return Relation::Foreign(format!(
-                "it was made for the kinds {:?}, not {:?}",
-                stored.kinds, self.kinds
+                "it was made for the kinds {}, not {}",
+                stored.kinds.join(", "),
+                self.kinds.join(", ")
             ));
         }
         if let (Some(theirs), Some(ours)) = (stored.shares_slices, self.shares_slices)

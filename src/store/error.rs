@@ -49,7 +49,7 @@ pub enum OpenError {
         "state in {} was made by the identity rule {stored}, but another rule is configured: equal bytes from other \
          fields would count as known ids, and new events would be dropped. Restore identity.from and the rules of [[kinds]]; \
          or start over with new names for topics.state and group.id; or start once with an empty window: set \
-         identity.accept_change = {accept:?}",
+         identity.accept_change = \"{accept}\"",
         dir.display()
     )]
     Rule {

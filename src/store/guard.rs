@@ -3,6 +3,7 @@
 //! sled 0.34 reacts to damage in three ways: of 50 truncated stores, 26 panicked and 22 returned an error, and some
 //! calls never return. All of these must be handled in the same way.
 
+use crate::units::duration_text;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
@@ -25,7 +26,7 @@ pub(super) enum GuardFault {
     #[error("cannot start a thread: {0}")]
     NoThread(String),
     /// It made no progress for this long.
-    #[error("the engine made no progress for {0:?}")]
+    #[error("the engine made no progress for {}", duration_text(*.0))]
     Hung(Duration),
 }
 

@@ -160,8 +160,8 @@ fn the_printed_plan_contains_the_workload() {
     let text = format!("{}{}", CapacityPlan::of(input), Fits::of(&input, 16 * GIB));
     for part in [
         "5000 per second, 12 partitions",
-        "1d, 432,000,000 ids",
-        "a filter covers at least 1d 21h",
+        "24h, 432,000,000 ids",
+        "a filter covers at least 45h",
         "1e-9 configured",
         "retention.ms=3240000000 (37d 12h)",
         "what fits into 16.0 GiB",

@@ -11,7 +11,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["tools", "cli"]),
     ("app", SERVICE),
     ("cli", &["config"]),
-    ("config", &["dedupe"]),
+    ("config", &["dedupe", "units"]),
+    ("units", &[]),
     ("clock", &[]),
     ("control", &["dedupe", "clock"]),
     ("ports", &["dedupe"]),
@@ -21,21 +22,30 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A format is a value and its bytes. The windows produce and read such values, and no format depends on a window.
     ("dedupe::format", &["dedupe::coordinates", "dedupe::identity"]),
     ("dedupe::window", &["dedupe::coordinates", "dedupe::identity", "dedupe::format"]),
-    ("store", &["dedupe", "ports", "clock::monotonic"]),
-    ("kafka", &["dedupe", "ports", "config", "clock"]),
+    ("store", &["dedupe", "ports", "clock::monotonic", "units"]),
+    ("kafka", &["dedupe", "ports", "config", "clock", "units"]),
     // Workers have the clock of their world, so that a simulation has its own.
     (
         "pipeline",
-        &["dedupe", "ports", "clock::Clock", "metrics", "config", "control", "schemas::SharedSchemas"],
+        &[
+            "dedupe",
+            "ports",
+            "clock::Clock",
+            "metrics",
+            "config",
+            "control",
+            "schemas::SharedSchemas",
+            "units",
+        ],
     ),
     ("schemas", &["clock", "config", "dedupe"]),
     ("metrics", &[]),
-    ("http", &["metrics", "control", "clock"]),
+    ("http", &["metrics", "control", "clock", "units"]),
     // The dispatch.
     ("tools", &["app", "cli", "config"]),
     // A tool may not use another, except the demo, which runs all of dedupd in one process.
     ("tools::demo", &["*"]),
-    ("tools::plan", &["dedupe"]),
+    ("tools::plan", &["dedupe", "units"]),
     (
         "tools::rekey",
         &[

@@ -66,9 +66,10 @@ impl IdRule {
                 several.iter().for_each(|part| join(&mut composite, part.as_bytes()));
                 Ok(composite)
             }
-            (other, parts) => {
-                Err(format!("the forgotten id {other:?} must have {parts} parts, one for each id source"))
-            }
+            (other, parts) => Err(format!(
+                "the forgotten id {} must have {parts} parts, one for each id source",
+                other.join(", ")
+            )),
         }
     }
 

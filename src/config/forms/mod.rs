@@ -18,7 +18,7 @@ use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::section::{Form, Shape};
 use super::topic_name::{self, TopicName};
-use super::units::{duration_text, parse_bytes, parse_duration, size_text};
+use crate::units::{duration_text, parse_bytes, parse_duration, size_text};
 
 /// A key that may be left out.
 pub(super) struct Maybe<F>(pub(super) F);

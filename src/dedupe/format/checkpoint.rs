@@ -1,5 +1,7 @@
 //! The metadata of a committed offset: text that any Kafka tool can display.
 
+use std::fmt;
+
 use super::Epoch;
 use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
@@ -56,6 +58,13 @@ pub struct Tail {
     pub next: Offset,
     /// A state offset at or before the block, if known. The block is found from there on, or its transaction was undone.
     pub from: Option<Offset>,
+}
+
+/// As in messages: the last raw offset that the block covers is before this one.
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block up to offset {}, checksum {:08x}", self.next, self.crc)
+    }
 }
 
 impl Tail {

@@ -9,6 +9,7 @@ use super::{ActiveProducer, Client, KafkaSink};
 use crate::clock;
 use crate::kafka::error::failure_with_permission;
 use crate::ports::{Failure, OutputTopic, Remedy};
+use crate::units::duration_text;
 
 /// Longest wait for the delivery report of the record that has failed a transaction: the client sends it right after the call fails.
 const REPORT_WAIT: Duration = Duration::from_secs(2);
@@ -95,7 +96,7 @@ pub(super) fn undelivered(count: i32, wait: Duration) -> Failure {
             "{count} records were not acknowledged within {}; replacing the producer and continuing from the \
              committed offset; check the brokers when this repeats, and their socket.request.max.bytes: a broker closes the connection \
              of a larger request without a response",
-            humantime::format_duration(wait)
+            duration_text(wait)
         ),
     )
 }

@@ -20,6 +20,7 @@
 //! pause of some commits, which doubles each time. So over a slow connection transactions have nearly the largest size that
 //! takes less than half of the timeout.
 
+use crate::units::{duration_text, measured_text};
 use std::time::Duration;
 
 /// A transaction may always touch this number of partitions.
@@ -158,13 +159,13 @@ impl SizeLimit {
                 records,
                 bytes,
                 partitions,
-                "a {what} {:.1} s, with a transaction timeout of {}: the next transactions have at most this size; it \
+                "a {what} {}, with a transaction timeout of {}: the next transactions have at most this size; it \
                  grows while commits are faster",
-                time.as_secs_f64(),
-                humantime::format_duration(timeout)
+                measured_text(time),
+                duration_text(timeout)
             ),
             SizeChange::Higher | SizeChange::Back => {
-                tracing::debug!(records, bytes, partitions, ?change, "limit of transactions");
+                tracing::debug!(records, bytes, partitions, "limit of transactions");
             }
             SizeChange::None | SizeChange::Full => {}
         }

@@ -18,6 +18,7 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::topic::{Lagging, TopicScope};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{Store, StoreError};
+use crate::units::seconds_text;
 
 /// Interval between two checks of the windows for the log.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -297,19 +298,4 @@ fn plan_command(options: &WorkerOptions, window: &Window, (ids_a_second, partiti
         duration_text(window.exact()),
         partitions.saturating_mul(limits.workers).max(1)
     )
-}
-
-/// A duration in whole seconds, as text.
-fn seconds_text(seconds: f64) -> String {
-    duration_text(Duration::from_secs(Duration::from_secs_f64(seconds.max(0.0)).as_secs()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_shown_in_whole_seconds() {
-        assert_eq!([0.4, 61.9, 86_400.0].map(seconds_text), ["0ms", "61s", "24h"]);
-    }
 }

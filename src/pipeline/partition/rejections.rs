@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::OutputTopic;
+use crate::units::duration_text;
 
 /// The first delay; each later one is twice the previous.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -133,7 +134,7 @@ impl Rejections {
         let description = format!(
             "record {at} is rejected: attempt {attempts} of {}, next in {}",
             delays.len() + 1,
-            humantime::format_duration(*delay)
+            duration_text(*delay)
         );
         let next = now + *delay;
         self.retry = Some(Retry { offset: at.offset, attempts, next, description: description.clone() });

@@ -133,7 +133,7 @@ impl DedupeState {
         let named: Vec<_> = self.reset_kinds.iter().filter_map(|kind| kinds.name_of(*kind)).collect();
         tracing::warn!(
             partition = self.id,
-            kinds = ?named,
+            kinds = named.join(", "),
             "the identity rule has changed (identity.accept_change): windows start empty, and duplicates of earlier events \
              are forwarded"
         );

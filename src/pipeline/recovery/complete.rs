@@ -101,8 +101,8 @@ pub(crate) fn is_restored<W: WorkerPorts>(
     let committed = restoring.named();
     tracing::warn!(
         partition = id,
-        read = ?restoring.last,
-        ?committed,
+        read = restoring.last.map(tracing::field::display),
+        committed = committed.map(tracing::field::display),
         "the restore ended before the last committed block; reading again"
     );
     if partition.early_ends >= ATTEMPTS {
@@ -131,10 +131,11 @@ fn is_more_to_read<W: WorkerPorts>(
 }
 
 fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<Tail>) -> Fatal {
+    let named = named.map_or_else(String::new, |tail| format!(" ({tail})"));
     Fatal::Operator(format!(
-        "{ATTEMPTS} restores of partition {id} from topic {} ended before the last committed block ({named:?}): \
-         check the replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows \
-         all committed records",
+        "{ATTEMPTS} restores of partition {id} from topic {} ended before the last committed block{named}: check the \
+         replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows all committed \
+         records",
         options.state
     ))
 }

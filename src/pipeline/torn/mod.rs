@@ -202,7 +202,8 @@ fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) ->
         // See `clear_elsewhere`.
         writers.remove(&ours);
         if !writers.is_empty() {
-            tracing::warn!(partition = id, logs = %LogId::listed(&logs), ?writers,
+            tracing::warn!(partition = id, logs = %LogId::listed(&logs),
+                writers = writers.iter().cloned().collect::<Vec<_>>().join(", "),
                 "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
         }
         if let Some(left) = left_open_mut(access.ctx, *id) {

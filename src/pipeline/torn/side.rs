@@ -291,7 +291,7 @@ fn check_sides<W: WorkerPorts>(
                 if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
                     seen.is_logged = true;
                     tracing::warn!(
-                        ?log,
+                        log = %LogId::listed(&[log]),
                         partition,
                         "the broker left a transaction without its marker in a side topic, and it is not yet known \
                          whether it was committed: a transaction is open in the clean or the state topic of that raw \
@@ -326,14 +326,14 @@ fn settle_side<W: WorkerPorts>(
 ) -> Result<(), WorkerError> {
     if needed.is_some() {
         tracing::warn!(
-            ?log,
+            log = %LogId::listed(&[log]),
             writer,
             copies = copies.len(),
             "the broker left a transaction without its marker in a side topic; rewriting its committed records"
         );
     } else {
         tracing::warn!(
-            ?log,
+            log = %LogId::listed(&[log]),
             copies = copies.len(),
             "another program has a transaction open in a side topic before records of this instance, so nothing shows whether \
              these are committed; rewriting those that are. From now on records for this partition are written outside of \

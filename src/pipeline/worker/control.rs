@@ -134,7 +134,8 @@ fn forget<W: WorkerPorts>(
     for id in waiting {
         access.ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.relocate(now));
     }
-    tracing::info!(?places, "id forgotten");
+    let places: Vec<_> = places.iter().map(ToString::to_string).collect();
+    tracing::info!(%identity, places = places.join(", "), "id forgotten");
     Ok(())
 }
 

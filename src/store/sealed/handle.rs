@@ -271,7 +271,7 @@ impl SledStore {
             Ok(done) => done,
             Err(cause) => {
                 let pause = retry.begin();
-                tracing::warn!(%cause, again_in = ?pause, "a slice that was being written was discarded; all ids stay \
+                tracing::warn!(%cause, again_in_ms = pause.as_millis(), "a slice that was being written was discarded; all ids stay \
                     where they were");
                 return Ok(Sealing::Failed);
             }

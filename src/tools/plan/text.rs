@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use indicatif::HumanCount;
 
 use super::{CapacityPlan, Fits, IdKind, Memory, PlannedFilters, count};
+use crate::units::measured_text;
 
 impl fmt::Display for CapacityPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,12 +18,12 @@ impl fmt::Display for CapacityPlan {
             "new ids",
             &format!("{:.0} per second, {} partitions", self.new_ids_per_second, asked.partitions),
         )?;
-        line(f, "exact", &format!("{}, {}", span(asked.exact), ids(self.exact_ids)))?;
+        line(f, "exact", &format!("{}, {}", measured_text(asked.exact), ids(self.exact_ids)))?;
         if self.filters.is_some() {
             line(
                 f,
                 "in all, then in filters only",
-                &format!("{}, {}", span(asked.bloom), ids(self.window_ids)),
+                &format!("{}, {}", measured_text(asked.bloom), ids(self.window_ids)),
             )?;
         }
         section(f, "memory, all partitions")?;
@@ -61,7 +62,7 @@ impl fmt::Display for CapacityPlan {
             f,
             "state topic",
             self.state_topic.bytes,
-            &format!("one replica, retention.ms={} ({})", retention.as_millis(), span(retention)),
+            &format!("one replica, retention.ms={} ({})", retention.as_millis(), measured_text(retention)),
         )?;
         self.hour_of_lag(f)?;
         section(f, "restart")?;
@@ -101,10 +102,10 @@ impl CapacityPlan {
         if let Some(misses) = &self.misses {
             section(f, "duplicates forwarded as new, because their id was overwritten")?;
             for (seconds, rate) in misses.seconds.iter().zip(misses.rates) {
-                let delay = format!("arriving {} later", span(Duration::from_secs_f64(*seconds)));
+                let delay = format!("arriving {} later", measured_text(Duration::from_secs_f64(*seconds)));
                 line(f, &delay, &share(rate))?;
             }
-            let certain = span(Duration::from_secs_f64(misses.seconds_for_99_percent));
+            let certain = measured_text(Duration::from_secs_f64(misses.seconds_for_99_percent));
             line(f, "99 % recognised", &format!("up to {certain}, {}", slots(misses.slots)))?;
         }
         section(f, "alternative: a table of fixed size that overwrites the oldest ids")?;
@@ -119,7 +120,7 @@ impl CapacityPlan {
 
     fn filters(&self, f: &mut fmt::Formatter<'_>, filters: &PlannedFilters) -> fmt::Result {
         section(f, "filters without owners")?;
-        let span = span(Duration::from_secs_f64(filters.span_seconds));
+        let span = measured_text(Duration::from_secs_f64(filters.span_seconds));
         line(f, "ids in filters only", &format!("{}; a filter covers at least {span}", ids(filters.ids)))?;
         let configured = self.workload.false_positive_rate;
         let rate = format!("{configured:.0e} configured, {:.1e} expected", filters.expected_rate);
@@ -131,11 +132,14 @@ impl fmt::Display for Fits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         section(f, &format!("what fits into {}", size(self.memory_bytes)))?;
         let is_short = self.exact.window < self.asked;
-        let short =
-            if is_short { format!(": shorter than --exact {}", span(self.asked)) } else { String::new() };
-        line(f, "entirely exact", &format!("{}{short}", span(self.exact.window)))?;
+        let short = if is_short {
+            format!(": shorter than --exact {}", measured_text(self.asked))
+        } else {
+            String::new()
+        };
+        line(f, "entirely exact", &format!("{}{short}", measured_text(self.exact.window)))?;
         match &self.bloom {
-            Some(fit) => line(f, "with filters after --exact", &span(fit.window)),
+            Some(fit) => line(f, "with filters after --exact", &measured_text(fit.window)),
             None => line(f, "with filters after --exact", "none: the exact part alone needs more"),
         }
     }
@@ -176,15 +180,4 @@ fn share(value: f64) -> String {
 
 fn figure(value: f64) -> String {
     if value >= 0.01 { format!("{value:.2}") } else { format!("{value:.0e}") }
-}
-
-/// A duration in its two largest units; the largest unit is a day.
-fn span(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let parts =
-        [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    let from = parts.iter().position(|(count, _)| *count > 0).unwrap_or(parts.len() - 1);
-    let shown = parts.iter().skip(from).take(2).filter(|(count, _)| *count > 0);
-    let text = shown.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ");
-    if text.is_empty() { "less than 1s".to_owned() } else { text }
 }
