@@ -289,6 +289,14 @@ impl Monitor {
             tracing::info!(partitions = reassigned, "unassigned partitions are assigned again");
         }
         let about = self.status.about();
+        let mut members = BTreeMap::new();
+        for member in &view.members {
+            let name = member.instance(&about.group);
+            if name != about.instance {
+                *members.entry(format!("{name} at {}", member.host)).or_default() += member.partitions.len();
+            }
+        }
+        self.status.note_members(members);
         let foreign = self.group.foreign_member(&view.members);
         let obstacle = self.ownership.obstacle(&about.group, &about.raw, foreign, now);
         self.status.note_unassigned(self.ownership.unassigned(), obstacle);

@@ -282,9 +282,7 @@ impl Spare {
     /// The name of a member's instance and its host, as in `dedupd-0 at 10.0.0.7`; the client id of a member
     /// that is not of dedupd.
     fn instance_of(&self, member: &Member) -> String {
-        let own = member.worker.strip_prefix(&self.settings.group).and_then(|it| it.strip_prefix('.'));
-        let name = own.and_then(|it| it.rsplit_once('.')).map_or(member.worker.as_str(), |(name, _)| name);
-        format!("{name} at {}", member.host)
+        format!("{} at {}", member.instance(&self.settings.group), member.host)
     }
 
     fn publish(&self, not_ready: Option<String>) {

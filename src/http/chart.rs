@@ -13,39 +13,38 @@ const STEP_S: usize = 5;
 /// Records and duplicates per second and the lag over the last minutes, each with its current value. `lag` is `None`
 /// while the lag of a partition is unknown.
 pub(super) fn charts(rates: &[Rates], lag: Option<u64>) -> String {
-    let Some(last) = rates.last() else {
-        return "<p>Charts are available 10 seconds after the start.</p>\n".to_owned();
+    // One sample is no line.
+    let [_, .., last] = rates else {
+        return "<p>The charts begin 15 seconds after the start.</p>\n".to_owned();
     };
     let lag_of = |rate: &Rates| rate.lag.map(|lag| lag as f64);
     let max_rate = rates.iter().map(|rate| rate.records).fold(0.0, f64::max);
     // The current lag may be newer than the last sample.
     let max_lag = rates.iter().filter_map(lag_of).chain(lag.map(|lag| lag as f64)).reduce(f64::max);
-    let most = |max: f64| format!("at most {}", rounded(max));
     let of_rates = Chart { title: "records per second", top: top(max_rate), samples: rates.len() };
     let records = of_rates.line("all", rates.iter().map(|rate| Some(rate.records)));
     let duplicates = of_rates.line("again", rates.iter().map(|rate| Some(rate.duplicates)));
     let rates_legend = format!(
-        "<span class=\"all\">{:.0} records/s</span>, <span class=\"again\">{:.0} duplicates/s</span>; {}",
-        last.records,
-        last.duplicates,
-        most(max_rate)
+        "<span class=\"all\">{} records/s</span>, <span class=\"again\">{} duplicates/s</span>",
+        rounded(last.records),
+        rounded(last.duplicates)
     );
     let of_lag = Chart { title: "lag in records", top: top(max_lag.unwrap_or(0.0)), samples: rates.len() };
     let lag_line = of_lag.line("lag", rates.iter().map(lag_of));
-    let max_lag = max_lag.map_or_else(String::new, |max| format!("; {}", most(max)));
     let lag = lag.map_or_else(|| "unknown".to_owned(), grouped);
-    let lag_legend = format!("<span class=\"lag\">lag: {lag}</span>{max_lag}");
+    let lag_legend = format!("<span class=\"lag\">lag: {lag}</span>");
     format!(
-        "<div class=\"charts\">\n{}{}</div>\n",
+        "{}{}",
         of_rates.figure(&format!("{records}{duplicates}"), &rates_legend),
         of_lag.figure(&lag_line, &lag_legend)
     )
 }
 
-/// The end of an axis: 1, 2 or 5 times a power of ten, at least 1 and not below the largest value.
+/// The end of an axis: a round number, at least 1 and not below the largest value, which reaches at least two thirds of it.
 fn top(max: f64) -> f64 {
     let power = 10_f64.powf(max.max(1.0).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|end| *end >= max).unwrap_or(max)
+    let factors = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
+    factors.map(|factor| factor * power).into_iter().find(|end| *end >= max).unwrap_or(max)
 }
 
 /// The axes of a chart: from 0 to `top`, and over this many samples up to now.
@@ -93,9 +92,16 @@ mod tests {
 
     #[test]
     fn an_axis_ends_at_a_round_number() {
-        for (max, end) in
-            [(0.0, 1.0), (1.0, 1.0), (1.2, 2.0), (19.0, 20.0), (21.0, 50.0), (404.0, 500.0), (2e6, 2e6)]
-        {
+        for (max, end) in [
+            (0.0, 1.0),
+            (1.0, 1.0),
+            (1.1, 1.2),
+            (19.0, 20.0),
+            (21.0, 25.0),
+            (404.0, 500.0),
+            (2_016.0, 2_500.0),
+            (2e6, 2e6),
+        ] {
             assert!((top(max) - end).abs() < 1e-6, "{max}: {}", top(max));
         }
     }
@@ -107,20 +113,21 @@ mod tests {
         let drawn = charts(&[quiet, busy], Some(7));
         assert!(drawn.contains("\"all\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
         assert!(drawn.contains("\"lag\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
-        assert!(drawn.contains("2000 records/s") && drawn.contains("500 duplicates/s"), "{drawn}");
-        assert!(drawn.contains("lag: 7<") && drawn.contains("at most 50<"), "{drawn}");
+        assert!(drawn.contains("2\u{202f}000 records/s") && drawn.contains("500 duplicates/s"), "{drawn}");
+        assert!(drawn.contains("lag: 7<") && drawn.contains("<span>50</span>"), "{drawn}");
         assert!(drawn.contains("<span>2\u{202f}000</span><span>0</span>"), "{drawn}");
-        assert!(drawn.contains("<span>10 s ago</span><span>now</span>"), "{drawn}");
+        assert!(drawn.contains("<span>10s ago</span><span>now</span>"), "{drawn}");
         assert!(charts(&[quiet, busy], None).contains("lag: unknown"));
         let drawn = charts(&[quiet, busy], Some(404));
-        assert!(drawn.contains("lag: 404<") && drawn.contains("at most 404<"), "{drawn}");
+        assert!(drawn.contains("lag: 404<") && drawn.contains("<span>500</span>"), "{drawn}");
         let unknown = Rates { lag: None, ..quiet };
         let drawn = charts(&[busy, unknown, quiet], None);
         assert!(
             drawn.contains("\"lag\" d=\"M0.0,2.0 M600.0,88.0\""),
             "an unknown lag is not a lag of 0: {drawn}"
         );
-        assert!(charts(&[], None).contains("10 seconds after the start"));
-        assert!(charts(&[busy], None).contains("d=\"M0.0,2.0\""));
+        for too_few in [&[][..], &[busy]] {
+            assert!(charts(too_few, None).contains("15 seconds after the start"));
+        }
     }
 }

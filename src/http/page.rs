@@ -1,46 +1,53 @@
-//! The status page for people: plain HTML without external resources, in the dark or light colour scheme of
-//! the reader's system.
+//! The status page for people: HTML without external resources, in the dark or light colour scheme of the reader's system. What is
+//! wrong comes first. A script of this server replaces its content, so that it survives a restart.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::partitions::partitions;
 use super::texts::{bytes, escaped, grouped};
 use super::{Endpoint, chart};
-use crate::metrics::{KindStatus, Outcome, Rates, Readiness, Warning, WorkerStatus};
+use crate::metrics::{History, KindStatus, Outcome, Readiness, Role, Status, Totals, Warning, WorkerStatus};
 use crate::units::seconds_text;
 
 const STYLE: &str = include_str!("page.css");
+/// Served as `/page.js`: the policy of the page allows no script in it.
+pub(super) const SCRIPT: &str = include_str!("page.js");
 /// Refresh interval of the page, in seconds.
 const REFRESH_S: u32 = 5;
 
+/// Age up to which a warning is on the page, in ms.
+const WARNINGS_MS: i64 = 3_600_000;
+
 /// The whole page, at `now_ms` in epoch milliseconds.
-pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], rates: &[Rates], now_ms: i64) -> String {
+pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], history: &History, now_ms: i64) -> String {
     let status = &shown.status;
     let about = status.about();
     let workers = status.workers();
     let readiness = status.readiness();
     let title = format!("{} to {}", escaped(&about.raw), escaped(&about.clean));
     format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+        "<!doctype html>\n<html lang=\"en\" data-version=\"{version}\" data-refresh=\"{REFRESH_S}\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta http-equiv=\"refresh\" content=\"{REFRESH_S}\"><link rel=\"icon\" href=\"data:,\">\
-         <title>{word}: {title}</title><style>{STYLE}</style></head>\n\
+         <noscript><meta http-equiv=\"refresh\" content=\"{REFRESH_S}\"></noscript><link rel=\"icon\" href=\"data:,\">\
+         <title>{word}: {title}</title><style>{STYLE}</style><script src=\"/page.js\" defer></script></head>\n\
          <body><h1>dedupd: {title}</h1>\n\
-         <p class=\"quiet\">group {group}, instance {instance} ({role}), version {version}; as of {now}, refreshes every \
-         {REFRESH_S} s</p>\n\
-         {readiness}{charts}{facts}<h2>Records since the start</h2>\n\
-         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table>\n\
-         <h2>Partitions</h2>\n{partitions}{kinds}{warnings}\
+         <p class=\"quiet\">group {group}, instance {instance} ({role}), version {version}; as of {now}</p>\n\
+         <div class=\"waiting\" id=\"unanswered\" hidden><strong>No answer</strong> since <time></time>: this is the state \
+         before. The page continues when the instance answers.</div>\n\
+         {readiness}{warnings}{figures}\
+         <main class=\"columns\"><section>{charts}<h2>Records since the start</h2>\n\
+         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table></section>\n\
+         <section><h2>Partitions</h2>\n{partitions}{kinds}</section></main>\n\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
         word = word(&readiness),
         now = time(now_ms),
         readiness = readiness_section(&readiness),
-        charts = chart::charts(rates, status.lag()),
-        facts = facts(shown, &workers, now_ms),
+        charts = chart::charts(&history.rates(), status.lag()),
+        figures = figures(&all_figures(shown, &workers, history, now_ms)),
         partitions = partitions(&workers),
         kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
-        warnings = warnings(&shown.recent.list()),
+        warnings = warnings(&shown.recent.list(), now_ms),
         records = counts
             .iter()
             // Outcomes that never occurred are left out, except for the two that matter most.
@@ -76,37 +83,75 @@ fn readiness_section(readiness: &Readiness) -> String {
     format!("<div class=\"{class}\"><strong>{}</strong>{list}</div>\n", word(readiness))
 }
 
-/// Memory, disk, window and last commit.
-fn facts(shown: &Endpoint, workers: &[WorkerStatus], now_ms: i64) -> String {
-    let metrics = &shown.metrics;
+/// A figure with its name, and what explains it; texts for HTML.
+struct Figure(&'static str, String, String);
+
+/// What a person asks for first, in this order.
+fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, now_ms: i64) -> Vec<Figure> {
+    let (metrics, totals) = (&shown.metrics, shown.metrics.totals(&shown.status));
+    let (uptime, recent) = history.last_minutes();
+    let percent = |of: &Totals| of.duplicates_percent().map_or("?".to_owned(), |it| format!("{it:.1} %"));
+    let latency = |quantile| match recent.latency_seconds(quantile) {
+        Some(bound) if bound.is_finite() => format!("at most {}", seconds_text(bound)),
+        Some(_) => "more than 1h".to_owned(),
+        None => "?".to_owned(),
+    };
     let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
     let windows = sum(|worker| worker.index_bytes + worker.slices_bytes + worker.filter_bytes);
-    let memory = format!("{}; windows {}", bytes(metrics.resident_bytes()), bytes(windows));
     let commit = match metrics.parts.transactions.last_commit.get() {
-        0.0 => "none since the start".to_owned(),
-        at => format!("{} ago", seconds_text((now_ms as f64 / 1e3 - at).max(0.0))),
+        0.0 => "no commit since the start".to_owned(),
+        at => format!("last commit {} ago", seconds_text(now_ms as f64 / 1e3 - at)),
     };
-    let shortest = workers
-        .iter()
-        .flat_map(|worker| &worker.partitions)
-        .map(|it| (it.window_seconds, it.window.asked_seconds))
-        .reduce(|one, other| if other.0 < one.0 { other } else { one });
-    let window = shortest.map_or_else(
-        || "no partition".to_owned(),
-        |(effective, configured)| {
-            format!("{} of {}", seconds_text(effective.min(configured)), seconds_text(configured))
-        },
-    );
-    let standby = shown.status.standby().map(|it| ("standby copies", escaped(&it.summary())));
-    let rows = [
-        ("memory", memory),
-        ("local state on disk", bytes(metrics.parts.state.disk.get())),
-        ("shortest window", window),
-        ("last commit", commit),
+    let (window, configured) = shortest_window(workers);
+    let mut all = vec![
+        Figure(
+            "duplicates, last 10 minutes",
+            percent(&recent),
+            format!("{} since the start", percent(&totals)),
+        ),
+        Figure(
+            "duplicates dropped since the start",
+            grouped(totals.duplicates),
+            format!("of {} records", grouped(totals.records)),
+        ),
+        Figure("latency of forwarded records", latency(0.99), format!("99 %; half of them {}", latency(0.5))),
+        Figure("shortest window", window, configured),
+        Figure("running for", seconds_text(uptime.as_secs_f64()), commit),
+        Figure("other instances", instances(&shown.status), String::new()),
+        Figure("memory", bytes(metrics.resident_bytes()), format!("windows {}", bytes(windows))),
+        Figure("local state on disk", bytes(metrics.parts.state.disk.get()), String::new()),
     ];
-    let row = |(name, text): (&str, String)| format!("<tr><td>{name}<td>{text}</tr>\n");
-    let rows: String = rows.into_iter().chain(standby).map(row).collect();
-    format!("<h2>Now</h2>\n<table id=\"now\">\n{rows}</table>\n")
+    let standby = shown.status.standby();
+    all.extend(standby.map(|it| Figure("standby copies", escaped(&it.summary()), String::new())));
+    all
+}
+
+fn figures(all: &[Figure]) -> String {
+    let text = |Figure(name, value, more): &Figure| {
+        let more = if more.is_empty() { String::new() } else { format!("<small>{more}</small>") };
+        format!("<div><dt>{name}<dd>{value}{more}</div>\n")
+    };
+    format!("<dl class=\"figures\">\n{}</dl>\n", all.iter().map(text).collect::<String>())
+}
+
+/// The shortest window, and the configured one.
+fn shortest_window(workers: &[WorkerStatus]) -> (String, String) {
+    let windows = workers.iter().flat_map(|worker| &worker.partitions);
+    let windows = windows.map(|it| (it.window_seconds, it.window.asked_seconds));
+    let shortest = windows.reduce(|one, other| if other.0 < one.0 { other } else { one });
+    let Some((effective, configured)) = shortest else { return ("no partition".to_owned(), String::new()) };
+    (seconds_text(effective.min(configured)), format!("of {}", seconds_text(configured)))
+}
+
+/// The other instances that are known here.
+fn instances(status: &Status) -> String {
+    if let (Role::Spare, Some(active)) = status.role() {
+        return format!("{} is active", escaped(&active));
+    }
+    let others = status.members();
+    let other = |(name, count): (&String, &usize)| format!("{} with {count} partitions", escaped(name));
+    let list: Vec<String> = others.iter().map(other).collect();
+    if list.is_empty() { "none in the group".to_owned() } else { list.join(", ") }
 }
 
 fn time(ms: i64) -> String {
@@ -114,13 +159,17 @@ fn time(ms: i64) -> String {
     format!("<time>{}</time>", humantime::format_rfc3339_seconds(UNIX_EPOCH + since))
 }
 
-fn warnings(recent: &[Warning]) -> String {
-    if recent.is_empty() {
-        return String::new();
+fn warnings(recent: &[Warning], now_ms: i64) -> String {
+    let line = |it: &Warning| {
+        let age = seconds_text(now_ms.saturating_sub(it.time_ms) as f64 / 1e3);
+        format!("<li>{} ({age} ago) {}</li>\n", time(it.time_ms), escaped(&it.text))
+    };
+    let last = recent.iter().filter(|it| now_ms.saturating_sub(it.time_ms) <= WARNINGS_MS);
+    let lines: String = last.map(line).collect();
+    if lines.is_empty() {
+        return lines;
     }
-    let line = |it: &Warning| format!("<li>{} {}</li>\n", time(it.time_ms), escaped(&it.text));
-    let lines: String = recent.iter().map(line).collect();
-    format!("<h2>Last warnings</h2>\n<ul class=\"warnings\">\n{lines}</ul>\n")
+    format!("<h2>Warnings of the last hour</h2>\n<ul class=\"warnings\">\n{lines}</ul>\n")
 }
 
 fn count_row(outcome: Outcome, count: u64) -> String {

@@ -29,9 +29,9 @@ pub(super) fn partitions(workers: &[WorkerStatus]) -> String {
     let (listed, others) = all.split_at(all.len().min(LISTED));
     let rows: String = listed.iter().map(|(worker, partition)| row(*worker, partition)).collect();
     format!(
-        "{}<div class=\"scroll\"><table id=\"partitions\"><tr><th class=\"number\">partition<th>state\
+        "{}<table id=\"partitions\"><tr><th class=\"number\">partition<th>state\
          <th class=\"number\">lag<th>window<th class=\"number\">ids<th class=\"number\">next offset\
-         <th class=\"number\">worker</tr>\n{rows}</table></div>\n{}",
+         <th class=\"number\">worker</tr>\n{rows}</table>\n{}",
         counts(&all),
         rest(others)
     )
@@ -71,8 +71,9 @@ fn row(worker: usize, partition: &PartitionStatus) -> String {
         partition.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", escaped(reason)));
     let class = if partition.state == PartitionState::Running { "" } else { " class=\"alert\"" };
     format!(
-        "<tr><td class=\"number\">{}<td{class}>{}{reason}<td class=\"number\">{}<td>{}<td class=\"number\">{}\
-         <td class=\"number\">{}<td class=\"number\">{worker}</tr>\n",
+        "<tr><td class=\"number\" data-label=\"partition\">{}<td{class} data-label=\"\">{}{reason}\
+         <td class=\"number\" data-label=\"lag\">{}<td data-label=\"window\">{}<td class=\"number\" data-label=\"ids\">{}\
+         <td class=\"number\" data-label=\"next offset\">{}<td class=\"number\" data-label=\"worker\">{worker}</tr>\n",
         partition.partition,
         partition.state.as_str(),
         partition.lag_records.map_or_else(unknown, grouped),
@@ -124,7 +125,7 @@ mod tests {
 
     /// The numbers in the first column.
     fn listed(page: &str) -> Vec<u32> {
-        let cells = page.split("<tr><td class=\"number\">").skip(1);
+        let cells = page.split("<tr><td class=\"number\" data-label=\"partition\">").skip(1);
         cells.map(|cell| cell.split('<').next().unwrap().parse().unwrap()).collect()
     }
 

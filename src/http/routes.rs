@@ -21,6 +21,7 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
     Router::new()
         .route("/", get(status_page))
         .route("/status.json", get(status_json))
+        .route("/page.js", get(|| async { ([(header::CONTENT_TYPE, "text/javascript")], page::SCRIPT) }))
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -89,6 +90,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         "role": role,
         "active_instance": active,
         "readiness": shown.status.readiness(),
+        "members": shown.status.members(),
         "unassigned_partitions": shown.status.unassigned(),
         "standby": shown.status.standby(),
         "records": records,
@@ -101,10 +103,12 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
 }
 
 async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'";
+    let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; \
+                  frame-ancestors 'none'";
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
-    (headers, page::render(&shown, &counts(&shown.metrics), &rates(&shown), wall_ms()))
+    let history = shown.history.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (headers, page::render(&shown, &counts(&shown.metrics), &history, wall_ms()))
 }
 
 /// The effective configuration, as TOML.

@@ -55,6 +55,15 @@ pub struct Member {
     pub partitions: Vec<PartitionId>,
 }
 
+impl Member {
+    /// The name of its instance; the client id of a member that is not of dedupd.
+    #[must_use]
+    pub fn instance(&self, group: &str) -> &str {
+        let own = self.worker.strip_prefix(group).and_then(|it| it.strip_prefix('.'));
+        own.and_then(|it| it.rsplit_once('.')).map_or(&self.worker, |(name, _)| name)
+    }
+}
+
 /// The group as its coordinator describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupView {

@@ -1,4 +1,4 @@
-//! History of the last ten minutes, for the charts of the status page.
+//! History of the last ten minutes, for the charts and the figures of the status page.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::Serialize;
 const SAMPLES: usize = 121;
 
 /// The counters at one point in time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
     /// Raw records processed and committed since the start.
     pub records: u64,
@@ -17,6 +17,37 @@ pub struct Totals {
     pub duplicates: u64,
     /// Lag in offsets, summed over all partitions; `None` while the lag of one is unknown.
     pub lag: Option<u64>,
+    /// By upper bound in seconds, the forwarded records with at most this latency; the last bound is infinite.
+    pub latency: Vec<(f64, u64)>,
+}
+
+impl Totals {
+    /// What was counted since an earlier time.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |at: usize| earlier.latency.get(at).map_or(0, |(_, count)| *count);
+        let latency = self.latency.iter().enumerate();
+        Self {
+            records: self.records.saturating_sub(earlier.records),
+            duplicates: self.duplicates.saturating_sub(earlier.duplicates),
+            lag: self.lag,
+            latency: latency.map(|(at, (bound, all))| (*bound, all.saturating_sub(before(at)))).collect(),
+        }
+    }
+
+    /// Duplicates per hundred records; `None` without records.
+    #[must_use]
+    pub fn duplicates_percent(&self) -> Option<f64> {
+        (self.records > 0).then(|| 100.0 * self.duplicates as f64 / self.records as f64)
+    }
+
+    /// The bound below which this share of the latencies is, in seconds; `None` without forwarded records.
+    #[must_use]
+    pub fn latency_seconds(&self, quantile: f64) -> Option<f64> {
+        let (_, all) = self.latency.last().filter(|(_, all)| *all > 0)?;
+        let is_reached = |(_, count): &&(f64, u64)| *count as f64 >= *all as f64 * quantile;
+        self.latency.iter().find(is_reached).map(|(bound, _)| *bound)
+    }
 }
 
 /// The rates between two samples.
@@ -45,6 +76,13 @@ impl History {
         }
     }
 
+    /// The time of the last sample since the start, and what was counted since the oldest one.
+    #[must_use]
+    pub fn last_minutes(&self) -> (Duration, Totals) {
+        let both = self.samples.front().zip(self.samples.back());
+        both.map(|((_, oldest), (now, newest))| (*now, newest.since(oldest))).unwrap_or_default()
+    }
+
     /// The rates between consecutive samples, oldest first.
     #[must_use]
     pub fn rates(&self) -> Vec<Rates> {
@@ -70,11 +108,23 @@ mod tests {
         let mut history = History::default();
         assert_eq!(history.rates(), []);
         for sample in 0..500u64 {
-            let totals = Totals { records: sample * 100, duplicates: sample * 10, lag: Some(sample) };
+            let latency = vec![(0.1, sample * 9), (f64::INFINITY, sample * 10)];
+            let totals =
+                Totals { records: sample * 100, duplicates: sample * 10, lag: Some(sample), latency };
             history.note(Duration::from_secs(sample * 5), totals);
         }
         let rates = history.rates();
         assert_eq!(rates.len(), 120);
         assert_eq!(rates.last(), Some(&Rates { records: 20.0, duplicates: 2.0, lag: Some(499) }));
+        let (since_start, last) = history.last_minutes();
+        assert_eq!(
+            (since_start, last.records, last.duplicates),
+            (Duration::from_secs(499 * 5), 12_000, 1_200)
+        );
+        assert_eq!(last.duplicates_percent(), Some(10.0));
+        assert_eq!((last.latency_seconds(0.9), last.latency_seconds(0.99)), (Some(0.1), Some(f64::INFINITY)));
+        let none = Totals::default();
+        assert_eq!((none.duplicates_percent(), none.latency_seconds(0.5)), (None, None));
+        assert_eq!(History::default().last_minutes(), (Duration::ZERO, none));
     }
 }

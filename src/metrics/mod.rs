@@ -135,6 +135,7 @@ impl Metrics {
             records: records(Outcome::ALL),
             duplicates: records(&[Outcome::Duplicate, Outcome::Probable]),
             lag: status.lag(),
+            latency: self.parts.latencies(),
         }
     }
 

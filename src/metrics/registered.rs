@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use prometheus::core::Metric as _;
 use prometheus::local::LocalHistogram;
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry,
@@ -112,6 +113,14 @@ impl Latencies {
 }
 
 impl Registered {
+    /// Upper bounds in seconds, and the forwarded records with at most this latency.
+    pub(super) fn latencies(&self) -> Vec<(f64, u64)> {
+        let metric = self.flow.latency.metric();
+        let histogram = metric.get_histogram();
+        let buckets = histogram.get_bucket().iter().map(|it| (it.upper_bound(), it.cumulative_count()));
+        buckets.chain([(f64::INFINITY, histogram.get_sample_count())]).collect()
+    }
+
     pub(super) fn new() -> Self {
         let registry = Registry::new();
         let build = gauges(&registry, &table::BUILD);

@@ -185,6 +185,7 @@ pub struct Status {
     /// The role, and for a spare the active instance.
     role: Mutex<(Role, Option<String>)>,
     group_lag: Mutex<BTreeMap<u32, u64>>,
+    members: Mutex<BTreeMap<String, usize>>,
     clients: Mutex<BTreeMap<ClientLabel, ClientStatus>>,
     standby: Mutex<Option<StandbyStatus>>,
 }
@@ -277,6 +278,16 @@ impl Status {
         let has_first = |worker: &WorkerStatus| worker.partitions.iter().any(|it| it.partition == 0);
         let is_active = role == Role::Joining && lock(&self.workers).iter().any(has_first);
         (if is_active { Role::Active } else { role }, active)
+    }
+
+    /// Replaces the other instances in the group, by name and host with the number of their partitions.
+    pub fn note_members(&self, members: BTreeMap<String, usize>) {
+        *lock(&self.members) = members;
+    }
+
+    /// The other instances in the group, as last observed. A spare in topic scope is not in the group.
+    pub fn members(&self) -> BTreeMap<String, usize> {
+        lock(&self.members).clone()
     }
 
     /// Stores the lag of the group in raw partitions; that of other partitions stays.

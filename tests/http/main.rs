@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dedupd::clock::monotonic;
+use dedupd::clock::{monotonic, wall_ms};
 use dedupd::http::{AdminApi, ClientLimits, Endpoint, serve_within};
 use dedupd::metrics::{
     About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
@@ -26,11 +26,15 @@ use dedupd::metrics::{
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Two samples, five seconds apart.
+/// Three samples, five seconds apart.
 fn history() -> History {
     let mut history = History::default();
-    history.note(Duration::from_secs(0), Totals::default());
-    history.note(Duration::from_secs(5), Totals { records: 5_000, duplicates: 500, lag: Some(7) });
+    for sample in 0..3 {
+        let latency = vec![(0.1, sample * 4_000), (0.5, sample * 4_490), (f64::INFINITY, sample * 4_500)];
+        let totals =
+            Totals { records: sample * 5_000, duplicates: sample * 500, lag: Some(sample * 7), latency };
+        history.note(Duration::from_secs(sample * 5), totals);
+    }
     history
 }
 /// Bytes of a large page.
@@ -76,9 +80,10 @@ impl Server {
                     recent: Recent::default(),
                 };
                 let warning =
-                    Warning { time_ms: 1_700_000_000_000, text: "the <b>broker</b> is down".to_owned() };
-                endpoint.recent.add(warning.clone());
-                endpoint.recent.add(warning);
+                    |ago_ms, text: &str| Warning { time_ms: wall_ms() - ago_ms, text: text.to_owned() };
+                endpoint.recent.add(warning(3_700_000, "an old problem"));
+                endpoint.recent.add(warning(90_000, "the <b>broker</b> is down"));
+                endpoint.recent.add(warning(60_000, "the <b>broker</b> is down"));
                 serve_within(limits, listener, endpoint, async { drop(stopped.await) }).await;
             });
         });
@@ -186,7 +191,48 @@ fn the_pages_show_the_same_figures() {
     let page = server.request("GET", "/");
     assert!(page.contains("<strong>Ready</strong>") && page.contains("raw&lt;b&gt;"), "{page}");
     assert!(!page.contains("raw<b>") && !page.contains("http://") && !page.contains("https://"), "{page}");
-    assert!(page.contains("content-security-policy: default-src 'none'"), "{page}");
+    assert!(page.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{page}");
+    let script = server.request("GET", "/page.js");
+    assert!(script.contains("content-type: text/javascript") && script.contains("replaceWith"), "{script}");
+}
+
+/// The places of texts in a page, which must have all of them.
+fn places(page: &str, texts: &[&str]) -> Vec<usize> {
+    texts.iter().map(|text| page.find(text).unwrap_or_else(|| panic!("{text:?} is not in {page}"))).collect()
+}
+
+#[test]
+fn what_is_wrong_precedes_the_figures() {
+    let server = Server::start(ClientLimits::default());
+    let note = "the window is short".to_owned();
+    server.status.publish(0, WorkerStatus { notes: vec![note], ..running() });
+    server.metrics.records(Outcome::Forwarded).inc_by(75);
+    server.metrics.records(Outcome::Duplicate).inc_by(25);
+    server.status.note_members(BTreeMap::from([("other at 10.0.0.7".to_owned(), 3)]));
+    let page = server.request("GET", "/");
+    let texts = [
+        "<strong>Ready, with a warning</strong>",
+        "the window is short",
+        "Warnings of the last hour",
+        "(1m ago) the &lt;b&gt;broker",
+        "<dt>duplicates, last 10 minutes<dd>10.0 %<small>25.0 % since the start",
+        "<dd>25<small>of 100 records",
+        "<dd>at most 500ms<small>99 %; half of them at most 100ms",
+        "<dt>shortest window<dd>1m<small>of 1m",
+        "<dt>running for<dd>10s",
+        "<dd>other at 10.0.0.7 with 3 partitions",
+        "<path",
+        "Records since the start",
+        "id=\"partitions\"",
+    ];
+    let places = places(&page, &texts);
+    assert!(places.is_sorted(), "{places:?} in {page}");
+    assert!(!page.contains("an old problem"), "{page}");
+    let status = server.request("GET", "/status.json");
+    assert!(
+        status.contains("an old problem") && status.contains("\"members\":{\"other at 10.0.0.7\":3}"),
+        "{status}"
+    );
 }
 
 #[test]
@@ -310,10 +356,11 @@ fn shutdown_ends_the_server_and_frees_the_port() {
 fn the_page_shows_rates_warnings_and_the_configuration() {
     let server = Server::start(ClientLimits::default());
     let page = server.request("GET", "/");
-    assert!(page.contains("1000 records/s") && page.contains("100 duplicates/s"), "{page}");
-    assert!(page.contains("<path") && !page.contains("<script") && !page.contains("http://"), "{page}");
-    assert_eq!(page.matches("2023-11-14T22:13:20Z").count(), 1, "a repeated warning is shown once: {page}");
-    assert!(page.contains("the &lt;b&gt;broker&lt;/b&gt; is down"), "{page}");
+    assert!(page.contains("1\u{202f}000 records/s") && page.contains("100 duplicates/s"), "{page}");
+    assert!(page.contains("<path") && !page.contains("http://"), "{page}");
+    assert_eq!(page.matches("<script").count(), 1, "only /page.js: {page}");
+    let warning = "the &lt;b&gt;broker&lt;/b&gt; is down";
+    assert_eq!(page.matches(warning).count(), 1, "a repeated warning is shown once: {page}");
     assert!(server.request("GET", "/config").contains("bootstrap_servers = \"a:1\""));
     let answer = server.request("GET", "/status.json");
     let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();

@@ -124,7 +124,11 @@ impl Sidecar {
 
     /// Starts the process.
     pub fn start(&self) -> Running {
-        let port = free_port();
+        self.start_on(free_port())
+    }
+
+    /// Starts the process with its HTTP endpoint on this port.
+    pub fn start_on(&self, port: u16) -> Running {
         let program = self.program.as_path();
         let shell = Path::new("sh");
         let mut command = child::tied(if self.file_limit.is_some() { shell } else { program });

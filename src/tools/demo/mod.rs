@@ -21,7 +21,7 @@ use crate::cli::{DemoArgs, Exit};
 use crate::config::{AsTyped, Config, ConfigSources, Property, Scope};
 use crate::kafka::Topology;
 use crate::kafka::connection::attach_tokens;
-use crate::metrics::{Metrics, Outcome, Status};
+use crate::metrics::{Metrics, Outcome, Status, Totals};
 use summary::DemoSummary;
 
 const RAW: &str = "demo.raw";
@@ -124,8 +124,8 @@ async fn listen(args: &DemoArgs) -> Result<TcpListener, ExitError> {
 /// What the traffic left behind.
 struct Driven {
     traffic: generate::Summary,
-    /// The metrics page after [`WARM_UP`]; empty when the traffic was shorter.
-    start: String,
+    /// The counters after [`WARM_UP`]; 0 when the traffic was shorter.
+    start: Totals,
 }
 
 impl Driven {
@@ -151,7 +151,7 @@ impl Traffic {
         let mut live = live::LiveLine::new(self.seconds);
         self.await_pipeline();
         let stop = AtomicBool::new(false);
-        let mut start = String::new();
+        let mut start = None;
         let summary = generate::run(&self.options, &stop, |progress| {
             let time_over = self.seconds.is_some_and(|seconds| progress.elapsed.as_secs() >= seconds);
             let is_over = time_over || self.stop.load(Ordering::Acquire);
@@ -164,15 +164,15 @@ impl Traffic {
                 return;
             }
             self.limit_waiting(progress.sent);
-            if start.is_empty() && progress.elapsed >= WARM_UP {
-                start = self.metrics.render();
+            if start.is_none() && progress.elapsed >= WARM_UP {
+                start = Some(self.metrics.totals(&self.status));
             }
             live.show(progress.elapsed, &self.metrics);
         })
         .map_err(|e| ExitError::failed(format!("traffic: {e}")))?;
         live.end();
         self.await_all(summary.records + summary.real_repeats);
-        Ok(Driven { traffic: summary, start })
+        Ok(Driven { traffic: summary, start: start.unwrap_or_default() })
     }
 
     /// The group of the embedded broker takes a few seconds to form.
