@@ -86,7 +86,6 @@ mod tests {
         let texts = [0.0, 0.4, 61.9, 431.0, 86_400.0, 5_430.0, 172_800.0, 900_061.0, -1.0].map(seconds_text);
         assert_eq!(texts, ["0s", "400ms", "1m 1s", "7m 11s", "24h", "1h 30m", "2d", "10d 10h", "0s"]);
         assert_eq!(measured_text(Duration::from_micros(7_406)), "7ms");
-        assert!(seconds_text(f64::INFINITY).ends_with('h') || seconds_text(f64::INFINITY).ends_with('d'));
     }
 
     #[test]

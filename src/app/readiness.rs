@@ -26,12 +26,14 @@ pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
         let partitions = || workers.iter().flat_map(|worker| &worker.partitions);
         let mut owned: Vec<_> = partitions().map(|it| it.partition).collect();
         owned.sort_unstable();
-        if logged.as_ref() == Some(&owned) {
+        let is_spare = status.role().0 == Role::Spare;
+        // A member is ready before the group has assigned partitions to it.
+        if logged.as_ref() == Some(&owned) || owned.is_empty() && !is_spare {
             continue;
         }
         let now = (restored(RestoreSource::Local), restored(RestoreSource::StateTopic));
         tracing::info!(
-            is_spare = status.role().0 == Role::Spare,
+            is_spare,
             partitions = %ranges(owned.iter().copied()),
             ids = partitions().map(|it| it.window_ids).sum::<u64>(),
             ids_from_disk = now.0.saturating_sub(local),

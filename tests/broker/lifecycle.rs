@@ -38,6 +38,20 @@ fn assert_clean_stop(running: &Running) {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
+#[test]
+fn a_start_is_one_line_for_all_partitions_and_a_stop_has_a_last_line() {
+    let pipe = Pipe::new(shared_kafka(), "lines", 6);
+    let running = pipe.sidecar("a").start();
+    running.wait_running(6, LIMIT);
+    let ready = " ready is_spare=false partitions=0-5 (6) ids=0 ids_from_disk=0 ids_from_topic=0 took_ms=";
+    wait_until("the line", LIMIT, || running.text().contains(ready).then_some(()));
+    assert_clean_stop(&running);
+    let text = running.text();
+    assert!(text.lines().last().is_some_and(|line| line.contains(" stopped took_ms=")), "{text}");
+    assert_eq!(text.matches(" ready ").count(), 1, "{text}");
+    assert!(!text.contains("partition=3"), "a line for one partition: {text}");
+}
+
 /// Lets the restore begin, with each response of the state topic held. Nothing is held before, because the reads before a restore
 /// have a timeout of 10 s.
 fn begin_restore(gate: &Path, proxy: &Proxy, hold: Duration) {

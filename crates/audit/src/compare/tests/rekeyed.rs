@@ -82,7 +82,8 @@ fn audited_with(
         report.total.add(outcome, 9);
     }
     let text = report.to_string();
-    let findings = text.lines().take_while(|line| !line.starts_with("raw: ")).map(ToOwned::to_owned);
+    let findings = text.lines().take_while(|line| !line.starts_with("raw: "));
+    let findings = findings.filter(|line| !line.starts_with("hint: ")).map(ToOwned::to_owned);
     (findings.collect(), report.total)
 }
 
