@@ -112,7 +112,8 @@ impl<S: Subscriber> Layer<S> for WarningLayer {
         }
         let LogLine { message, fields } = LogLine::of(event);
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        let fields: String = fields.iter().map(|(name, value)| format!(" {name}={}", text(value))).collect();
+        let fields: String =
+            fields.iter().map(|(name, value)| [" ", name, "=", &text(value)].concat()).collect();
         self.recent.add(Warning { time_ms: clock::wall_ms(), text: format!("{message}{fields}") });
     }
 }
@@ -125,9 +126,9 @@ impl<S: Subscriber> Layer<S> for JsonLayer {
         let LogLine { message, fields } = LogLine::of(event);
         let since = Duration::from_millis(u64::try_from(clock::wall_ms()).unwrap_or(0));
         let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string();
-        let mut members = vec![("timestamp", Value::from(time))];
-        members.push(("level", event.metadata().level().as_str().into()));
-        members.push(("message", message.into()));
+        let level = event.metadata().level().as_str();
+        let mut members: Vec<(_, Value)> =
+            vec![("timestamp", time.into()), ("level", level.into()), ("message", message.into())];
         if let Some(LogOrigin { instance, group }) = ORIGIN.get() {
             members.extend([("instance", instance.as_str().into()), ("group", group.as_str().into())]);
         }

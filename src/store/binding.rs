@@ -274,7 +274,7 @@ mod tests {
         let shorter = Binding { kept_ms: vec![86_400_000, 60_000], ..binding() };
         assert_eq!(shorter.relation(&binding()), Relation::Ours(Box::new(shorter.clone())));
         let Relation::Foreign(reason) = binding().relation(&shorter) else { panic!("accepted") };
-        assert!(reason.contains("payments") && reason.contains("60000 ms"), "{reason}");
+        assert!(reason.contains("payments") && reason.contains("of 1m, which is now 1h"), "{reason}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ops::AddAssign;
 use super::Offset;
 use super::entry::{Marks, Record};
 use super::range::Part;
-use super::record::Seen;
+use super::record::{Exempt, Seen};
 
 /// How the pipeline treats raw records without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Rules {
     /// Whether a record would be due if it were the first of its id.
     fn may_be_due(&self, record: &Seen, part: Part) -> bool {
         part == Part::Within
-            && !record.optional
+            && record.exempt != Exempt::Forgotten
             && record.offset < self.due_below
             && self.from_ms.is_none_or(|from_ms| record.content.timestamp_ms() >= from_ms)
     }
@@ -131,14 +131,15 @@ impl RawLog {
         self.counts.holes |= record.offset != self.next;
         self.next = record.offset + 1;
         self.counts.records += 1;
-        self.counts.exempt += u64::from(record.exempt);
-        self.counts.without_id += u64::from(!record.has_id && !record.exempt);
+        let is_exempt = record.exempt != Exempt::No;
+        self.counts.exempt += u64::from(is_exempt);
+        self.counts.without_id += u64::from(!record.has_id && !is_exempt);
         if part != Part::Before && self.begin.is_none() {
             self.begin = Some(record.offset);
         }
         let marks = Marks::default()
             .with(Marks::ID, record.has_id)
-            .with(Marks::FORCED, record.exempt || record.forced && record.has_id)
+            .with(Marks::FORCED, is_exempt || record.forced && record.has_id)
             .with(Marks::BEFORE, part == Part::Before)
             .with(Marks::DUE, self.rules.may_be_due(record, part));
         let (time_ms, Seen { fingerprint, offset, content, .. }) = (self.time_ms, *record);

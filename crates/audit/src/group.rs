@@ -154,16 +154,14 @@ impl Audit<'_> {
 
     fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Result<Seen, String> {
         let by = self.id.of(fields)?;
-        let (exempt, optional) = match &by {
+        let exempt = match &by {
             ComparedBy::Id(id) => return Ok(self.fingerprints.seen(offset, Some(id), fields)),
-            ComparedBy::Content => (false, false),
-            ComparedBy::Kind => (true, false),
-            ComparedBy::Forgotten => (true, true),
+            ComparedBy::Content(exempt) => *exempt,
         };
         // Behind `rekey`, the position in the source topic identifies the record, but does not make it unique in clean.
         let named = if self.options.scope == Scope::Topics { by_source(fields) } else { None };
         let seen = self.fingerprints.seen(offset, named.as_deref(), fields);
-        Ok(Seen { has_id: false, exempt, optional, ..seen })
+        Ok(Seen { has_id: false, exempt, ..seen })
     }
 
     /// A raw record as `rekey` writes it: with one more header, which names it.

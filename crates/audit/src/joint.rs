@@ -128,12 +128,7 @@ impl Joint {
         if !is_rekeyed {
             mark_order(scratch, &mut copies, Round::END)?;
         }
-        let mut findings: FindingsOf = logs
-            .iter()
-            .map(|(number, Log { options, .. })| {
-                (*number, Findings::new(*number, options.partition, options.samples))
-            })
-            .collect();
+        let mut findings = no_findings(&logs);
         if let Some(topic) = topic {
             let (unseen, findings) = (&mut unseen, &mut findings);
             Owners { scratch, rules: &rules, topic, claims, unseen, findings }
@@ -177,6 +172,14 @@ impl Joint {
         }
         Ok(outcomes)
     }
+}
+
+/// The findings of each partition, before the comparison.
+fn no_findings(logs: &BTreeMap<PartitionId, Log>) -> FindingsOf {
+    let empty = |(number, Log { options, .. }): (&PartitionId, &Log)| {
+        (*number, Findings::new(*number, options.partition, options.samples))
+    };
+    logs.iter().map(empty).collect()
 }
 
 /// Until then (ms of stream time) the verdict on a record of this partition is uncertain. In topic scope, a copy of a deleted record

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::id::IdRule;
-use super::record::Fields;
+use super::record::{Exempt, Fields};
 
 /// The records that have one of these values at a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +21,8 @@ pub struct RecordKind {
 pub(super) enum ComparedBy {
     /// Canonical bytes of its id and kind.
     Id(Vec<u8>),
-    /// Its content, because it has no id.
-    Content,
-    /// Its content, because of its kind. It is due whatever its id.
-    Kind,
-    /// Its content, because its id was forgotten: clean may have any of the records of this id.
-    Forgotten,
+    /// Its content: it has no id, or is exempt.
+    Content(Exempt),
 }
 
 /// Determines what the records are compared by.
@@ -54,15 +50,15 @@ impl Selection {
             let value = source.value(fields)?;
             if value.is_some_and(|value| kind.values.iter().any(|it| it.as_bytes() == &*value)) {
                 if !kind.is_deduplicated {
-                    return Ok(ComparedBy::Kind);
+                    return Ok(ComparedBy::Content(Exempt::Kind));
                 }
                 name = Some(number);
                 break;
             }
         }
         Ok(match (self.id.id(fields)?, name) {
-            (None, _) => ComparedBy::Content,
-            (Some(id), _) if self.forgotten.contains(&*id) => ComparedBy::Forgotten,
+            (None, _) => ComparedBy::Content(Exempt::No),
+            (Some(id), _) if self.forgotten.contains(&*id) => ComparedBy::Content(Exempt::Forgotten),
             (Some(id), None) => ComparedBy::Id(id.into_owned()),
             // The prefix makes it differ from every id of another kind.
             (Some(id), Some(number)) => {
@@ -96,11 +92,11 @@ mod tests {
         let of_kind = of(&selection, r#"{"id":"a","type":1}"#);
         assert!(matches!(&of_kind, ComparedBy::Id(id) if *id != b"a"), "{of_kind:?}");
         assert_eq!(of(&selection, r#"{"id":"a","type":"1"}"#), of_kind);
-        assert_eq!(of(&selection, r#"{"id":"a","type":"noise"}"#), ComparedBy::Kind);
-        assert_eq!(of(&selection, r#"{"type":"noise"}"#), ComparedBy::Kind);
-        assert_eq!(of(&selection, r#"{"type":1}"#), ComparedBy::Content);
+        assert_eq!(of(&selection, r#"{"id":"a","type":"noise"}"#), ComparedBy::Content(Exempt::Kind));
+        assert_eq!(of(&selection, r#"{"type":"noise"}"#), ComparedBy::Content(Exempt::Kind));
+        assert_eq!(of(&selection, r#"{"type":1}"#), ComparedBy::Content(Exempt::No));
         for forgotten in [r#"{"id":"f"}"#, r#"{"id":"f","type":1}"#] {
-            assert_eq!(of(&selection, forgotten), ComparedBy::Forgotten, "{forgotten}");
+            assert_eq!(of(&selection, forgotten), ComparedBy::Content(Exempt::Forgotten), "{forgotten}");
         }
     }
 
@@ -110,12 +106,12 @@ mod tests {
         let forgotten = |texts: &[&str]| [texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()];
         let two = rule(&["json:/id", "json:/tenant"]);
         let selection = Selection::new(two.clone(), &[], &forgotten(&["a", "t"])).unwrap();
-        assert_eq!(of(&selection, r#"{"id":"a","tenant":"t"}"#), ComparedBy::Forgotten);
-        assert_ne!(of(&selection, r#"{"id":"a","tenant":"u"}"#), ComparedBy::Forgotten);
+        assert_eq!(of(&selection, r#"{"id":"a","tenant":"t"}"#), ComparedBy::Content(Exempt::Forgotten));
+        assert_ne!(of(&selection, r#"{"id":"a","tenant":"u"}"#), ComparedBy::Content(Exempt::Forgotten));
         assert!(Selection::new(two, &[], &forgotten(&["a"])).unwrap_err().contains("2 parts"));
         let uuid = "0c5b7a1e-8a2b-4c1d-9e3f-001122334455";
         let selection =
             Selection::new(rule(&["json:/id"]), &[], &forgotten(&[&uuid.to_uppercase()])).unwrap();
-        assert_eq!(of(&selection, &format!(r#"{{"id":"{uuid}"}}"#)), ComparedBy::Forgotten);
+        assert_eq!(of(&selection, &format!(r#"{{"id":"{uuid}"}}"#)), ComparedBy::Content(Exempt::Forgotten));
     }
 }

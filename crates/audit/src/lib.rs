@@ -55,7 +55,7 @@ pub use kinds::RecordKind;
 pub use progress::progress_bar;
 pub use range::{Moment, Part, Range};
 pub use reader::Span;
-pub use record::{Content, Differing, Fields, Fingerprint, Fingerprints, Header, Seen};
+pub use record::{Content, Differing, Exempt, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
 pub use schemas::{FetchSchema, SchemaName, SchemaSources, SchemaText};
 pub use spill::Scratch;

@@ -129,6 +129,17 @@ encode_fields!(Fingerprint { 0: [u8; 16] });
 encode_fields!(Content { key: u64, value: u64, headers: u64, timestamp_ms: i64 });
 encode_fields!(Differing { 0: u8 });
 
+/// Why a record is compared by its content although it may have an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exempt {
+    /// It is compared by its id if it has one.
+    No,
+    /// Its kind is not de-duplicated: it is due.
+    Kind,
+    /// Its id was forgotten: clean may lack it.
+    Forgotten,
+}
+
 /// One record, reduced to what the comparison needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
@@ -140,10 +151,8 @@ pub struct Seen {
     pub has_id: bool,
     /// Whether it has the force header: it is forwarded whatever its id.
     pub forced: bool,
-    /// Whether it is compared by its content although it may have an id, because of its kind or because its id was forgotten.
-    pub exempt: bool,
-    /// Whether clean may lack it.
-    pub optional: bool,
+    /// Whether it is compared by its content although it may have an id.
+    pub exempt: Exempt,
     /// Hashes of its fields.
     pub content: Content,
 }
@@ -177,8 +186,8 @@ impl Fingerprints {
                 ],
             ),
         };
-        let (forced, exempt, optional) = (false, false, false);
-        Seen { offset, fingerprint, has_id: id.is_some(), forced, exempt, optional, content }
+        let (forced, exempt) = (false, Exempt::No);
+        Seen { offset, fingerprint, has_id: id.is_some(), forced, exempt, content }
     }
 
     fn fingerprint(&self, domain: u8, parts: &[&[u8]]) -> Fingerprint {

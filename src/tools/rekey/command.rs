@@ -49,7 +49,7 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     };
     let thread = std::thread::Builder::new().name("rekey".to_owned()).spawn(work);
     thread.map_err(|e| ExitError::failed(format!("the thread of rekey cannot be started: {e}")))?;
-    let mut stopping = None;
+    let mut stopping: Option<Instant> = None;
     let ended = tokio::select! {
         ended = &mut result => ended,
         () = shutdown => {
@@ -67,7 +67,7 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let ended = ended.unwrap_or_else(|_| Err(ExitError::failed(panicked.to_owned())));
     page.abort();
     if let (Ok(()), Some(since)) = (&ended, stopping) {
-        tracing::info!(took_ms = Instant::elapsed(&since).as_millis(), "stopped");
+        tracing::info!(took_ms = since.elapsed().as_millis(), "stopped");
     }
     ended
 }

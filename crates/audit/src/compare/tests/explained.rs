@@ -1,6 +1,7 @@
 //! Differences that deleted records, a later start, kinds or forgotten ids explain.
 
 use super::*;
+use crate::Exempt;
 
 #[test]
 fn a_copy_of_a_record_that_retention_deleted_from_both_logs_is_not_lost() {
@@ -42,20 +43,20 @@ fn lost_records_before_the_first_clean_one_are_counted_apart() {
 fn exempt_records_are_due_whatever_the_policy_and_those_of_forgotten_ids_are_optional() {
     let withheld = Rules { missing_id: MissingId::Withheld, ..rules() };
     let options = PartitionOptions { partition: 0, samples: 5, gone: Gone::Nothing };
-    let record = |at: usize, optional| {
+    let record = |at: usize, exempt| {
         let plain = seen(at, &without_id(if at < 2 { "same" } else { "other" }, 1));
-        Seen { exempt: true, optional, ..plain }
+        Seen { exempt, ..plain }
     };
-    let run = |optional: bool, kept: &[usize]| {
-        let raw: Vec<_> = (0..3).map(|at| (record(at, optional), Part::Within)).collect();
-        let clean: Vec<_> = kept.iter().map(|at| record(*at, optional)).collect();
+    let run = |exempt: Exempt, kept: &[usize]| {
+        let raw: Vec<_> = (0..3).map(|at| (record(at, exempt), Part::Within)).collect();
+        let clean: Vec<_> = kept.iter().map(|at| record(*at, exempt)).collect();
         let outcome = both(withheld, options, &raw, &clean);
         assert_eq!((outcome.raw.exempt, outcome.raw.without_id), (3, 0));
         outcome.counts
     };
-    assert!(run(false, &[0, 1, 2]).is_clean());
-    assert_eq!(run(false, &[0, 1]), only(Kind::Lost, 1));
+    assert!(run(Exempt::Kind, &[0, 1, 2]).is_clean());
+    assert_eq!(run(Exempt::Kind, &[0, 1]), only(Kind::Lost, 1));
     for kept in [&[][..], &[0], &[0, 1], &[1, 2], &[0, 1, 2]] {
-        assert!(run(true, kept).is_clean(), "{kept:?}");
+        assert!(run(Exempt::Forgotten, kept).is_clean(), "{kept:?}");
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::longest::longest_increasing;
 use crate::Offset;
 use crate::{
-    Differing, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, PartitionOptions, RawCounts,
-    Rules, Seen,
+    Differing, Exempt, Finding, Fingerprint, Gone, Kind, MissingId, Outcome, Part, PartitionOptions,
+    RawCounts, Rules, Seen,
 };
 
 /// How many candidates are checked before a record counts as none of them.
@@ -93,9 +93,9 @@ impl Expected {
         let before = part == Part::Before;
         let counts = &mut self.counts;
         let (may_be_due, repeat, outside) = match first {
-            _ if record.exempt => {
+            _ if record.exempt != Exempt::No => {
                 counts.exempt += 1;
-                (!record.optional, false, before)
+                (record.exempt == Exempt::Kind, false, before)
             }
             _ if !record.has_id => {
                 counts.without_id += 1;
