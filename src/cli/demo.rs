@@ -27,9 +27,10 @@ pub struct DemoArgs {
 }
 
 pub(super) const HELP: &str = "\
-Needs no installation: the broker is simulated inside the process and ends with it. When the time is over, or at Ctrl-C,
-the traffic stops, the last records are processed, and raw and clean are audited as far as the broker still
-has them. The traffic is slower than --rate if dedupd cannot process that many.
+Needs no installation: the broker is simulated inside the process and ends with it. When the time
+is over, or at Ctrl-C, the traffic stops, the last records are processed, and raw and clean are
+audited as far as the broker still has them. The traffic is slower than --rate if dedupd cannot
+process that many.
 
 Examples:
   dedupd demo
