@@ -2,6 +2,7 @@
 
 use crate::cli::Exit;
 use crate::kafka::CheckError;
+use crate::kafka::connection::ConnectionProblem;
 use crate::pipeline::Fatal;
 use crate::store::OpenError;
 
@@ -25,6 +26,12 @@ impl ExitError {
     #[must_use]
     pub fn failed(message: String) -> Self {
         Self::new(Exit::Failed, message)
+    }
+
+    /// The end of a tool whose client reports this problem.
+    pub(crate) fn not_connected(servers: &str, problem: &ConnectionProblem) -> Self {
+        let exit = if problem.refused { Exit::StartUp } else { Exit::Unreachable };
+        Self::new(exit, format!("no connection to {servers}: {}", problem.what))
     }
 }
 

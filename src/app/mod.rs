@@ -111,6 +111,7 @@ impl Service {
             config: self.config.show().into(),
             history: Arc::default(),
             recent: self.recent.clone(),
+            began: monotonic(),
         };
         let sampling = tokio::spawn(sample_counters(endpoint.clone()));
         let logging = tokio::spawn(readiness::log_readiness(Arc::clone(&self.status), self.metrics.clone()));

@@ -298,9 +298,11 @@ impl Monitor {
         }
         self.status.note_members(members);
         let foreign = self.group.foreign_member(&view.members);
+        let is_pure = foreign.is_none();
         let obstacle = self.ownership.obstacle(&about.group, &about.raw, foreign, now);
         self.status.note_unassigned(self.ownership.unassigned(), obstacle);
-        if self.ownership.is_due(&view, &self.client_id, now) {
+        // A rebalance does not change what another program does.
+        if is_pure && self.ownership.is_due(&view, &self.client_id, now) {
             tracing::warn!(
                 partitions = self.ownership.unassigned(),
                 topic = about.raw,

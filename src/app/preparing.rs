@@ -81,25 +81,26 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
     Ok(kafka::check(&settings(config, 0), wanted(config, Create::Validate), &Closing::default())?)
 }
 
-/// What a sample of raw shows about `dedupe.scope`, in one line, and about schemas. The error is that none of its records has an
-/// id. A topic that cannot be sampled is no failed check.
-pub(crate) fn scope_advice(
-    config: &Config,
-    prepared: &Prepared,
-) -> Result<(String, Option<String>), ExitError> {
+/// What a sample of raw shows about `dedupe.scope`, in one line, and warnings. The error is that none of its records has an id. A topic
+/// that cannot be sampled is no failed check.
+pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
     let rule = assembly::rule(config, *hasher);
     let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
+    let mut few_ids = None;
     let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
-        Ok(sample) => match sample.no_ids(schemas.why_missing(), "identity.from") {
-            Some(what) => return Err(ExitError::new(Exit::StartUp, what)),
-            None => sample.advice(Some(config.dedupe.scope)),
-        },
+        Ok(sample) => {
+            few_ids = sample.few_ids(schemas.why_missing(), "identity.from");
+            match few_ids {
+                Some(what) if sample.with_id == 0 => return Err(ExitError::new(Exit::StartUp, what)),
+                _ => sample.advice(Some(config.dedupe.scope)),
+            }
+        }
         Err(error) => {
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
         }
     };
-    Ok((advice, schemas.note()))
+    Ok((advice, few_ids.into_iter().chain(schemas.note()).collect()))
 }
 
 /// Fails with what would end a start now, by what the forecast has read.

@@ -19,7 +19,10 @@ pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
     loop {
         ticks.tick().await;
         if !status.readiness().ready {
-            since = if logged.take().is_some() { monotonic() } else { since };
+            if logged.take().is_some() {
+                since = monotonic();
+                (local, topic) = (restored(RestoreSource::Local), restored(RestoreSource::StateTopic));
+            }
             continue;
         }
         let workers = status.workers();

@@ -204,7 +204,8 @@ impl Spare {
 
     fn why_waiting(&self) -> &str {
         self.obstacle.0.as_deref().unwrap_or(
-            "an earlier run of this instance was killed or failed, and state.dir does not show that it was active",
+            "a member with this instance name is in the group: an earlier run was killed or failed, and state.dir does not show that it \
+             was active, or another process has the same group.instance",
         )
     }
 
@@ -254,6 +255,12 @@ impl Spare {
                 other.id
             )));
             return;
+        }
+        if let Some(what) = &foreign
+            && self.logged.as_ref() != Some(what)
+        {
+            tracing::warn!("{what}");
+            self.logged = Some(what.clone());
         }
         if foreign.is_some() && other.partitions.is_empty() {
             self.note_role(Role::Joining, None);

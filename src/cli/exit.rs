@@ -53,9 +53,9 @@ impl Exit {
 
     /// A text of `--help`, followed by the codes with which the command can end.
     pub(super) fn listed_below(text: &str, codes: &[Self]) -> String {
-        let lines: String =
-            codes.iter().map(|exit| format!("\n  {}  {}", exit.code(), exit.meaning())).collect();
-        format!("{text}\n\nExit codes:{lines}")
+        let line = |exit: &Self| format!("  {}  {}", exit.code(), exit.meaning());
+        let lines: Vec<_> = codes.iter().map(line).collect();
+        format!("{text}\n\nExit codes:\n{}", lines.join("\n"))
     }
 
     /// Ends the process with this code. Writes buffered output first, and runs no exit handlers.

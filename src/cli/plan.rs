@@ -7,6 +7,9 @@ use clap::{Args, ValueEnum};
 use super::{Bytes, Exit};
 use crate::config::{Property, parse_duration};
 
+/// Maximum of `--sample`.
+const MAX_SAMPLE: u64 = 1_000_000_000_000;
+
 /// Flags of `plan`.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
@@ -29,7 +32,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "URL")]
     pub schema_registry: Option<String>,
     /// Number of its newest records to read, all partitions together
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
+    #[arg(long, default_value_t = 200_000, value_parser = whole::<u64>(1, MAX_SAMPLE), value_name = "COUNT")]
     pub sample: u64,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
@@ -47,13 +50,13 @@ pub struct PlanArgs {
     #[arg(long, default_value_t = 1e-9, value_parser = rate, value_name = "RATE")]
     pub false_positive_rate: f64,
     /// Partitions of the raw topic [default: 1, or those of --raw]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
+    #[arg(long, value_parser = whole::<u32>(1, 1_000_000), value_name = "COUNT")]
     pub partitions: Option<u32>,
     /// Behaviour at --max-ids: shrink makes the window shorter, evict overwrites the oldest ids
     #[arg(long, value_enum, default_value_t = WhenFull::Shrink, value_name = "POLICY", hide_possible_values = true)]
     pub overflow: WhenFull,
     /// Number of slots of all tables together, with --overflow evict (window.max_ids)
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 38), value_name = "COUNT")]
+    #[arg(long, value_parser = whole::<u64>(1, 1 << 38), value_name = "COUNT")]
     pub max_ids: Option<u64>,
     /// Also print the window that fits into this much memory, as in 4GiB
     #[arg(long, value_name = "BYTES")]
@@ -94,6 +97,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
+/// A parser of whole numbers within these limits. The parser of clap fails with the texts of Rust's number types.
+fn whole<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<N, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        let number = number.and_then(|number: u64| N::try_from(number).ok());
+        number.ok_or_else(|| format!("must be a whole number from {least} to {most}"))
+    }
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (1e-6..=1e12).contains(number));
     number.ok_or_else(|| "expected a number of records per second, as in 5000 or 0.5".to_owned())
@@ -117,3 +129,28 @@ Examples:
   dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000";
 pub(super) const CODES: &[Exit] =
     &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::Operator, Exit::Unreachable];
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_from;
+
+    #[test]
+    fn whole_numbers_out_of_range_are_refused_with_the_limits() {
+        let parse = |flag: &str, number: &str| parse_from(["dedupd", "plan", "--events", "1", flag, number]);
+        for (flag, most, above) in [
+            ("--partitions", "1000000", "1000001"),
+            ("--sample", "1000000000000", "1000000000001"),
+            ("--max-ids", "274877906944", "274877906945"),
+        ] {
+            for number in ["1", most] {
+                assert!(parse(flag, number).is_ok(), "{flag} {number}");
+            }
+            for number in ["0", above, "99999999999999999999", "many", "1.5", "-1", ""] {
+                let error = parse(flag, number).map(drop).unwrap_err();
+                // A negative number could be a flag.
+                let told = format!("must be a whole number from 1 to {most}");
+                assert!(error.contains(&told) || number == "-1", "{flag} {number}: {error}");
+            }
+        }
+    }
+}

@@ -26,6 +26,7 @@ mod secret_files;
 mod section;
 mod sources;
 mod topic_name;
+mod topic_pattern;
 
 pub use crate::dedupe::IdSource;
 pub use crate::units::parse_duration;
@@ -50,3 +51,4 @@ pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub(crate) use sources::{load_listen, load_local, load_rekeying};
+pub(crate) use topic_pattern::TopicPattern;

@@ -1,5 +1,7 @@
 //! librdkafka properties: those that are rejected, and those whose values may be printed.
 
+mod security;
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -6,7 +6,7 @@ use super::problem::{Problem, Problems, ValueFault};
 use super::properties::{Properties, rejection};
 
 /// The suffix of a property whose value is the path of a file.
-const FILE: &str = ".file";
+pub(super) const FILE: &str = ".file";
 /// librdkafka properties that have this suffix.
 const OF_LIBRDKAFKA: [&str; 3] = [
     "sasl.oauthbearer.assertion.file",
@@ -16,7 +16,7 @@ const OF_LIBRDKAFKA: [&str; 3] = [
 
 impl Properties {
     /// Replaces each property `NAME.file` by `NAME`, with the content of the file as its value; one line break at the
-    /// end is removed. The error lists every file that cannot be used.
+    /// end is removed. The error lists every file that cannot be used, or all problems of TLS and SASL.
     pub fn with_files_read(self) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let mut read = Self::default();
@@ -35,6 +35,9 @@ impl Properties {
                     fault,
                 }),
             }
+        }
+        if problems.is_empty() {
+            problems = read.security_problems(&self);
         }
         if problems.is_empty() { Ok(read) } else { Err(Problems(problems)) }
     }

@@ -10,17 +10,15 @@ const HEIGHT: f64 = 90.0;
 /// Time between two samples, in seconds.
 const STEP_S: usize = 5;
 
-/// Records and duplicates per second and the lag over the last minutes, each with its current value. `lag` is `None`
-/// while the lag of a partition is unknown.
-pub(super) fn charts(rates: &[Rates], lag: Option<u64>) -> String {
+/// Records and duplicates per second and the lag over the last minutes, each with its last value.
+pub(super) fn charts(rates: &[Rates]) -> String {
     // One sample is no line.
     let [_, .., last] = rates else {
         return "<p>The charts begin 15 seconds after the start.</p>\n".to_owned();
     };
     let lag_of = |rate: &Rates| rate.lag.map(|lag| lag as f64);
     let max_rate = rates.iter().map(|rate| rate.records).fold(0.0, f64::max);
-    // The current lag may be newer than the last sample.
-    let max_lag = rates.iter().filter_map(lag_of).chain(lag.map(|lag| lag as f64)).reduce(f64::max);
+    let max_lag = rates.iter().filter_map(lag_of).fold(0.0, f64::max);
     let of_rates = Chart { title: "records per second", top: top(max_rate), samples: rates.len() };
     let records = of_rates.line("all", rates.iter().map(|rate| Some(rate.records)));
     let duplicates = of_rates.line("again", rates.iter().map(|rate| Some(rate.duplicates)));
@@ -29,9 +27,9 @@ pub(super) fn charts(rates: &[Rates], lag: Option<u64>) -> String {
         rounded(last.records),
         rounded(last.duplicates)
     );
-    let of_lag = Chart { title: "lag in records", top: top(max_lag.unwrap_or(0.0)), samples: rates.len() };
+    let of_lag = Chart { title: "lag in records", top: top(max_lag), samples: rates.len() };
     let lag_line = of_lag.line("lag", rates.iter().map(lag_of));
-    let lag = lag.map_or_else(|| "unknown".to_owned(), grouped);
+    let lag = last.lag.map_or_else(|| "unknown".to_owned(), grouped);
     let lag_legend = format!("<span class=\"lag\">lag: {lag}</span>");
     format!(
         "{}{}",
@@ -110,24 +108,22 @@ mod tests {
     fn a_line_stays_inside_its_chart_and_an_unknown_lag_is_a_gap() {
         let quiet = Rates { records: 0.0, duplicates: 0.0, lag: Some(0) };
         let busy = Rates { records: 2_000.0, duplicates: 500.0, lag: Some(50) };
-        let drawn = charts(&[quiet, busy], Some(7));
+        let drawn = charts(&[quiet, busy]);
         assert!(drawn.contains("\"all\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
         assert!(drawn.contains("\"lag\" d=\"M0.0,88.0 L600.0,2.0\""), "{drawn}");
         assert!(drawn.contains("2\u{202f}000 records/s") && drawn.contains("500 duplicates/s"), "{drawn}");
-        assert!(drawn.contains("lag: 7<") && drawn.contains("<span>50</span>"), "{drawn}");
+        assert!(drawn.contains("lag: 50<") && drawn.contains("<span>50</span>"), "{drawn}");
         assert!(drawn.contains("<span>2\u{202f}000</span><span>0</span>"), "{drawn}");
         assert!(drawn.contains("<span>10s ago</span><span>now</span>"), "{drawn}");
-        assert!(charts(&[quiet, busy], None).contains("lag: unknown"));
-        let drawn = charts(&[quiet, busy], Some(404));
-        assert!(drawn.contains("lag: 404<") && drawn.contains("<span>500</span>"), "{drawn}");
-        let unknown = Rates { lag: None, ..quiet };
-        let drawn = charts(&[busy, unknown, quiet], None);
+        let unknown = Rates { lag: None, ..busy };
+        assert!(charts(&[quiet, unknown]).contains("lag: unknown"));
+        let drawn = charts(&[busy, unknown, quiet]);
         assert!(
             drawn.contains("\"lag\" d=\"M0.0,2.0 M600.0,88.0\""),
             "an unknown lag is not a lag of 0: {drawn}"
         );
         for too_few in [&[][..], &[busy]] {
-            assert!(charts(too_few, None).contains("15 seconds after the start"));
+            assert!(charts(too_few).contains("15 seconds after the start"));
         }
     }
 }

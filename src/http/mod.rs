@@ -14,6 +14,7 @@ mod server;
 mod texts;
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 pub use admin::{AdminApi, Token};
 pub(crate) use rekey::{RekeyEndpoint, serve_rekey};
@@ -37,4 +38,6 @@ pub struct Endpoint {
     pub history: Arc<Mutex<History>>,
     /// Last warnings of the log, for the status page.
     pub recent: Recent,
+    /// When the process started.
+    pub began: Instant,
 }

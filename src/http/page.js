@@ -20,6 +20,8 @@ async function update() {
     const notice = document.getElementById("unanswered");
     notice.querySelector("time").textContent = failing.toISOString().slice(0, 19) + "Z";
     notice.hidden = false;
+    // Whether it is ready is not known.
+    notice.nextElementSibling.hidden = true;
     document.title = "No answer: " + document.title.replace(/^.*?: /, "");
   }
   setTimeout(update, seconds * 1000);

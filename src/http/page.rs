@@ -43,7 +43,7 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], history: &Hist
         word = word(&readiness),
         now = time(now_ms),
         readiness = readiness_section(&readiness),
-        charts = chart::charts(&history.rates(), status.lag()),
+        charts = chart::charts(&history.rates()),
         figures = figures(&all_figures(shown, &workers, history, now_ms)),
         partitions = partitions(&workers),
         kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
@@ -89,8 +89,11 @@ struct Figure(&'static str, String, String);
 /// What a person asks for first, in this order.
 fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, now_ms: i64) -> Vec<Figure> {
     let (metrics, totals) = (&shown.metrics, shown.metrics.totals(&shown.status));
-    let (uptime, recent) = history.last_minutes();
-    let percent = |of: &Totals| of.duplicates_percent().map_or("?".to_owned(), |it| format!("{it:.1} %"));
+    let recent = history.last_minutes();
+    // Rounded down: 100 % means all.
+    let percent = |of: &Totals| {
+        of.duplicates_percent().map_or("?".to_owned(), |it| format!("{:.1} %", (it * 10.0).floor() / 10.0))
+    };
     let latency = |quantile| match recent.latency_seconds(quantile) {
         Some(bound) if bound.is_finite() => format!("at most {}", seconds_text(bound)),
         Some(_) => "more than 1h".to_owned(),
@@ -116,7 +119,7 @@ fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, no
         ),
         Figure("latency of forwarded records", latency(0.99), format!("99 %; half of them {}", latency(0.5))),
         Figure("shortest window", window, configured),
-        Figure("running for", seconds_text(uptime.as_secs_f64()), commit),
+        Figure("running for", seconds_text(shown.began.elapsed().as_secs_f64()), commit),
         Figure("other instances", instances(&shown.status), String::new()),
         Figure("memory", bytes(metrics.resident_bytes()), format!("windows {}", bytes(windows))),
         Figure("local state on disk", bytes(metrics.parts.state.disk.get()), String::new()),

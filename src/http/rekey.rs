@@ -50,9 +50,10 @@ async fn livez(State(shown): State<RekeyEndpoint>) -> (StatusCode, String) {
 
 async fn readyz(State(shown): State<RekeyEndpoint>) -> (StatusCode, String) {
     let status = shown.metrics.status();
+    let notes: String = status.notes.iter().flat_map(|note| ["note: ", note, "\n"]).collect();
     match status.failure.or(status.not_ready) {
-        None => (StatusCode::OK, "ready\n".to_owned()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready\nrekey {reason}\n")),
+        None => (StatusCode::OK, format!("ready\n{notes}")),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready\nrekey {reason}\n{notes}")),
     }
 }
 

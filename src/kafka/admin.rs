@@ -82,7 +82,7 @@ pub struct Wanted {
     pub key_is_id: bool,
 }
 
-/// The result of the checks, and what [`Create::Validate`] has found.
+/// The result of the checks, and what a validation has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checks {
     /// What the topics have in common.
@@ -160,6 +160,7 @@ impl TopicAdmin {
         let (problems, warnings) = self.missing_features(&described);
         findings.problems.extend(problems);
         findings.warnings.extend(warnings);
+        findings.warnings.extend(self.empty_clean(&found));
         if !findings.problems.is_empty() {
             return Err(CheckError::Refused(findings.problems));
         }

@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::acceptance::inherited;
 use super::admin::{CheckError, TopicAdmin, check_error};
+use super::client_config::Settings;
 use super::native::{self, Execution, TopicAnswer};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
@@ -168,6 +169,28 @@ impl TopicAdmin {
         let committed =
             native::committed(self.reader.client(), &list, self.wait).map_err(|e| check_error(&doing, &e))?;
         Ok(committed.into_iter().flatten().any(|it| it.offset.is_some()))
+    }
+
+    /// The warning about a clean topic without a record, although the group has processed raw: the end of a log never moves back.
+    pub(super) fn empty_clean(&self, found: &FoundTopics) -> Option<String> {
+        let Settings { raw, clean, group, .. } = &self.settings;
+        let is_written = |number: usize| {
+            let number = i32::try_from(number).unwrap_or(i32::MAX);
+            // What cannot be read may have records.
+            self.reader.fetch_watermarks(clean, number, self.wait).map_or(true, |(_, high)| high > 0)
+        };
+        let exists = matches!(found.clean, TopicShape::Partitions(_));
+        if exists && (0..found.clean.partitions().unwrap_or(0)).any(is_written) {
+            return None;
+        }
+        let has_processed = self.group_has_committed(found.raw.partitions().unwrap_or(0)).unwrap_or(false);
+        has_processed.then(|| {
+            format!(
+                "topic {clean} has no record, but group {group} has processed topic {raw}: what it has forwarded is in another topic, \
+                 and is not written again. Restore topics.clean; or, to write everything again, set group.id and topics.state to \
+                 other names"
+            )
+        })
     }
 
     /// Adds partitions to the clean and the state topic until they have as many as the raw topic. Returns the topics from

@@ -193,7 +193,8 @@ fn advice(code: Option<RDKafkaErrorCode>) -> &'static str {
             "lower batch.transaction_timeout or raise the broker's transaction.max.timeout.ms"
         }
         Some(C::UnsupportedFeature | C::UnsupportedVersion) => {
-            "the broker is too old: dedupd needs Apache Kafka 2.5 or newer"
+            "the broker is older than Apache Kafka 2.5, or this is the port of a controller, which serves no clients: \
+             correct the port in kafka.bootstrap_servers"
         }
         Some(code) if is_damage(code) => {
             "its log is damaged; see kafka-dump-log.sh, and elect a replica that is not damaged as leader"

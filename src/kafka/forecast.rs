@@ -36,7 +36,7 @@ pub struct Forecast {
     pub members: Vec<Member>,
     /// The first member that is not of dedupd, with the remedy.
     pub foreign: Option<String>,
-    /// Offsets of raw that are not processed, over all partitions. A partition without a committed offset is omitted.
+    /// Offsets of raw that are not processed, over all partitions; all of a partition without a committed offset.
     pub lag: u64,
     /// Offsets of the state topic that a restore of all partitions without local state reads.
     pub records: u64,
@@ -85,7 +85,7 @@ pub fn forecast(
         group.answers(numbers.iter().copied(), REQUEST)?.into_iter().collect::<Result<_, _>>()?;
     let raw = ends.bounds(&logs_of(settings.raw.as_str(), partitions), REQUEST)?;
     let lag = committed.iter().zip(&raw);
-    let lag = lag.filter_map(|(answer, log)| Some(log.stable.saturating_sub(answer.offset?))).sum();
+    let lag = lag.map(|(answer, log)| log.stable.saturating_sub(answer.offset.unwrap_or(log.low))).sum();
     Ok(Forecast {
         foreign: group.foreign_member(&members),
         members,

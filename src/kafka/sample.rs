@@ -112,9 +112,18 @@ pub enum SampleError {
     /// The client does not accept its properties.
     #[error("{0}")]
     Settings(String),
-    /// A request to the broker failed.
+    /// The brokers refuse a request.
     #[error("{}", .0.unretried())]
-    Kafka(#[from] Failure),
+    Refused(Failure),
+    /// A request has no answer.
+    #[error("{}", .0.unretried())]
+    Unreachable(Failure),
+}
+
+impl From<Failure> for SampleError {
+    fn from(failure: Failure) -> Self {
+        if failure.remedy == Remedy::Stop { Self::Refused(failure) } else { Self::Unreachable(failure) }
+    }
 }
 
 /// Reads the identity of a record. The error is a reason why that is not possible.

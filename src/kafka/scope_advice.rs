@@ -13,11 +13,19 @@ impl TopicSample {
     /// The error of a sample without any id, for this reason. Without records it is none.
     #[must_use]
     pub fn no_ids(&self, why: Option<String>, setting: &str) -> Option<String> {
+        self.few_ids(why, setting).filter(|_| self.with_id == 0)
+    }
+
+    /// The warning about a sample in which most records have no id, for this reason.
+    #[must_use]
+    pub fn few_ids(&self, why: Option<String>, setting: &str) -> Option<String> {
         let example = why.map(|why| format!("; for example, {why}")).unwrap_or_default();
         let Self { read, with_id, .. } = self;
-        (*read > 0 && *with_id == 0).then(|| {
-            format!("none of the newest {read} records of raw has an id{example}; correct {setting}")
-        })
+        let how_many = match *with_id {
+            0 => format!("none of the newest {read} records of raw has an id"),
+            ids => format!("{} of the newest {read} records of raw have no id", read - ids),
+        };
+        (*with_id < read.div_ceil(2)).then(|| format!("{how_many}{example}; correct {setting}"))
     }
 
     /// What the sample shows about the scope, and what to do, in one line. `scope` is the configured one, if there is one.
@@ -32,7 +40,10 @@ impl TopicSample {
                 .to_owned();
         }
         if *moved_ids == 0 {
-            return format!("no id of the {with_id} sampled records is in several partitions; nothing to do");
+            let all = if with_id == read { String::new() } else { format!("with an id, of {read}, ") };
+            return format!(
+                "no id of the {with_id} sampled records {all}is in several partitions; nothing to do"
+            );
         }
         let ids = if *moved_ids == 1 { "id of the sample is" } else { "ids of the sample are" };
         let copies = format!("{copies} {}", if *copies == 1 { "copy" } else { "copies" });
@@ -93,10 +104,13 @@ mod tests {
         assert_eq!(none.recommended_scope(), None);
         assert_eq!(
             none.advice(Some(Scope::Partition)),
-            "no id of the 8 sampled records is in several partitions; nothing to do"
+            "no id of the 8 sampled records with an id, of 9, is in several partitions; nothing to do"
         );
         assert_eq!(sample(1, 0, 0).no_ids(None, "--id"), None);
         assert_eq!(TopicSample::default().no_ids(None, "--id"), None);
+        let few = sample(4, 0, 0).few_ids(None, "--id");
+        assert_eq!(few.as_deref(), Some("5 of the newest 9 records of raw have no id; correct --id"));
+        assert_eq!(sample(5, 0, 0).few_ids(None, "--id"), None);
         assert_eq!(
             sample(0, 0, 0).no_ids(Some("the record has no id: it has no key".to_owned()), "--id").as_deref(),
             Some(

@@ -76,11 +76,11 @@ impl History {
         }
     }
 
-    /// The time of the last sample since the start, and what was counted since the oldest one.
+    /// What was counted since the oldest sample.
     #[must_use]
-    pub fn last_minutes(&self) -> (Duration, Totals) {
+    pub fn last_minutes(&self) -> Totals {
         let both = self.samples.front().zip(self.samples.back());
-        both.map(|((_, oldest), (now, newest))| (*now, newest.since(oldest))).unwrap_or_default()
+        both.map(|((_, oldest), (_, newest))| newest.since(oldest)).unwrap_or_default()
     }
 
     /// The rates between consecutive samples, oldest first.
@@ -116,15 +116,12 @@ mod tests {
         let rates = history.rates();
         assert_eq!(rates.len(), 120);
         assert_eq!(rates.last(), Some(&Rates { records: 20.0, duplicates: 2.0, lag: Some(499) }));
-        let (since_start, last) = history.last_minutes();
-        assert_eq!(
-            (since_start, last.records, last.duplicates),
-            (Duration::from_secs(499 * 5), 12_000, 1_200)
-        );
+        let last = history.last_minutes();
+        assert_eq!((last.records, last.duplicates), (12_000, 1_200));
         assert_eq!(last.duplicates_percent(), Some(10.0));
         assert_eq!((last.latency_seconds(0.9), last.latency_seconds(0.99)), (Some(0.1), Some(f64::INFINITY)));
         let none = Totals::default();
         assert_eq!((none.duplicates_percent(), none.latency_seconds(0.5)), (None, None));
-        assert_eq!(History::default().last_minutes(), (Duration::ZERO, none));
+        assert_eq!(History::default().last_minutes(), none);
     }
 }

@@ -102,7 +102,9 @@ impl Latencies {
     /// Records the latency of one record, and its age if it has a timestamp.
     pub fn observe(&self, latency: Duration, age: Option<Duration>) {
         self.latency.observe(latency.as_secs_f64());
-        age.into_iter().for_each(|age| self.age.observe(age.as_secs_f64()));
+        if let Some(age) = age {
+            self.age.observe(age.as_secs_f64());
+        }
     }
 
     /// Adds what was collected to the metrics; called after a commit.

@@ -94,6 +94,8 @@ pub struct RekeyStatus {
     pub not_ready: Option<String>,
     /// Why the process is about to end, or `None`.
     pub failure: Option<String>,
+    /// What an operator should know although records are written.
+    pub notes: Vec<String>,
     /// Number of assigned partitions of source topics.
     pub partitions: usize,
     /// Number of records that were sent and are not acknowledged.

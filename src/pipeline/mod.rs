@@ -41,6 +41,7 @@ pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;
 pub use progress::Progress;
 pub use recovery::locate::{StartLogs, check_start};
+pub(crate) use report::MissingIds;
 pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;

@@ -146,9 +146,9 @@ impl WorkerOptions {
         match theirs.zip(ours).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
-                "topic {} was deleted and recreated: its id is {ours}, but topic {} and the group's offsets were \
-                 written for {theirs}. Its offsets restarted, so they do not show what was processed. To start \
-                 with an empty window, set topics.state and group.id to other names",
+                "topic {} was deleted and recreated, or topics.raw was changed: its id is {ours}, but topic {} and the group's \
+                 offsets were written for {theirs}. Its offsets do not show what was processed. Restore topics.raw; or, to \
+                 start with an empty window, set topics.state and group.id to other names",
                 self.raw, self.state
             ))),
         }
@@ -157,7 +157,7 @@ impl WorkerOptions {
     /// Fails when a record of the state topic was written for another raw topic: by another group, or before raw was recreated.
     pub(crate) fn same_pair(&self, key: &StateKey) -> Result<(), Fatal> {
         let same = self.same_raw(key.raw.as_deref(), self.raw_id.as_deref());
-        let is_ours = key.writer.strip_prefix(&self.group).is_some_and(|rest| rest.starts_with('.'));
+        let is_ours = self.is_writer_of_group(key);
         same.map_err(|recreated| match &key.raw {
             Some(theirs) if !is_ours && !key.writer.is_empty() => Fatal::Operator(format!(
                 "topic {} has the state of another raw topic: {} wrote it for the topic with the id {theirs}, not group {} for topic \
@@ -168,13 +168,31 @@ impl WorkerOptions {
         })
     }
 
+    /// Fails when the state was written by another group, and this one has no offset: two groups that run with the same topics write
+    /// each record twice.
+    pub(crate) fn same_group(&self, key: &StateKey) -> Result<(), Fatal> {
+        if key.writer.is_empty() || self.is_writer_of_group(key) {
+            return Ok(());
+        }
+        Err(Fatal::Operator(format!(
+            "topic {} has the state of another group: {} wrote it, and group {} has no offset of topic {}. If both groups run, each \
+             record is written twice. Correct group.id; to continue under the new name, stop the other group, and set the offsets of \
+             this one to those of the other with kafka-consumer-groups.sh; or give this pair of topics its own topics.state",
+            self.state, key.writer, self.group, self.raw
+        )))
+    }
+
+    fn is_writer_of_group(&self, key: &StateKey) -> bool {
+        key.writer.strip_prefix(&self.group).is_some_and(|rest| rest.starts_with('.'))
+    }
+
     /// Fails when the id of the state topic differs from the one that the group's offsets were committed with.
     pub(crate) fn same_state(&self, theirs: Option<&str>) -> Result<(), Fatal> {
         match theirs.zip(self.state_id.as_deref()).filter(|(theirs, ours)| theirs != ours) {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
-                "topic {} was deleted and recreated: its id is {ours}, but the group's offsets were committed with \
-                 {theirs}; its previous content is gone. Restore it; or, to continue from the committed offsets with an \
+                "topic {} was deleted and recreated, or topics.state was changed: its id is {ours}, but the group's offsets were \
+                 committed with {theirs}. Restore topics.state or the topic; or, to continue from the committed offsets with an \
                  empty window, stop all instances and set the group's offsets to their current values: \
                  kafka-consumer-groups.sh --reset-offsets --to-current --execute --topic {} with the group's name",
                 self.state, self.raw

@@ -5,12 +5,13 @@ mod copies;
 mod missing;
 mod published;
 mod reachability;
+mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{CopyEstimate, Offset, PartitionId, Window};
+use crate::dedupe::{Offset, PartitionId, Window};
 use crate::metrics::{
     Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
@@ -21,97 +22,20 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::copies::CopyWarning;
-use crate::pipeline::report::missing::MissingIds;
+pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
 use crate::pipeline::report::reachability::Reachability;
+use crate::pipeline::report::tally::RecordTimes;
+pub use crate::pipeline::report::tally::Tally;
 use crate::ports::{Failure, GroupEvent};
 
+/// What is done with records without an id.
+const FORWARDED: &str = "forwarded without de-duplication";
 /// Interval between two publications of the status.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two summaries in the log, and between two repetitions of the standing warning.
 const SUMMARY_INTERVAL: Duration = Duration::from_mins(1);
-/// In a large transaction, the times of every n-th forwarded record are observed.
-const SAMPLE: u64 = 16;
-
-/// Counts of the open transaction; they become metrics when it has committed.
-#[derive(Debug, Default)]
-pub struct Tally {
-    /// By kind; the first entry is the unnamed kind.
-    outcomes: Vec<[u64; Outcome::ALL.len()]>,
-    records: u64,
-    /// Duplicates whose owner is in another partition.
-    elsewhere: u64,
-    /// In partition scope, the records of the sample.
-    sample: CopyEstimate,
-    /// Why the first record without an id has none.
-    why_missing: Option<String>,
-    raw_bytes: u64,
-    clean_bytes: u64,
-    state_bytes: u64,
-    forwarded: u64,
-    times: Vec<RecordTimes>,
-}
-
-/// When a forwarded record arrived, in monotonic time, and its own timestamp.
-#[derive(Debug)]
-struct RecordTimes {
-    fetched: Duration,
-    timestamp_ms: Option<i64>,
-}
-
-impl Tally {
-    /// Counts the outcome of one record of this kind.
-    pub fn count(&mut self, kind: usize, outcome: Outcome) {
-        if self.outcomes.len() <= kind {
-            self.outcomes.resize(kind + 1, [0; Outcome::ALL.len()]);
-        }
-        if let Some(slot) = self.outcomes.get_mut(kind).and_then(|counts| counts.get_mut(outcome as usize)) {
-            *slot += 1;
-        }
-    }
-
-    /// Counts a record read, with `bytes` of key and value.
-    pub fn seen(&mut self, bytes: usize) {
-        self.records += 1;
-        self.raw_bytes += bytes as u64;
-    }
-
-    /// Counts a duplicate whose owner is in another partition.
-    pub fn found_elsewhere(&mut self) {
-        self.elsewhere += 1;
-    }
-
-    /// Counts a record of the sample that is new in its partition, and whether it is a copy from another one.
-    pub fn sampled(&mut self, is_copy: bool) {
-        self.sample.add(CopyEstimate { new: 1, copies: u64::from(is_copy) });
-    }
-
-    /// Keeps why a record has no id, of the first one.
-    pub fn without_id(&mut self, why: impl FnOnce() -> String) {
-        self.why_missing.get_or_insert_with(why);
-    }
-
-    /// Number of records read.
-    pub fn records(&self) -> u64 {
-        self.records
-    }
-
-    /// Counts a record written to the clean topic, which arrived at this monotonic time.
-    pub fn forwarded(&mut self, bytes: usize, fetched: Duration, timestamp_ms: Option<i64>) {
-        if self.forwarded < 1024 || self.forwarded.is_multiple_of(SAMPLE) {
-            self.times.push(RecordTimes { fetched, timestamp_ms });
-        }
-        self.forwarded += 1;
-        self.clean_bytes += bytes as u64;
-    }
-
-    /// Counts a block written to the state topic.
-    pub fn block(&mut self, bytes: usize) {
-        self.state_bytes += bytes as u64;
-    }
-}
-
 /// Metrics and status of one worker.
 pub struct WorkerReport {
     /// What needs no state besides its counters is counted here directly.
@@ -266,10 +190,10 @@ impl WorkerReport {
         if let Some(why) = &tally.why_missing {
             self.warnings.missing.explain(why);
         }
-        self.batch_bytes = self.batch_bytes.max(tally.raw_bytes);
-        self.metrics.bytes(TopicLabel::Raw).inc_by(tally.raw_bytes);
-        self.metrics.bytes(TopicLabel::Clean).inc_by(tally.clean_bytes);
-        self.metrics.bytes(TopicLabel::State).inc_by(tally.state_bytes);
+        self.batch_bytes = self.batch_bytes.max(tally.bytes.raw);
+        self.metrics.bytes(TopicLabel::Raw).inc_by(tally.bytes.raw);
+        self.metrics.bytes(TopicLabel::Clean).inc_by(tally.bytes.clean);
+        self.metrics.bytes(TopicLabel::State).inc_by(tally.bytes.state);
         self.metrics.parts.transactions.batch_records.observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
         self.metrics.parts.transactions.last_commit.set(now_ms as f64 / 1e3);
@@ -291,7 +215,8 @@ impl WorkerReport {
         self.warnings.missing.add(outcome, count);
         self.metrics.records(outcome).inc_by(count);
         let Some(kind) = self.kinds.get(kind) else { return };
-        if matches!(outcome, Outcome::Forwarded | Outcome::Probable) {
+        // What was probably seen before is no new record, but for the few that this estimates.
+        if outcome == Outcome::Forwarded {
             self.metrics.parts.state.false_drops.add(count as f64 * kind.false_positive_rate);
         }
         if !kind.name.is_empty() {
@@ -349,7 +274,7 @@ impl WorkerReport {
         }
         self.warnings.standing.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
-        let (copies, missing) = (self.warnings.copies.note(now), self.warnings.missing.note(now));
+        let (copies, missing) = (self.warnings.copies.note(now), self.warnings.missing.note(now, FORWARDED));
         for (note, _) in [&copies, &missing].into_iter().flatten().filter(|it| it.1) {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
@@ -363,7 +288,6 @@ impl WorkerReport {
             .text
             .map(str::to_owned)
             .into_iter()
-            .chain(transaction.limit().note())
             .chain(limits)
             .chain(lag_note)
             .chain(missing.into_iter().chain(copies).map(|(note, _)| note))

@@ -19,7 +19,6 @@ use crate::config::{
 use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, attach_tokens};
 use crate::schemas::{self, Registry, SchemaText};
-use crate::tools::not_connected;
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
@@ -132,7 +131,7 @@ fn ended(error: &AuditError, options: &Options) -> ExitError {
         | AuditError::NotConnected { servers, events, .. } => {
             let problem = connection::explanation(events, servers, &options.properties);
             if let Some(problem) = problem {
-                return not_connected(servers, problem);
+                return ExitError::not_connected(servers, &problem);
             }
             Exit::Unreachable
         }

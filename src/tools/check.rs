@@ -4,6 +4,7 @@ use super::plan;
 use crate::app::{
     ExitError, check, check_host, check_start, prepare, scope_advice, settings, within_memory_limit,
 };
+use crate::cli::Exit;
 use crate::config::{Config, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
 
@@ -21,7 +22,9 @@ pub fn command(config: Config, print: bool) -> Result<(), ExitError> {
     };
     let mark = if print { "# " } else { "" };
     println!("{mark}dedupd check: {verdict}");
-    lines.iter().for_each(|line| println!("{mark}{line}"));
+    for line in &lines {
+        println!("{mark}{line}");
+    }
     if print {
         print!("{}", config.show());
     }
@@ -40,7 +43,10 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
     lines.extend(checks.planned.iter().cloned());
     match forecast(&settings(config, 0), checks.topology.partitions, checks.state_partitions) {
         Ok(forecast) => {
-            lines.extend(forecast.foreign.iter().map(|foreign| format!("warning: {foreign}")));
+            // Beside it, an instance waits for ever.
+            if let Some(foreign) = forecast.foreign {
+                return Err(ExitError::new(Exit::StartUp, foreign));
+            }
             lines.push(format!("assignment: {}", assignment(config, checks.topology.partitions, &forecast)));
             lines.push(format!("restore: {}", restore(&forecast)));
             check_start(config, &prepared, &checks, &forecast)?;
@@ -50,9 +56,9 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
             lines.push(format!("warning: it is not known what a start would restore: {why}"));
         }
     }
-    let (scope, schemas) = scope_advice(config, &prepared)?;
+    let (scope, warnings) = scope_advice(config, &prepared)?;
     lines.push(format!("scope: {scope}"));
-    lines.extend(schemas.map(|note| format!("warning: {note}")));
+    lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.push(not_checked(config, holder, !checks.planned.is_empty()));
     Ok(())
 }

@@ -11,7 +11,7 @@ use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 use crate::app::{ExitError, runtime, signal};
 use crate::cli::{Exit, GenerateArgs};
 use crate::kafka::connection::{self, ProblemCapture, error_text};
-use crate::tools::{not_connected, properties};
+use crate::tools::properties;
 
 /// Runs until all records are written or a signal arrives.
 pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
@@ -59,7 +59,7 @@ fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summ
         let why = last.map_or_else(|| error.to_string(), |(_, reason)| reason);
         let servers = &options.bootstrap_servers;
         match problem {
-            Some(problem) => not_connected(servers, problem),
+            Some(problem) => ExitError::not_connected(servers, &problem),
             None => ExitError::new(
                 Exit::Unreachable,
                 format!(

@@ -15,7 +15,6 @@ use std::path::Path;
 use crate::app::{ExitError, LogOrigin, begin_log, begin_log_quietly, log_end, run};
 use crate::cli::{CheckArgs, Command, Exit, write_man_pages};
 use crate::config::{self, AsTyped, Config, Properties, Property};
-use crate::kafka::connection::ConnectionProblem;
 
 /// Runs a command, and logs why it failed as the last line of standard error.
 pub fn complete(command: Command) -> Exit {
@@ -75,12 +74,6 @@ fn origin(config: &Config) -> LogOrigin {
 
 fn failed(what: &str, error: &std::io::Error) -> ExitError {
     ExitError::new(Exit::State, format!("{what}: {error}"))
-}
-
-/// The end of a tool whose client reports this problem.
-fn not_connected(servers: &str, problem: ConnectionProblem) -> ExitError {
-    let exit = if problem.refused { Exit::StartUp } else { Exit::Unreachable };
-    ExitError::new(exit, format!("no connection to {servers}: {}", problem.what))
 }
 
 fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ExitError> {

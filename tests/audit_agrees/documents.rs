@@ -106,7 +106,7 @@ pub const POINTERS: [&str; 17] = [
     "json:/id/0",
     "json:/id/01",
     "json:/id/+0",
-    "json:/id/-",
+    "json:/id/-0",
     "json:/id/",
     "json:/id/1/0",
     "json:/x/1/id",

@@ -5,18 +5,24 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::checking::{Checked, check, passed, state};
-use crate::support::{Draft, Pipe, Scope, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Scope, Sidecar, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
-fn a_member_of_another_program_and_a_compacted_raw_whose_key_is_the_id_are_warnings() {
+fn a_member_of_another_program_fails_the_check_and_a_compacted_raw_whose_key_is_the_id_is_a_warning() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "check-warns", 1);
     let sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"key\"]");
     let text = passed(&sidecar);
     assert!(!text.contains("warning: "), "{text}");
     kafka.alter_topic_config(&pipe.raw, &[("cleanup.policy", "compact")]);
+    let compacted = "topic check-warns.raw is compacted: a record that is compacted away";
+    let dropped = "identity.from is the key: each update of a key and its tombstone is a duplicate";
+    let text = passed(&sidecar);
+    assert!(text.contains(compacted) && text.contains(dropped), "{text}");
+    let by_value = passed(&pipe.sidecar("a"));
+    assert!(by_value.contains(compacted) && !by_value.contains(dropped), "{by_value}");
     let other: BaseConsumer = kafka
         .client_config()
         .set("group.id", pipe.group())
@@ -25,17 +31,27 @@ fn a_member_of_another_program_and_a_compacted_raw_whose_key_is_the_id_are_warni
         .create()
         .unwrap();
     other.subscribe(&[&pipe.raw]).unwrap();
-    let text = wait_until("the member", LIMIT, || {
+    let failed = wait_until("the member", LIMIT, || {
         drop(other.poll(Duration::from_millis(200)));
-        Some(passed(&sidecar)).filter(|text| text.contains("is not of dedupd"))
+        Some(check(&sidecar)).filter(|it| it.code == Some(3))
     });
     let foreign = format!("of group {} (another at ", pipe.group());
-    assert!(text.contains(&foreign) && text.contains("stop it, or give it another group.id"), "{text}");
-    let compacted = "topic check-warns.raw is compacted: a record that is compacted away";
-    let dropped = "identity.from is the key: each update of a key and its tombstone is a duplicate";
-    assert!(text.contains(compacted) && text.contains(dropped), "{text}");
-    let by_value = passed(&pipe.sidecar("a"));
-    assert!(by_value.contains(compacted) && !by_value.contains(dropped), "{by_value}");
+    assert!(failed.last.contains(&foreign) && failed.last.contains("stop it, or give it another group.id"));
+}
+
+#[test]
+fn a_clean_topic_that_was_changed_under_a_group_is_a_warning() {
+    let pipe = Pipe::new(shared_kafka(), "check-clean", 1);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
+    let sidecar =
+        pipe.sidecar("a").with("DEDUPD_GROUP__ID", &pipe.group()).with("DEDUPD_TOPICS__STATE", &state(&pipe));
+    pipe.through(1, &sidecar);
+    let warning = "has no record, but group ";
+    assert!(!passed(&sidecar).contains(warning));
+    let clean = format!("{}.other", pipe.clean);
+    pipe.kafka.create_topic(&clean, 1, &[]);
+    let text = passed(&Sidecar { clean: clean.clone(), ..sidecar });
+    assert!(text.contains(&format!("warning: topic {clean} {warning}")), "{text}");
 }
 
 #[test]
@@ -48,7 +64,7 @@ fn a_sample_of_raw_shows_the_scope_and_the_members_show_the_assignment() {
     let advice = "scope: 1 id of the sample is in several partitions: dedupe.scope = \"partition\" forwards 1 copy; \
                   set dedupe.scope = \"topic\"";
     assert!(text.contains(advice), "{text}");
-    let next = "has no member; the next instance, with 1 worker, gets all 2 partitions; lag 0";
+    let next = "has no member; the next instance, with 1 worker, gets all 2 partitions; lag 4";
     assert!(text.contains(next), "{text}");
     let running = sidecar.start();
     pipe.wait_caught_up(2, LIMIT);

@@ -52,6 +52,7 @@ fn an_id_source_that_finds_nothing_is_said_everywhere() {
     let other = Pipe::new(kafka, "right-id", 1);
     kafka.send(&other.raw, &drafts);
     let running = other.sidecar("a").start();
+    running.wait_ready(LIMIT);
     running.wait_outcomes(&[("forwarded", 200), ("duplicate", 100)]);
     let quiet = running.get("/").unwrap();
     assert!(quiet.contains("class=\"ready\"") && !quiet.contains("have no id"), "{quiet}");
@@ -71,8 +72,9 @@ fn latency_is_that_of_forwarded_records_and_age_has_a_metric_of_its_own() {
     running.wait_outcomes(&[("forwarded", 50), ("duplicate", 50)]);
     let value = |name: &str| running.metric(name).unwrap();
     for name in ["latency", "record_age"] {
-        assert_eq!(value(&format!("dedupd_{name}_seconds_count")), 50.0, "{name}");
+        assert_eq!(value(&format!("dedupd_{name}_seconds_count")).to_string(), "50", "{name}");
     }
-    assert_eq!(value("dedupd_record_age_seconds_bucket{le=\"15\"}"), 0.0, "all are a minute old");
+    let young = value("dedupd_record_age_seconds_bucket{le=\"15\"}");
+    assert!(young < 0.5, "all are a minute old, but {young}");
     assert!(value("dedupd_latency_seconds_sum") < 50.0 * 20.0, "the age of a record is not its latency");
 }

@@ -23,6 +23,7 @@ mod checking;
 mod compacted;
 mod crash;
 mod encoded;
+mod figures;
 mod first_hour;
 mod foreign;
 mod forwarding;

@@ -31,6 +31,9 @@ fn wait_copied(running: &Running, partitions: usize) {
         let complete = format!("\"standby\":{{\"complete\":{partitions},");
         page.contains(&complete).then_some(())
     });
+    wait_until("no lag of the copies", LIMIT, || {
+        running.metric("dedupd_standby_lag_records").filter(|lag| *lag < 0.5)
+    });
 }
 
 /// Asserts that the process has read only the rest of the state topic since the takeover.

@@ -324,7 +324,7 @@ fn take_over_after_a_panic(name: &str, adjust: fn(Sidecar) -> Sidecar) -> Durati
     let panics = panicking.start();
     panics.wait_running(PARTITIONS, LIMIT);
     let spare = sidecar("b").start();
-    assert_eq!(panics.wait(LIMIT).code(), Some(1), "{}", panics.text());
+    assert_eq!(panics.wait(LIMIT).code(), Some(7), "{}", panics.text());
     let ended = monotonic();
     let lock = std::fs::read_to_string(panicking.state_dir.join("lock")).unwrap();
     assert_eq!(lock.lines().nth(1), Some("taking over"), "restarted, it would not let the others go first");

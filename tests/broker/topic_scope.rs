@@ -144,21 +144,22 @@ fn partition_scope_reports_copies_in_other_partitions() {
 /// may have unread records that need the ids of the others.
 #[test]
 fn a_partition_that_ends_with_a_marker_does_not_keep_the_ids_of_others() {
-    const FIRST: u64 = 20;
+    const FIRST: i64 = 20;
     let pipe = Pipe::new(shared_kafka(), "marker-last", 2);
     let running = pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", "1m").start();
     running.wait_running(2, LIMIT);
     let began_ms = now_ms() - 10 * 3_600_000;
     pipe.kafka.send_in_transaction(&pipe.raw, &[Draft::id(0, "first").at(began_ms)], true);
     // One record a minute of stream time.
-    let mut sent = 0;
+    let draft = |number: i64| Draft::id(1, &number.to_string()).at(began_ms + 60_000 * number);
+    let ids = || running.metric("dedupd_window_ids{partition=\"1\"}").unwrap_or_default();
+    // At once: some seconds later the end of the other log is known, and they leave.
+    pipe.kafka.send(&pipe.raw, &(1..=FIRST).map(draft).collect::<Vec<_>>());
+    let mut sent = FIRST;
     let mut produce = || {
         sent += 1;
-        let draft = Draft::id(1, &sent.to_string()).at(began_ms + 60_000 * sent);
-        pipe.kafka.send(&pipe.raw, &[draft]);
+        pipe.kafka.send(&pipe.raw, &[draft(sent)]);
     };
-    let ids = || running.metric("dedupd_window_ids{partition=\"1\"}").unwrap_or_default();
-    (0..FIRST).for_each(|_| produce());
     wait_until("all ids to be in the window", LIMIT, || (ids() >= FIRST as f64).then_some(()));
     wait_until("the old ids to leave the window", LIMIT, || {
         produce();

@@ -137,7 +137,7 @@ fn behind_a_transactional_producer_the_lag_is_0_and_no_later_record_is_skipped()
         pipe.kafka.send(&pipe.raw, &[Draft::id(0, "f"), Draft::id(1, "b"), Draft::id(1, "g")]);
         wait_until("later records", LIMIT, || (texts() == 8).then_some(()));
         wait_without_lag(&pipe, &running);
-        assert_eq!(running.value("dedupd_stalled_fetches_total{reason=\"not_fetched\"}"), 0.0);
+        assert!(running.value("dedupd_stalled_fetches_total{reason=\"not_fetched\"}") < 0.5);
         assert_eq!(running.stop(), Some(0), "{}", running.text());
         let findings = pipe.audit();
         assert!(findings.is_clean(), "{findings:?}");

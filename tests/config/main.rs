@@ -14,6 +14,7 @@ mod printed;
 mod refusals;
 mod rekeying;
 mod secret_files;
+mod security;
 
 use dedupd::config::{AsTyped, Config, ConfigError, ConfigSources, FileText};
 

@@ -102,7 +102,7 @@ fn the_keys_that_a_plan_prints_are_a_configuration() {
     let window = good(&text).window;
     assert_eq!(window.max_ids, Some(25_000_000), "{text}");
     assert!(window.max_memory.unwrap() / 4 * 3 >= 25_000_000 * 8, "{text}");
-    assert!(planned("--events 5000 --exact 24h --memory 100MiB").contains(": shorter than --exact 1d"));
+    assert!(planned("--events 5000 --exact 24h --memory 100MiB").contains(": shorter than --exact 24h"));
 }
 
 #[test]

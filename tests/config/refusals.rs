@@ -206,6 +206,7 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
         assert!(problems[0].contains(&format!("{text:?} (d.toml): {why}")), "{problems:?}");
     }
     for (servers, fault) in [
+        ("a:1 b:2", "contains a space; separate brokers by commas, as in a:9092,b:9092"),
         ("localhost:9092,other", r#"has no port in "other"; give host:port, as in localhost:9092"#),
         (
             "kafka://localhost:9092",

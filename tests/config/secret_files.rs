@@ -21,8 +21,15 @@ fn a_value_is_the_content_of_its_file_without_the_line_end() {
     ] {
         let file = dir.path().join("secret");
         fs::write(&file, content).unwrap();
-        let lines = [format!("sasl.password.file={}", file.display()), "client.id=x".to_owned()];
-        let expected = [("client.id", "x"), ("sasl.password", value)];
+        let mut lines =
+            ["client.id=x", "security.protocol=sasl_ssl", "sasl.mechanism=PLAIN"].map(str::to_owned).to_vec();
+        lines.push(format!("sasl.password.file={}", file.display()));
+        let expected = [
+            ("client.id", "x"),
+            ("sasl.mechanism", "PLAIN"),
+            ("sasl.password", value),
+            ("security.protocol", "sasl_ssl"),
+        ];
         assert_eq!(read(&lines).unwrap(), expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
     }
     let own = ["sasl.oauthbearer.assertion.private.key.file=/nowhere".to_owned()];

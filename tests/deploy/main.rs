@@ -18,6 +18,8 @@ mod programs;
 mod queries;
 mod systemd;
 
+use std::path::{Path, PathBuf};
+
 use configured::configuration;
 use dedupd::metrics::table::{MetricKind, Row, TABLE};
 use queries::{Workload, selectors};
@@ -73,6 +75,36 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
         |row: &Row| selectors.iter().any(|it| row_of(&it.metric).is_some_and(|of| of.name == row.name));
     let unused: Vec<_> = TABLE.iter().filter(|row| !is_used(row)).map(|row| row.name).collect();
     assert!(unused.is_empty(), "neither on the dashboard nor in an alert: {unused:?}");
+}
+
+/// Metrics that no test on a broker compares, with the reason.
+const NOT_COMPARED: [(&str, &str); 2] = [
+    ("dedupd_expiry_lag_seconds", "the simulation compares it, in tests/sim/life/topic/lagging.rs"),
+    ("dedupd_slices_discarded_total", "a disk that fails exactly while a slice is written is only simulated"),
+];
+
+#[test]
+fn every_metric_is_compared_with_a_value() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let sources: String = ["broker", "mock_broker", "sim", "support"]
+        .into_iter()
+        .flat_map(|of| texts(tests.join(of)))
+        .collect();
+    let is_compared = |row: &Row| {
+        let rest = sources.split(row.name).skip(1);
+        rest.map(|rest| rest.chars().next()).any(|next| next.is_none_or(|next| !next.is_alphanumeric()))
+    };
+    let missing: Vec<_> = TABLE.iter().filter(|row| !is_compared(row)).map(|row| row.name).collect();
+    assert_eq!(missing, NOT_COMPARED.map(|(name, _)| name), "NOT_COMPARED has the exceptions");
+}
+
+/// The texts of the files below a folder.
+fn texts(folder: PathBuf) -> Vec<String> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| {
+        if path.is_dir() { texts(path) } else { vec![std::fs::read_to_string(path).unwrap()] }
+    };
+    paths.flat_map(below).collect()
 }
 
 #[test]

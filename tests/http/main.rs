@@ -78,6 +78,7 @@ impl Server {
                     config: "[kafka]\nbootstrap_servers = \"a:1\"\n".into(),
                     history: Arc::new(Mutex::new(history())),
                     recent: Recent::default(),
+                    began: monotonic(),
                 };
                 let warning =
                     |ago_ms, text: &str| Warning { time_ms: wall_ms() - ago_ms, text: text.to_owned() };
@@ -219,7 +220,7 @@ fn what_is_wrong_precedes_the_figures() {
         "<dd>25<small>of 100 records",
         "<dd>at most 500ms<small>99 %; half of them at most 100ms",
         "<dt>shortest window<dd>1m<small>of 1m",
-        "<dt>running for<dd>10s",
+        "<dt>running for<dd>",
         "<dd>other at 10.0.0.7 with 3 partitions",
         "<path",
         "Records since the start",

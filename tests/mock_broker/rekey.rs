@@ -1,4 +1,5 @@
-//! `dedupd rekey`: a source partition without a leader or without a fetcher, and a record that the target topic rejects.
+//! `dedupd rekey`: a source partition without a leader or without a fetcher, a record that the target topic rejects, records without an
+//! id, and a regular expression without topics.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,10 +20,15 @@ use crate::transactions::{SLICE, fill, watched};
 
 /// Starts a process that writes the raw topic to the clean topic, by key.
 fn start(bootstrap: &str, flags: &[&str], dir: &Path) -> Running {
+    start_from((bootstrap, RAW), "key", flags, dir)
+}
+
+/// Starts a process that writes these topics to the clean topic, by this source of the id.
+fn start_from((bootstrap, from): (&str, &str), id: &str, flags: &[&str], dir: &Path) -> Running {
     let port = free_port();
     let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
     command
-        .args(["rekey", "--bootstrap-servers", bootstrap, "--from", RAW, "--to", CLEAN, "--id", "key"])
+        .args(["rekey", "--bootstrap-servers", bootstrap, "--from", from, "--to", CLEAN, "--id", id])
         .args(["--instance", "a", "--listen", &format!("127.0.0.1:{port}")])
         .args(flags)
         .env("DEDUPD_GROUP__SESSION_TIMEOUT", "6s")
@@ -113,4 +119,58 @@ fn no_record_is_written_after_a_rejected_one() {
     assert!(text.contains("topic clean does not accept the record"), "{text}");
     let written = read_with(&mock.client_config(), CLEAN, Isolation::Committed).len();
     assert!(written < 5, "{written} records were written after the rejected one");
+}
+
+#[test]
+fn records_without_an_id_are_noted_with_the_reason() {
+    let mock = Mock::start(1);
+    produce_with(&mock.client_config(), RAW, 0, &[("key", r#"{"eventId":1}"#); 150]);
+    let dir = tempfile::tempdir().unwrap();
+    let running = start_from((&mock.bootstrap(), RAW), "json:/nope", &[], dir.path());
+    let note = "have no id and are partitioned by their source topic and partition instead of an id; for example, the record has no \
+                id: its value has no field \"nope\"; its fields are: eventId; correct identity.from (--id)\n";
+    wait_until("the note of a process that is ready", LIMIT, || {
+        let page = running.get("/readyz")?;
+        (page.contains("ready\nnote: ") && page.contains(note) && running.is_ready()).then_some(())
+    });
+    let status = running.get("/status.json").expect("a response");
+    assert!(status.contains("\"notes\":[\"") && status.contains("have no id"), "{status}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let text = running.text();
+    assert_eq!(text.matches("instead of an id").count(), 1, "{text}");
+}
+
+#[test]
+fn a_regular_expression_without_topics_is_named_until_there_is_one() {
+    let mock = Mock::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let running = start_from((&mock.bootstrap(), "^nothing\\."), "key", &[], dir.path());
+    let what = r#"no topic matches rekey.from = "^nothing\."; waiting for one"#;
+    wait_until("the reason", LIMIT, || {
+        let page = running.get("/readyz")?;
+        (page.starts_with("HTTP/1.1 503") && page.contains(what)).then_some(())
+    });
+    mock.create_topic("nothing.a", 1);
+    produce_with(&mock.client_config(), "nothing.a", 0, &[("id", "value")]);
+    wait_until("the record of the new topic", LIMIT, || {
+        (running.metric("dedupd_rekey_written_total") == Some(1.0)).then_some(())
+    });
+    wait_until("readiness without a note", LIMIT, || {
+        let page = running.get("/readyz")?;
+        (page.starts_with("HTTP/1.1 200") && !page.contains("note: ")).then_some(())
+    });
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let text = running.text();
+    assert_eq!(text.matches("no topic matches").count(), 1, "{text}");
+    assert!(!text.contains("UnknownTopicOrPartition"), "{text}");
+}
+
+#[test]
+fn an_invalid_regular_expression_is_a_problem_of_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start_from(("127.0.0.1:1", "^("), "key", &[], dir.path());
+    let code = running.wait(LIMIT).code();
+    let text = running.text();
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("rekey.from = \"^(\"") && text.contains("is no regular expression"), "{text}");
 }

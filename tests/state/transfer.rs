@@ -142,6 +142,6 @@ fn an_export_does_not_replace_a_file() {
     let file = files.path().join("file");
     fs::write(&file, "mine").unwrap();
     let output = dedupd(dir.path(), &["export", "--to", file.to_str().unwrap()]);
-    assert!(output.code == 1 && output.err.contains("already exists"), "{output:?}");
+    assert!(output.code == 4 && output.err.contains("already exists"), "{output:?}");
     assert_eq!(fs::read(&file).unwrap(), b"mine");
 }

@@ -5,7 +5,7 @@ use crate::source::{Source, Token};
 /// Texts in quotes, a character, and numbers as TOML: the files, and how the message has them.
 const QUOTED: &[(&str, &[&str])] = &[
     ("crates/audit/src/id.rs", &["{text:?}"]),
-    ("src/config/forms/kafka.rs", &["{server:?}"]),
+    ("src/config/forms/kafka.rs", &["{scheme:?}", "{server:?}"]),
     ("src/config/forms/mod.rs", &["{rate:?}"]),
     ("src/config/kinds.rs", &["{same:?}"]),
     ("src/config/layers.rs", &["{n:?}"]),
@@ -17,6 +17,12 @@ const QUOTED: &[(&str, &[&str])] = &[
     ("src/pipeline/partition/rules.rs", &["{name:?}"]),
     ("src/store/binding.rs", &["{kind:?}", "{ours:?}", "{text:?}", "{theirs:?}"]),
     ("src/store/open.rs", &["{name:?}"]),
+    // The first bytes of a file.
+    ("src/dedupe/format/block.rs", &["{0:02x?}"]),
+    ("src/dedupe/format/slice/mod.rs", &["{0:02x?}"]),
+    // Assertions of developers.
+    ("src/dedupe/window/hostile.rs", &["{verdict:?}"]),
+    ("src/pipeline/partition/mod.rs", &["{change:?}"]),
     // What the log prints without quotes.
     ("src/app/log.rs", &["{value:?}"]),
     // Implementations of `Debug`.

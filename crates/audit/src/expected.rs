@@ -51,11 +51,15 @@ impl Rules {
         self.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
     }
 
+    /// Whether a record is in the audited range and was there at the start of the audit.
+    pub(super) fn is_in_range(&self, record: &Seen, part: Part) -> bool {
+        part == Part::Within && record.offset < self.due_below
+    }
+
     /// Whether a record would be due if it were the first of its id.
     fn may_be_due(&self, record: &Seen, part: Part) -> bool {
-        part == Part::Within
+        self.is_in_range(record, part)
             && record.exempt != Exempt::Forgotten
-            && record.offset < self.due_below
             && self.from_ms.is_none_or(|from_ms| record.content.timestamp_ms() >= from_ms)
     }
 }
@@ -65,6 +69,8 @@ impl Rules {
 pub struct RawCounts {
     /// Records visible to a `read_committed` reader.
     pub records: u64,
+    /// Those in the audited range that were there at the start of the audit.
+    pub in_range: u64,
     /// Distinct ids, without those from before the range.
     pub ids: u64,
     /// Records that repeat an id within the window.
@@ -88,6 +94,7 @@ pub struct RawCounts {
 impl AddAssign for RawCounts {
     fn add_assign(&mut self, other: Self) {
         self.records += other.records;
+        self.in_range += other.in_range;
         self.ids += other.ids;
         self.duplicates += other.duplicates;
         self.beyond_window += other.beyond_window;
@@ -131,6 +138,7 @@ impl RawLog {
         self.counts.holes |= record.offset != self.next;
         self.next = record.offset + 1;
         self.counts.records += 1;
+        self.counts.in_range += u64::from(self.rules.is_in_range(record, part));
         let is_exempt = record.exempt != Exempt::No;
         self.counts.exempt += u64::from(is_exempt);
         self.counts.without_id += u64::from(!record.has_id && !is_exempt);

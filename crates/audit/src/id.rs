@@ -63,7 +63,9 @@ impl IdRule {
             ([one], 1) => Ok(uuid(one.as_bytes()).map_or_else(|| one.clone().into_bytes(), Cow::into_owned)),
             (several, parts) if several.len() == parts => {
                 let mut composite = Vec::new();
-                several.iter().for_each(|part| join(&mut composite, part.as_bytes()));
+                for part in several {
+                    join(&mut composite, part.as_bytes());
+                }
                 Ok(composite)
             }
             (other, parts) => Err(format!(
@@ -194,7 +196,7 @@ fn json<'a>(document: &'a [u8], tokens: &[String]) -> Option<Cow<'a, [u8]>> {
 fn has_text_behind(document: &[u8], found: &[u8]) -> bool {
     let is_blank = |byte: &u8| b" \t\r\n\0".contains(byte);
     let marks: Vec<u8> = found.iter().copied().filter(|byte| !is_blank(byte)).collect();
-    let has_two = marks.windows(2).any(|two| b"}]".contains(&two[0]) && b"{[".contains(&two[1]));
+    let has_two = marks.windows(2).any(|two| matches!(two, [b'}' | b']', b'{' | b'[']));
     let Some((root, rest)) = value(document) else { return has_two };
     let last = rest.iter().rfind(|byte| !is_blank(byte));
     let closing = if root.starts_with(b"{") { b'}' } else { b']' };

@@ -21,6 +21,7 @@ mod events;
 mod expected;
 mod findings;
 mod group;
+mod hints;
 mod id;
 mod instances;
 mod join;
@@ -197,7 +198,12 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let scratch = options.scratch();
     scratch.has_room(options.scope, compared_together(options.scope, &spans))?;
     let failed = |error| AuditError::spill(&scratch, error);
-    let mut report = Report { range: options.range, notes: logs.notes(&spans, options), ..Report::default() };
+    let mut report = Report {
+        range: options.range,
+        notes: logs.notes(&spans, options),
+        raw_offsets: spans.iter().map(Spans::raw_offsets).sum(),
+        ..Report::default()
+    };
     if options.scope == Scope::Topics {
         report.logs = logs.names();
     }

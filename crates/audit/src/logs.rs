@@ -145,6 +145,11 @@ pub(super) struct Spans {
 }
 
 impl Spans {
+    /// Number of offsets of the whole log of raw.
+    pub fn raw_offsets(&self) -> u64 {
+        Span { low: self.raw_low, end: self.raw.end }.len()
+    }
+
     /// Number of records of both topics, at most.
     pub fn records(&self) -> u64 {
         self.raw.len() + self.clean.len()

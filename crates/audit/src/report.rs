@@ -39,6 +39,8 @@ pub struct Report {
     pub total: Outcome,
     /// The audited range.
     pub range: Range,
+    /// Offsets that raw had at the start, in the range or not.
+    pub raw_offsets: u64,
     /// Lost records that are phantoms in another partition of clean.
     pub moved: u64,
     /// Notes for the reader of the report.
@@ -52,18 +54,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there are no findings, and raw has ids if it has records.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.total.counts.is_clean() && !self.has_no_ids()
-    }
-
-    /// Whether there are raw records and none has an id, so that nothing about duplicates is proven.
-    fn has_no_ids(&self) -> bool {
-        let raw = &self.total.raw;
-        raw.records > 0 && raw.without_id == raw.records
-    }
-
     /// Adds the result of a partition, and its findings up to `samples` of each kind in total.
     pub(super) fn add(&mut self, part: PartitionReport, samples: usize) {
         self.total.add(&part.outcome, samples);
@@ -107,32 +97,12 @@ impl Report {
         format!("{}: {}{}", finding.kind, both.join(", "), finding.fields)
     }
 
-    /// What explains findings that the topics alone do not explain, and the flag for it.
-    fn hints(&self) -> Vec<String> {
-        let Outcome { counts, lost_at_start, starts_ms, .. } = &self.total;
-        let mut hints = Vec::new();
-        if let (Some(ms), None) = (starts_ms, self.range.from_ms) {
-            hints.push(format!(
-                "{lost_at_start} of the lost records precede the first record of clean in their partition; if the group started \
-                 there (group.start), audit what follows: --from {}",
-                rfc3339(*ms)
-            ));
-        }
-        if counts.duplicated > 0 {
-            hints.push(
-                "records of an id that was forgotten (POST /forget) count as duplicated unless --forgotten lists it; after \
-                 group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
-                    .to_owned(),
-            );
-        }
-        hints
-    }
-
     /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
             "clean": self.is_clean(),
+            "unproven": self.unproven(),
             "lost": self.total.counts.lost,
             "duplicated": self.total.counts.duplicated,
             "out_of_order": self.total.counts.out_of_order,
@@ -142,6 +112,7 @@ impl Report {
             "moved": self.moved,
             "gone": self.total.gone,
             "raw_records": self.total.raw.records,
+            "raw_records_in_range": self.total.raw.in_range,
             "clean_records": self.total.clean_records,
             "ids": self.total.raw.ids,
             "duplicates_in_raw": self.total.raw.duplicates,
@@ -156,7 +127,7 @@ impl Report {
             "bytes": self.bytes,
             "spilled_bytes": self.spilled_bytes,
             "elapsed_seconds": self.elapsed.as_secs_f64(),
-            "notes": self.notes,
+            "notes": self.all_notes(),
             "hints": self.hints(),
             "samples": self.total.samples.iter().map(|it| self.finding_json(it)).collect::<Vec<_>>(),
             "partitions": self.partitions.iter().map(|it| self.partition_json(it)).collect::<Vec<_>>(),
@@ -205,7 +176,7 @@ fn partition_json(part: &PartitionReport) -> Value {
     })
 }
 
-fn rfc3339(ms: i64) -> String {
+pub(super) fn rfc3339(ms: i64) -> String {
     let since = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
@@ -247,15 +218,9 @@ impl fmt::Display for Report {
                  depends on a record with the same id outside the range"
             )?;
         }
-        if self.has_no_ids() {
-            writeln!(
-                f,
-                "none of the {} raw records has an id, so nothing about duplicates is proven; correct identity.from",
-                self.total.raw.records
-            )?;
-        }
+        self.unproven().iter().try_for_each(|why| writeln!(f, "{why}"))?;
         self.hints().iter().try_for_each(|hint| writeln!(f, "hint: {hint}"))?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.all_notes().iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         if self.total.raw.exempt > 0 {
             writeln!(
                 f,
@@ -294,11 +259,6 @@ mod tests {
     fn the_last_line_is_the_counts_and_nothing_else() {
         let clean = Report::default().to_string();
         assert_eq!(clean.lines().last(), Some("lost 0, duplicated 0, out of order 0, altered 0, phantom 0"));
-        let mut without = Report::default();
-        (without.total.raw.records, without.total.raw.without_id) = (3, 3);
-        assert!(!without.is_clean() && without.to_string().contains("none of the 3 raw records has an id"));
-        without.total.raw.records = 4;
-        assert!(without.is_clean() && Report::default().is_clean());
         let mut found = Report { moved: 1, ..Report::default() };
         found.total.late_or_twice = 2;
         let counts = Counts { lost: 3, duplicated: 1, out_of_order: 4, altered: 1, phantom: 5 };

@@ -6,6 +6,7 @@ use crate::config::properties::{Properties, Property, rejection};
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::config::topic_name::TopicName;
+use crate::config::topic_pattern::TopicPattern;
 
 /// One or more brokers as `host:port`, separated by commas.
 pub(in crate::config) struct Servers;
@@ -17,6 +18,11 @@ impl Form<String> for Servers {
         if servers.iter().any(|server| server.contains('@')) {
             let remedy = "give host:port only, and the password as kafka.properties.\"sasl.password\"";
             reading.reject(key, None, ValueFault::new("seems to contain a password", remedy));
+            return None;
+        }
+        if servers.iter().any(|server| server.contains(char::is_whitespace)) {
+            let remedy = "separate brokers by commas, as in a:9092,b:9092";
+            reading.reject(key, Some(text), ValueFault::new("contains a space", remedy));
             return None;
         }
         let fault = servers.iter().find_map(|server| {
@@ -89,7 +95,11 @@ impl Form<Vec<String>> for SourceTopics {
         }
         let mut is_valid = true;
         for (place, text) in texts.iter().enumerate() {
-            let fault = if text.starts_with('^') { None } else { TopicName::parse(text).err() };
+            let fault = if text.starts_with('^') {
+                TopicPattern::parse(text).err()
+            } else {
+                TopicName::parse(text).err()
+            };
             let is_repeated = || texts.iter().take(place).any(|earlier| earlier == text);
             let fault = fault.or_else(|| is_repeated().then(|| "is listed twice".to_owned()));
             is_valid &= fault.is_none();

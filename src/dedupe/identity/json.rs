@@ -60,9 +60,9 @@ impl Pointer {
     /// value is absent, null, an empty string, an object or an array.
     ///
     /// The first occurrence counts: of duplicate keys the first is followed, and only that one. The document is read up to
-    /// the end of the value; what follows is searched for a second document, which makes the result `None`. What precedes must
-    /// be JSON by the grammar of RFC 8259, or else the result is `None`. Unicode is checked in the value alone: a string that is not UTF-8 or has a lone surrogate
-    /// is not a value, elsewhere it is skipped, and as a key it is no name.
+    /// the end of the value; what follows is searched for a second document, which makes the result `None`. What precedes
+    /// must be JSON by the grammar of RFC 8259, or else the result is `None`. Unicode is checked in the value alone: a string
+    /// that is not UTF-8 or has a lone surrogate is not a value, elsewhere it is skipped, and as a key it is no name.
     #[must_use]
     pub fn find<'d>(&self, document: &'d [u8]) -> Option<Cow<'d, [u8]>> {
         let value = self.tokens.iter().try_fold(document, |text, token| scan::enter(text, token))?;

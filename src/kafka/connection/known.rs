@@ -92,8 +92,8 @@ pub const KNOWN: [KnownProblem; 16] = [
         phrases: &[NO_SASL],
         refused: false,
         detail: ProblemDetail::Nothing,
-        what: "security.protocol requires SASL, but this port does not use SASL; set security.protocol to plaintext or ssl, or \
-               correct the port in kafka.bootstrap_servers",
+        what: "this port does not use SASL, or has ended the session of an expired token; if there was never a connection, \
+               set security.protocol to plaintext or ssl, or correct the port in kafka.bootstrap_servers",
     },
     KnownProblem {
         phrases: &["kerberos ticket refresh", "gssapi", "sasl handshake failed (st"],

@@ -82,7 +82,7 @@ type SendRequest<T> = unsafe extern "C" fn(
 unsafe fn request<C: ClientContext, T>(
     client: &Client<C>,
     operation: sys::rd_kafka_admin_op_t,
-    topics: &[Owned<T>],
+    topics: &[Handle<T>],
     how: Execution,
     send: SendRequest<T>,
     results: impl FnOnce(*mut sys::rd_kafka_event_t, *mut usize) -> *mut *const sys::rd_kafka_topic_result_t,
@@ -107,12 +107,12 @@ unsafe fn request<C: ClientContext, T>(
 }
 
 /// An object of the client library, and the function that destroys it.
-struct Owned<T> {
+struct Handle<T> {
     pointer: *mut T,
     destroy: unsafe extern "C" fn(*mut T),
 }
 
-impl<T> Owned<T> {
+impl<T> Handle<T> {
     /// Takes an object. There is none when the client library rejects its parts, and writes why.
     fn made(
         destroy: unsafe extern "C" fn(*mut T),
@@ -129,19 +129,19 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         // SAFETY: the object is owned, and destroyed only here.
         unsafe { (self.destroy)(self.pointer) }
     }
 }
 
-fn new_topic(topic: &NewTopic<'_>) -> Result<Owned<sys::rd_kafka_NewTopic_t>, KafkaError> {
+fn new_topic(topic: &NewTopic<'_>) -> Result<Handle<sys::rd_kafka_NewTopic_t>, KafkaError> {
     let (name, partitions) = (CString::new(topic.name)?, topic.num_partitions);
     let replication = if let TopicReplication::Fixed(count) = topic.replication { count } else { -1 };
     // SAFETY: the texts outlive the calls, which copy them.
     unsafe {
-        let new = Owned::made(sys::rd_kafka_NewTopic_destroy, |why, size| {
+        let new = Handle::made(sys::rd_kafka_NewTopic_destroy, |why, size| {
             sys::rd_kafka_NewTopic_new(name.as_ptr(), partitions, replication, why, size)
         })?;
         for (key, value) in &topic.config {
@@ -152,11 +152,11 @@ fn new_topic(topic: &NewTopic<'_>) -> Result<Owned<sys::rd_kafka_NewTopic_t>, Ka
     }
 }
 
-fn new_partitions(topic: &str, total: usize) -> Result<Owned<sys::rd_kafka_NewPartitions_t>, KafkaError> {
+fn new_partitions(topic: &str, total: usize) -> Result<Handle<sys::rd_kafka_NewPartitions_t>, KafkaError> {
     let name = CString::new(topic)?;
     // SAFETY: the text outlives the call, which copies it.
     let make = |why, size| unsafe { sys::rd_kafka_NewPartitions_new(name.as_ptr(), total, why, size) };
-    Owned::made(sys::rd_kafka_NewPartitions_destroy, make)
+    Handle::made(sys::rd_kafka_NewPartitions_destroy, make)
 }
 
 /// # Safety

@@ -4,28 +4,29 @@
 //! [`SourceReader::store`] has stored. The client's callback only queues changes of the assignment; the owner handles them with
 //! [`SourceReader::place`] and [`SourceReader::release`].
 
+mod member;
+mod unmatched;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dedupd_tokens::{self as tokens, Authenticated};
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionListElem};
-use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
+use rdkafka::{ClientConfig, TopicPartitionList};
 
+use self::member::MemberContext;
 use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId};
 use crate::kafka::client_config::Settings;
 use crate::kafka::consumer::SEEK_WAIT;
 use crate::kafka::ends::{EndReader, Listed};
 use crate::kafka::error::{failure, failure_with_permission, is_damage};
-use crate::kafka::log_context::LogContext;
 use crate::kafka::native::{self, Fetched, ReadError};
 use crate::kafka::partitions::{self, kafka_offset, kafka_partition, list_of};
 use crate::kafka::record::RawRecord;
@@ -71,6 +72,10 @@ pub struct SourceReader {
     settings: Settings,
     assigned: RefCell<BTreeSet<SourceLog>>,
     truncated: RefCell<BTreeMap<SourceLog, Truncation>>,
+    /// The subscription: names, and regular expressions.
+    from: Vec<String>,
+    /// The regular expressions that match no topic.
+    unmatched: RefCell<BTreeSet<String>>,
 }
 
 /// Where a partition is read from: its log, the offset, and the leader epoch of the record before that, if known.
@@ -87,11 +92,15 @@ fn config(settings: &Settings) -> ClientConfig {
         // The assignments are changed incrementally.
         .set("partition.assignment.strategy", "cooperative-sticky");
     // A regular expression must not match the target: the output would be read again.
+    config.set("topic.blacklist", hidden_topics(settings));
+    config
+}
+
+/// Regular expressions, separated by commas, for the topics that none of the subscription matches.
+fn hidden_topics(settings: &Settings) -> String {
     let target = format!("^{}$", settings.clean.replace('.', "\\."));
     let hidden = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
-    let hidden = hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}"));
-    config.set("topic.blacklist", hidden);
-    config
+    hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}"))
 }
 
 impl SourceReader {
@@ -109,6 +118,8 @@ impl SourceReader {
             settings: settings.clone(),
             assigned: RefCell::default(),
             truncated: RefCell::default(),
+            from: from.to_vec(),
+            unmatched: RefCell::default(),
         })
     }
 
@@ -158,6 +169,7 @@ impl SourceReader {
                 );
                 Some(Failure::new(Remedy::Abort, what))
             }
+            RDKafkaErrorCode::UnknownTopicOrPartition if self.is_of_pattern(error) => None,
             code if is_damage(code) && error.at.is_some() => Some(Self::damaged_batch(error)),
             _ => Some(self.fail("reading the source topics", &error.error())),
         }
@@ -352,47 +364,5 @@ impl Drop for SourceReader {
             let all: Vec<SourceLog> = self.assigned.borrow().iter().cloned().collect();
             drop(self.place(&[]).and_then(|()| self.unassign(&all)));
         }
-    }
-}
-
-/// Queues the changes of the assignment.
-#[derive(Default)]
-struct MemberContext {
-    changes: Mutex<Vec<MembershipChange>>,
-    /// The client waits for [`SourceReader::place`] or [`SourceReader::release`].
-    is_pending: AtomicBool,
-    is_closing: AtomicBool,
-}
-
-impl ClientContext for MemberContext {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        LogContext.log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        LogContext.error(error, reason);
-    }
-}
-
-impl ConsumerContext for MemberContext {
-    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        if self.is_closing.load(Ordering::Acquire) {
-            // An error means that the assignment is already removed, as intended.
-            drop(consumer.unassign());
-            return;
-        }
-        let log = |topic: &str, partition| {
-            Some(SourceLog { topic: topic.to_owned(), partition: u32::try_from(partition).ok()? })
-        };
-        let logs = list.elements().iter().filter_map(|it| log(it.topic(), it.partition())).collect();
-        self.is_pending.store(true, Ordering::Release);
-        let change = if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            MembershipChange::Assigned(logs)
-        } else if consumer.assignment_lost() {
-            MembershipChange::Lost(logs)
-        } else {
-            MembershipChange::Revoked(logs)
-        };
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
     }
 }

@@ -86,9 +86,10 @@ impl<W: WorkerPorts> Committer<W> {
         let mut previous = None;
         for (window, block) in &blocks {
             let partition = window.partition();
-            let key = self.state_key_of(ctx, *window, previous.replace(partition) != Some(partition));
-            self.sink.put_state(partition, &key.render(), block)?;
-            self.transaction.tally.block(block.len());
+            let key =
+                self.state_key_of(ctx, *window, previous.replace(partition) != Some(partition)).render();
+            self.sink.put_state(partition, &key, block)?;
+            self.transaction.tally.state(key.len() + block.len());
         }
         self.put_forgotten(ctx)?;
         failpoint::pass("after_state_records");
@@ -357,8 +358,9 @@ impl<W: WorkerPorts> Committer<W> {
             let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
                 continue;
             };
-            let key = ctx.options.state_key(None);
-            self.sink.put_state(state.id, &key.render(), &forgotten.encode())?;
+            let (key, forgotten) = (ctx.options.state_key(None).render(), forgotten.encode());
+            self.sink.put_state(state.id, &key, &forgotten)?;
+            self.transaction.tally.state(key.len() + forgotten.len());
         }
         Ok(())
     }

@@ -139,16 +139,16 @@ impl SizeLimit {
 
     /// The note about the reduced limit, for the status page.
     pub fn note(&self) -> Option<String> {
-        let TransactionSize { records, bytes, partitions } = self.reduced?;
+        let TransactionSize { records, bytes, .. } = self.reduced?;
         Some(format!(
-            "transactions have at most {records} records, {bytes} bytes and {partitions} partitions, because one took more \
-             than half of batch.transaction_timeout; the limit grows while commits are faster"
+            "transactions have at most {records} records and {bytes} bytes, because one took more than half of \
+             batch.transaction_timeout; the limit grows while commits are faster"
         ))
     }
 
     /// Logs a change of the limit, and the time that caused it.
     pub fn log(&self, change: SizeChange, (what, time): (&str, Duration), timeout: Duration) {
-        let Some(TransactionSize { records, bytes, partitions }) = self.reduced else {
+        let Some(TransactionSize { records, bytes, .. }) = self.reduced else {
             if change == SizeChange::Full {
                 tracing::info!("transactions have their configured size again");
             }
@@ -158,14 +158,13 @@ impl SizeLimit {
             SizeChange::Lower => tracing::warn!(
                 records,
                 bytes,
-                partitions,
                 "a {what} {}, with a transaction timeout of {}: the next transactions have at most this size; it \
                  grows while commits are faster",
                 measured_text(time),
                 duration_text(timeout)
             ),
             SizeChange::Higher | SizeChange::Back => {
-                tracing::debug!(records, bytes, partitions, "limit of transactions");
+                tracing::debug!(records, bytes, "limit of transactions");
             }
             SizeChange::None | SizeChange::Full => {}
         }

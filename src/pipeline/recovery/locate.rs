@@ -206,6 +206,9 @@ pub fn check_start(
         let StateItem::Block { partition, key: Some(key), block, .. } = item else { continue };
         options.same_pair(key)?;
         let answer = committed.iter().find(|answer| answer.partition == *partition);
+        if answer.is_some_and(|answer| answer.offset.is_none()) {
+            options.same_group(key)?;
+        }
         let covered = BlockView::verified(block).ok().map(|view| view.header.next);
         match answer.and_then(|answer| answer.offset).zip(covered) {
             Some((at, covered)) if covered > at && options.on_rewind == OnRewind::Stop => {

@@ -248,6 +248,9 @@ pub(crate) fn restore_record<W: WorkerPorts>(
     ctx.options.same_pair(&key)?;
     let (partitions, mut restorer) = ctx.restorer();
     let Some(restoring) = partitions.restoring_mut(id) else { return Ok(()) };
+    if restoring.committed.is_none() && restoring.purpose == ReadPurpose::Start {
+        restorer.options.same_group(&key)?;
+    }
     restorer.record(restoring, offset, key, bytes)?;
     if restoring.forgetting.is_some() { Ok(ctx.log.close(id)?) } else { Ok(()) }
 }

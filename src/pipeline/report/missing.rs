@@ -1,4 +1,4 @@
-//! The warning about records without an id, which are not de-duplicated.
+//! The warning about records without an id, which are not de-duplicated. `rekey` gives it, too.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MOST: u64 = 10_000;
 
 /// What the last transactions have shown.
 #[derive(Debug, Default)]
-pub(super) struct MissingIds {
+pub(crate) struct MissingIds {
     /// Records that were searched for an id.
     searched: u64,
     /// How many had none, by what was done with them.
@@ -27,7 +27,7 @@ pub(super) struct MissingIds {
 }
 
 impl MissingIds {
-    /// Adds the records of a committed transaction with this outcome.
+    /// Adds the records of a committed transaction with this outcome. In `rekey`, all records are forwarded, with or without an id.
     pub fn add(&mut self, outcome: Outcome, count: u64) {
         match outcome {
             Outcome::MissingId => self.forwarded += count,
@@ -56,7 +56,8 @@ impl MissingIds {
     }
 
     /// The note for the operator, if most records have no id, and whether the log has to repeat it at this monotonic time.
-    pub fn note(&mut self, now: Duration) -> Option<(String, bool)> {
+    /// `forward` says what is done with those that are forwarded.
+    pub fn note(&mut self, now: Duration, forward: &str) -> Option<(String, bool)> {
         let Self { searched, forwarded, dropped, dead_letters, .. } = *self;
         let missing = forwarded + dropped + dead_letters;
         let is_all = missing == searched && searched >= LEAST;
@@ -66,14 +67,14 @@ impl MissingIds {
             return None;
         }
         let done = if forwarded >= dropped.max(dead_letters) {
-            "forwarded without de-duplication"
+            forward
         } else if dropped >= dead_letters {
             "dropped"
         } else {
             "written to the dead-letter topic"
         };
         let note = format!(
-            "{missing} of the last {searched} records have no id and are {done}; for example, {}; correct identity.from",
+            "{missing} of the last {searched} records have no id and are {done}; for example, {}; correct identity.from (--id)",
             self.example
         );
         let is_due = self.logged.is_none_or(|last| now.saturating_sub(last) >= INTERVAL);
@@ -91,29 +92,35 @@ mod tests {
     #[test]
     fn most_records_without_an_id_are_a_warning_until_most_have_one() {
         let mut ids = MissingIds::default();
-        let at = Duration::from_mins;
+        let note = |ids: &mut MissingIds, minutes| {
+            ids.note(Duration::from_mins(minutes), "forwarded without de-duplication")
+        };
         ids.add(Outcome::MissingId, 99);
         ids.add(Outcome::Bypassed, 1_000);
-        assert_eq!(ids.note(at(0)), None, "too few");
+        assert_eq!(note(&mut ids, 0), None, "too few");
         ids.add(Outcome::MissingId, 1);
         ids.explain("the record has no id: it has no key");
-        let (note, is_due) = ids.note(at(1)).unwrap();
+        let (text, is_due) = note(&mut ids, 1).unwrap();
         assert_eq!(
-            note,
+            text,
             "100 of the last 100 records have no id and are forwarded without de-duplication; for example, the record has no \
-             id: it has no key; correct identity.from"
+             id: it has no key; correct identity.from (--id)"
         );
-        assert!(is_due && !ids.note(at(60)).unwrap().1 && ids.note(at(61)).unwrap().1);
+        assert!(is_due && !note(&mut ids, 60).unwrap().1 && note(&mut ids, 61).unwrap().1);
         ids.add(Outcome::Duplicate, 1);
-        assert_eq!(ids.note(at(62)), None, "101 records with one id are too few to say that most have none");
+        assert_eq!(
+            note(&mut ids, 62),
+            None,
+            "101 records with one id are too few to say that most have none"
+        );
         ids.add(Outcome::MissingIdDropped, 900);
         assert!(
-            ids.note(at(63))
+            note(&mut ids, 63)
                 .unwrap()
                 .0
                 .starts_with("1000 of the last 1001 records have no id and are dropped")
         );
         ids.add(Outcome::Forwarded, 20_000);
-        assert_eq!(ids.note(at(64)), None, "older records weigh less");
+        assert_eq!(note(&mut ids, 64), None, "older records weigh less");
     }
 }

@@ -17,14 +17,16 @@ pub(super) struct Reachability {
     logged: Option<Duration>,
     /// Monotonic time since which every call has failed.
     failing_since: Option<Duration>,
-    /// The failure that was logged last, until its end is logged.
+    /// The failure that was logged last, until a call succeeds.
     open: Option<String>,
+    /// A failure was logged that waits for the broker, until its end is logged.
+    is_away: bool,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
         let not_ready = Some("connects to the broker".to_owned());
-        Self { not_ready, logged: None, failing_since: None, open: None }
+        Self { not_ready, logged: None, failing_since: None, open: None, is_away: false }
     }
 }
 
@@ -38,8 +40,11 @@ impl Reachability {
     pub fn succeeded(&mut self) -> bool {
         self.failing_since = None;
         let was_not_ready = self.not_ready.take().is_some();
-        if was_not_ready && self.open.take().is_some() {
-            tracing::info!("the broker is reachable");
+        if was_not_ready {
+            self.open = None;
+            if std::mem::take(&mut self.is_away) {
+                tracing::info!("the broker is reachable");
+            }
         }
         was_not_ready
     }
@@ -57,6 +62,7 @@ impl Reachability {
             tracing::warn!("{text}");
             self.logged = Some(now);
             self.open = Some(text);
+            self.is_away |= failed.remedy == Remedy::Retry;
         }
         // Only a retry of the same call waits for the broker; other remedies act first.
         let waits = if failed.remedy == Remedy::Retry { "waits for the broker: " } else { "" };

@@ -127,7 +127,7 @@ impl<W: WorkerPorts> Parts<W> {
                     AfterRecord::Record => break,
                     AfterRecord::SeekAgain => break progress.is_doubted = true,
                     AfterRecord::CommitBefore => {
-                        progress.is_over = self.commit_and_compare(source, times.until)?
+                        progress.is_over = self.commit_and_compare(source, times.until)?;
                     }
                     AfterRecord::CommitAfter => {
                         break progress.is_over = self.commit_and_compare(source, times.until)?;

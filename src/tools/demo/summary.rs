@@ -6,6 +6,7 @@ use dedupd_audit::Report;
 
 use super::{Driven, WARM_UP};
 use crate::metrics::{Metrics, Outcome, Status, Totals};
+use crate::units::{duration_text, seconds_text};
 
 /// The results of the generator, the metrics and the audit.
 pub(super) struct DemoSummary<'a> {
@@ -35,13 +36,10 @@ impl fmt::Display for DemoSummary<'_> {
         writeln!(f, "  records in clean      {:>10}", self.report.total.clean_records)?;
         let share = 100.0 * self.duplicates as f64 / (records.max(1)) as f64;
         writeln!(f, "  duplicates dropped    {:>10}   {share:.1} %", self.duplicates)?;
-        let latency_ms = |quantile| self.counted.latency_seconds(quantile).map(|seconds| seconds * 1e3);
-        if let (Some(p50), Some(p90)) = (latency_ms(0.5), latency_ms(0.9)) {
-            let after = WARM_UP.as_secs();
-            writeln!(
-                f,
-                "  fetched → committed   p50 ≤ {p50:.0} ms, p90 ≤ {p90:.0} ms, after the first {after} s"
-            )?;
+        let latency = |quantile| self.counted.latency_seconds(quantile).map(seconds_text);
+        if let (Some(p50), Some(p90)) = (latency(0.5), latency(0.9)) {
+            let after = duration_text(WARM_UP);
+            writeln!(f, "  fetched → committed   p50 ≤ {p50}, p90 ≤ {p90}, after the first {after}")?;
         }
         if self.memory > 0.0 {
             let mib = self.memory / f64::from(1 << 20);

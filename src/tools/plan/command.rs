@@ -9,7 +9,6 @@ use crate::clock;
 use crate::config::{SchemasConfig, duration_text, size_text};
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES};
 use crate::kafka::{self, SampleError, Sampling, TopicSample};
-use crate::ports::Remedy;
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
 
@@ -120,8 +119,8 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     let sample = sample.map_err(|failed| {
         let exit = match &failed {
             SampleError::Settings(_) => Exit::Usage,
-            SampleError::Kafka(failure) if failure.remedy == Remedy::Stop => Exit::StartUp,
-            SampleError::Kafka(_) => Exit::Unreachable,
+            SampleError::Refused(_) => Exit::StartUp,
+            SampleError::Unreachable(_) => Exit::Unreachable,
         };
         ExitError::new(exit, failed.to_string())
     })?;

@@ -46,12 +46,8 @@ impl fmt::Display for CapacityPlan {
         }
         let per_id = |bytes| format!("{} per id", per_id(bytes, self.window_ids));
         costs(f, "and in topic scope", memory.topic_filter_bytes, &per_id(memory.topic_filter_bytes))?;
-        costs(
-            f,
-            "memory limit to set",
-            memory.limit_bytes,
-            "for a container or service unit, in topic scope",
-        )?;
+        let limit = "for a container or service unit, in topic scope";
+        costs(f, "memory limit to set", memory.limit_bytes, limit)?;
         if let Some(filters) = &self.filters {
             self.filters(f, filters)?;
         }

@@ -22,7 +22,8 @@ use crate::clock;
 use crate::config::{OnGap, PartitionBy};
 use crate::dedupe::{Epoch, IdentityRule, MissingSchema, Schemas, name_source};
 use crate::kafka::{Acknowledgements, MembershipChange, RawRecord, Settings, SourceReader, TargetWriter};
-use crate::metrics::RekeyMetrics;
+use crate::metrics::{Outcome, RekeyMetrics};
+use crate::pipeline::MissingIds;
 use crate::ports::{Failure, Record as _, Remedy};
 use crate::schemas::SharedSchemas;
 
@@ -66,6 +67,8 @@ pub struct RekeyLoop<'r> {
     changes: VecDeque<MembershipChange>,
     acknowledged: Acknowledgements,
     schemas: Schemas,
+    /// The warning about records without an id.
+    missing: MissingIds,
     /// Text of the header of the current record.
     source: String,
     times: RekeyTimes,
@@ -105,6 +108,7 @@ impl<'r> RekeyLoop<'r> {
             changes: VecDeque::new(),
             acknowledged: Acknowledgements::default(),
             schemas: rule.schemas.known(),
+            missing: MissingIds::default(),
             source: String::new(),
             times: RekeyTimes { created: now, report: now, refresh: now, compared: now, acknowledged: now },
             failed: None,
@@ -225,7 +229,7 @@ impl<'r> RekeyLoop<'r> {
         if self.logs.in_flight() == 0 {
             self.times.acknowledged = clock::monotonic();
         }
-        let (mut read, mut missing) = (0, 0);
+        let (mut read, mut missing, mut why) = (0, 0, None);
         let (mut sent, mut paused) = (Ok(()), Vec::new());
         for mut record in records.drain(..) {
             let at = record.coordinates();
@@ -249,7 +253,10 @@ impl<'r> RekeyLoop<'r> {
             let epoch = record.leader_epoch();
             log.epoch = epoch.map(|number| Epoch { next: log.next, number });
             name_source(&mut self.source, &log.name, at.offset, log.topic_id.as_deref(), epoch);
-            missing += u64::from(id.is_none());
+            if id.is_none() {
+                missing += 1;
+                why.get_or_insert_with(|| self.rule.id.why_missing(&record, &self.schemas));
+            }
             let bytes = id.as_deref().unwrap_or(log.name.as_bytes());
             let partition = partition_of(self.rule.by, bytes, self.partitions);
             let size = record.size();
@@ -261,10 +268,20 @@ impl<'r> RekeyLoop<'r> {
                 break;
             }
         }
-        self.metrics.parts.read.inc_by(read);
-        self.metrics.parts.missing_id.inc_by(missing);
+        self.count(read, missing, why.as_deref());
         // The record that was not sent, and those after it, are read again. So this failure must not be hidden by a later one.
         sent.map_err(|failure| failure.escalated(&[Remedy::Retry], Remedy::Renew))?;
         paused.iter().try_for_each(|log| self.reader.pause(log))
+    }
+
+    /// Counts records that were read, how many of these have no id, and why one of them has none.
+    fn count(&mut self, read: u64, missing: u64, why: Option<&str>) {
+        self.metrics.parts.read.inc_by(read);
+        self.metrics.parts.missing_id.inc_by(missing);
+        self.missing.add(Outcome::MissingId, missing);
+        self.missing.add(Outcome::Forwarded, read - missing);
+        if let Some(why) = why {
+            self.missing.explain(why);
+        }
     }
 }

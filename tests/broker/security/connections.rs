@@ -172,7 +172,7 @@ fn audit_and_generate_report_why_they_cannot_connect() {
     let no_sasl = ["this port does not use SASL", "security.protocol"];
     let cases: [(String, Properties<'_>, i32, &[&str]); 6] = [
         (secured.kafka.bootstrap().to_owned(), &plain, 8, &no_sasl),
-        (unused, &[], 8, &["no broker of 127.0.0.1", "Connection refused", "check the address"]),
+        (unused, &[], 8, &["no connection to 127.0.0.1", "Connection refused", "check that the broker runs"]),
         (at("SASLPLAIN"), TLS, 8, &["this port does not seem to use TLS", "security.protocol"]),
         (at("TLS"), &[], 8, &["this port seems to require TLS"]),
         (at("SASLTLS"), &wrong, 3, &["does not accept the user or password", "sasl.password"]),

@@ -301,14 +301,19 @@ proptest! {
             for written in [serde_json::to_string_pretty(&document).unwrap(), escaped(&compact), compact.clone()] {
                 prop_assert_eq!(text(&pointer, &written), expected.clone(), "{} of {}", pointer, written);
             }
-            // From one length on the id is there, whatever follows.
+            // From one length on the id is there, whatever follows inside of the document.
             let found = |length: usize| find(&pointer, &compact.as_bytes()[..length]);
             let shortest = (0..=compact.len()).find(|length| found(*length).is_some());
             prop_assert_eq!(shortest.is_some(), expected.is_some());
             if let Some(shortest) = shortest {
-                prop_assert!((shortest..=compact.len()).all(|length| found(length) == found(compact.len())));
+                // In a document that was cut off, such brackets in a text count as a second document.
+                let is_doubtful = ["}{", "}[", "]{", "]["].iter().any(|two| compact.contains(two));
+                let is_found = |length| found(length) == found(compact.len());
+                prop_assert!(is_doubtful || (shortest..=compact.len()).all(is_found));
                 let followed = [&compact.as_bytes()[..shortest], b"\xff{\0"].concat();
-                prop_assert_eq!(find(&pointer, &followed), found(shortest));
+                // Behind the whole document it is text that makes the id doubtful.
+                let expected = (shortest < compact.len()).then(|| found(shortest)).flatten();
+                prop_assert_eq!(find(&pointer, &followed), expected);
             }
         }
     }

@@ -17,6 +17,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 const STUCK: Duration = Duration::from_secs(10);
 /// For this long after a failure the process counts as not ready. The client repeats the errors of an outage more often.
 const FAILED: Duration = Duration::from_secs(2);
+/// What is done with records without an id: copies of one that are in different source partitions do not meet.
+const WITHOUT_ID: &str = "partitioned by their source topic and partition instead of an id";
 
 impl RekeyLoop<'_> {
     /// Stores positions, publishes the status, counts the partitions of the target and reads the ends of the source logs, each
@@ -33,7 +35,8 @@ impl RekeyLoop<'_> {
         }
         self.times.refresh = clock::monotonic();
         log_ended_outages();
-        for refreshed in [self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
+        let unmatched = self.reader.refresh_unmatched(REQUEST_TIMEOUT);
+        for refreshed in [unmatched, self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
             refreshed
                 .or_else(|failure| if failure.remedy == Remedy::Retry { Ok(()) } else { Err(failure) })?;
         }
@@ -61,7 +64,7 @@ impl RekeyLoop<'_> {
         let not_ready = if let Some((what, _)) = failed {
             Some(what.clone())
         } else if !self.reader.is_member() {
-            Some(format!("has not joined group {}", self.settings.group))
+            Some(self.not_joined())
         } else if let Some(unplaced) = self.unplaced.problem() {
             Some(unplaced)
         } else if let Some(waiting) = waiting {
@@ -83,7 +86,30 @@ impl RekeyLoop<'_> {
                 end.saturating_sub(assigned.in_flight.position());
         }
         let partitions = self.logs.all().count() + self.unplaced.count();
-        RekeyStatus { not_ready, failure: None, partitions, in_flight: self.logs.in_flight(), lag }
+        let (notes, in_flight) = (self.notes(), self.logs.in_flight());
+        RekeyStatus { not_ready, failure: None, notes, partitions, in_flight, lag }
+    }
+
+    /// Without any topic to read, the client joins no group.
+    fn not_joined(&self) -> String {
+        let what = format!("has not joined group {}", self.settings.group);
+        if self.reader.is_without_topics() {
+            format!("{what}: {}", self.reader.unmatched().join(", "))
+        } else {
+            what
+        }
+    }
+
+    /// What an operator should know although records are written. The log has the same.
+    fn notes(&mut self) -> Vec<String> {
+        let missing = self.missing.note(self.times.created.elapsed(), WITHOUT_ID);
+        if let Some((note, true)) = &missing {
+            tracing::warn!("{note}");
+        }
+        // Without any topic to read, this is the reason for not being a member.
+        let is_reason = self.reader.is_without_topics() && !self.reader.is_member();
+        let unmatched = if is_reason { Vec::new() } else { self.reader.unmatched() };
+        missing.map(|(note, _)| note).into_iter().chain(unmatched).collect()
     }
 
     /// Reads where the assigned logs end.

@@ -76,6 +76,7 @@ impl Expected {
                 expected.first_ms = time_ms;
             }
             expected.counts.records += 1;
+            expected.counts.in_range += u64::from(*part == Part::Within && record.offset < rules.due_below);
             expected.counts.holes |= record.offset != next;
             next = record.offset + 1;
             if let Some(entry) = expected.entry(record, *part, time_ms) {

@@ -83,7 +83,9 @@ fn audited_with(
     }
     let text = report.to_string();
     let findings = text.lines().take_while(|line| !line.starts_with("raw: "));
-    let findings = findings.filter(|line| !line.starts_with("hint: ")).map(ToOwned::to_owned);
+    let is_finding =
+        |line: &&str| !["hint: ", "note: ", "nothing was compared"].iter().any(|it| line.starts_with(it));
+    let findings = findings.filter(is_finding).map(ToOwned::to_owned);
     (findings.collect(), report.total)
 }
 

@@ -1,0 +1,196 @@
+//! What a report says beside its findings: why an audit proves nothing, what may have caused findings, and what to do.
+
+use super::compare::Outcome;
+use super::range::Range;
+use super::report::{Report, rfc3339};
+
+impl Report {
+    /// Whether there are no findings, and the audit proves something.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.total.counts.is_clean() && self.unproven().is_none()
+    }
+
+    /// Why the audit proves nothing, even without findings.
+    pub(super) fn unproven(&self) -> Option<String> {
+        let raw = &self.total.raw;
+        if raw.in_range == 0 {
+            return Some(format!("nothing was compared: {}", self.nothing_in_range()));
+        }
+        (raw.without_id == raw.records).then(|| {
+            format!(
+                "none of the {} raw records has an id, so nothing about duplicates is proven; correct identity.from",
+                raw.records
+            )
+        })
+    }
+
+    /// Why raw has no record in the range, and what to do.
+    fn nothing_in_range(&self) -> &'static str {
+        let Range { from_ms, to_ms } = self.range;
+        match (from_ms.is_some(), to_ms.is_some()) {
+            _ if self.raw_offsets == 0 => {
+                "raw is empty; check topics.raw (--raw), its retention, and that its producers write to it"
+            }
+            (false, false) => {
+                "raw has no committed record; check topics.raw (--raw), and that its producers commit their transactions"
+            }
+            (true, false) => "raw has no record in the range; give an earlier --from",
+            (false, true) => "raw has no record in the range; give a later --to",
+            (true, true) => "raw has no record in the range; give an earlier --from or a later --to",
+        }
+    }
+
+    /// What explains findings that the topics alone do not explain, and what to do or the flag for it.
+    pub(super) fn hints(&self) -> Vec<String> {
+        let Outcome { counts, lost_at_start, starts_ms, raw, clean_records, .. } = &self.total;
+        let mut hints = Vec::new();
+        if let (Some(ms), None) = (starts_ms, self.range.from_ms) {
+            hints.push(format!(
+                "{lost_at_start} of the lost records precede the first record of clean in their partition; if the group started \
+                 there (group.start), audit what follows: --from {}",
+                rfc3339(*ms)
+            ));
+        }
+        if counts.lost > 0 && *clean_records == 0 {
+            let what = if self.range == Range::default() { "is empty" } else { "has no record in the range" };
+            hints.push(format!(
+                "clean {what}: dedupd has not processed this raw topic; check that dedupd runs, the committed offsets and the \
+                 lag of its group (group.id), and topics.clean (--clean)"
+            ));
+        }
+        if counts.duplicated > 0 && raw.duplicates == 0 {
+            hints.push(
+                "clean has duplicates and raw has none: --raw and --clean (topics.raw and topics.clean) may be swapped".to_owned(),
+            );
+        }
+        if counts.duplicated > 0 {
+            hints.push(
+                "records of an id that was forgotten (POST /forget) count as duplicated unless --forgotten lists it; after \
+                 group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
+                    .to_owned(),
+            );
+        }
+        // The others are in another partition of raw.
+        if counts.phantom > self.moved {
+            hints.push(
+                "phantom records, unless a note explains them: another program writes to clean, or clean was written for \
+                 another raw topic; check topics.raw (--raw) and topics.clean (--clean), and which programs may write to clean"
+                    .to_owned(),
+            );
+        }
+        hints
+    }
+
+    /// The notes, and what the counts add to them.
+    pub(super) fn all_notes(&self) -> Vec<String> {
+        let raw = &self.total.raw;
+        let few_ids = raw.without_id > raw.records / 2 && raw.without_id < raw.records;
+        let note = few_ids.then(|| {
+            format!(
+                "{} of the {} raw records have no id, so nothing about their duplicates is proven; if they should have one, \
+                 correct identity.from",
+                raw.without_id, raw.records
+            )
+        });
+        self.notes.iter().cloned().chain(note).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report of this many raw records, all of them in the range and with an id.
+    fn report(records: u64) -> Report {
+        let mut report = Report { raw_offsets: records, ..Report::default() };
+        (report.total.raw.records, report.total.raw.in_range, report.total.raw.ids) =
+            (records, records, records);
+        report.total.clean_records = records;
+        report
+    }
+
+    fn hints_of(change: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = report(9);
+        change(&mut report);
+        let hints = report.hints();
+        assert!(hints.iter().all(|hint| report.to_string().contains(&format!("hint: {hint}\n"))));
+        hints
+    }
+
+    #[test]
+    fn an_audit_that_compared_nothing_is_not_clean_and_says_why() {
+        assert!(report(1).is_clean());
+        let outside = Report { raw_offsets: 5, ..report(0) };
+        let range = |from_ms, to_ms| Report { range: Range { from_ms, to_ms }, ..outside.clone() };
+        for (report, why) in [
+            (report(0), "raw is empty; check topics.raw (--raw)"),
+            (Report { raw_offsets: 0, ..range(Some(1), None) }, "raw is empty; check topics.raw (--raw)"),
+            (outside.clone(), "raw has no committed record; check topics.raw"),
+            (range(Some(1), None), "raw has no record in the range; give an earlier --from\n"),
+            (range(None, Some(1)), "raw has no record in the range; give a later --to\n"),
+            (
+                range(Some(1), Some(2)),
+                "raw has no record in the range; give an earlier --from or a later --to\n",
+            ),
+        ] {
+            let text = report.to_string();
+            assert!(text.contains(&format!("nothing was compared: {why}")), "{text}");
+            assert!(!report.is_clean(), "{text}");
+            let json = report.to_json();
+            assert!(
+                json["clean"] == false && json["unproven"].as_str().is_some_and(|it| it.contains("raw ")),
+                "{json}"
+            );
+        }
+        // The records that were read before the range, for their ids.
+        let mut before = range(Some(1), None);
+        before.total.raw.records = 5;
+        assert!(!before.is_clean(), "{before}");
+    }
+
+    #[test]
+    fn records_without_an_id_are_told_and_none_with_an_id_is_a_failure() {
+        for (without_id, is_clean, words) in [
+            (0, true, None),
+            (2, true, None),
+            (3, true, Some("note: 3 of the 4 raw records have no id")),
+            (4, false, Some("none of the 4 raw records has an id")),
+        ] {
+            let mut report = report(4);
+            report.total.raw.without_id = without_id;
+            let text = report.to_string();
+            assert_eq!(report.is_clean(), is_clean, "{text}");
+            assert_eq!(text.contains("id, so nothing"), words.is_some(), "{text}");
+            assert!(words.is_none_or(|words| text.contains(words)), "{text}");
+        }
+    }
+
+    #[test]
+    fn findings_that_a_mistake_explains_have_a_hint() {
+        assert!(hints_of(|_| ()).is_empty());
+        let lost = hints_of(|it| (it.total.counts.lost, it.total.clean_records) = (9, 0));
+        assert!(
+            lost.len() == 1 && lost[0].starts_with("clean is empty: dedupd has not processed"),
+            "{lost:?}"
+        );
+        let in_range = hints_of(|it| {
+            (it.total.counts.lost, it.total.clean_records, it.range.from_ms) = (9, 0, Some(1));
+        });
+        assert!(in_range[0].starts_with("clean has no record in the range: "), "{in_range:?}");
+        assert!(hints_of(|it| it.total.counts.lost = 9).is_empty(), "clean has records");
+
+        let swapped = "clean has duplicates and raw has none: --raw and --clean";
+        let twice = hints_of(|it| it.total.counts.duplicated = 1);
+        assert!(twice.len() == 2 && twice[0].starts_with(swapped), "{twice:?}");
+        let usual = hints_of(|it| (it.total.counts.duplicated, it.total.raw.duplicates) = (1, 1));
+        assert!(usual.len() == 1 && usual[0].contains("--forgotten"), "{usual:?}");
+
+        let foreign = hints_of(|it| (it.total.counts.phantom, it.moved) = (3, 2));
+        assert!(foreign.len() == 1 && foreign[0].contains("another program writes to clean"), "{foreign:?}");
+        assert!(
+            hints_of(|it| (it.total.counts.phantom, it.moved) = (2, 2)).is_empty(),
+            "in another partition"
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Metrics against values that are counted elsewhere: in the topics, in the operating system, at the proxy. The test
+//! `every_metric_is_compared_with_a_value` in tests/deploy names those that no test compares.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::proxy::Direction;
+use crate::support::{Draft, Isolation, Kafka, Pipe, Running, now_ms, shared_kafka, tool, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Waits until a metric has this value, but for a share of it.
+fn wait_near(running: &Running, name: &str, expected: impl Fn() -> f64, tolerance: f64) {
+    wait_until(name, LIMIT, || {
+        let (value, expected) = (running.metric(name)?, expected());
+        ((value - expected).abs() <= expected * tolerance).then_some(()).or_else(|| {
+            println!("{name} is {value}, counted {expected}");
+            None
+        })
+    });
+}
+
+fn bytes_of_keys_and_values(kafka: &Kafka, topic: &str) -> f64 {
+    let length = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+    let records = kafka.records(topic, Isolation::Committed);
+    records.iter().map(|record| length(&record.key) + length(&record.value)).sum::<usize>() as f64
+}
+
+/// Bytes of the files below a directory.
+fn bytes_on_disk(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|it| {
+            if it.path().is_dir() {
+                bytes_on_disk(&it.path())
+            } else {
+                it.metadata().map_or(0, |of| of.len())
+            }
+        })
+        .sum()
+}
+
+fn resident_bytes(running: &Running) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+}
+
+fn cpu_seconds(running: &Running) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid())).unwrap();
+    let fields: Vec<f64> =
+        stat.rsplit_once(')').unwrap().1.split_whitespace().filter_map(|it| it.parse().ok()).collect();
+    // The state is no number; user and system time are the 14th and 15th of all fields, in ticks of 10 ms.
+    (fields[10] + fields[11]) / 100.0
+}
+
+#[test]
+fn counts_bytes_and_times_are_those_of_the_topics_and_of_the_system() {
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "figures", 1);
+    let drafts: Vec<Draft> =
+        (0..500).map(|n| Draft::id(0, &format!("id-{}", n % 400)).key(b"some key")).collect();
+    let sidecar = pipe.sidecar("a");
+    let running = sidecar.start();
+    running.wait_ready(LIMIT);
+    let began = now_ms();
+    kafka.send(&pipe.raw, &drafts);
+    running.wait_outcomes(&[("forwarded", 400), ("duplicate", 100)]);
+    pipe.wait_caught_up(1, LIMIT);
+    let exactly = |name: &str, expected: f64| wait_near(&running, name, || expected, 1e-9);
+    for (label, topic) in
+        [("raw", &pipe.raw), ("clean", &pipe.clean), ("state", &format!("{}.dedupd", pipe.clean))]
+    {
+        let bytes = bytes_of_keys_and_values(kafka, topic);
+        exactly(&format!("dedupd_bytes_total{{topic=\"{label}\"}}"), bytes);
+    }
+    exactly("dedupd_batch_records_sum", 500.0);
+    exactly("dedupd_batch_records_count", running.transactions("committed"));
+    let at = running.value("dedupd_last_commit_timestamp_seconds") * 1e3;
+    assert!((began as f64..=now_ms() as f64).contains(&at), "{at}");
+    let version = Command::new(env!("CARGO_BIN_EXE_dedupd")).arg("--version").output().unwrap().stdout;
+    let version = String::from_utf8(version).unwrap().trim().replace("dedupd ", "");
+    exactly(&format!("dedupd_build_info{{version=\"{version}\"}}"), 1.0);
+    for client in ["consumer", "producer"] {
+        assert!(
+            running.value(&format!("dedupd_client_queued_records{{client=\"{client}\"}}")) < 0.5,
+            "all are written"
+        );
+    }
+    wait_near(&running, "dedupd_state_disk_bytes", || bytes_on_disk(&sidecar.state_dir) as f64, 0.1);
+    wait_near(&running, "process_cpu_seconds_total", || cpu_seconds(&running), 0.2);
+    wait_near(&running, "process_resident_memory_bytes", || resident_bytes(&running), 0.2);
+}
+
+#[test]
+fn a_slow_broker_a_quota_and_a_broker_that_is_gone_are_measured() {
+    let kafka = Kafka::start();
+    let pipe = Pipe::new(&kafka, "slow", 1);
+    let proxy = kafka.proxy();
+    proxy.delay(Direction::Response, Duration::from_millis(300));
+    let mut sidecar = pipe.sidecar("a").with_file("[kafka.properties]\n\"client.id\" = \"measured\"\n");
+    sidecar.bootstrap = proxy.bootstrap();
+    let running = sidecar.start();
+    running.wait_ready(LIMIT);
+    let load = pipe.load(1, 300);
+    let producer = |metric: &str| format!("{metric}{{client=\"producer\"}}");
+    let [round_trip, throttle, down] =
+        ["dedupd_client_round_trip_seconds", "dedupd_client_throttle_seconds", "dedupd_client_brokers_down"]
+            .map(producer);
+    let at_least = |name: &str, least: f64| {
+        wait_until(name, LIMIT, || running.metric(name).filter(|value| (least..least + 10.0).contains(value)))
+    };
+    at_least(&round_trip, 0.3);
+    assert!(running.value(&throttle) < 0.05, "nothing is throttled yet");
+    proxy.heal();
+    let quota = [
+        "--alter",
+        "--add-config",
+        "producer_byte_rate=2000",
+        "--entity-type",
+        "clients",
+        "--entity-name",
+        "measured",
+    ];
+    tool("kafka.admin.ConfigCommand", &[&["--bootstrap-server", kafka.bootstrap()], &quota[..]].concat());
+    at_least(&throttle, 0.1);
+    assert!(running.value(&down) < 0.5, "the broker is up");
+    load.finish();
+    kafka.kill9();
+    at_least(&down, 1.0);
+}
+
+#[test]
+fn ids_that_were_overwritten_are_counted() {
+    let pipe = Pipe::new(shared_kafka(), "overwritten", 1);
+    let token = pipe.dir.path().join("token");
+    std::fs::write(&token, "a-secret-of-this-test\n").unwrap();
+    let sidecar = pipe
+        .sidecar("a")
+        .with("DEDUPD_HTTP__TOKEN_FILE", token.to_str().unwrap())
+        .with("DEDUPD_WINDOW__OVERFLOW", "evict")
+        .with("DEDUPD_WINDOW__MAX_IDS", "4096");
+    let running = sidecar.start();
+    running.wait_ready(LIMIT);
+    let drafts: Vec<Draft> = (0..6_000).map(|n| Draft::id(0, &format!("id-{n}"))).collect();
+    pipe.kafka.send(&pipe.raw, &drafts);
+    running.wait_outcomes(&[("forwarded", 6_000)]);
+    // What is stored does not say whether it is still in the window, but the state of an id does.
+    let asked = 300;
+    let known = |n: usize| {
+        let (path, secret) =
+            (format!("/state?id=id-{}", n * 20), ["Authorization: Bearer a-secret-of-this-test"]);
+        running.request("GET", &path, &secret, "", LIMIT).unwrap().contains("\"part\":\"exact\"")
+    };
+    let missing = (0..asked).filter(|n| !known(*n)).count() as f64 / asked as f64;
+    let overwritten = running.value("dedupd_evicted_ids_total");
+    let rate = running.value("dedupd_window_miss_rate{partition=\"0\"}");
+    assert!((overwritten / 6_000.0 - missing).abs() < 0.1, "{overwritten} of 6000, asked: {missing}");
+    assert!((rate - missing).abs() < 0.1, "{rate}, asked: {missing}");
+    assert!(missing > 0.2, "{missing}");
+}
