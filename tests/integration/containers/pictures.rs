@@ -68,7 +68,7 @@ pub fn dashboard() {
     let size = (pixels(24 * COLUMN), pixels(HEAD + LINES * LINE));
     let root = SVGBackend::new(&path, size).into_drawing_area();
     root.fill(&WHITE).unwrap();
-    let title = "The first panels of dashboards/dedupd.json, drawn from their queries and a Prometheus of docker-compose.yml; not a screenshot of Grafana";
+    let title = "The first panels of dashboards/dedupd.json, drawn from their queries and a Prometheus that scrapes an instance on Apache Kafka; not a screenshot of Grafana";
     text(&root, title, (8, 10), 13, BLACK);
     for panel in panels.iter().filter(drawn) {
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
