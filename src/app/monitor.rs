@@ -24,6 +24,8 @@ use crate::metrics::{ClientLabel, ClientStatus, Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
 use crate::ports::{Failure, OutputTopic};
 
+/// An outage is over when no request has failed for this long: each is repeated in less.
+const OUTAGE_ENDS: Duration = Duration::from_mins(1);
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
 const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between requests of the log start offsets. Retention deletes whole segments, every few minutes at most.
@@ -76,7 +78,7 @@ pub(super) fn start_monitor(
         log_ends_requested: None,
         own_ends_requested: None,
         group_described: None,
-        failure_logged: false,
+        failed: None,
         stop: Arc::clone(stop),
     };
     let (stop, first) = (Arc::clone(stop), Arc::clone(first));
@@ -150,8 +152,8 @@ struct Monitor {
     own_ends_requested: Option<Instant>,
     group_described: Option<Instant>,
     stop: Arc<AtomicBool>,
-    /// Requests fail, and a warning was logged.
-    failure_logged: bool,
+    /// The last request that failed, in an outage that was logged.
+    failed: Option<Instant>,
 }
 
 impl Monitor {
@@ -160,16 +162,16 @@ impl Monitor {
         log_ended_outages();
         self.status.note_clients(client_status());
         match self.request() {
-            Ok(()) => self.failure_logged = false,
+            // Often no request is due.
+            Ok(()) => self.failed = self.failed.filter(|at| at.elapsed() < OUTAGE_ENDS),
             Err(TopicError::Unreachable(what)) => {
-                if !self.failure_logged {
+                if self.failed.replace(clock::monotonic()).is_none() {
                     tracing::warn!(
                         "{what}; until a request succeeds, changes of the topics and of the group are not detected, \
                          and dedupd_raw_start_offset, dedupd_raw_hanging_seconds, dedupd_output_hanging_seconds and dedupd_group_* keep their last \
                          values"
                     );
                 }
-                self.failure_logged = true;
             }
             Err(TopicError::CannotGrow(what)) => return Err(ExitError::new(Exit::StartUp, what)),
             Err(TopicError::Replaced(what)) => return Err(ExitError::new(Exit::Operator, what)),

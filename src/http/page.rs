@@ -113,7 +113,7 @@ fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, no
             format!("{} since the start", percent(&totals)),
         ),
         Figure(
-            "duplicates dropped since the start",
+            "duplicates since the start",
             grouped(totals.duplicates),
             format!("of {} records", grouped(totals.records)),
         ),
