@@ -6,10 +6,12 @@ use std::time::Duration;
 use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::acceptance::inherited;
 use super::admin::{CheckError, TopicAdmin, check_error};
 use super::client_config::Settings;
+use super::ends::Listed;
 use super::native::{self, Execution, TopicAnswer};
 use super::partitions::list_of;
 use super::rights::{self, Operation, Resource};
@@ -174,13 +176,14 @@ impl TopicAdmin {
     /// The warning about a clean topic without a record, although the group has processed raw: the end of a log never moves back.
     pub(super) fn empty_clean(&self, found: &FoundTopics) -> Option<String> {
         let Settings { raw, clean, group, .. } = &self.settings;
-        let is_written = |number: usize| {
-            let number = i32::try_from(number).unwrap_or(i32::MAX);
-            // What cannot be read may have records.
-            self.reader.fetch_watermarks(clean, number, self.wait).map_or(true, |(_, high)| high > 0)
-        };
-        let exists = matches!(found.clean, TopicShape::Partitions(_));
-        if exists && (0..found.clean.partitions().unwrap_or(0)).any(is_written) {
+        let partitions =
+            found.clean.partitions().filter(|_| matches!(found.clean, TopicShape::Partitions(_)));
+        let logs = (0..).take(partitions.unwrap_or(0)).map(|number| (clean.as_str(), number));
+        let ends = Listed::request(&self.reader, logs.clone(), KafkaOffset::End, self.wait);
+        // What cannot be read may have records.
+        let is_written =
+            |log| ends.as_ref().map_or(true, |ends| ends.offset_of(log).map_or(true, |end| end > 0));
+        if logs.clone().any(is_written) {
             return None;
         }
         let has_processed = self.group_has_committed(found.raw.partitions().unwrap_or(0)).unwrap_or(false);

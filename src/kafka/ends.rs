@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
@@ -42,8 +42,8 @@ pub(super) struct Listed(BTreeMap<String, BTreeMap<i32, Result<Option<Offset>, K
 
 impl Listed {
     /// `place` is the log start, the log end for the isolation level of the client, or a time in epoch milliseconds.
-    pub(super) fn request<'a>(
-        client: &BaseConsumer<LogContext>,
+    pub(super) fn request<'a, C: ConsumerContext>(
+        client: &BaseConsumer<C>,
         logs: impl IntoIterator<Item = Log<'a>>,
         place: KafkaOffset,
         wait: Duration,
