@@ -17,15 +17,13 @@ use super::{ExitError, Service};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
 use crate::kafka::{
-    ClientFigures, ClientUse, GroupMonitor, LogEnds, Offsets, Settings, TopicError, TopicMonitor, Topology,
-    client_figures, log_ended_outages,
+    ClientFigures, ClientUse, GroupMonitor, LogEnds, OUTAGE_QUIET, Offsets, Settings, TopicError,
+    TopicMonitor, Topology, client_figures, log_ended_outages,
 };
 use crate::metrics::{ClientLabel, ClientStatus, Metrics, Status};
 use crate::pipeline::{PartitionLimit, StableEnds};
 use crate::ports::{Failure, OutputTopic};
 
-/// An outage is over when no request has failed for this long: each is repeated in less.
-const OUTAGE_ENDS: Duration = Duration::from_mins(1);
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
 const TOPICS_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between requests of the log start offsets. Retention deletes whole segments, every few minutes at most.
@@ -162,8 +160,8 @@ impl Monitor {
         log_ended_outages();
         self.status.note_clients(client_status());
         match self.request() {
-            // Often no request is due.
-            Ok(()) => self.failed = self.failed.filter(|at| at.elapsed() < OUTAGE_ENDS),
+            // Often no request is due. Each is repeated in less than this time.
+            Ok(()) => self.failed = self.failed.filter(|at| at.elapsed() < OUTAGE_QUIET),
             Err(TopicError::Unreachable(what)) => {
                 if self.failed.replace(clock::monotonic()).is_none() {
                     tracing::warn!(

@@ -50,7 +50,7 @@ pub use ends::Offsets;
 pub(crate) use forecast::{Forecast, forecast};
 pub use group_monitor::Member;
 pub(crate) use group_monitor::{GroupMonitor, GroupState, GroupView};
-pub(crate) use outages::log_ended_outages;
+pub(crate) use outages::{OUTAGE_QUIET, log_ended_outages};
 pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub(crate) use rekey::{Acknowledgements, RekeyChecks, RekeyTopics, TargetWriter, check_rekey};

@@ -11,7 +11,7 @@ use crate::clock;
 
 /// An outage is over when no client has reported an error of the broker for this long. A client that needs the broker
 /// repeats the same error every 30 s.
-const QUIET: Duration = Duration::from_mins(1);
+pub(crate) const OUTAGE_QUIET: Duration = Duration::from_mins(1);
 /// A worker logs a failure that has lasted for this long, and then that the broker is reachable.
 const LOGGED_BY_WORKER: Duration = Duration::from_secs(2);
 /// Maximum number of reasons that are logged in one outage.
@@ -57,7 +57,7 @@ pub(super) fn worker_has_recovered() {
 /// Logs the outages that are over. To be called every few seconds.
 pub fn log_ended_outages() {
     for broker in outages().ended(clock::monotonic()) {
-        let quiet_s = QUIET.as_secs();
+        let quiet_s = OUTAGE_QUIET.as_secs();
         if broker.contains("://") {
             tracing::info!(endpoint = broker, quiet_s, "errors of the OIDC provider ended");
             continue;
@@ -110,7 +110,7 @@ impl Outages {
 
 impl Outage {
     fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.last) >= QUIET
+        now.saturating_duration_since(self.last) >= OUTAGE_QUIET
     }
 }
 
