@@ -28,6 +28,7 @@ use crate::pipeline::report::published::{kinds, status};
 use crate::pipeline::report::reachability::Reachability;
 use crate::pipeline::report::tally::RecordTimes;
 pub use crate::pipeline::report::tally::Tally;
+use crate::pipeline::time::is_due;
 use crate::ports::{Failure, GroupEvent};
 
 /// What is done with records without an id.
@@ -59,16 +60,6 @@ struct Published {
     at: Option<Duration>,
 }
 
-impl Published {
-    fn is_due(&mut self, now: Duration) -> bool {
-        let is_due = self.at.is_none_or(|last| now.saturating_sub(last) >= PUBLISH_INTERVAL);
-        if is_due {
-            self.at = Some(now);
-        }
-        is_due
-    }
-}
-
 /// A kind of records: its name, and the false-positive rate of its filters as last published.
 struct KindRate {
     name: String,
@@ -85,10 +76,8 @@ struct StandingWarning {
 
 impl StandingWarning {
     fn repeat(&mut self, now: Duration) {
-        let due = self.logged.is_none_or(|last| now.saturating_sub(last) >= SUMMARY_INTERVAL);
-        if let Some(warning) = self.text.filter(|_| due) {
+        if let Some(warning) = self.text.filter(|_| is_due(&mut self.logged, now, SUMMARY_INTERVAL)) {
             tracing::warn!("{warning}");
-            self.logged = Some(now);
         }
     }
 }
@@ -269,7 +258,7 @@ impl WorkerReport {
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {
-        if !self.published.is_due(now) {
+        if !is_due(&mut self.published.at, now, PUBLISH_INTERVAL) {
             return;
         }
         self.warnings.standing.repeat(now);

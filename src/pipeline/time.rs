@@ -3,14 +3,23 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::duration_text;
 use crate::dedupe::{Anchor, TimeSource, resume};
 use crate::pipeline::partition::state::DedupeState;
+use crate::units::duration_text;
 
 /// Clocks that differ by less are considered equal, ms.
 const AGREE_MS: i64 = 1_000;
 /// A larger step of the wall clock is logged, ms.
 const STEP_MS: i64 = 60_000;
+
+/// Whether `every` has passed since `last`, or there was no last time; if so, sets `last` to `now`. Monotonic times.
+pub(crate) fn is_due(last: &mut Option<Duration>, now: Duration, every: Duration) -> bool {
+    let is_due = last.is_none_or(|last| now.saturating_sub(last) >= every);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
+}
 
 /// The worker's time.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{Overflow, duration_text};
+use crate::config::Overflow;
 use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::pipeline::context::Context;
@@ -17,8 +17,9 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition::topic::{Lagging, TopicScope};
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::time::is_due;
 use crate::ports::{Store, StoreError};
-use crate::units::seconds_text;
+use crate::units::{duration_text, seconds_text};
 
 /// Interval between two checks of the windows for the log.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -122,13 +123,10 @@ impl WindowLimiter {
         of_topic: &impl Deref<Target = TopicLimits>,
         now: Duration,
     ) {
-        if self.log.checked.is_some_and(|last| now.saturating_sub(last) < CHECK_INTERVAL) {
+        if !is_due(&mut self.log.checked, now, CHECK_INTERVAL) {
             return;
         }
-        self.log.checked = Some(now);
-        let is_due = self.log.lag.is_none_or(|last| now.saturating_sub(last) >= LOG_INTERVAL);
-        if let Some(note) = of_topic.note(options).filter(|_| is_due) {
-            self.log.lag = Some(now);
+        if let Some(note) = of_topic.note(options).filter(|_| is_due(&mut self.log.lag, now, LOG_INTERVAL)) {
             tracing::warn!("{note}");
         }
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();

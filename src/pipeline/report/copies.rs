@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::dedupe::CopyEstimate;
+use crate::pipeline::time::is_due;
 
 /// Interval between two repetitions of the warning. After as long, the counts so far weigh half.
 pub(super) const INTERVAL: Duration = Duration::from_hours(1);
@@ -25,22 +26,17 @@ impl CopyWarning {
 
     /// The note for the operator, and whether the log has to repeat it at this monotonic time.
     pub(super) fn note(&mut self, now: Duration) -> Option<(String, bool)> {
-        let is_over = |since: Duration| now.saturating_sub(since) >= INTERVAL;
-        if is_over(*self.since.get_or_insert(now)) {
+        if now.saturating_sub(*self.since.get_or_insert(now)) >= INTERVAL {
             self.estimate.halve();
             self.since = Some(now);
         }
         let share = self.estimate.share()?;
-        let is_due = self.logged.is_none_or(is_over);
-        if is_due {
-            self.logged = Some(now);
-        }
         let percent = share * 100.0;
         let note = format!(
             "about {percent:.1} % of the records that are new in their partition are copies of records in other partitions of \
              this worker, and dedupe.scope = \"partition\" forwards them; set dedupe.scope = \"topic\" to drop them"
         );
-        Some((note, is_due))
+        Some((note, is_due(&mut self.logged, now, INTERVAL)))
     }
 }
 

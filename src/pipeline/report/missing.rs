@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::metrics::Outcome;
 use crate::pipeline::report::copies::INTERVAL;
+use crate::pipeline::time::is_due;
 
 /// Fewest records of which none has an id, and fewest of which most have none, for a warning.
 const LEAST: u64 = 100;
@@ -56,7 +57,7 @@ impl MissingIds {
     }
 
     /// The note for the operator, if most records have no id, and whether the log has to repeat it at this monotonic time.
-    /// `forward` says what is done with those that are forwarded.
+    /// `forward` is what is done with those that are forwarded.
     pub fn note(&mut self, now: Duration, forward: &str) -> Option<(String, bool)> {
         let Self { searched, forwarded, dropped, dead_letters, .. } = *self;
         let missing = forwarded + dropped + dead_letters;
@@ -77,11 +78,7 @@ impl MissingIds {
             "{missing} of the last {searched} records have no id and are {done}; for example, {}; correct identity.from (--id)",
             self.example
         );
-        let is_due = self.logged.is_none_or(|last| now.saturating_sub(last) >= INTERVAL);
-        if is_due {
-            self.logged = Some(now);
-        }
-        Some((note, is_due))
+        Some((note, is_due(&mut self.logged, now, INTERVAL)))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::pipeline::failpoint;
 use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::time::is_due;
 use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
 
 /// Arrivals are slowed down when this many slices are unsealed, and this many owners, which take some 60 MiB.
@@ -118,9 +119,7 @@ impl Sealer {
     }
 
     fn looks_now(&mut self, now: Duration) -> bool {
-        let is_due = self.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_INTERVAL);
-        self.looked = if is_due { Some(now) } else { self.looked };
-        is_due
+        is_due(&mut self.looked, now, LOOK_INTERVAL)
     }
 
     /// Begins to seal the windows of the next kind.

@@ -18,6 +18,7 @@ use crate::pipeline::partition::stall::{Fetching, StallDetector, no_record};
 use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::time::is_due;
 use crate::pipeline::worker::skip::skip_empty_ends;
 use crate::ports::Source;
 
@@ -85,7 +86,7 @@ impl StableEnds {
         shared.asked.clone()
     }
 
-    /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but says nothing
+    /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but shows nothing
     /// about open transactions.
     fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
         match self.lock().ends.get(&id) {
@@ -169,14 +170,6 @@ impl StallCheck {
         Self { ends, compared: None }
     }
 
-    fn is_due(&mut self, now: Duration) -> bool {
-        let is_due = self.compared.is_none_or(|last| now.saturating_sub(last) >= CHECK_INTERVAL);
-        if is_due {
-            self.compared = Some(now);
-        }
-        is_due
-    }
-
     /// Up to which offset a partition can be read, as far as that is known.
     pub(crate) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
         self.ends.readable(id, fetched)
@@ -190,7 +183,7 @@ impl StallCheck {
         can_write: bool,
     ) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
-        if !self.is_due(now) {
+        if !is_due(&mut self.compared, now, CHECK_INTERVAL) {
             return Ok(());
         }
         let ends = self.ends.all();
