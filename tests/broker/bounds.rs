@@ -102,17 +102,20 @@ fn stream<'p>(pipe: &'p Pipe<'p>) -> Stream<'p> {
     Stream { pipe, start_ms: now_ms() - 48 * HOUR_MS, sent: 0, for_process: 0 }
 }
 
-#[test]
-fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
-    let pipe = Pipe::new(shared_kafka(), "memory", 1);
-    // Nothing is sealed: 16 MiB would suffice for three million sealed ids. The ids of an open transaction are added to those that the window may contain. A window has a reserve of
-    // 1/64, here 10,000 ids. The filter over all windows has a quarter of the memory.
-    let sidecar = pipe
-        .sidecar("a")
+/// Nothing is sealed: 16 MiB would suffice for three million sealed ids. The ids of an open transaction are added to those that the window may
+/// contain. A window has a reserve of 1/64, here 10,000 ids. The filter over all windows has a quarter of the memory.
+fn in_16_mib(pipe: &Pipe<'_>) -> Sidecar {
+    pipe.sidecar("a")
         .with("DEDUPD_WINDOW__EXACT", "1h")
         .with("DEDUPD_WINDOW__MAX_MEMORY", "16MiB")
         .with("DEDUPD_SMALLEST_SLICE", "100000000")
-        .with("DEDUPD_BATCH__MAX_RECORDS", "5000");
+        .with("DEDUPD_BATCH__MAX_RECORDS", "5000")
+}
+
+#[test]
+fn memory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
+    let pipe = Pipe::new(shared_kafka(), "memory", 1);
+    let sidecar = in_16_mib(&pipe);
     let mut stream = stream(&pipe);
     let running = sidecar.start();
     for _ in 0..6 {
@@ -134,13 +137,7 @@ fn held(running: &Running) -> f64 {
 fn a_partition_with_nearly_all_ids_uses_the_memory_that_the_others_leave() {
     let pipe = Pipe::new(shared_kafka(), "uneven", 8);
     // An eighth of the memory has room for less than 100,000 ids.
-    let sidecar = pipe
-        .sidecar("a")
-        .scoped(Scope::Partition)
-        .with("DEDUPD_WINDOW__EXACT", "1h")
-        .with("DEDUPD_WINDOW__MAX_MEMORY", "16MiB")
-        .with("DEDUPD_SMALLEST_SLICE", "100000000")
-        .with("DEDUPD_BATCH__MAX_RECORDS", "5000");
+    let sidecar = in_16_mib(&pipe).scoped(Scope::Partition);
     let mut stream = stream(&pipe);
     let running = sidecar.start();
     stream.send(300_000);
@@ -153,7 +150,8 @@ fn a_partition_with_nearly_all_ids_uses_the_memory_that_the_others_leave() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
-fn bytes_of(dir: &Path) -> u64 {
+/// Bytes of the files below a directory.
+pub fn bytes_of(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).map_or(Vec::new(), |entries| entries.flatten().collect());
     let size = |entry: &fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => bytes_of(&entry.path()),

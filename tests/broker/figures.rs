@@ -1,10 +1,11 @@
 //! Metrics against values that are counted elsewhere: in the topics, in the operating system, at the proxy. The test
 //! `every_metric_is_compared_with_a_value` in tests/deploy names those that no test compares.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::bounds::bytes_of;
+use crate::long_window::{find, with_token};
 use crate::support::proxy::Direction;
 use crate::support::{Draft, Isolation, Kafka, Pipe, Running, now_ms, shared_kafka, tool, wait_until};
 
@@ -25,20 +26,6 @@ fn bytes_of_keys_and_values(kafka: &Kafka, topic: &str) -> f64 {
     let length = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
     let records = kafka.records(topic, Isolation::Committed);
     records.iter().map(|record| length(&record.key) + length(&record.value)).sum::<usize>() as f64
-}
-
-/// Bytes of the files below a directory.
-fn bytes_on_disk(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .map(|it| {
-            if it.path().is_dir() {
-                bytes_on_disk(&it.path())
-            } else {
-                it.metadata().map_or(0, |of| of.len())
-            }
-        })
-        .sum()
 }
 
 fn resident_bytes(running: &Running) -> f64 {
@@ -88,7 +75,7 @@ fn counts_bytes_and_times_are_those_of_the_topics_and_of_the_system() {
             "all are written"
         );
     }
-    wait_near(&running, "dedupd_state_disk_bytes", || bytes_on_disk(&sidecar.state_dir) as f64, 0.1);
+    wait_near(&running, "dedupd_state_disk_bytes", || bytes_of(&sidecar.state_dir) as f64, 0.1);
     wait_near(&running, "process_cpu_seconds_total", || cpu_seconds(&running), 0.2);
     wait_near(&running, "process_resident_memory_bytes", || resident_bytes(&running), 0.2);
 }
@@ -134,11 +121,7 @@ fn a_slow_broker_a_quota_and_a_broker_that_is_gone_are_measured() {
 #[test]
 fn ids_that_were_overwritten_are_counted() {
     let pipe = Pipe::new(shared_kafka(), "overwritten", 1);
-    let token = pipe.dir.path().join("token");
-    std::fs::write(&token, "a-secret-of-this-test\n").unwrap();
-    let sidecar = pipe
-        .sidecar("a")
-        .with("DEDUPD_HTTP__TOKEN_FILE", token.to_str().unwrap())
+    let sidecar = with_token(&pipe, "a")
         .with("DEDUPD_WINDOW__OVERFLOW", "evict")
         .with("DEDUPD_WINDOW__MAX_IDS", "4096");
     let running = sidecar.start();
@@ -148,11 +131,7 @@ fn ids_that_were_overwritten_are_counted() {
     running.wait_outcomes(&[("forwarded", 6_000)]);
     // What is stored does not say whether it is still in the window, but the state of an id does.
     let asked = 300;
-    let known = |n: usize| {
-        let (path, secret) =
-            (format!("/state?id=id-{}", n * 20), ["Authorization: Bearer a-secret-of-this-test"]);
-        running.request("GET", &path, &secret, "", LIMIT).unwrap().contains("\"part\":\"exact\"")
-    };
+    let known = |n: usize| find(&running, &format!("id=id-{}", n * 20)).1["found"][0]["part"] == "exact";
     let missing = (0..asked).filter(|n| !known(*n)).count() as f64 / asked as f64;
     let overwritten = running.value("dedupd_evicted_ids_total");
     let rate = running.value("dedupd_window_miss_rate{partition=\"0\"}");

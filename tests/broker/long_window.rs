@@ -12,14 +12,18 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// A window of a day, of which one hour is exact. A filter has the ids of at least an hour and a half. Four ids are a slice.
 fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
-    let token_file = pipe.dir.path().join("token");
-    std::fs::write(&token_file, "a-secret-of-this-test\n").unwrap();
-    pipe.sidecar(instance)
+    with_token(pipe, instance)
         .with("DEDUPD_WINDOW__EXACT", "1h")
         .with("DEDUPD_WINDOW__BLOOM", "24h")
         .with("DEDUPD_SMALLEST_SLICE", "4")
         .with("DEDUPD_TOPICS__DUPLICATES", &format!("{}.again", pipe.raw))
-        .with("DEDUPD_HTTP__TOKEN_FILE", token_file.to_str().unwrap())
+}
+
+/// An instance whose admin API [`find`] can use.
+pub fn with_token(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
+    let token_file = pipe.dir.path().join("token");
+    std::fs::write(&token_file, "a-secret-of-this-test\n").unwrap();
+    pipe.sidecar(instance).with("DEDUPD_HTTP__TOKEN_FILE", token_file.to_str().unwrap())
 }
 
 const SECRET: &str = "Authorization: Bearer a-secret-of-this-test";
@@ -159,7 +163,8 @@ fn forget(running: &Running, id: &str) -> (u16, Value) {
     answer(running.request("POST", "/forget", &[SECRET, JSON], &body, LIMIT))
 }
 
-fn find(running: &Running, query: &str) -> (u16, Value) {
+/// What `GET /state` returns.
+pub fn find(running: &Running, query: &str) -> (u16, Value) {
     answer(running.request("GET", &format!("/state?{query}"), &[SECRET], "", LIMIT))
 }
 

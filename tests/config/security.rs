@@ -7,8 +7,8 @@ use dedupd::config::{Properties, Property};
 /// The problems of these properties, without the heading.
 fn problems(lines: &[&str]) -> Vec<String> {
     let typed: Properties = lines.iter().map(|line| Property::parse(line).unwrap()).collect();
-    let told = typed.with_files_read().map_or_else(|problems| problems.to_string(), |_| String::new());
-    told.lines().skip(1).map(|line| line.trim_start().to_owned()).collect()
+    let reported = typed.with_files_read().map_or_else(|problems| problems.to_string(), |_| String::new());
+    reported.lines().skip(1).map(|line| line.trim_start().to_owned()).collect()
 }
 
 const NO_EFFECT: &str = "has no effect without security.protocol = sasl_ssl or sasl_plaintext; set \
@@ -67,21 +67,24 @@ fn files_of_tls_must_exist() {
     let below = format!("{file}/below");
     for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"] {
         let of = |path: &dyn std::fmt::Display| problems(&[&format!("{name}={path}")]);
-        let told = of(&missing);
+        let reported = of(&missing);
         let start = format!("kafka.properties.{name} = \"{missing}\": does not exist; give a file ");
-        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
-        let told = of(&below);
-        assert!(told.len() == 1 && told[0].contains("cannot be read: Not a directory"), "{told:?}");
+        assert!(reported.len() == 1 && reported[0].starts_with(&start), "{reported:?}");
+        let reported = of(&below);
+        assert!(
+            reported.len() == 1 && reported[0].contains("cannot be read: Not a directory"),
+            "{reported:?}"
+        );
         assert!(of(&file).is_empty() && of(&"/dev/null").is_empty(), "{name}");
         let is_authorities = name == "ssl.ca.location";
-        let told = of(&dir);
-        assert_eq!(told.is_empty(), is_authorities, "{told:?}");
-        assert!(is_authorities || told[0].contains(": is a directory; "), "{told:?}");
+        let reported = of(&dir);
+        assert_eq!(reported.is_empty(), is_authorities, "{reported:?}");
+        assert!(is_authorities || reported[0].contains(": is a directory; "), "{reported:?}");
         assert_eq!(of(&"probe").is_empty(), is_authorities, "{name}");
-        let told = of(&"-----BEGIN PRIVATE KEY-----canary");
+        let reported = of(&"-----BEGIN PRIVATE KEY-----canary");
         assert!(
-            told[0].starts_with(&format!("kafka.properties.{name}: is the content of a file")),
-            "{told:?}"
+            reported[0].starts_with(&format!("kafka.properties.{name}: is the content of a file")),
+            "{reported:?}"
         );
     }
 }
