@@ -110,7 +110,7 @@ pub struct Request {
     pub forget: bool,
     /// Receives the answer; dropped without one when the transaction failed.
     pub answer: SyncSender<Result<Answer, RequestError>>,
-    /// Set when nobody waits for an answer any more. Such a request is not carried out: its requester was told that it has failed.
+    /// Set when nobody waits for an answer any more. Such a request is not carried out: its requester has received an error.
     pub abandoned: Arc<AtomicBool>,
 }
 

@@ -148,8 +148,8 @@ mod tests {
             for number in ["0", above, "99999999999999999999", "many", "1.5", "-1", ""] {
                 let error = parse(flag, number).map(drop).unwrap_err();
                 // A negative number could be a flag.
-                let told = format!("must be a whole number from 1 to {most}");
-                assert!(error.contains(&told) || number == "-1", "{flag} {number}: {error}");
+                let expected = format!("must be a whole number from 1 to {most}");
+                assert!(error.contains(&expected) || number == "-1", "{flag} {number}: {error}");
             }
         }
     }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// A compiled expression. It stays at its address: POSIX does not say that it may be moved.
+/// A compiled expression. It stays at its address: POSIX does not permit to move it.
 pub struct TopicPattern(Box<libc::regex_t>);
 
 impl TopicPattern {

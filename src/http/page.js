@@ -1,4 +1,4 @@
-// Replaces the content of the page every few seconds. While nothing answers, the page stays, and says since when: it is complete
+// Replaces the content of the page every few seconds. While nothing answers, the page stays, and shows since when: it is complete
 // again when the instance has restarted.
 "use strict";
 const seconds = Number(document.documentElement.dataset.refresh);

@@ -1,4 +1,4 @@
-//! What a report says beside its findings: why an audit proves nothing, what may have caused findings, and what to do.
+//! What a report adds to its findings: why an audit proves nothing, what may have caused findings, and what to do.
 
 use super::compare::Outcome;
 use super::range::Range;

@@ -192,7 +192,7 @@ fn json<'a>(document: &'a [u8], tokens: &[String]) -> Option<Cow<'a, [u8]>> {
     }
 }
 
-/// Whether there is text behind the document, by what docs/configuration.md says: `found` is where its id starts.
+/// Whether there is text behind the document, as defined in docs/configuration.md: `found` is where its id starts.
 fn has_text_behind(document: &[u8], found: &[u8]) -> bool {
     let is_blank = |byte: &u8| b" \t\r\n\0".contains(byte);
     let marks: Vec<u8> = found.iter().copied().filter(|byte| !is_blank(byte)).collect();

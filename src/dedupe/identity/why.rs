@@ -16,7 +16,7 @@ const NAMES: usize = 8;
 const NAME_LENGTH: usize = 40;
 
 /// Bytes with which what is no plain document begins.
-const BEGINNINGS: [(&[u8], &str); 8] = [
+const PREFIXES: [(&[u8], &str); 8] = [
     (b"\x1f\x8b", "is compressed with gzip by its producer"),
     (b"\x28\xb5\x2f\xfd", "is compressed with zstd by its producer"),
     (b"\x04\x22\x4d\x18", "is compressed with lz4 by its producer"),
@@ -47,7 +47,7 @@ pub(super) fn why<F: Fields>(source: &IdSource, record: &F) -> String {
 }
 
 fn in_document(format: DocumentFormat, path: &Pointer, document: &[u8]) -> String {
-    if let Some((_, what)) = BEGINNINGS.iter().find(|(first, _)| document.starts_with(first)) {
+    if let Some((_, what)) = PREFIXES.iter().find(|(first, _)| document.starts_with(first)) {
         return (*what).to_owned();
     }
     match format {

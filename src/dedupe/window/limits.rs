@@ -127,7 +127,7 @@ impl Window {
     /// The stream time before which owners have expired, epoch milliseconds, and the most owners that stay. Its own records
     /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
     pub(super) fn expiry_limits(&self) -> (i64, u64) {
-        // The owners that a restart restores include some that were dropped before it. What this window itself has dropped says nothing
+        // The owners that a restart restores include some that were dropped before it. What this window itself has dropped shows nothing
         // about the others: after a rewind, newer owners can have earlier times.
         let oldest_ms = self.needed_from_ms().max(self.inherited_ms.unwrap_or(i64::MIN));
         let most = if self.slots().is_some() { u64::MAX } else { self.bounds.max_ids };
