@@ -11,7 +11,7 @@ use crate::config::{Property, parse_bytes};
 #[derive(Debug, Clone, Args)]
 pub struct GenerateArgs {
     /// Bootstrap brokers as host:port, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_parser = super::servers, value_name = "LIST")]
     pub bootstrap_servers: String,
     /// Topic to write
     #[arg(long, value_name = "TOPIC")]

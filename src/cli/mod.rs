@@ -30,7 +30,7 @@ pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 
-use crate::config::Property;
+use crate::config::{Property, parse_servers};
 
 /// Reads a Kafka topic, drops every record whose id was seen before, and writes the rest unchanged
 /// to another topic, exactly once
@@ -127,6 +127,11 @@ fn without_secret(mut error: clap::Error) -> clap::Error {
 
 fn property(text: &str) -> Result<Property, String> {
     Property::parse(text)
+}
+
+/// Bootstrap brokers, as the configuration reads them.
+fn servers(text: &str) -> Result<String, String> {
+    parse_servers(text).map_err(|fault| format!("it {}; {}", fault.what, fault.remedy))
 }
 
 /// A share of duplicates: from 0 (none) to below 1; 0.2 is every fifth record.

@@ -23,7 +23,7 @@ pub struct PlanArgs {
     #[arg(long, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
     pub raw: Option<String>,
     /// Bootstrap brokers as host:port, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_parser = super::servers, value_name = "LIST")]
     pub bootstrap_servers: Option<String>,
     /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
     #[arg(long, value_name = "SOURCE")]

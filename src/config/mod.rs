@@ -26,7 +26,6 @@ mod secret_files;
 mod section;
 mod sources;
 mod topic_name;
-mod topic_pattern;
 
 pub use crate::dedupe::IdSource;
 pub use crate::units::parse_duration;
@@ -37,6 +36,7 @@ pub use choices::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope, Start,
 };
 pub use error::ConfigError;
+pub(crate) use forms::parse_servers;
 pub use keys::{
     BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, SchemasConfig,
     StateConfig, WindowConfig, keys,
@@ -51,4 +51,3 @@ pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub(crate) use sources::{load_listen, load_local, load_rekeying};
-pub(crate) use topic_pattern::TopicPattern;

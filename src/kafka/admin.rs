@@ -99,7 +99,7 @@ pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<C
     ApiVersions::request(&mut reader);
     let admin = TopicAdmin::with_reader(settings, reader, REQUEST_TIMEOUT)?;
     let checked = admin.run_checks(wanted).map_err(|error| match error {
-        CheckError::Unreachable(what) => admin.explain_unreachable(what),
+        CheckError::Unreachable(what) => admin.explain_unreachable(&what),
         other => other,
     });
     closing.close(admin);
@@ -120,7 +120,16 @@ pub(super) fn check_error(doing: &str, error: &KafkaError) -> CheckError {
     match failed.remedy {
         Remedy::Stop => CheckError::Refused(vec![failed.what]),
         // Whether it is retried is decided by the caller.
-        _ => CheckError::Unreachable(format!("{} while {doing}", error_text(error))),
+        _ => CheckError::Unreachable(match error.rdkafka_error_code() {
+            Some(
+                RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::AllBrokersDown,
+            ) => {
+                format!("no answer while {doing}")
+            }
+            _ => format!("{} while {doing}", error_text(error)),
+        }),
     }
 }
 
@@ -183,11 +192,13 @@ impl TopicAdmin {
     }
 
     /// The error for a broker that did not respond, with the reason when the client reported one.
-    pub(super) fn explain_unreachable(&self, what: String) -> CheckError {
+    pub(super) fn explain_unreachable(&self, what: &str) -> CheckError {
         match connection::connection_problem(&self.reader, &self.settings.base()) {
             Some(problem) if problem.refused => CheckError::Rejected(problem.what),
             Some(problem) => CheckError::Unreachable(problem.what),
-            None => CheckError::Unreachable(what),
+            None => CheckError::Unreachable(format!(
+                "{what}; check that the brokers run, and that kafka.bootstrap_servers has their port for clients"
+            )),
         }
     }
 

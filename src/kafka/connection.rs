@@ -184,7 +184,7 @@ pub fn metadata(
     }
 }
 
-/// Why this client has no connection; for use after a failed call.
+/// Why this client has no connection; for use after a failed call. `None` when the client reports no reason that is recognised.
 pub fn connection_problem(
     client: &BaseConsumer<ProblemCapture>,
     config: &ClientConfig,

@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::Access;
-
 use super::OpenError;
 use super::guard::run_guarded;
 
@@ -68,7 +66,7 @@ impl Lock {
         acquired.unwrap_or_else(|_| Err(OpenError::io("lock", dir, &io::ErrorKind::TimedOut.into())))
     }
 
-    /// The process that holds the directory; `None` when a start could lock it. Creates and changes nothing. Fails as
+    /// The process that holds the directory; `None` when a start could lock it. Leaves nothing behind. Fails as
     /// [`Self::acquire`] would.
     pub fn probe(dir: &Path) -> Result<Option<String>, OpenError> {
         let path = dir.to_path_buf();
@@ -77,14 +75,19 @@ impl Lock {
     }
 
     fn probe_in(dir: &Path) -> Result<Option<String>, OpenError> {
-        // With the dot the error of a path that is no directory is that of creating something in it.
-        let may_write = |dir: &Path| rustix::fs::access(dir.join("."), Access::WRITE_OK | Access::EXEC_OK);
+        // Permissions are not enough: nothing can be created below /proc, or on a full or read-only disk.
+        let may_write = |dir: &Path| {
+            let probe = dir.join(format!(".dedupd-check-{}", std::process::id()));
+            DirBuilder::new().create(&probe).and_then(|()| fs::remove_dir(&probe))
+        };
         if !dir.is_dir() {
             let exists = |it: &&Path| it.as_os_str().is_empty() || it.exists();
             let possible = match dir.ancestors().find(exists) {
                 // Creates nothing, because the name is taken.
                 Some(taken) if taken == dir => DirBuilder::new().create(dir),
-                above => above.map_or(Ok(()), |above| Ok(may_write(above)?)),
+                above => {
+                    may_write(above.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+                }
             };
             return possible.map(|()| None).map_err(|e| OpenError::io("create the directory", dir, &e));
         }
@@ -92,7 +95,7 @@ impl Lock {
         let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return may_write(dir).map(|()| None).map_err(|e| OpenError::io("open", &path, &e.into()));
+                return may_write(dir).map(|()| None).map_err(|e| OpenError::io("open", &path, &e));
             }
             Err(e) => return Err(OpenError::io("open", &path, &e)),
         };
@@ -261,7 +264,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (file, dir) = (root.path().join("file"), root.path().join("a").join("b"));
         fs::write(&file, "").unwrap();
-        for blocked in [file.clone(), file.join("state")] {
+        // Its superuser may write to it, but nothing can be created there.
+        let proc = Path::new("/proc/dedupd/state").to_path_buf();
+        for blocked in [file.clone(), file.join("state"), proc] {
             let probed = Lock::probe(&blocked).unwrap_err().to_string();
             assert_eq!(probed, Lock::acquire(&blocked).unwrap_err().to_string());
         }

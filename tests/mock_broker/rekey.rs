@@ -167,10 +167,14 @@ fn a_regular_expression_without_topics_is_named_until_there_is_one() {
 
 #[test]
 fn an_invalid_regular_expression_is_a_problem_of_the_configuration() {
+    let mock = Mock::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let running = start_from(("127.0.0.1:1", "^("), "key", &[], dir.path());
+    let running = start_from((&mock.bootstrap(), "^("), "key", &[], dir.path());
     let code = running.wait(LIMIT).code();
     let text = running.text();
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("rekey.from = \"^(\"") && text.contains("is no regular expression"), "{text}");
+    assert!(
+        text.contains("on topics ^(; ") && text.contains("an extended regular expression of POSIX"),
+        "{text}"
+    );
 }

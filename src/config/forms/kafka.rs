@@ -6,7 +6,6 @@ use crate::config::properties::{Properties, Property, rejection};
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::config::topic_name::TopicName;
-use crate::config::topic_pattern::TopicPattern;
 
 /// One or more brokers as `host:port`, separated by commas.
 pub(in crate::config) struct Servers;
@@ -14,38 +13,40 @@ pub(in crate::config) struct Servers;
 impl Form<String> for Servers {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<String> {
         let text = reading.required(key, "give host:port of one or more brokers, or --bootstrap-servers")?;
-        let servers: Vec<_> = text.split(',').map(str::trim).filter(|server| !server.is_empty()).collect();
-        if servers.iter().any(|server| server.contains('@')) {
-            let remedy = "give host:port only, and the password as kafka.properties.\"sasl.password\"";
-            reading.reject(key, None, ValueFault::new("seems to contain a password", remedy));
-            return None;
-        }
-        if servers.iter().any(|server| server.contains(char::is_whitespace)) {
-            let remedy = "separate brokers by commas, as in a:9092,b:9092";
-            reading.reject(key, Some(text), ValueFault::new("contains a space", remedy));
-            return None;
-        }
-        let fault = servers.iter().find_map(|server| {
-            let what = match server.split_once("://") {
-                Some((scheme, _)) => format!("has the scheme {scheme:?} in {server:?}"),
-                None if !has_port(server) => format!("has no port in {server:?}"),
-                None => return None,
-            };
-            let protocol = "; the protocol is kafka.properties.\"security.protocol\"";
-            let remedy = "give host:port, as in localhost:9092".to_owned();
-            let remedy = if server.contains("://") { remedy + protocol } else { remedy };
-            Some(ValueFault::new(what, remedy))
-        });
-        if let Some(fault) = fault {
-            reading.reject(key, Some(text), fault);
-            return None;
-        }
-        Some(servers.join(","))
+        // A password is not repeated.
+        let shown = (!text.contains('@')).then_some(text);
+        parse_servers(text).map_err(|fault| reading.reject(key, shown, fault)).ok()
     }
 
     fn print(&self, name: &str, value: &String, page: &mut Page) {
         page.text(name, value);
     }
+}
+
+/// The brokers without spaces between them.
+pub(crate) fn parse_servers(text: &str) -> Result<String, ValueFault> {
+    let servers: Vec<_> = text.split(',').map(str::trim).filter(|server| !server.is_empty()).collect();
+    if text.contains('@') {
+        let remedy = "give host:port only, and the password as kafka.properties.\"sasl.password\"";
+        return Err(ValueFault::new("seems to contain a password", remedy));
+    }
+    if servers.is_empty() {
+        return Err(ValueFault::new("names no broker", "give host:port, as in localhost:9092"));
+    }
+    for server in &servers {
+        let (what, remedy) = if server.contains(char::is_whitespace) {
+            ("contains a space".to_owned(), "separate brokers by commas, as in a:9092,b:9092")
+        } else if let Some((scheme, _)) = server.split_once("://") {
+            let remedy = "give host:port, as in localhost:9092; the protocol is kafka.properties.\"security.protocol\"";
+            (format!("has the scheme {scheme:?} in {server:?}"), remedy)
+        } else if !has_port(server) {
+            (format!("has no port in {server:?}"), "give host:port, as in localhost:9092")
+        } else {
+            continue;
+        };
+        return Err(ValueFault::new(what, remedy));
+    }
+    Ok(servers.join(","))
 }
 
 fn has_port(server: &str) -> bool {
@@ -95,11 +96,8 @@ impl Form<Vec<String>> for SourceTopics {
         }
         let mut is_valid = true;
         for (place, text) in texts.iter().enumerate() {
-            let fault = if text.starts_with('^') {
-                TopicPattern::parse(text).err()
-            } else {
-                TopicName::parse(text).err()
-            };
+            // A regular expression is checked by the client.
+            let fault = if text.starts_with('^') { None } else { TopicName::parse(text).err() };
             let is_repeated = || texts.iter().take(place).any(|earlier| earlier == text);
             let fault = fault.or_else(|| is_repeated().then(|| "is listed twice".to_owned()));
             is_valid &= fault.is_none();

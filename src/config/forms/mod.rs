@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub(super) use identity::{ChangedRules, Hash, Sources};
+pub(crate) use kafka::parse_servers;
 pub(super) use kafka::{PropertyMap, Servers, SourceTopics};
 
 use super::choices::Choice;

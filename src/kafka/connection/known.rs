@@ -26,7 +26,7 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 16] = [
+pub const KNOWN: [KnownProblem; 17] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
@@ -147,6 +147,13 @@ pub const KNOWN: [KnownProblem; 16] = [
         detail: ProblemDetail::Nothing,
         what: "no answer from the address; check kafka.bootstrap_servers, the broker's advertised.listeners, and the \
                firewalls on the way",
+    },
+    KnownProblem {
+        phrases: &["apiversionrequest failed"],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "nothing at the address answers as a broker; check that the broker runs, and that kafka.bootstrap_servers has \
+               its port for clients",
     },
     KnownProblem {
         phrases: &["no route to host", "network is unreachable", "host is down"],

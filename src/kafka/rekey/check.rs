@@ -41,7 +41,7 @@ pub fn check_rekey(
     let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
     let checked = findings(&admin, topics);
     let checked = checked.map_err(|error| match error {
-        CheckError::Unreachable(what) => admin.explain_unreachable(what),
+        CheckError::Unreachable(what) => admin.explain_unreachable(&what),
         other => other,
     });
     closing.close(admin);

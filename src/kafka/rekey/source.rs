@@ -5,7 +5,6 @@
 //! [`SourceReader::place`] and [`SourceReader::release`].
 
 mod member;
-mod unmatched;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,9 +71,7 @@ pub struct SourceReader {
     settings: Settings,
     assigned: RefCell<BTreeSet<SourceLog>>,
     truncated: RefCell<BTreeMap<SourceLog, Truncation>>,
-    /// The subscription: names, and regular expressions.
-    from: Vec<String>,
-    /// The regular expressions that match no topic.
+    /// The regular expressions that matched no topic, until partitions are assigned: the client reports each once.
     unmatched: RefCell<BTreeSet<String>>,
 }
 
@@ -92,15 +89,20 @@ fn config(settings: &Settings) -> ClientConfig {
         // The assignments are changed incrementally.
         .set("partition.assignment.strategy", "cooperative-sticky");
     // A regular expression must not match the target: the output would be read again.
-    config.set("topic.blacklist", hidden_topics(settings));
+    let target = format!("^{}$", settings.clean.replace('.', "\\."));
+    let hidden = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
+    config.set(
+        "topic.blacklist",
+        hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}")),
+    );
     config
 }
 
-/// Regular expressions, separated by commas, for the topics that none of the subscription matches.
-fn hidden_topics(settings: &Settings) -> String {
-    let target = format!("^{}$", settings.clean.replace('.', "\\."));
-    let hidden = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
-    hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}"))
+/// The regular expression that the client's text is about: "…: EXPRESSION: Broker: Unknown topic or partition".
+fn expression_of(reason: &str) -> Option<&str> {
+    let (_, rest) = reason.split_once(": ^")?;
+    let (expression, _) = rest.rsplit_once(": Broker: ")?;
+    Some(expression)
 }
 
 impl SourceReader {
@@ -110,7 +112,10 @@ impl SourceReader {
         let fail = |e: KafkaError| failure(&doing, &e);
         let consumer: Authenticated<BaseConsumer<MemberContext>> =
             tokens::create(&config(settings), MemberContext::default()).map_err(fail)?;
-        consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(fail)?;
+        consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(|e| {
+            let valid = "each text of rekey.from that begins with '^' must be an extended regular expression of POSIX";
+            Failure::new(Remedy::Stop, format!("{}; {valid}", fail(e).what))
+        })?;
         Ok(Self {
             fetched: Fetched::of(&consumer).map_err(fail)?,
             consumer,
@@ -118,7 +123,6 @@ impl SourceReader {
             settings: settings.clone(),
             assigned: RefCell::default(),
             truncated: RefCell::default(),
-            from: from.to_vec(),
             unmatched: RefCell::default(),
         })
     }
@@ -169,7 +173,12 @@ impl SourceReader {
                 );
                 Some(Failure::new(Remedy::Abort, what))
             }
-            RDKafkaErrorCode::UnknownTopicOrPartition if self.is_of_pattern(error) => None,
+            RDKafkaErrorCode::UnknownTopicOrPartition
+                if let Some(expression) = expression_of(&error.reason) =>
+            {
+                self.note_unmatched(expression);
+                None
+            }
             code if is_damage(code) && error.at.is_some() => Some(Self::damaged_batch(error)),
             _ => Some(self.fail("reading the source topics", &error.error())),
         }
@@ -185,6 +194,19 @@ impl SourceReader {
             error.topic, error.code, error.reason
         );
         Failure::new(Remedy::Stop, what)
+    }
+
+    fn note_unmatched(&self, expression: &str) {
+        let note = format!(
+            "no topic matches rekey.from = \"^{expression}\"; waiting for one that this user may describe"
+        );
+        tracing::warn!("{note}");
+        self.unmatched.borrow_mut().insert(note);
+    }
+
+    /// A note for each regular expression that matches no topic.
+    pub fn unmatched(&self) -> Vec<String> {
+        self.unmatched.borrow().iter().cloned().collect()
     }
 
     /// The assigned logs that by their leader epochs end before the position. The client reads them no further until
@@ -262,6 +284,9 @@ impl SourceReader {
         // A pause survives a revocation, and the same partition may come back (librdkafka#1849).
         self.consumer.resume(&list).map_err(fail)?;
         self.assigned.borrow_mut().extend(starts.iter().map(|(log, ..)| log.clone()));
+        if !starts.is_empty() {
+            self.unmatched.borrow_mut().clear();
+        }
         self.consumer.context().is_pending.store(false, Ordering::Release);
         // The client compares leader epochs at a seek only. After a failed one it would read without the comparison.
         let compared = start_list(starts.iter().filter(|(.., last)| last.is_some())).map_err(fail)?;

@@ -88,8 +88,13 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
     let (by, on_gap) = (config.rekey.partitioner, config.on_gap);
     let rule = RekeyRule { id, schemas, by, on_gap, topic_ids: RefCell::default() };
     let mut replaced: Vec<Instant> = Vec::new();
+    let join = || SourceReader::subscribe(&settings, &config.rekey.from);
+    // Only the configuration can make this fail: it sends nothing.
+    let mut first = Some(join().map_err(|failed| ExitError::new(Exit::Usage, failed.what))?);
     loop {
-        let failure = match member(&rule, &settings, &config.rekey.from, metrics, stop) {
+        let joined = first.take().map_or_else(join, Ok);
+        let ran = joined.and_then(|reader| RekeyLoop::new(&rule, &settings, metrics, &reader)?.run(stop));
+        let failure = match ran {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
@@ -111,18 +116,6 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
             return Ok(());
         }
     }
-}
-
-/// Joins the group and runs until a stop is requested or the clients must be replaced.
-fn member(
-    rule: &RekeyRule,
-    settings: &Settings,
-    from: &[String],
-    metrics: &RekeyMetrics,
-    stop: &AtomicBool,
-) -> Result<(), Failure> {
-    let reader = SourceReader::subscribe(settings, from)?;
-    RekeyLoop::new(rule, settings, metrics, &reader)?.run(stop)
 }
 
 fn ended(failure: Failure) -> ExitError {

@@ -35,8 +35,7 @@ impl RekeyLoop<'_> {
         }
         self.times.refresh = clock::monotonic();
         log_ended_outages();
-        let unmatched = self.reader.refresh_unmatched(REQUEST_TIMEOUT);
-        for refreshed in [unmatched, self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
+        for refreshed in [self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
             refreshed
                 .or_else(|failure| if failure.remedy == Remedy::Retry { Ok(()) } else { Err(failure) })?;
         }
@@ -93,11 +92,8 @@ impl RekeyLoop<'_> {
     /// Without any topic to read, the client joins no group.
     fn not_joined(&self) -> String {
         let what = format!("has not joined group {}", self.settings.group);
-        if self.reader.is_without_topics() {
-            format!("{what}: {}", self.reader.unmatched().join(", "))
-        } else {
-            what
-        }
+        let unmatched = self.reader.unmatched().join(", ");
+        if unmatched.is_empty() { what } else { format!("{what}: {unmatched}") }
     }
 
     /// What an operator should know although records are written. The log has the same.
@@ -106,9 +102,8 @@ impl RekeyLoop<'_> {
         if let Some((note, true)) = &missing {
             tracing::warn!("{note}");
         }
-        // Without any topic to read, this is the reason for not being a member.
-        let is_reason = self.reader.is_without_topics() && !self.reader.is_member();
-        let unmatched = if is_reason { Vec::new() } else { self.reader.unmatched() };
+        // Before the group is joined, this is the reason.
+        let unmatched = if self.reader.is_member() { self.reader.unmatched() } else { Vec::new() };
         missing.map(|(note, _)| note).into_iter().chain(unmatched).collect()
     }
 
