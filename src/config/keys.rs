@@ -264,8 +264,10 @@ section! {
         /// The topics to read: their names, or regular expressions that begin with `^`.
         from: Vec<String> => SourceTopics,
         /// The topic to write.
-        to: TopicName => Topic(Some("give the topic to write, or --to"));
-            rules::target_is_no_source(from.as_deref(), to.as_ref(), reading),
+        to: TopicName => Topic(Some("give the topic to write, or --to")); {
+                rules::target_is_no_source(from.as_deref(), to.as_ref(), reading);
+                rules::rekey_before_run(from.as_deref(), to.as_ref(), reading);
+            },
         /// The consumer group.
         group: String = or(to.as_ref().map(|to| format!("dedupd.rekey.{to}")))
             => Text("name the group, or leave it out"),

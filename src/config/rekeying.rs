@@ -19,6 +19,8 @@ pub struct Rekeying {
     pub kafka: KafkaConfig,
     /// Source topics, target topic, group, partitioner.
     pub rekey: RekeyConfig,
+    /// The topics that `run` writes with the same configuration: no regular expression matches them.
+    pub hidden: Vec<String>,
     /// `identity.from`: the sources of the id, at least one; several parts form one id.
     pub id: Vec<IdSource>,
     /// Schemas of keys and values.
@@ -40,6 +42,7 @@ impl Rekeying {
     pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
         let kafka = KafkaConfig::read("kafka", reading);
         let rekey = RekeyConfig::read("rekey", reading);
+        let hidden = rules::written_by_run(reading).into_iter().map(|(_, name)| name).collect();
         let id = Sources.read("identity.from", reading);
         let schemas = SchemasConfig::read("schemas", reading);
         rules::schemas_for("identity.from", id.as_deref(), schemas.as_ref(), reading);
@@ -51,6 +54,7 @@ impl Rekeying {
         Some(Self {
             kafka: kafka?,
             rekey: rekey?,
+            hidden,
             id: id?,
             schemas: schemas?,
             instance: instance?,

@@ -152,6 +152,39 @@ pub(super) fn target_is_no_source(
     }
 }
 
+/// The topics that `dedupd run` writes with the same configuration, by their keys.
+pub(super) fn written_by_run(reading: &ConfigReading<'_>) -> Vec<(&'static str, String)> {
+    let default_state = || reading.text("topics.clean").map(|clean| format!("{clean}.dedupd"));
+    let keys = ["topics.clean", "topics.state", "topics.dead_letter", "topics.duplicates"];
+    let name = |key| match key {
+        "topics.state" => reading.text(key).map(str::to_owned).or_else(default_state),
+        _ => reading.text(key).map(str::to_owned),
+    };
+    keys.into_iter().filter_map(|key| Some((key, name(key)?))).collect()
+}
+
+/// `rekey` feeds `run`: what it writes to a topic of `run` is not de-duplicated, and what it reads there comes back in a circle.
+pub(super) fn rekey_before_run(
+    from: Option<&[String]>,
+    to: Option<&TopicName>,
+    reading: &mut ConfigReading<'_>,
+) {
+    for (key, name) in written_by_run(reading) {
+        let what = format!("is {key}, which dedupd run writes");
+        if to.is_some_and(|to| to.as_str() == name) {
+            let fault = ValueFault::new(what.as_str(), "give the topic that dedupd run reads, topics.raw");
+            reading.reject("rekey.to", Some(&name), fault);
+        }
+        if from.unwrap_or_default().contains(&name) {
+            let fault = ValueFault::new(
+                what,
+                "leave it out; for a stage behind dedupd run use another configuration file",
+            );
+            reading.reject("rekey.from", Some(&name), fault);
+        }
+    }
+}
+
 /// Rejects filters that are shorter than the exact window, in `[window]` or a table of `[[kinds]]`.
 pub(super) fn bloom_length(
     at: &str,

@@ -147,12 +147,19 @@ fn every_record_is_unchanged_and_in_the_partition_of_its_id() {
 }
 
 #[test]
-fn a_pattern_finds_topics_that_are_created_later_and_never_the_target() {
+fn a_pattern_finds_topics_that_are_created_later_and_never_the_target_or_what_run_writes() {
     let kafka = shared_kafka();
     kafka.create_topic("pattern.a", 1, &[]);
     kafka.create_topic("pattern.to", 4, &[]);
+    let written = ["pattern.clean", "pattern.clean.dedupd", "pattern.dead"];
+    for topic in written {
+        kafka.create_topic(topic, 1, &[]);
+        kafka.produce(topic, 0, &[("k1", topic)]);
+    }
     kafka.produce("pattern.a", 0, &[("k1", "1"), ("k2", "2")]);
-    let rekey = Rekey::new(kafka, "pattern.to", "--from ^pattern\\..* --id key");
+    let mut rekey = Rekey::new(kafka, "pattern.to", "--from ^pattern\\..* --from ^__.* --id key");
+    let topics = [("DEDUPD_TOPICS__CLEAN", written[0]), ("DEDUPD_TOPICS__DEAD_LETTER", written[2])];
+    rekey.environment.extend(topics.map(|(key, topic)| (key.to_owned(), topic.to_owned())));
     let running = rekey.start();
     rekey.wait_done(kafka, &["pattern.a"]);
     kafka.create_topic("pattern.later", 2, &[]);

@@ -62,6 +62,15 @@ fn every_problem_of_rekey_is_reported() {
             ),
         ]
     );
+    let run = "topics.clean = \"c\"\ntopics.duplicates = \"t\"\n";
+    assert_eq!(
+        rekey_problems(&format!("{run}{}", REKEY.replace("\"b\"", "\"c.dedupd\""))),
+        [
+            "rekey.from = \"c.dedupd\" (d.toml): is topics.state, which dedupd run writes; leave it out; for a stage behind dedupd run \
+             use another configuration file",
+            "rekey.to = \"t\" (d.toml): is topics.duplicates, which dedupd run writes; give the topic that dedupd run reads, topics.raw",
+        ]
+    );
     // A section for `rekey` is checked by `run`, too, because both may use the same file.
     assert_eq!(problems("rekey.to = \"t\"").len(), 1);
 }

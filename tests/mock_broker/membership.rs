@@ -106,7 +106,7 @@ fn a_member_is_dropped_quickly_with_a_rebalance_pending() {
 fn reader(mock: &Mock, group: &str) -> SourceReader {
     let settings = mock.settings("reader");
     let settings = Settings { group: group.to_owned(), session_timeout: SESSION, ..settings };
-    SourceReader::subscribe(&settings, std::slice::from_ref(&settings.raw)).expect("a member")
+    SourceReader::subscribe(&settings, std::slice::from_ref(&settings.raw), &[]).expect("a member")
 }
 
 fn next_change(reader: &SourceReader) -> MembershipChange {

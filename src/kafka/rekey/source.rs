@@ -80,21 +80,23 @@ pub type SourceStart = (SourceLog, Offset, Option<Epoch>);
 /// What the group has committed for a partition, with what was stored beside it, and the bounds of its log.
 type SourceOffsets = (Option<(Offset, Checkpoint)>, LogBounds);
 
-/// The properties of the member, from those of the member of `run`.
-fn config(settings: &Settings) -> ClientConfig {
+/// The internal topics of Kafka.
+const INTERNAL: &str = "^__(consumer_offsets|transaction_state|share_group_state)$";
+
+/// The properties of the member, from those of the member of `run`. No regular expression matches the `hidden` topics.
+fn config(settings: &Settings, hidden: &[String]) -> ClientConfig {
     let mut config = settings.source();
     config
         .set("enable.auto.commit", "true")
         .set("auto.commit.interval.ms", "1000")
         // The assignments are changed incrementally.
         .set("partition.assignment.strategy", "cooperative-sticky");
-    // A regular expression must not match the target: the output would be read again.
-    let target = format!("^{}$", settings.clean.replace('.', "\\."));
-    let hidden = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
-    config.set(
-        "topic.blacklist",
-        hidden.map_or_else(|| target.clone(), |(_, users)| format!("{users},{target}")),
-    );
+    // A regular expression must not match the target, nor what `run` makes of it: the output would be read again.
+    let own = hidden.iter().chain([&settings.clean]);
+    let own = own.map(|topic| format!("^{}$", topic.replace('.', "\\.")));
+    let users = settings.properties.iter().find(|(name, _)| name == "topic.blacklist");
+    let all = users.map(|(_, topics)| topics.clone()).into_iter().chain([INTERNAL.to_owned()]).chain(own);
+    config.set("topic.blacklist", all.collect::<Vec<_>>().join(","));
     config
 }
 
@@ -106,12 +108,13 @@ fn expression_of(reason: &str) -> Option<&str> {
 }
 
 impl SourceReader {
-    /// Subscribes to topics: names, and regular expressions that begin with `^`. `settings.clean` is the target topic.
-    pub fn subscribe(settings: &Settings, from: &[String]) -> Result<Self, Failure> {
+    /// Subscribes to topics: names, and regular expressions that begin with `^` and match none of the
+    /// `hidden` topics. `settings.clean` is the target topic.
+    pub fn subscribe(settings: &Settings, from: &[String], hidden: &[String]) -> Result<Self, Failure> {
         let doing = format!("joining group {} on topics {}", settings.group, from.join(", "));
         let fail = |e: KafkaError| failure(&doing, &e);
         let consumer: Authenticated<BaseConsumer<MemberContext>> =
-            tokens::create(&config(settings), MemberContext::default()).map_err(fail)?;
+            tokens::create(&config(settings, hidden), MemberContext::default()).map_err(fail)?;
         consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(|e| {
             let valid = "each text of rekey.from that begins with '^' must be an extended regular expression of POSIX";
             Failure::new(Remedy::Stop, format!("{}; {valid}", fail(e).what))

@@ -88,7 +88,7 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
     let (by, on_gap) = (config.rekey.partitioner, config.on_gap);
     let rule = RekeyRule { id, schemas, by, on_gap, topic_ids: RefCell::default() };
     let mut replaced: Vec<Instant> = Vec::new();
-    let join = || SourceReader::subscribe(&settings, &config.rekey.from);
+    let join = || SourceReader::subscribe(&settings, &config.rekey.from, &config.hidden);
     // Only the configuration can make this fail: it sends nothing.
     let mut first = Some(join().map_err(|failed| ExitError::new(Exit::Usage, failed.what))?);
     loop {
