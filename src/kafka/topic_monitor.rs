@@ -149,19 +149,16 @@ impl TopicMonitor {
     fn check_existence(&mut self, found: &FoundTopics) -> Result<(), TopicError> {
         let settings = &self.admin.settings;
         let names = [&settings.raw, &settings.clean, &settings.state];
-        let missing = names.into_iter().zip(found.shapes()).find(|(_, shape)| **shape == TopicShape::Missing);
-        let Some((name, _)) = missing else {
+        let missing = found.shapes().into_iter().position(|shape| *shape == TopicShape::Missing);
+        let Some((role, name)) = missing.and_then(|role| Some((role, names.get(role)?))) else {
             self.absent = 0;
             return Ok(());
         };
         self.absent += 1;
-        let what = format!("topic {name} does not exist any more");
         if self.absent < ABSENT_CHECKS {
-            return Err(TopicError::Unreachable(what));
+            return Err(TopicError::Unreachable(format!("topic {name} does not exist any more")));
         }
-        Err(TopicError::Replaced(format!(
-            "{what}: it was deleted while dedupd ran; find out who deleted it, recreate it, and restart dedupd"
-        )))
+        Err(TopicError::Replaced(topics::deleted(settings, role)))
     }
 }
 

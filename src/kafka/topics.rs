@@ -232,7 +232,24 @@ pub(super) fn growth_warning(raw: &str, (from, to): (usize, usize), scope: Scope
 
 /// The error when a topic has been recreated since the start. `role` is its index among raw, clean and state.
 pub(super) fn recreated(settings: &Settings, role: usize, (was, is): (&str, &str)) -> String {
-    let (name, advice) = match role {
+    let (name, advice) = lost(settings, role);
+    format!(
+        "topic {name} was deleted and recreated while dedupd ran: its id was {was} and is now {is}; {advice}"
+    )
+}
+
+/// The error when a topic has been deleted since the start.
+pub(super) fn deleted(settings: &Settings, role: usize) -> String {
+    let (name, advice) = lost(settings, role);
+    format!(
+        "topic {name} does not exist any more: it was deleted while dedupd ran. Find out who deleted it, and create it again, with as many \
+         partitions; {advice}"
+    )
+}
+
+/// The name of a deleted topic, and what follows from its loss.
+fn lost(settings: &Settings, role: usize) -> (&str, &'static str) {
+    match role {
         0 => (
             &settings.raw,
             "its offsets start at 0 again, and its records before the old position were not read. To start with an empty \
@@ -248,10 +265,7 @@ pub(super) fn recreated(settings: &Settings, role: usize, (was, is): (&str, &str
             "the state in the old topic is lost, and local state is never used without it. Restart dedupd: the error \
              message of the start lists the options",
         ),
-    };
-    format!(
-        "topic {name} was deleted and recreated while dedupd ran: its id was {was} and is now {is}; {advice}"
-    )
+    }
 }
 
 /// The warning about a clean or state topic with more partitions than raw.

@@ -91,7 +91,9 @@ fn a_rejected_record_is_forwarded_after_the_topic_limit_is_raised() {
     // The pause is longer than what follows takes.
     wait_logged(&running, "attempt 5 of 8, next in 16s");
     wait_until("the reason on /readyz", LIMIT, || {
-        running.get("/readyz").filter(|page| page.contains("is rejected: attempt 5 of 8"))
+        running.get("/readyz").filter(|page| {
+            page.contains("is rejected: attempt 5 of 8") && page.contains("does not accept the record")
+        })
     });
     // The other partition continues.
     pipe.kafka.send(&pipe.raw, &[Draft::id(1, "meanwhile")]);

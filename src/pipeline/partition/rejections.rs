@@ -122,6 +122,7 @@ impl Rejections {
         at: Coordinates,
         now: Duration,
         patience: Duration,
+        why: &str,
     ) -> Option<String> {
         let no_retries = self.follow_policy_at_once(|| now);
         let delays = retry_delays(if no_retries { Duration::ZERO } else { patience });
@@ -137,7 +138,8 @@ impl Rejections {
             duration_text(*delay)
         );
         let next = now + *delay;
-        self.retry = Some(Retry { offset: at.offset, attempts, next, description: description.clone() });
+        self.retry =
+            Some(Retry { offset: at.offset, attempts, next, description: format!("{description}: {why}") });
         self.limit = Some(1);
         Some(description)
     }
@@ -206,7 +208,7 @@ mod tests {
         let mut rejections = Rejections::default();
         let mut now = Duration::from_secs(100);
         for attempt in 1..=5 {
-            let description = rejections.schedule_retry(at(7), now, PATIENCE).unwrap();
+            let description = rejections.schedule_retry(at(7), now, PATIENCE, "policy").unwrap();
             assert!(
                 description.starts_with(&format!("record 3@7 is rejected: attempt {attempt} of 6, next in ")),
                 "{description}"
@@ -215,14 +217,14 @@ mod tests {
             now += retry_delays(PATIENCE)[attempt - 1];
             assert!(!rejections.waits(now));
         }
-        assert_eq!(rejections.schedule_retry(at(7), now, PATIENCE), None);
+        assert_eq!(rejections.schedule_retry(at(7), now, PATIENCE, "policy"), None);
         assert_eq!(
-            rejections.schedule_retry(at(8), now + NO_RETRIES_FOR / 2, PATIENCE),
+            rejections.schedule_retry(at(8), now + NO_RETRIES_FOR / 2, PATIENCE, "policy"),
             None,
             "the next record is not retried"
         );
         assert!(
-            rejections.schedule_retry(at(9), now + NO_RETRIES_FOR, PATIENCE).is_some(),
+            rejections.schedule_retry(at(9), now + NO_RETRIES_FOR, PATIENCE, "policy").is_some(),
             "a record that is not retried does not extend the period"
         );
     }
@@ -230,11 +232,14 @@ mod tests {
     #[test]
     fn attempts_are_counted_per_record() {
         let mut rejections = Rejections::default();
-        rejections.schedule_retry(at(7), Duration::ZERO, PATIENCE).unwrap();
+        rejections.schedule_retry(at(7), Duration::ZERO, PATIENCE, "policy").unwrap();
         rejections.committed(3, 8);
         assert_eq!(rejections.retry(), None);
         assert!(
-            rejections.schedule_retry(at(9), Duration::ZERO, PATIENCE).unwrap().contains("attempt 1 of 6")
+            rejections
+                .schedule_retry(at(9), Duration::ZERO, PATIENCE, "policy")
+                .unwrap()
+                .contains("attempt 1 of 6")
         );
     }
 

@@ -227,7 +227,15 @@ pub(crate) fn purge<W: WorkerPorts>(
     let last = access.source.committed_unstable(&[id], REQUEST_TIMEOUT)?.into_iter().next();
     let (next, metadata) =
         last.map_or((0, String::new()), |answer| (answer.offset.unwrap_or(0), answer.metadata));
-    tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
+    if logs.is_empty() {
+        tracing::info!(
+            partition = id,
+            writer,
+            "the offsets of the group are not readable yet: aborting what a transaction may have left there"
+        );
+    } else {
+        tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
+    }
     let position = CommitPosition { partition: id, next, metadata };
     let purged =
         access.committer.sink.purge(writer, logs, &position, PURGE_TIMEOUT).map_err(WorkerError::from);

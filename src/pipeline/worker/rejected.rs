@@ -33,12 +33,14 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(
         return partition.rejections.suspect(rejected.first);
     }
     let at = Coordinates { partition: rejected.partition, offset: rejected.first };
-    if let Some(description) = partition.rejections.schedule_retry(at, now, ctx.options.poison_retry) {
+    let error = failed.unretried();
+    // Without the place, which is named already.
+    let why = error.split_once(": ").map_or(error, |(_, why)| why);
+    if let Some(description) = partition.rejections.schedule_retry(at, now, ctx.options.poison_retry, why) {
         let policy = ctx.options.on_poison.as_str();
         tracing::warn!("{description}; after the last attempt state.on_poison ({policy}) applies");
     } else {
-        let error = failed.unretried().to_owned();
-        partition.rejections.exhaust(rejected.first, Refusal { error, by: rejected.by });
+        partition.rejections.exhaust(rejected.first, Refusal { error: error.to_owned(), by: rejected.by });
     }
 }
 
