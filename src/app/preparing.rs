@@ -12,8 +12,8 @@ use crate::cli::Exit;
 use crate::config::Config;
 use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
-use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
-use crate::pipeline::{self, PartitionLimit, StartLogs};
+use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleError, SampleLimits, Wanted};
+use crate::pipeline::{self, Fatal, PartitionLimit, StartLogs};
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -81,8 +81,8 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
     Ok(kafka::check(&settings(config, 0), wanted(config, Create::Validate), &Closing::default())?)
 }
 
-/// What a sample of raw shows about `dedupe.scope`, in one line, and warnings. The error is that none of its records has an id. A topic
-/// that cannot be sampled is no failed check.
+/// What a sample of raw shows about `dedupe.scope`, in one line, and warnings. The error is that none of its records has an id, or that no
+/// broker answers. A topic that cannot be sampled for another reason is no failed check.
 pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
     let rule = assembly::rule(config, *hasher);
@@ -96,6 +96,12 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
                 _ => sample.advice(Some(config.dedupe.scope)),
             }
         }
+        Err(SampleError::Unreachable(failed)) => {
+            let why = failed.unretried();
+            let what =
+                format!("whether the records of raw have an id was not read: {why}; run dedupd check again");
+            return Err(ExitError::new(Exit::Unreachable, what));
+        }
         Err(error) => {
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
         }
@@ -103,18 +109,25 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
     Ok((advice, few_ids.into_iter().chain(schemas.note()).collect()))
 }
 
-/// Fails with what would end a start now, by what the forecast has read.
+/// Fails with what would end a start now, by what the forecast has read. Returns what its operator may not expect.
 pub(crate) fn check_start(
     config: &Config,
     prepared: &Prepared,
     checks: &Checks,
     forecast: &Forecast,
-) -> Result<(), ExitError> {
+) -> Result<Vec<String>, ExitError> {
     let limit = PartitionLimit::new(checks.topology.partitions);
     let mut options = assembly::options(config, prepared.hasher, (&checks.topology, &limit), 0);
     if checks.state_partitions == 0 {
         options.state_id = Some(ID_OF_NEW.to_owned());
     }
-    let Forecast { committed, last, raw, state, .. } = forecast;
-    Ok(pipeline::check_start(&options, committed, StartLogs { last, raw, state })?)
+    let Forecast { committed, last, raw, state, unusable, .. } = forecast;
+    if let Some((at, error)) = unusable {
+        let place = format!("topic {} partition {} offset {}", config.topics.state, at.partition, at.offset);
+        return Err(Fatal::unusable(&place, error).into());
+    }
+    let logs = StartLogs { last, raw, state };
+    pipeline::check_start(&options, committed, logs)?;
+    let foreign = forecast.has_foreign_records.then(|| pipeline::foreign_records(&config.group.id));
+    Ok(pipeline::start_notes(&options, committed, logs).into_iter().chain(foreign).collect())
 }

@@ -14,7 +14,7 @@ use super::partitions::list_of;
 use super::reader::{Ranges, TemporaryReaders};
 use super::state_topic::block;
 use crate::clock::monotonic;
-use crate::dedupe::{BlockView, Offset, PartitionId};
+use crate::dedupe::{BlockError, BlockView, Coordinates, ForgetRecord, Offset, PartitionId};
 use crate::ports::{Committed, Failure, Leftover, LogBounds, StateItem};
 
 /// Time limit of a request.
@@ -28,6 +28,8 @@ const SAMPLE_TIME: Duration = Duration::from_secs(5);
 const PLACES: Offset = 6;
 /// Fewest offsets of a place: with fewer there may be only markers.
 const MIN_PLACE: Offset = 8;
+
+type Unusable = (Coordinates, BlockError);
 
 /// What a start would find.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,10 @@ pub struct Forecast {
     /// The bounds of each partition of raw, and of the state topic, read after the committed offsets.
     pub raw: Vec<LogBounds>,
     pub state: Vec<LogBounds>,
+    /// A record of the state topic that cannot be decoded, among those that were read.
+    pub unusable: Option<Unusable>,
+    /// Whether the clean topic has records although the group has no committed offset and no state.
+    pub has_foreign_records: bool,
 }
 
 /// Reads what a start with these raw partitions would find, without changing anything. The state topic has the first
@@ -84,30 +90,37 @@ pub fn forecast(
     let committed: Vec<Committed> =
         group.answers(numbers.iter().copied(), REQUEST)?.into_iter().collect::<Result<_, _>>()?;
     let raw = ends.bounds(&logs_of(settings.raw.as_str(), partitions), REQUEST)?;
+    let is_new = last.is_empty() && committed.iter().all(|answer| answer.offset.is_none());
+    // The topic may not exist yet.
+    let clean = is_new.then(|| ends.bounds(&logs_of(settings.clean.as_str(), partitions), REQUEST).ok());
+    let has_foreign_records = clean.flatten().is_some_and(|logs| logs.iter().any(|log| log.high > log.low));
     let lag = committed.iter().zip(&raw);
     let lag = lag.map(|(answer, log)| log.stable.saturating_sub(answer.offset.unwrap_or(log.low))).sum();
+    let (ids, unusable) = ids_in(&readers, &state)?;
     Ok(Forecast {
         foreign: group.foreign_member(&members),
         members,
         lag,
         records: state.values().map(|range| range.end.saturating_sub(range.start)).sum(),
-        ids: ids_in(&readers, &state)?,
+        ids,
+        unusable,
         committed,
         last,
         raw,
         state: ends.bounds(&state_logs, REQUEST)?,
+        has_foreign_records,
     })
 }
 
-/// Estimates the ids of these ranges of the state topic.
-fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<u64, Failure> {
+/// Estimates the ids of these ranges of the state topic. Also returns a record that cannot be decoded, if one was read.
+fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<(u64, Option<Unusable>), Failure> {
     let topic = readers.settings.state.as_str();
     let length = (SAMPLE / (PLACES * (state.len() as Offset).max(1))).max(MIN_PLACE);
     let places: BTreeMap<_, _> = state.iter().map(|(number, log)| (*number, places(log, length))).collect();
     let rounds = places.values().map(Vec::len).max().unwrap_or(0);
     let limit = SAMPLE_TIME / u32::try_from(rounds).unwrap_or(1).max(1);
     readers.with(topic, Leftover::Committed, |reader| {
-        let mut ids = 0;
+        let (mut ids, mut unusable) = (0, None);
         for round in 0..rounds {
             let read = |(number, all): (&PartitionId, &Vec<Place>)| {
                 Some((*number, all.get(round).map(|it| it.read.clone())?))
@@ -115,9 +128,12 @@ fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<u64, Failure> {
             // The ids of each partition, and where reading ended if that was before the end of the place.
             let (began, mut found) = (monotonic(), BTreeMap::<PartitionId, (u64, Option<Offset>)>::new());
             reader.read(topic, &places.iter().filter_map(read).collect(), REQUEST, &mut |message| {
-                let (at, block) = (message.coordinates(), message.value().map(BlockView::verified));
+                let at = message.coordinates();
                 let (ids, cut_at) = found.entry(at.partition).or_default();
-                *ids += block.and_then(Result::ok).map_or(0, |block| block.count() as u64);
+                match count_of(message.value().unwrap_or_default()) {
+                    Ok(count) => *ids += count,
+                    Err(error) => unusable = Some((at, error)),
+                }
                 *cut_at = (began.elapsed() >= limit).then_some(at.offset + 1);
                 cut_at.is_none()
             })?;
@@ -131,8 +147,16 @@ fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<u64, Failure> {
                 ids += u128::from(count) * u128::from(*stands_for) / u128::from(offsets);
             }
         }
-        Ok(u64::try_from(ids).unwrap_or(u64::MAX))
+        Ok((u64::try_from(ids).unwrap_or(u64::MAX), unusable))
     })
+}
+
+/// The ids in a record of the state topic.
+fn count_of(bytes: &[u8]) -> Result<u64, BlockError> {
+    if ForgetRecord::is_here(bytes) {
+        return ForgetRecord::decode(bytes).map(|_| 0);
+    }
+    BlockView::verified(bytes).map(|block| block.count() as u64)
 }
 
 /// A range that is read, and the number of offsets that it stands for.

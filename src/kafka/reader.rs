@@ -134,22 +134,31 @@ impl BatchReader {
             return Ok(unread);
         }
         self.assign(topic, ranges, &unread).map_err(|e| failure(&doing(), &e))?;
-        let mut last_response = clock::monotonic();
+        let (mut last_response, mut broken) = (clock::monotonic(), None);
         while !unread.ends.is_empty() && last_response.elapsed() < wait {
             let polled = self.poll(Duration::from_millis(100), &mut |message| {
                 unread.pass(message.coordinates(), || visit(message));
                 true
             });
-            let is_response = match polled.map_err(|error| failure_of(&error, topic, &doing()))? {
-                Polled::Nothing => false,
-                Polled::More => true,
-                Polled::End(at) => unread.end(at),
+            let is_response = match polled {
+                Ok(Polled::Nothing) => false,
+                Ok(Polled::More) => true,
+                Ok(Polled::End(at)) => unread.end(at),
+                // The client connects again. It may be a broker that has none of these partitions.
+                Err(error) if error.is_of_connection() => {
+                    broken = Some(error);
+                    false
+                }
+                Err(error) => return Err(failure_of(&error, topic, &doing())),
             };
             if is_response {
-                last_response = clock::monotonic();
+                (last_response, broken) = (clock::monotonic(), None);
             }
         }
-        Ok(unread)
+        match broken.filter(|_| !unread.ends.is_empty()) {
+            Some(error) => Err(failure_of(&error, topic, &doing())),
+            None => Ok(unread),
+        }
     }
 
     /// Reads only the unread partitions, each from the start of its range on.

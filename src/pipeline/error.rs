@@ -31,14 +31,20 @@ pub enum Fatal {
     Operator(String),
 }
 
-impl WorkerError {
-    /// A block of the state topic or of the store that cannot be decoded.
-    pub(crate) fn block(place: &str, error: &BlockError) -> Self {
-        Fatal::State(format!(
-            "{place} contains no usable block: {error}; if another program writes to the topic, \
-             give dedupd a state topic of its own; if the topic is damaged, restore it or reset the state"
+impl Fatal {
+    /// A record of the state topic that cannot be decoded.
+    pub(crate) fn unusable(place: &str, error: &BlockError) -> Self {
+        Self::Operator(format!(
+            "{place} contains no usable block: {error}; another program writes to the topic, or it is damaged: give dedupd a state topic of its \
+             own, with a new topics.state and group.id. The windows then start empty"
         ))
-        .into()
+    }
+}
+
+impl WorkerError {
+    /// A record of the state topic that cannot be decoded.
+    pub(crate) fn block(place: &str, error: &BlockError) -> Self {
+        Fatal::unusable(place, error).into()
     }
 
     /// Whether nothing may follow in the same iteration of the poll loop: the remedy ends the process or takes every

@@ -40,7 +40,8 @@ pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;
 pub use progress::Progress;
-pub use recovery::locate::{StartLogs, check_start};
+pub use recovery::locate::{StartLogs, check_start, start_notes};
+pub(crate) use recovery::restored_offset::foreign_records;
 pub(crate) use report::MissingIds;
 pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]

@@ -75,11 +75,7 @@ impl Lock {
     }
 
     fn probe_in(dir: &Path) -> Result<Option<String>, OpenError> {
-        // Permissions are not enough: nothing can be created below /proc, or on a full or read-only disk.
-        let may_write = |dir: &Path| {
-            let probe = dir.join(format!(".dedupd-check-{}", std::process::id()));
-            DirBuilder::new().create(&probe).and_then(|()| fs::remove_dir(&probe))
-        };
+        let may_write = |dir: &Path| write_probe(&dir.join(format!(".dedupd-check-{}", std::process::id())));
         if !dir.is_dir() {
             let exists = |it: &&Path| it.as_os_str().is_empty() || it.exists();
             let possible = match dir.ancestors().find(exists) {
@@ -101,7 +97,7 @@ impl Lock {
         };
         // Released at once: there is no way to only look at it.
         match file.try_lock() {
-            Ok(()) => Ok(None),
+            Ok(()) => may_write(dir).map(|()| None).map_err(|e| OpenError::io("write", dir, &e)),
             Err(TryLockError::WouldBlock) => Ok(Some(read_holder(&mut file).0)),
             Err(TryLockError::Error(e)) => Err(OpenError::io("lock", &path, &e)),
         }
@@ -158,19 +154,22 @@ impl Lock {
     /// Fails when nothing can be written to the directory.
     pub fn check_writable(&self) -> Result<(), OpenError> {
         let path = self.dir.join("probe");
-        let written = File::create(&path).and_then(|mut file| {
-            // A process that ends meanwhile leaves no file behind.
-            fs::remove_file(&path)?;
-            file.write_all(&vec![0; PROBE])?;
-            file.sync_all()
-        });
-        written.map_err(|e| OpenError::io("write", &path, &e))
+        write_probe(&path).map_err(|e| OpenError::io("write", &path, &e))
     }
 
     /// The directory that this process may use until the lock is dropped.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// Fails when nothing can be written at this path. Permissions are not enough: nothing can be created below /proc, or on a full or read-only disk.
+fn write_probe(path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    // A process that ends meanwhile leaves no file behind.
+    fs::remove_file(path)?;
+    file.write_all(&vec![0; PROBE])?;
+    file.sync_all()
 }
 
 /// Creates a directory and its parents with mode 0700. An existing directory is not changed.

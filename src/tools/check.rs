@@ -7,6 +7,7 @@ use crate::app::{
 use crate::cli::Exit;
 use crate::config::{Config, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
+use crate::ports::Remedy;
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -49,7 +50,14 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
             }
             lines.push(format!("assignment: {}", assignment(config, checks.topology.partitions, &forecast)));
             lines.push(format!("restore: {}", restore(&forecast)));
-            check_start(config, &prepared, &checks, &forecast)?;
+            let notes = check_start(config, &prepared, &checks, &forecast)?;
+            lines.extend(notes.iter().map(|note| format!("warning: {note}")));
+        }
+        // What was not read may be what ends a start.
+        Err(failed) if failed.remedy == Remedy::Retry => {
+            let why = failed.unretried();
+            let what = format!("what a start would find was not read: {why}; run dedupd check again");
+            return Err(ExitError::new(Exit::Unreachable, what));
         }
         Err(failed) => {
             let why = failed.unretried();
@@ -82,7 +90,12 @@ fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
     let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
     match check_rekey(&settings, &RekeyTopics { from: &stage.from, to }, &Closing::default()) {
         Ok(checks) => {
-            let warnings = checks.warnings.iter().map(|warning| format!("warning: rekey: {warning}"));
+            let raw = config.topics.raw.as_str();
+            let apart = (to != raw).then(|| {
+                format!("rekey.to = {to} is not topics.raw = {raw}: dedupd run does not read what dedupd rekey writes")
+            });
+            let warnings = checks.warnings.into_iter().chain(apart);
+            let warnings = warnings.map(|warning| format!("warning: rekey: {warning}"));
             warnings.chain(["rekey: all checks passed".to_owned()]).collect()
         }
         Err(problems) => {

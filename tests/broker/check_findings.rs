@@ -122,3 +122,73 @@ fn a_check_reports_what_prevents_the_start_of_rekey() {
     let text = passed(&sidecar);
     assert!(text.contains("\nrekey: all checks passed\n") && !text.contains("would not start"), "{text}");
 }
+
+/// Offsets that another program has set, or `group.start`: a window that lacks the ids of earlier records must not report its whole length.
+#[test]
+fn a_group_that_continues_behind_unprocessed_records_has_a_short_window() {
+    let kafka = shared_kafka();
+    for is_latest in [false, true] {
+        let pipe = Pipe::new(kafka, &format!("check-behind-{is_latest}"), 1);
+        let ids = |from: u32| (from..from + 10).map(|n| Draft::id(0, &format!("{n}"))).collect::<Vec<_>>();
+        kafka.send(&pipe.raw, &ids(0));
+        let sidecar = pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false");
+        let words = "continues behind records of raw that it has not processed";
+        assert!(!passed(&sidecar).contains(words));
+        let sidecar = if is_latest {
+            sidecar.with("DEDUPD_GROUP__START", "latest")
+        } else {
+            kafka.commit_offset(&pipe.group(), &pipe.raw, 0, 5);
+            sidecar
+        };
+        assert!(passed(&sidecar).contains(&format!("warning: partitions 0 (1): the group {words}")));
+        for from in [10, 20] {
+            let running = sidecar.start();
+            running.wait_running(1, LIMIT);
+            assert!(
+                running.value("dedupd_window_seconds{partition=\"0\"}") < 60.0,
+                "before the first record of {from}"
+            );
+            kafka.send(&pipe.raw, &ids(from));
+            pipe.wait_caught_up(1, LIMIT);
+            assert!(
+                running.value("dedupd_window_seconds{partition=\"0\"}") < 60.0,
+                "behind the records of {from}"
+            );
+            assert_eq!(running.text().contains(words), from == 10, "{}", running.text());
+            assert_eq!(running.stop(), Some(0), "{}", running.text());
+            // The second time from the state topic.
+            std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_new_group_beside_the_records_of_another_is_a_warning() {
+    let pipe = Pipe::new(shared_kafka(), "check-second", 1);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
+    let words = "warning: the clean topic has records, but group second has processed none";
+    let second = pipe
+        .sidecar("b")
+        .with("DEDUPD_GROUP__ID", "second")
+        .with("DEDUPD_TOPICS__STATE", "check-second.state");
+    assert!(!passed(&second).contains(words));
+    pipe.through(1, &pipe.sidecar("a"));
+    let text = passed(&second);
+    assert!(text.contains(words), "{text}");
+    let running = second.start();
+    running.wait_running(1, LIMIT);
+    assert!(running.text().contains("group second has processed none"), "{}", running.text());
+}
+
+#[test]
+fn an_address_without_a_broker_beside_one_with_a_broker_hides_no_finding() {
+    let pipe = Pipe::new(shared_kafka(), "check-one-dead", 1);
+    pipe.kafka.send(&pipe.raw, &[Draft::id(0, "a")]);
+    let sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"json:/nope\"]");
+    let sidecar = Sidecar { bootstrap: format!("{},127.0.0.1:1", sidecar.bootstrap), ..sidecar };
+    for _ in 0..6 {
+        let Checked { code, output, last } = check(&sidecar);
+        assert_eq!(code, Some(3), "{output}{last}");
+        assert!(last.contains("none of the newest 1 records of raw has an id"), "{last}");
+    }
+}

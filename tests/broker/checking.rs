@@ -209,6 +209,15 @@ const GROUPS: &[Mistake] = &[
         make: |pipe| dynamic(pipe, "b").with("DEDUPD_GROUP__ID", "of-its-own"),
     },
     Mistake {
+        name: "check-unusable",
+        code: 6,
+        words: "contains no usable block",
+        make: |pipe| {
+            pipe.kafka.send(&state(pipe), &[Draft::new(0, "of another program")]);
+            dynamic(pipe, "b")
+        },
+    },
+    Mistake {
         name: "check-gap",
         code: 6,
         words: "records were deleted before they were read",

@@ -55,6 +55,16 @@ pub struct ReadError {
 }
 
 impl ReadError {
+    /// Whether it is about the connection to a broker, not about a partition.
+    pub fn is_of_connection(&self) -> bool {
+        use RDKafkaErrorCode as C;
+        let is_connection = matches!(
+            self.code,
+            C::BrokerTransportFailure | C::AllBrokersDown | C::Resolve | C::SSL | C::Authentication
+        );
+        is_connection && !self.fatal && self.at.is_none()
+    }
+
     /// The same error as the Rust client's poll would return it.
     pub fn error(&self) -> KafkaError {
         match (self.code, self.at) {

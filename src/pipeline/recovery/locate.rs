@@ -19,7 +19,7 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::{check_gap, rewound_group};
-use crate::pipeline::recovery::restore::{Base, check_length};
+use crate::pipeline::recovery::restore::{Base, SKIPS_RECORDS, check_length, skips_records};
 use crate::pipeline::recovery::restored_offset::no_offset;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
@@ -203,15 +203,14 @@ pub fn check_start(
         }
     }
     for item in logs.last {
-        let StateItem::Block { partition, key: Some(key), block, .. } = item else { continue };
+        let StateItem::Block { partition, key: Some(key), .. } = item else { continue };
         options.same_pair(key)?;
         let answer = committed.iter().find(|answer| answer.partition == *partition);
         if answer.is_some_and(|answer| answer.offset.is_none()) {
             options.same_group(key)?;
         }
-        let covered = BlockView::verified(block).ok().map(|view| view.header.next);
-        match answer.and_then(|answer| answer.offset).zip(covered) {
-            Some((at, covered)) if covered > at && options.on_rewind == OnRewind::Stop => {
+        match answer.and_then(|answer| answer.offset).zip(covered(item)) {
+            Some((at, (_, covered))) if covered > at && options.on_rewind == OnRewind::Stop => {
                 return Err(rewound_group(options, *partition, at, covered));
             }
             _ => {}
@@ -229,6 +228,36 @@ pub fn check_start(
         }
         _ => Ok(()),
     }
+}
+
+/// What a start with these committed offsets does that its operator may not expect, in sentences.
+pub fn start_notes(options: &WorkerOptions, committed: &[Committed], logs: StartLogs<'_>) -> Vec<String> {
+    let (mut skipping, mut emptied) = (Vec::new(), Vec::new());
+    for answer in committed {
+        let (id, checkpoint) = (answer.partition, Checkpoint::parse(&answer.metadata));
+        let Some(raw) = of(logs.raw, id) else { continue };
+        let latest = Some(raw.stable).filter(|_| options.start == Start::Latest);
+        let next = answer.offset.or(latest);
+        let known = logs.last.iter().filter_map(|item| covered(item).filter(|(of, _)| *of == id));
+        let known = known.map(|(_, next)| next).max().unwrap_or(0);
+        if checkpoint.is_none() && next.is_some_and(|next| skips_records(known, next, raw)) {
+            skipping.push(id);
+        }
+        if !options.kinds_by_other_rules(checkpoint.as_ref()).is_empty() {
+            emptied.push(id);
+        }
+    }
+    let named = |ids: Vec<PartitionId>, what: &str| {
+        (!ids.is_empty()).then(|| format!("partitions {}: {what}", ranges(ids.iter().copied())))
+    };
+    let accepted = "the identity rule has changed (identity.accept_change): their windows start empty, and copies of earlier records are forwarded";
+    [named(skipping, SKIPS_RECORDS), named(emptied, accepted)].into_iter().flatten().collect()
+}
+
+/// The partition of a block of the state topic, and the offset of raw behind it.
+fn covered(item: &StateItem) -> Option<(PartitionId, Offset)> {
+    let StateItem::Block { partition, block, .. } = item else { return None };
+    Some((*partition, BlockView::verified(block).ok()?.header.next))
 }
 
 fn of(logs: &[LogBounds], partition: PartitionId) -> Option<LogBounds> {

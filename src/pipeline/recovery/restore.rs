@@ -20,7 +20,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::complete::is_restored;
 use crate::pipeline::recovery::restored_offset::end_offset;
-use crate::ports::{Committed, StateItem, StateLog, Store};
+use crate::ports::{Committed, LogBounds, StateItem, StateLog, Store};
 
 /// What a restore starts with.
 #[derive(Debug)]
@@ -176,7 +176,12 @@ impl Recovery {
         let Some(committed) = end_offset(&mut self.start_bounds, access, &mut restoring)? else {
             return Ok(());
         };
+        let known = restoring.covered.max(restoring.confirmed).unwrap_or(0);
         let Restoring { mut state, checkpoint, progress, .. } = *restoring;
+        if checkpoint.is_none() && skips_records(known, committed, self.start_bounds.raw(access, id)?) {
+            tracing::warn!(partition = id, offset = committed, "{SKIPS_RECORDS}");
+            state.windows.note_incomplete_before(access.ctx.time.now_ms(&access.ctx.clock));
+        }
         let ReadProgress { since, ids, .. } = progress;
         // An offset without our metadata was set by another program. After a change of the scope, the first commit makes it final.
         let is_ours = checkpoint.as_ref().is_some_and(|it| access.ctx.options.is_of_scope(it));
@@ -194,6 +199,16 @@ impl Recovery {
         );
         self.start_loaded(access, state)
     }
+}
+
+/// What follows where [`skips_records`].
+pub(crate) const SKIPS_RECORDS: &str = "the group continues behind records of raw that it has not processed: their ids are not known, and copies of \
+                                        them are forwarded";
+
+/// Whether raw has records before the offset at which a group continues, behind those whose ids are `known`. Without a checkpoint another program or
+/// `group.start` has chosen that offset.
+pub(crate) fn skips_records(known: Offset, next: Offset, raw: LogBounds) -> bool {
+    next > known.max(raw.low)
 }
 
 /// Fails when the state topic ends before what it had when the checkpoint was written.

@@ -12,7 +12,7 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::rewound;
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::ports::GroupMember;
+use crate::ports::{GroupMember, LogId, LogTails};
 
 /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
 pub(crate) fn end_offset<W: WorkerPorts>(
@@ -67,6 +67,7 @@ fn first_offset<W: WorkerPorts>(
 ) -> Result<Offset, WorkerError> {
     let id = state.id;
     let log = bounds.raw(access, id)?;
+    warn_of_foreign_records(access, id)?;
     if was_added_later::<W>(&access.ctx.options, access.source, id)? {
         // Records that were written before the partition was first assigned belong to it too.
         tracing::info!(
@@ -86,6 +87,26 @@ fn first_offset<W: WorkerPorts>(
         }
         Start::Stop => Err(no_offset(&access.ctx.options, id).into()),
     }
+}
+
+fn warn_of_foreign_records<W: WorkerPorts>(
+    access: &Access<'_, W>,
+    id: PartitionId,
+) -> Result<(), WorkerError> {
+    let logs = access.ctx.log.bounds(&[LogId::clean(id)], REQUEST_TIMEOUT)?;
+    let options = &access.ctx.options;
+    if logs.iter().any(|log| log.high > log.low) {
+        tracing::warn!(partition = id, "{}", foreign_records(&options.group));
+    }
+    Ok(())
+}
+
+/// The warning that the clean topic is not empty although the group is new.
+pub(crate) fn foreign_records(group: &str) -> String {
+    format!(
+        "the clean topic has records, but group {group} has processed none: what others wrote there is not known, and is written again. To \
+         continue another group, set its group.id and topics.state; otherwise correct topics.raw or topics.clean"
+    )
 }
 
 /// The error for a new group with `group.start = "stop"`.
