@@ -108,6 +108,17 @@ pub enum AuditError {
         /// The error of the operating system.
         why: io::Error,
     },
+    /// The directory that was given for temporary files cannot be used.
+    #[error(
+        "--temp-dir {} cannot be used: {why}; create the directory and make it writable, or choose another",
+        dir.display()
+    )]
+    NoDirectory {
+        /// The directory.
+        dir: PathBuf,
+        /// The error of the operating system.
+        why: io::Error,
+    },
     /// The temporary files may need more space than is free.
     #[error(
         "{} has {free} free, and the temporary files of this audit may take {needed} (for the {records} records, by their \

@@ -51,27 +51,22 @@ impl Rules {
         self.window_ms.is_none_or(|window_ms| now_ms.saturating_sub(then_ms) <= window_ms)
     }
 
-    /// Whether a record is in the audited range and was there at the start of the audit.
-    pub(super) fn is_in_range(&self, record: &Seen, part: Part) -> bool {
-        part == Part::Within && record.offset < self.due_below
-    }
-
-    /// Whether a record would be due if it were the first of its id.
-    fn may_be_due(&self, record: &Seen, part: Part) -> bool {
-        self.is_in_range(record, part)
-            && record.exempt != Exempt::Forgotten
+    /// Whether a record is in the audited range, also by its own timestamp, and was there at the start of the audit.
+    fn is_in_range(&self, record: &Seen, part: Part) -> bool {
+        part == Part::Within
+            && record.offset < self.due_below
             && self.from_ms.is_none_or(|from_ms| record.content.timestamp_ms() >= from_ms)
     }
 }
 
-/// Counts of the records of a raw partition.
+/// Counts of the records of a raw partition. All but `records` and `holes` are of those in the audited range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RawCounts {
-    /// Records visible to a `read_committed` reader.
+    /// Records that were read, in the range or not: those visible to a `read_committed` reader.
     pub records: u64,
     /// Those in the audited range that were there at the start of the audit.
     pub in_range: u64,
-    /// Distinct ids, without those from before the range.
+    /// Distinct ids, without those that also occur before the range.
     pub ids: u64,
     /// Records that repeat an id within the window.
     pub duplicates: u64,
@@ -138,10 +133,11 @@ impl RawLog {
         self.counts.holes |= record.offset != self.next;
         self.next = record.offset + 1;
         self.counts.records += 1;
-        self.counts.in_range += u64::from(self.rules.is_in_range(record, part));
+        let is_in_range = self.rules.is_in_range(record, part);
+        self.counts.in_range += u64::from(is_in_range);
         let is_exempt = record.exempt != Exempt::No;
-        self.counts.exempt += u64::from(is_exempt);
-        self.counts.without_id += u64::from(!record.has_id && !is_exempt);
+        self.counts.exempt += u64::from(is_in_range && is_exempt);
+        self.counts.without_id += u64::from(is_in_range && !record.has_id && !is_exempt);
         if part != Part::Before && self.begin.is_none() {
             self.begin = Some(record.offset);
         }
@@ -149,7 +145,8 @@ impl RawLog {
             .with(Marks::ID, record.has_id)
             .with(Marks::FORCED, is_exempt || record.forced && record.has_id)
             .with(Marks::BEFORE, part == Part::Before)
-            .with(Marks::DUE, self.rules.may_be_due(record, part));
+            // It would be due if it were the first of its id.
+            .with(Marks::DUE, is_in_range && record.exempt != Exempt::Forgotten);
         let (time_ms, Seen { fingerprint, offset, content, .. }) = (self.time_ms, *record);
         Record { offset, time_ms, content, marks, ..Record::unknown(fingerprint) }
     }

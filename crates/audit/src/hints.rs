@@ -17,10 +17,10 @@ impl Report {
         if raw.in_range == 0 {
             return Some(format!("nothing was compared: {}", self.nothing_in_range()));
         }
-        (raw.without_id == raw.records).then(|| {
+        (raw.without_id == raw.in_range).then(|| {
             format!(
                 "none of the {} raw records has an id, so nothing about duplicates is proven; correct identity.from",
-                raw.records
+                raw.in_range
             )
         })
     }
@@ -59,10 +59,12 @@ impl Report {
                  lag of its group (group.id), and topics.clean (--clean)"
             ));
         }
-        if counts.duplicated > 0 && raw.duplicates == 0 {
-            hints.push(
-                "clean has duplicates and raw has none: --raw and --clean (topics.raw and topics.clean) may be swapped".to_owned(),
-            );
+        if *clean_records > raw.in_range && counts.duplicated > raw.duplicates {
+            hints.push(format!(
+                "clean has more records than raw ({clean_records} and {}), and more duplicates ({} and {}): --raw and --clean \
+                 (topics.raw and topics.clean) may be swapped",
+                raw.in_range, counts.duplicated, raw.duplicates
+            ));
         }
         if counts.duplicated > 0 {
             hints.push(
@@ -85,12 +87,12 @@ impl Report {
     /// The notes, and what the counts add to them.
     pub(super) fn all_notes(&self) -> Vec<String> {
         let raw = &self.total.raw;
-        let few_ids = raw.without_id > raw.records / 2 && raw.without_id < raw.records;
+        let few_ids = raw.without_id > raw.in_range / 2 && raw.without_id < raw.in_range;
         let note = few_ids.then(|| {
             format!(
                 "{} of the {} raw records have no id, so nothing about their duplicates is proven; if they should have one, \
                  correct identity.from",
-                raw.without_id, raw.records
+                raw.without_id, raw.in_range
             )
         });
         self.notes.iter().cloned().chain(note).collect()
@@ -180,9 +182,15 @@ mod tests {
         assert!(in_range[0].starts_with("clean has no record in the range: "), "{in_range:?}");
         assert!(hints_of(|it| it.total.counts.lost = 9).is_empty(), "clean has records");
 
-        let swapped = "clean has duplicates and raw has none: --raw and --clean";
-        let twice = hints_of(|it| it.total.counts.duplicated = 1);
-        assert!(twice.len() == 2 && twice[0].starts_with(swapped), "{twice:?}");
+        for (in_clean, in_raw) in [(1, 0), (938, 937)] {
+            let twice = hints_of(|it| {
+                (it.total.counts.duplicated, it.total.raw.duplicates) = (in_clean, in_raw);
+                it.total.clean_records = 10;
+            });
+            let swapped =
+                format!("(10 and 9), and more duplicates ({in_clean} and {in_raw}): --raw and --clean");
+            assert!(twice.len() == 2 && twice[0].contains(&swapped), "{twice:?}");
+        }
         let usual = hints_of(|it| (it.total.counts.duplicated, it.total.raw.duplicates) = (1, 1));
         assert!(usual.len() == 1 && usual[0].contains("--forgotten"), "{usual:?}");
 

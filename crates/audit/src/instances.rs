@@ -60,21 +60,23 @@ impl Instances {
         counts: &mut RawCounts,
     ) -> Option<Record> {
         let may_be_due = record.marks.has(Marks::DUE);
+        // A record with an id may be due wherever it is in the range, and only there.
+        let one = u64::from(may_be_due);
         if record.marks.has(Marks::BEFORE) {
             return here.is_none().then(|| record.expected(false, Marks::OUTSIDE));
         }
         if self.before && !record.marks.has(Marks::FORCED) {
-            counts.decided_outside += 1;
+            counts.decided_outside += one;
             return Some(record.expected(false, Marks(Marks::REPEAT.0 | Marks::OUTSIDE.0)));
         }
         if (record.time_ms, record.place()) == self.first {
-            counts.ids += 1;
+            counts.ids += one;
         } else if record.marks.has(Marks::FORCED) {
-            counts.forced += 1;
+            counts.forced += one;
         } else if rules.within_window(self.first.0, record.time_ms) {
-            counts.duplicates += 1;
+            counts.duplicates += one;
         } else {
-            counts.beyond_window += 1;
+            counts.beyond_window += one;
         }
         if record.marks.has(Marks::FORCED) {
             return Some(record.expected(may_be_due, Marks::REPEAT));
@@ -84,7 +86,7 @@ impl Instances {
             return is_expected.then(|| record.expected(false, Marks::REPEAT));
         }
         let is_outside = self.behind && self.is_spread;
-        counts.decided_outside += u64::from(is_outside && may_be_due);
+        counts.decided_outside += if is_outside { one } else { 0 };
         let wanted = may_be_due && !is_outside;
         // No record of another partition can explain that the first of the only partition is missing.
         let due = wanted && here.is_none() && !self.is_spread;

@@ -301,24 +301,26 @@ impl<'a> Joined<'a> {
             let due = self.rules.missing_id != MissingId::Withheld || record.marks.has(Marks::FORCED);
             return due.then(|| record.expected(may_be_due, Marks::default()));
         }
+        // A record with an id may be due wherever it is in the range, and only there.
+        let one = u64::from(may_be_due);
         let Some(first) = first else {
-            counts.ids += u64::from(!before);
+            counts.ids += one;
             let marks = if before { Marks::OUTSIDE } else { Marks::default() };
             return Some(record.expected(may_be_due, marks));
         };
         if before {
             None
         } else if record.marks.has(Marks::FORCED) {
-            counts.forced += 1;
+            counts.forced += one;
             Some(record.expected(may_be_due, Marks::default()))
         } else if first.marks.has(Marks::OUTSIDE) {
-            counts.decided_outside += 1;
+            counts.decided_outside += one;
             Some(record.expected(false, Marks(Marks::REPEAT.0 | Marks::OUTSIDE.0)))
         } else if self.rules.within_window(first.time_ms, record.time_ms) {
-            counts.duplicates += 1;
+            counts.duplicates += one;
             None
         } else {
-            counts.beyond_window += 1;
+            counts.beyond_window += one;
             Some(record.expected(false, Marks::REPEAT))
         }
     }

@@ -177,6 +177,11 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let id = id.map_err(AuditError::Settings)?;
     let id = if options.missing_id == MissingId::Identified { id.or_source() } else { id };
     let id = Selection::new(id, &options.kinds, &options.forgotten).map_err(AuditError::Settings)?;
+    let scratch = options.scratch();
+    // The default directory need not exist where memory suffices.
+    if options.temp_dir.is_some() {
+        scratch.is_usable()?;
+    }
     let open = |topic: &str, isolation: &str| {
         Reader::open(
             &Access {
@@ -195,7 +200,6 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
         await_open_transactions(&logs.clean.reader, &open(&options.clean, "read_uncommitted")?)?;
     let spans = logs.spans(options)?;
     let progress = Progress::new(bar, spans.iter().map(Spans::records).sum());
-    let scratch = options.scratch();
     scratch.has_room(options.scope, compared_together(options.scope, &spans))?;
     let failed = |error| AuditError::spill(&scratch, error);
     let mut report = Report {

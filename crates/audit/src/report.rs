@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::PartitionId;
 use super::compare::Outcome;
+use super::expected::RawCounts;
 use super::findings::{Finding, Kind};
 use super::range::Range;
 use super::reader::Span;
@@ -157,7 +158,12 @@ fn partition_json(part: &PartitionReport) -> Value {
     let outcome = &part.outcome;
     json!({
         "partition": part.partition,
-        "raw": { "low": part.raw_span.low, "end": part.raw_span.end, "records": outcome.raw.records },
+        "raw": {
+            "low": part.raw_span.low,
+            "end": part.raw_span.end,
+            "records": outcome.raw.records,
+            "records_in_range": outcome.raw.in_range,
+        },
         "clean": { "low": part.clean_span.low, "end": part.clean_span.end, "records": outcome.clean_records },
         "lost": outcome.counts.lost,
         "duplicated": outcome.counts.duplicated,
@@ -179,6 +185,39 @@ fn partition_json(part: &PartitionReport) -> Value {
 pub(super) fn rfc3339(ms: i64) -> String {
     let since = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
+}
+
+impl Report {
+    /// What was read and compared.
+    fn read_records(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RawCounts { records, in_range, .. } = self.total.raw;
+        writeln!(
+            f,
+            "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} forced, {} without an id",
+            in_range,
+            self.total.raw.ids,
+            self.total.raw.duplicates,
+            self.total.raw.beyond_window,
+            self.total.raw.forced,
+            self.total.raw.without_id
+        )?;
+        if records > in_range {
+            let range = if self.range == Range::default() { "" } else { "are outside the range or " };
+            writeln!(
+                f,
+                "read: {records} raw records; {} of them {range}were written after the start of the audit, and are not counted above",
+                records - in_range
+            )?;
+        }
+        writeln!(
+            f,
+            "clean: {} records; {} of {} partitions read in {:.1} s",
+            self.total.clean_records,
+            ByteSize(self.bytes),
+            self.partitions.len(),
+            self.elapsed.as_secs_f64()
+        )
+    }
 }
 
 impl fmt::Display for Report {
@@ -228,24 +267,7 @@ impl fmt::Display for Report {
                 self.total.raw.exempt
             )?;
         }
-        writeln!(
-            f,
-            "raw: {} records, {} ids, {} duplicates, {} repeats beyond the window, {} forced, {} without an id",
-            self.total.raw.records,
-            self.total.raw.ids,
-            self.total.raw.duplicates,
-            self.total.raw.beyond_window,
-            self.total.raw.forced,
-            self.total.raw.without_id
-        )?;
-        writeln!(
-            f,
-            "clean: {} records; {} of {} partitions read in {:.1} s",
-            self.total.clean_records,
-            ByteSize(self.bytes),
-            self.partitions.len(),
-            self.elapsed.as_secs_f64()
-        )?;
+        self.read_records(f)?;
         write!(f, "{}", self.total.counts)
     }
 }
@@ -285,6 +307,15 @@ mod tests {
         assert!(text.contains(hint) && text.contains("--from 2026-05-01T12:00:00.000Z"), "{text}");
         found.range.from_ms = Some(1);
         assert!(!found.to_string().contains(hint), "the range begins there already");
+        (found.total.raw.in_range, found.total.raw.records) = (5, 5);
+        let text = found.to_string();
+        assert!(text.contains("raw: 5 records, ") && !text.contains("read: "), "{text}");
+        found.total.raw.records = 8;
+        let text = found.to_string();
+        assert!(
+            text.contains("raw: 5 records, ") && text.contains("read: 8 raw records; 3 of them are outside"),
+            "{text}"
+        );
         let json = found.to_json();
         assert_eq!((json["clean"].as_bool(), json["lost"].as_u64()), (Some(false), Some(3)));
         assert_eq!(json["samples"][0]["raw_offset"], 7);

@@ -8,7 +8,7 @@ mod sorter;
 mod table;
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions, remove_file};
+use std::fs::{File, OpenOptions, metadata, remove_file};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,19 @@ impl Scratch {
         usize::try_from(records.saturating_mul(MEMORY_PER_RECORD)).unwrap_or(usize::MAX).max(LEAST)
     }
 
+    /// Fails if the directory does not exist or is read-only. Whether it is needed may be known only after hours.
+    pub(super) fn is_usable(&self) -> Result<(), AuditError> {
+        use io::ErrorKind as E;
+        let failed = |why| AuditError::NoDirectory { dir: self.dir.to_path_buf(), why };
+        if !metadata(&*self.dir).map_err(failed)?.is_dir() {
+            return Err(failed(E::NotADirectory.into()));
+        }
+        match self.file() {
+            Err(why) if matches!(why.kind(), E::PermissionDenied | E::ReadOnlyFilesystem) => Err(failed(why)),
+            _ => Ok(()),
+        }
+    }
+
     /// Fails if `records` records that are compared together may need more space than is free. A check before the start
     /// avoids a failure after hours.
     pub(super) fn has_room(&self, scope: Scope, records: u64) -> Result<(), AuditError> {
@@ -161,6 +174,13 @@ mod tests {
         assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");
         let gone = Scratch::new(&dir.path().join("gone"), 1 << 20);
         assert!(gone.has_room(Scope::Partition, 1 << 50).is_ok(), "opening a file there reports the error");
+        let message = gone.is_usable().unwrap_err().to_string();
+        assert!(message.contains("/gone cannot be used: No such file"), "{message}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let message = Scratch::new(&file, 1 << 20).is_usable().unwrap_err().to_string();
+        assert!(message.contains("/file cannot be used: not a directory"), "{message}");
+        assert!(scratch.is_usable().is_ok());
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Expected {
                 expected.first_ms = time_ms;
             }
             expected.counts.records += 1;
-            expected.counts.in_range += u64::from(*part == Part::Within && record.offset < rules.due_below);
+            expected.counts.in_range += u64::from(expected.is_in_range(record, *part));
             expected.counts.holes |= record.offset != next;
             next = record.offset + 1;
             if let Some(entry) = expected.entry(record, *part, time_ms) {
@@ -92,43 +92,44 @@ impl Expected {
         let first = self.chains.get(&record.fingerprint).map(|chain| &self.entries[chain[0]]);
         let first = first.map(|first| (first.outside, self.within_window(first.time_ms, time_ms)));
         let before = part == Part::Before;
-        let counts = &mut self.counts;
+        let is_in_range = self.is_in_range(record, part);
+        let (one, counts) = (u64::from(is_in_range), &mut self.counts);
         let (may_be_due, repeat, outside) = match first {
             _ if record.exempt != Exempt::No => {
-                counts.exempt += 1;
+                counts.exempt += one;
                 (record.exempt == Exempt::Kind, false, before)
             }
             _ if !record.has_id => {
-                counts.without_id += 1;
+                counts.without_id += one;
                 (self.rules.missing_id == MissingId::Forwarded).then_some((true, false, before))?
             }
             None => {
-                counts.ids += u64::from(!before);
+                counts.ids += one;
                 (true, false, before)
             }
             Some(_) if before => return None,
             Some(_) if record.forced => {
-                counts.forced += 1;
+                counts.forced += one;
                 (true, false, false)
             }
             Some((true, _)) => {
-                counts.decided_outside += 1;
+                counts.decided_outside += one;
                 (false, true, true)
             }
             Some((false, true)) => {
-                counts.duplicates += 1;
+                counts.duplicates += one;
                 return None;
             }
             Some((false, false)) => {
-                counts.beyond_window += 1;
+                counts.beyond_window += one;
                 (false, true, false)
             }
         };
-        let due = may_be_due
-            && part == Part::Within
-            && record.offset < self.rules.due_below
-            && !self.is_older(record);
-        Some(Entry { record: *record, time_ms, due, repeat, outside })
+        Some(Entry { record: *record, time_ms, due: may_be_due && is_in_range, repeat, outside })
+    }
+
+    fn is_in_range(&self, record: &Seen, part: Part) -> bool {
+        part == Part::Within && record.offset < self.rules.due_below && !self.is_older(record)
     }
 
     fn within_window(&self, then_ms: i64, now_ms: i64) -> bool {
