@@ -2,7 +2,7 @@
 
 use crate::cli::Exit;
 use crate::kafka::CheckError;
-use crate::kafka::connection::ConnectionProblem;
+use crate::kafka::connection::NoConnection;
 use crate::pipeline::Fatal;
 use crate::store::OpenError;
 
@@ -27,12 +27,6 @@ impl ExitError {
     pub fn failed(message: String) -> Self {
         Self::new(Exit::Failed, message)
     }
-
-    /// The end of a tool whose client reports this problem.
-    pub(crate) fn not_connected(servers: &str, problem: &ConnectionProblem) -> Self {
-        let exit = if problem.refused { Exit::StartUp } else { Exit::Unreachable };
-        Self::new(exit, format!("no connection to {servers}: {}", problem.what))
-    }
 }
 
 impl From<Fatal> for ExitError {
@@ -53,6 +47,18 @@ impl From<CheckError> for ExitError {
             CheckError::Unreachable(_) => Exit::Unreachable,
         };
         Self::new(exit, error.to_string())
+    }
+}
+
+impl From<NoConnection> for ExitError {
+    fn from(why: NoConnection) -> Self {
+        let exit = match &why {
+            NoConnection::Settings(_) => Exit::Usage,
+            NoConnection::Unauthorized { .. } => Exit::StartUp,
+            NoConnection::Explained { problem, .. } if problem.refused => Exit::StartUp,
+            NoConnection::Explained { .. } | NoConnection::Unexplained { .. } => Exit::Unreachable,
+        };
+        Self::new(exit, why.to_string())
     }
 }
 

@@ -12,8 +12,9 @@ use crate::cli::Exit;
 use crate::config::Config;
 use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
-use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleError, SampleLimits, Wanted};
+use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
 use crate::pipeline::{self, Fatal, PartitionLimit, StartLogs};
+use crate::ports::Remedy;
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -96,14 +97,15 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
                 _ => sample.advice(Some(config.dedupe.scope)),
             }
         }
-        Err(SampleError::Unreachable(failed)) => {
+        Err(failed) if failed.remedy == Remedy::Retry => {
             let why = failed.unretried();
             let what =
                 format!("whether the records of raw have an id was not read: {why}; run dedupd check again");
             return Err(ExitError::new(Exit::Unreachable, what));
         }
-        Err(error) => {
-            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {error}")
+        Err(failed) => {
+            let why = failed.unretried();
+            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {why}")
         }
     };
     Ok((advice, few_ids.into_iter().chain(schemas.note()).collect()))

@@ -14,7 +14,7 @@ pub struct GenerateArgs {
     #[arg(long, value_parser = super::servers, value_name = "LIST")]
     pub bootstrap_servers: String,
     /// Topic to write
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_parser = topic, value_name = "TOPIC")]
     pub topic: String,
     /// Number of records, including duplicates [default: until Ctrl-C]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
@@ -22,7 +22,7 @@ pub struct GenerateArgs {
     /// Records per second [default: as fast as the broker accepts them]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub rate: Option<u32>,
-    /// Size of a value, as in 200 or 4KiB
+    /// Size of a value, as in 200 or 4KiB; with the default --keys at least 140
     #[arg(long, default_value = "200", value_name = "BYTES")]
     pub size: Bytes,
     /// Share of records that are duplicates, from 0 to below 1
@@ -55,6 +55,16 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes = parse_bytes(text).map_err(|what| format!("the size {what}; write 200 or 4KiB"))?;
         usize::try_from(bytes).map(Self).map_err(|_| "the size is too large".to_owned())
+    }
+}
+
+/// The name of a topic that may be written.
+fn topic(text: &str) -> Result<String, String> {
+    match super::topic(text)? {
+        internal if internal.starts_with("__") => {
+            Err("begins with \"__\", as the topics of Kafka itself do; write another topic".to_owned())
+        }
+        name => Ok(name),
     }
 }
 

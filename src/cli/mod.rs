@@ -30,7 +30,7 @@ pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 
-use crate::config::{Property, parse_servers};
+use crate::config::{Property, TopicName, parse_servers};
 
 /// Reads a Kafka topic, drops every record whose id was seen before, and writes the rest unchanged
 /// to another topic, exactly once
@@ -132,6 +132,12 @@ fn property(text: &str) -> Result<Property, String> {
 /// Bootstrap brokers, as the configuration reads them.
 fn servers(text: &str) -> Result<String, String> {
     parse_servers(text).map_err(|fault| format!("it {}; {}", fault.what, fault.remedy))
+}
+
+/// The name of a topic that Kafka accepts.
+fn topic(text: &str) -> Result<String, String> {
+    let name = TopicName::parse(text).map_err(|what| format!("the name {what}"))?;
+    Ok(name.as_str().to_owned())
 }
 
 /// A share of duplicates: from 0 (none) to below 1; 0.2 is every fifth record.

@@ -20,7 +20,7 @@ pub struct PlanArgs {
     #[arg(long, value_parser = super::share, value_name = "SHARE")]
     pub duplicates: Option<f64>,
     /// Measure rate, duplicates and partitions on this live topic, without changing anything
-    #[arg(long, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
+    #[arg(long, value_parser = super::topic, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
     pub raw: Option<String>,
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_parser = super::servers, value_name = "LIST")]

@@ -51,3 +51,4 @@ pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub(crate) use sources::{load_listen, load_local, load_rekeying};
+pub(crate) use topic_name::TopicName;

@@ -5,6 +5,7 @@
 //! or log line, written by OpenSSL or by the client.
 
 mod known;
+mod probe;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use super::log_context::LogContext;
 use super::native;
 use crate::clock;
 use known::{KNOWN, KnownProblem, NO_SASL, ProblemDetail, UNSUPPORTED_MECHANISM, closed_without_error};
+pub(crate) use probe::{NoConnection, Probe};
 
 /// Maximum age of a problem that is used to explain a failed call. The client repeats the same one every 30 s.
 const MAX_AGE: Duration = Duration::from_secs(45);

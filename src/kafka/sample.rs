@@ -6,21 +6,22 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
 use serde::Serialize;
 
 use super::client_config::Settings;
-use super::connection::error_text;
+use super::connection::{NoConnection, Probe, error_text};
 use super::ends::{Listed, partitions_of};
 use super::error::failure;
 use super::log_context::LogContext;
-use super::reader::{self, BatchReader, Ranges, Reader};
+use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
 use crate::dedupe::{Identity, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
+use crate::units::seconds_text;
 
 /// The rate is measured over at most this time.
 const SPAN: Duration = Duration::from_hours(1);
@@ -48,6 +49,8 @@ pub struct TopicSample {
     /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
     /// records, so the figure tends to be too high.
     pub events_per_second: f64,
+    /// The time over which that is measured, seconds: an hour, or less if the oldest record is younger.
+    pub span_seconds: f64,
     pub read: u64,
     /// Records with an id.
     pub with_id: u64,
@@ -66,16 +69,25 @@ impl TopicSample {
     pub fn duplicates(&self) -> f64 {
         self.repeats as f64 / self.with_id.max(1) as f64
     }
+
+    /// Over which time the rate is measured, and why that is less than an hour.
+    #[must_use]
+    pub fn span(&self) -> String {
+        if self.span_seconds >= SPAN.as_secs_f64() {
+            return "in the last hour".to_owned();
+        }
+        let span = seconds_text(self.span_seconds);
+        format!(
+            "in the last {span} (the oldest record is younger than an hour: measure again later, or give --events)"
+        )
+    }
 }
 
 impl fmt::Display for TopicSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the topic")?;
-        let rate = format!(
-            "{:.1} per second in the last hour, {} partitions",
-            self.events_per_second, self.partitions
-        );
-        writeln!(f, "  {:<30} {rate}", "records")?;
+        let (rate, span) = (self.events_per_second, self.span());
+        writeln!(f, "  {:<30} {rate:.1} per second {span}, {} partitions", "records", self.partitions)?;
         let (repeats, read) = (self.duplicates() * 100.0, self.read);
         writeln!(
             f,
@@ -109,21 +121,12 @@ impl SampledIds {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    /// The client does not accept its properties.
-    #[error("{0}")]
-    Settings(String),
-    /// The brokers refuse a request.
+    /// The brokers do not answer.
+    #[error(transparent)]
+    NoConnection(#[from] NoConnection),
+    /// The brokers refuse a request, or the topic cannot be sampled.
     #[error("{}", .0.unretried())]
     Refused(Failure),
-    /// A request has no answer.
-    #[error("{}", .0.unretried())]
-    Unreachable(Failure),
-}
-
-impl From<Failure> for SampleError {
-    fn from(failure: Failure) -> Self {
-        if failure.remedy == Remedy::Stop { Self::Refused(failure) } else { Self::Unreachable(failure) }
-    }
 }
 
 /// Reads the identity of a record. The error is a reason why that is not possible.
@@ -138,10 +141,24 @@ pub fn sample(
     now_ms: i64,
     seen: &dyn Fn(u64),
 ) -> Result<TopicSample, SampleError> {
-    let limits = SampleLimits { records: sampling.records, time: Duration::MAX };
-    let (reading, ends) = SampleReading::open(&sampling.topic, limits, sampling.consumer()?)?;
-    let events_per_second = reading.rate(&ends, now_ms)?;
-    Ok(TopicSample { events_per_second, ..reading.count(&ends, identify, seen)? })
+    let Sampling { topic, bootstrap_servers, records, .. } = sampling;
+    let config = sampling.config();
+    let settings = |error: &KafkaError| NoConnection::Settings(error_text(error));
+    let probe = Probe::connect(config.clone(), bootstrap_servers, (topic, "READ"))?;
+    let consumer = dedupd_tokens::create(&config, LogContext).map_err(|e| settings(&e))?;
+    let reader = BatchReader::new(consumer).map_err(|e| settings(&e))?;
+    let limits = SampleLimits { records: *records, time: Duration::MAX };
+    let reading = SampleReading { topic, limits, reader };
+    let measured = || {
+        let log = SampledLog { topic, client: probe.client() };
+        let ends = log.ends()?;
+        let (events_per_second, span_seconds) = reading.rate(&log, &ends, now_ms)?;
+        Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, identify, seen)? })
+    };
+    measured().map_err(|failure: Failure| match failure.remedy {
+        Remedy::Stop => SampleError::Refused(failure),
+        _ => probe.failed(&failure.unretried()).into(),
+    })
 }
 
 /// What a sample takes at most.
@@ -158,14 +175,16 @@ pub fn sample_ids(
     settings: &Settings,
     limits: SampleLimits,
     identify: &dyn Identify,
-) -> Result<TopicSample, SampleError> {
-    let consumer = reader::client(settings, "read_committed")?;
-    let (reading, ends) = SampleReading::open(&settings.raw, limits, consumer)?;
-    Ok(reading.count(&ends, identify, &|_| ())?)
+) -> Result<TopicSample, Failure> {
+    let topic = settings.raw.as_str();
+    let reader = BatchReader::new(reader::client(settings, "read_committed")?)
+        .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
+    let ends = SampledLog { topic, client: &reader.consumer }.ends()?;
+    SampleReading { topic, limits, reader }.count(&ends, identify, &|_| ())
 }
 
 impl Sampling {
-    fn consumer(&self) -> Result<Reader, SampleError> {
+    fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         for (key, value) in &self.properties {
             config.set(key, value);
@@ -178,29 +197,17 @@ impl Sampling {
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false");
-        dedupd_tokens::create(&config, LogContext).map_err(|e| SampleError::Settings(error_text(&e)))
+        config
     }
 }
 
-struct SampleReading<'a> {
+/// A topic, and the client that requests its offsets.
+struct SampledLog<'a, C: ConsumerContext> {
     topic: &'a str,
-    limits: SampleLimits,
-    reader: BatchReader,
+    client: &'a BaseConsumer<C>,
 }
 
-impl<'a> SampleReading<'a> {
-    /// A client, and the log start and end offsets of the topic.
-    fn open(topic: &'a str, limits: SampleLimits, consumer: Reader) -> Result<(Self, Ranges), SampleError> {
-        let reader = BatchReader::new(consumer).map_err(|e| SampleError::Settings(error_text(&e)))?;
-        let reading = Self { topic, limits, reader };
-        let ends = reading.ends()?;
-        if ends.is_empty() {
-            let what = format!("topic {topic} does not exist; correct --raw");
-            return Err(Failure::new(Remedy::Stop, what).into());
-        }
-        Ok((reading, ends))
-    }
-
+impl<C: ConsumerContext> SampledLog<'_, C> {
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
         failure(&format!("{doing} topic {}", self.topic), error)
     }
@@ -212,15 +219,17 @@ impl<'a> SampleReading<'a> {
         place: KafkaOffset,
     ) -> Result<Listed, KafkaError> {
         let logs = partitions.into_iter().map(|partition| (self.topic, partition));
-        Listed::request(&self.reader.consumer, logs, place, REQUEST_TIMEOUT)
+        Listed::request(self.client, logs, place, REQUEST_TIMEOUT)
     }
 
     /// The log start and end offsets.
     fn ends(&self) -> Result<Ranges, Failure> {
         let topic = self.topic;
         let fail = |e: KafkaError| self.fail("reading the log start and end offsets of", &e);
-        let partitions =
-            partitions_of(self.reader.consumer.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
+        let partitions = partitions_of(self.client.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
+        if partitions.is_empty() {
+            return Err(Failure::new(Remedy::Stop, format!("topic {topic} does not exist; correct --raw")));
+        }
         let starts = self.listed(partitions.iter().copied(), KafkaOffset::Beginning).map_err(fail)?;
         let ends = self.listed(partitions.iter().copied(), KafkaOffset::End).map_err(fail)?;
         let range = |partition| {
@@ -229,18 +238,36 @@ impl<'a> SampleReading<'a> {
         partitions.into_iter().map(|partition| range(partition).map_err(fail)).collect()
     }
 
-    /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written.
-    fn rate(&self, ends: &Ranges, now_ms: i64) -> Result<f64, Failure> {
-        let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
+    /// The number of offsets appended since this time, epoch milliseconds.
+    fn appended_since(&self, begin_ms: i64, ends: &Ranges) -> Result<u64, Failure> {
         let fail = |e: KafkaError| self.fail("reading the offsets of an hour ago of", &e);
         let begins = self.listed(ends.keys().copied(), KafkaOffset::Offset(begin_ms)).map_err(fail)?;
-        let mut appended = 0;
-        for (partition, range) in ends {
+        ends.iter().try_fold(0, |appended, (partition, range)| {
             let begin = begins.find((self.topic, *partition)).map_err(fail)?.unwrap_or(range.end);
-            appended += range.end.saturating_sub(begin.max(range.start));
-        }
+            Ok(appended + range.end.saturating_sub(begin.max(range.start)))
+        })
+    }
+}
+
+struct SampleReading<'a> {
+    topic: &'a str,
+    limits: SampleLimits,
+    reader: BatchReader,
+}
+
+impl SampleReading<'_> {
+    /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written; and that time, seconds.
+    fn rate<C: ConsumerContext>(
+        &self,
+        log: &SampledLog<'_, C>,
+        ends: &Ranges,
+        now_ms: i64,
+    ) -> Result<(f64, f64), Failure> {
+        let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
+        let appended = log.appended_since(begin_ms, ends)?;
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
-        Ok(appended as f64 * 1_000.0 / now_ms.saturating_sub(first_ms).max(1_000) as f64)
+        let seconds = now_ms.saturating_sub(first_ms).max(1_000) as f64 / 1_000.0;
+        Ok((appended as f64 / seconds, seconds))
     }
 
     /// The oldest timestamp among the first records of the partitions, epoch milliseconds.

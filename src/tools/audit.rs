@@ -17,7 +17,7 @@ use crate::config::{
     WindowTime, duration_text,
 };
 use crate::dedupe::SchemaId;
-use crate::kafka::connection::{self, attach_tokens};
+use crate::kafka::connection::{self, NoConnection, attach_tokens};
 use crate::schemas::{self, Registry, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
@@ -131,11 +131,11 @@ fn ended(error: &AuditError, options: &Options) -> ExitError {
         | AuditError::NotConnected { servers, events, .. } => {
             let problem = connection::explanation(events, servers, &options.properties);
             if let Some(problem) = problem {
-                return ExitError::not_connected(servers, &problem);
+                return NoConnection::Explained { servers: servers.clone(), problem }.into();
             }
             Exit::Unreachable
         }
-        AuditError::Spill { .. } | AuditError::NoRoom { .. } => Exit::State,
+        AuditError::Spill { .. } | AuditError::NoDirectory { .. } | AuditError::NoRoom { .. } => Exit::State,
         AuditError::Settings(_) => Exit::Usage,
         AuditError::MissingTopic { .. } | AuditError::Refused { .. } => Exit::StartUp,
         _ => Exit::Operator,

@@ -4,29 +4,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::ProgressBar;
-use rdkafka::consumer::Consumer;
-use rdkafka::error::KafkaError;
 use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 
 use crate::app::{ExitError, runtime, signal};
 use crate::cli::{Exit, GenerateArgs};
-use crate::kafka::connection::{self, ProblemCapture, error_text};
+use crate::kafka::connection::{NoConnection, Probe, error_text};
 use crate::tools::properties;
 
 /// Runs until all records are written or a signal arrives.
 pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
+    let shape = EventShape {
+        seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
+        size: args.size.0,
+        duplicates: args.duplicates,
+        keys: args.keys,
+        repeatable: generate::REPEATABLE,
+    };
+    let least = shape.least_size();
+    if shape.size < least {
+        return Err(ExitError::new(
+            Exit::Usage,
+            format!(
+                "--size {}: the fields of a value take up to {least} bytes; give at least --size {least}",
+                shape.size
+            ),
+        ));
+    }
     let options = Options {
         bootstrap_servers: args.bootstrap_servers.clone(),
         properties: properties(&args.properties)?,
         topic: args.topic.clone(),
         partitions: args.partitions,
-        shape: EventShape {
-            seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
-            size: args.size.0,
-            duplicates: args.duplicates,
-            keys: args.keys,
-            repeatable: generate::REPEATABLE,
-        },
+        shape,
         records: args.records,
         rate: args.rate,
         cut_acks: args.cut_acks,
@@ -51,29 +60,12 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
 /// Connects first, with a client that collects the reasons when that fails.
 fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summary, ExitError> {
     let ended = |error: GenerateError| ExitError::new(Exit::StartUp, error.to_string());
-    let rejected = |error: KafkaError| ExitError::new(Exit::Usage, error_text(&error));
     let config = options.client_config().map_err(ended)?;
-    let client = ProblemCapture::reader(config.clone()).map_err(rejected)?;
-    let unreachable = |error: &KafkaError, problem| {
-        let last = client.context().last();
-        let why = last.map_or_else(|| error.to_string(), |(_, reason)| reason);
-        let servers = &options.bootstrap_servers;
-        match problem {
-            Some(problem) => ExitError::not_connected(servers, &problem),
-            None => ExitError::new(
-                Exit::Unreachable,
-                format!(
-                    "no broker of {servers} responds: {why}; check the address, the network and that Kafka runs"
-                ),
-            ),
-        }
-    };
-    connection::metadata(&client, &config, &options.topic)
-        .map_err(|(error, problem)| unreachable(&error, problem))?;
+    let probe = Probe::connect(config, &options.bootstrap_servers, (&options.topic, "WRITE"))?;
     generate::run(options, stop, |progress| bar.set_position(progress.delivered)).map_err(|error| match error
     {
-        GenerateError::Settings(error) => rejected(error),
-        GenerateError::Kafka(error) => unreachable(&error, connection::connection_problem(&client, &config)),
+        GenerateError::Settings(error) => NoConnection::Settings(error_text(&error)).into(),
+        GenerateError::Kafka(error) => probe.failed(&error).into(),
         other => ended(other),
     })
 }

@@ -238,13 +238,18 @@ fn what_retention_took_is_told_apart_if_asked_for() {
 }
 
 #[test]
-fn a_missing_topic_and_a_missing_broker_are_named() {
+fn what_the_brokers_do_not_have_or_accept_is_named() {
     let kafka = shared_kafka();
     kafka.create_topic("lonely", 1, &[]);
     let error = audit::run(&audit_options(kafka, "lonely", "nowhere"), &ProgressBar::hidden()).unwrap_err();
     assert!(matches!(&error, AuditError::MissingTopic { topic, .. } if topic == "nowhere"), "{error}");
     let error = generate::run(&load(kafka, "nowhere", 1), &AtomicBool::new(false), |_| ()).unwrap_err();
     assert!(matches!(&error, GenerateError::MissingTopic { .. }), "{error}");
+    let large = EventShape { size: 2 << 20, ..shape(1) };
+    let large = generate::Options { shape: large, ..load(kafka, "lonely", 5) };
+    let error = generate::run(&large, &AtomicBool::new(false), |_| ()).unwrap_err().to_string();
+    let start = "5 of 5 records were not written to topic lonely, the first because of: ";
+    assert!(error.starts_with(start) && error.contains("give a smaller --size"), "{error}");
 
     let mut options = audit_options(kafka, "a", "b");
     options.bootstrap_servers = format!("127.0.0.1:{}", crate::support::ports::free_port());

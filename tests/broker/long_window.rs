@@ -334,6 +334,7 @@ fn a_plan_samples_the_live_topic() {
     let rate = workload["events_per_second"].as_f64().unwrap();
     let most = written.len() as f64;
     assert!(rate > most / 120.0 && rate <= most, "{rate} of {most}");
+    assert!(sample["span_seconds"].as_f64().is_some_and(|span| (1.0..120.0).contains(&span)), "{report}");
 
     assert_eq!(report["scope"]["recommended"], Value::Null, "{report}");
     let advice = report["scope"]["advice"].as_str().unwrap();

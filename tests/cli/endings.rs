@@ -87,6 +87,41 @@ fn a_check_without_a_broker_ends_with_the_code_of_its_help() {
 }
 
 #[test]
+fn commands_without_a_broker_report_the_same_reason() {
+    let servers = ["--bootstrap-servers", "127.0.0.1:1"];
+    let ends = std::thread::scope(|all| {
+        let commands = [
+            &["audit", "--raw", "r", "--clean", "c", "--id", "key"][..],
+            &["generate", "--topic", "r"],
+            &["plan", "--raw", "r", "--id", "key"],
+        ];
+        let running = commands.map(|command| all.spawn(move || ended(&[command, &servers].concat())));
+        running.map(|it| it.join().unwrap())
+    });
+    for (code, text) in &ends {
+        assert_eq!(*code, Some(Exit::Unreachable.code().into()), "{text}");
+        let start = "dedupd: no connection to 127.0.0.1:1: nothing listens at the address; check that the broker runs";
+        assert!(text.starts_with(start) && text.contains("Connection refused"), "{text}");
+        assert_eq!(text, &ends[0].1);
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_a_broker_is_asked() {
+    let servers = ["--bootstrap-servers", "127.0.0.1:1"];
+    let audit = ["audit", "--raw", "r", "--clean", "c", "--id", "key", "--temp-dir", "/nowhere/at/all"];
+    let generate = ["generate", "--topic", "t", "--size", "1"];
+    for (code, command, words) in [
+        (4, &audit[..], "--temp-dir /nowhere/at/all cannot be used: No such file or directory"),
+        (2, &generate, "--size 1: the fields of a value take up to 140 bytes; give at least --size 140"),
+    ] {
+        let (found, text) = ended(&[command, &servers].concat());
+        assert_eq!(found, Some(code), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn a_check_and_a_start_refuse_the_same_files_and_addresses() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();

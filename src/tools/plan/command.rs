@@ -57,7 +57,8 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });
     if args.toml {
-        return Ok(toml(&plan));
+        let measured = sample.filter(|_| args.events.is_none());
+        return Ok(toml(&plan, measured.as_ref()));
     }
     let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory.0 as u64));
     if args.json {
@@ -74,7 +75,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
 }
 
 /// The keys to set, and in comments what is set elsewhere.
-fn toml(plan: &CapacityPlan) -> String {
+fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
     let CapacityPlan { workload, memory, disk_bytes, state_topic, .. } = plan;
     let Workload { exact, bloom, false_positive_rate, slots, partitions, .. } = *workload;
     let [exact, whole] = [exact, bloom].map(duration_text);
@@ -83,9 +84,11 @@ fn toml(plan: &CapacityPlan) -> String {
     let filters = format!("bloom = \"{whole}\"\nfalse_positive_rate = {false_positive_rate:e}\n");
     let filters = if plan.filters.is_some() { filters } else { String::new() };
     let table = slots.map(|slots| format!("overflow = \"evict\"\nmax_ids = {slots}\n")).unwrap_or_default();
+    let measured = measured.map(|sample| format!("# Their rate was measured {}.\n", sample.span()));
+    let measured = measured.unwrap_or_default();
     let retention_ms = state_topic.retention_seconds.saturating_mul(1_000);
     format!(
-        "# By dedupd plan, for {:.3} new ids per second in {partitions} partitions.\n\
+        "# By dedupd plan, for {:.3} new ids per second in {partitions} partitions.\n{measured}\
          # Memory limit of the container or service unit: {}.\n\
          # retention.ms of the state topic: {retention_ms}; topics.create = true sets it.\n\
          [window]\nexact = \"{exact}\"\n{filters}{table}max_memory = \"{}\"\n\n\
@@ -116,13 +119,9 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
     let sample = kafka::sample(&sampling, &identify, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
-    let sample = sample.map_err(|failed| {
-        let exit = match &failed {
-            SampleError::Settings(_) => Exit::Usage,
-            SampleError::Refused(_) => Exit::StartUp,
-            SampleError::Unreachable(_) => Exit::Unreachable,
-        };
-        ExitError::new(exit, failed.to_string())
+    let sample = sample.map_err(|failed| match failed {
+        SampleError::NoConnection(why) => why.into(),
+        SampleError::Refused(_) => ExitError::new(Exit::StartUp, failed.to_string()),
     })?;
     let live = "--id, or give --events, --duplicates and --partitions";
     if sample.read == 0 {

@@ -19,7 +19,7 @@ pub enum GenerateError {
         servers: String,
     },
     /// The topic could not be created.
-    #[error("topic {topic} could not be created: {why}; create it with another tool, or grant CREATE on it")]
+    #[error("topic {topic} could not be created: {why}; {}", remedy_of_topic(*why))]
     NotCreated {
         /// The topic.
         topic: String,
@@ -31,16 +31,18 @@ pub enum GenerateError {
     Settings(#[source] KafkaError),
     /// Records were not written.
     #[error(
-        "{failed} records were not written to topic {topic}, the first because of: {why}; check the permissions on the \
-         topic, its max.message.bytes, and that its brokers run"
+        "{failed} of {records} records were not written to topic {topic}, the first because of: {why}; {}",
+        remedy(why)
     )]
     Refused {
         /// The topic.
         topic: String,
         /// Number of records not written.
         failed: u64,
+        /// Number of records to write.
+        records: u64,
         /// The error of the first one.
-        why: String,
+        why: KafkaError,
     },
     /// Responses can only be dropped for brokers on this machine.
     #[error(
@@ -64,4 +66,29 @@ pub enum GenerateError {
         "the proxy that drops responses could not start: {0}; raise the limits on open files and threads"
     )]
     Proxy(#[source] io::Error),
+}
+
+/// What to do about a topic that was not created.
+fn remedy_of_topic(why: RDKafkaErrorCode) -> &'static str {
+    use RDKafkaErrorCode as C;
+    match why {
+        C::TopicAuthorizationFailed | C::ClusterAuthorizationFailed => {
+            "grant CREATE on it, or create it with another tool"
+        }
+        C::InvalidPartitions => "give fewer --partitions",
+        C::PolicyViolation => "create it as the policy of the brokers requires",
+        _ => "check that its brokers run, or create it with another tool",
+    }
+}
+
+/// What to do about a record that was not written.
+fn remedy(why: &KafkaError) -> &'static str {
+    use RDKafkaErrorCode as C;
+    match why.rdkafka_error_code() {
+        Some(C::TopicAuthorizationFailed | C::ClusterAuthorizationFailed) => "grant WRITE on it",
+        Some(C::MessageSizeTooLarge | C::MessageBatchTooLarge | C::InvalidMessageSize) => {
+            "give a smaller --size, or raise max.message.bytes of the topic and -X message.max.bytes of this client"
+        }
+        _ => "check that its brokers run, and the settings of the topic",
+    }
 }

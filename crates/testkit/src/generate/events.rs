@@ -9,6 +9,10 @@ use fastrand::Rng;
 pub const REPEATABLE: usize = 1 << 18;
 /// Start of the clock of [`Generator`] as an iterator, epoch milliseconds; a round date in the past.
 const EPOCH_MS: i64 = 1_700_000_000_000;
+/// Amounts are below this, hundredths.
+const MOST_AMOUNT: u32 = 1_000_000;
+/// The end of a value.
+const END: &str = "\"}";
 const KINDS: [&str; 6] = ["order", "payment", "refund", "login", "click", "shipment"];
 const PADDING: &str = "the quick brown fox jumps over the lazy dog while five boxing wizards watch. ";
 
@@ -17,7 +21,7 @@ const PADDING: &str = "the quick brown fox jumps over the lazy dog while five bo
 pub struct EventShape {
     /// Determines ids, keys and repeats.
     pub seed: u64,
-    /// Size of a value, bytes; a value is never shorter than its fields (about 150 bytes).
+    /// Size of a value, bytes; a value is never shorter than its fields ([`Self::least_size`]).
     pub size: usize,
     /// Share of records that repeat an earlier id, from 0 to below 1.
     pub duplicates: f64,
@@ -25,6 +29,47 @@ pub struct EventShape {
     pub keys: u64,
     /// How many of the last originals can be repeated, at least 1.
     pub repeatable: usize,
+}
+
+impl EventShape {
+    /// The least size that all values can have, bytes.
+    #[must_use]
+    pub fn least_size(&self) -> usize {
+        let fields = Fields {
+            id: uuid(&mut Rng::with_seed(0)),
+            kind: KINDS.into_iter().max_by_key(|kind| kind.len()).unwrap_or_default(),
+            key: key(self.keys.max(1) - 1),
+            amount: MOST_AMOUNT - 1,
+            made_ms: 9_999_999_999_999,
+        };
+        fields.begin(true).len() + END.len()
+    }
+}
+
+/// The fields of a value.
+struct Fields<'a> {
+    id: String,
+    kind: &'a str,
+    key: String,
+    /// Hundredths.
+    amount: u32,
+    made_ms: i64,
+}
+
+impl Fields<'_> {
+    /// The value up to its padding, which [`END`] follows.
+    fn begin(&self, is_attempt: bool) -> String {
+        let Self { id, kind, key, amount, made_ms } = self;
+        let (whole, cents) = (amount / 100, amount % 100);
+        let attempt = if is_attempt { r#""attempt":2,"# } else { "" };
+        format!(
+            r#"{{"id":"{id}","type":"{kind}","user":"{key}","amount":{whole}.{cents:02},"ts":{made_ms},{attempt}"note":""#
+        )
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("user-{number}")
 }
 
 /// How a repeat differs from its original.
@@ -116,18 +161,17 @@ impl Generator {
     /// Original `number`, created at `made_ms`, or a repeat of it.
     fn event(&self, number: u64, made_ms: i64, repeat: Option<Repeat>, timestamp_ms: i64) -> Event {
         let mut draws = Rng::with_seed(self.shape.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let id = uuid(&mut draws);
-        let key = format!("user-{}", draws.u64(..self.shape.keys.max(1)));
-        let kind = draws.choice(KINDS).unwrap_or("order");
-        let amount = draws.u32(100..1_000_000);
-        let attempt = if repeat == Some(Repeat::Attempt) { r#""attempt":2,"# } else { "" };
-        let (whole, cents) = (amount / 100, amount % 100);
-        let mut value = format!(
-            r#"{{"id":"{id}","type":"{kind}","user":"{key}","amount":{whole}.{cents:02},"ts":{made_ms},{attempt}"note":""#
-        );
+        let fields = Fields {
+            id: uuid(&mut draws),
+            key: key(draws.u64(..self.shape.keys.max(1))),
+            kind: draws.choice(KINDS).unwrap_or("order"),
+            amount: draws.u32(100..MOST_AMOUNT),
+            made_ms,
+        };
+        let mut value = fields.begin(repeat == Some(Repeat::Attempt));
         let padding = PADDING.chars().cycle().skip(usize::from(draws.u8(..64)));
-        value.extend(padding.take(self.shape.size.saturating_sub(value.len() + 2)));
-        value.push_str("\"}");
+        value.extend(padding.take(self.shape.size.saturating_sub(value.len() + END.len())));
+        value.push_str(END);
         let mut headers = Vec::new();
         if draws.u8(..4) == 0 {
             headers.push(("source", Some(format!("shop-{}", draws.u8(..8)))));
@@ -135,6 +179,7 @@ impl Generator {
                 headers.push(("trace", None));
             }
         }
+        let Fields { id, key, .. } = fields;
         Event { id, key, value, headers, timestamp_ms, repeat }
     }
 }
@@ -235,7 +280,8 @@ mod tests {
             }
         }
         assert!(kinds.iter().all(|count| *count > 100), "{kinds:?}");
-        let small = Generator::new(EventShape { size: 1, ..SHAPE }).next().unwrap();
-        assert!(serde_json::from_str::<serde_json::Value>(&small.value).is_ok());
+        let small = EventShape { size: 1, ..SHAPE };
+        let longest = Generator::new(small).take(5_000).map(|event| event.value.len()).max().unwrap();
+        assert_eq!(longest, small.least_size());
     }
 }

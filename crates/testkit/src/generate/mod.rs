@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
 
 pub use error::GenerateError;
 pub use events::{Event, EventShape, Generator, REPEATABLE, Repeat};
@@ -135,12 +136,19 @@ pub fn run(
     let length_before = topic.length(partitions)?;
     let proxy = if options.cut_acks { Some(start_proxy(options, &topic)?) } else { None };
     let writer = Writer::new(&direct, proxy.as_ref(), &options.topic)?;
-    let mut load = Load { options, writer, started: now(), reported: Duration::ZERO, planned: 0, bytes: 0 };
-    let sent = load.write(stop, &mut progress)?;
-    load.writer.drain(|writer| progress(load.progress(writer, sent)))?;
-    progress(load.progress(&load.writer, sent));
-    let elapsed = load.started.elapsed();
+    let mut load =
+        Load { options, writer, started: now(), reported: Duration::ZERO, sent: 0, planned: 0, bytes: 0 };
+    let given = load.write(stop, &mut progress);
+    // Also after a failure, so that it is known how many records are written.
+    let drained = load.writer.drain(|writer| progress(load.progress(writer)));
     let records = load.writer.delivered();
+    given.and(drained).map_err(|why| {
+        let wanted = options.records.unwrap_or(load.sent);
+        let failed = wanted.saturating_sub(records);
+        GenerateError::Refused { topic: options.topic.clone(), failed, records: wanted, why }
+    })?;
+    progress(load.progress(&load.writer));
+    let elapsed = load.started.elapsed();
     let grown = topic.length(partitions)?.saturating_sub(length_before);
     Ok(Summary {
         records,
@@ -169,31 +177,28 @@ struct Load<'a> {
     writer: Writer<'a>,
     started: Instant,
     reported: Duration,
+    /// Number of records given to the client, with one that it does not accept.
+    sent: u64,
     planned: u64,
     bytes: u64,
 }
 
 impl Load<'_> {
-    /// Returns the number of records given to the client.
-    fn write(
-        &mut self,
-        stop: &AtomicBool,
-        progress: &mut impl FnMut(Progress),
-    ) -> Result<u64, GenerateError> {
+    /// Gives all records to the client. The error is why one was not written.
+    fn write(&mut self, stop: &AtomicBool, progress: &mut impl FnMut(Progress)) -> Result<(), KafkaError> {
         let mut events = Generator::new(self.options.shape);
-        let mut sent = 0;
-        while self.options.records.is_none_or(|all| sent < all) && !stop.load(Ordering::Relaxed) {
+        while self.options.records.is_none_or(|all| self.sent < all) && !stop.load(Ordering::Relaxed) {
             // Reading the clock for each record would cost more than generating the record.
-            let reads_clock = self.options.rate.is_some() || sent % 64 == 0;
+            let reads_clock = self.options.rate.is_some() || self.sent.is_multiple_of(64);
             let elapsed = if reads_clock { self.started.elapsed() } else { self.reported };
             if reads_clock {
                 self.writer.poll(Duration::ZERO)?;
             }
             if elapsed.saturating_sub(self.reported) > PROGRESS_INTERVAL {
                 self.reported = elapsed;
-                progress(self.progress(&self.writer, sent));
+                progress(self.progress(&self.writer));
             }
-            let early = self.due(sent).saturating_sub(elapsed);
+            let early = self.due(self.sent).saturating_sub(elapsed);
             if !early.is_zero() {
                 // A wait below a millisecond would not wait at all; the records due by then are sent together.
                 self.writer.poll(early.clamp(MIN_WAIT, MAX_WAIT))?;
@@ -202,10 +207,10 @@ impl Load<'_> {
             let event = events.next_at(wall_ms());
             self.planned += u64::from(event.repeat.is_some());
             self.bytes += event.value.len() as u64;
+            self.sent += 1;
             self.writer.send(&event)?;
-            sent += 1;
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// When record number `sent` is due, as time since the start.
@@ -214,8 +219,8 @@ impl Load<'_> {
         rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(sent as f64 / rate))
     }
 
-    fn progress(&self, writer: &Writer<'_>, sent: u64) -> Progress {
-        Progress { sent, delivered: writer.delivered(), elapsed: self.started.elapsed() }
+    fn progress(&self, writer: &Writer<'_>) -> Progress {
+        Progress { sent: self.sent, delivered: writer.delivered(), elapsed: self.started.elapsed() }
     }
 }
 

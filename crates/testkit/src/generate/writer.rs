@@ -16,12 +16,11 @@ use super::proxy::Proxy;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Counts of delivered and failed records.
+/// Number of delivered records, and why the first other one failed.
 #[derive(Debug, Default)]
 struct Deliveries {
     delivered: AtomicU64,
-    failed: AtomicU64,
-    why: Mutex<Option<String>>,
+    why: Mutex<Option<KafkaError>>,
 }
 
 impl ClientContext for Deliveries {
@@ -36,9 +35,8 @@ impl ProducerContext for Deliveries {
         match result {
             Ok(_) => _ = self.delivered.fetch_add(1, Ordering::Relaxed),
             Err((error, _)) => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
                 let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-                why.get_or_insert_with(|| error.to_string());
+                why.get_or_insert_with(|| error.clone());
             }
         }
     }
@@ -82,8 +80,8 @@ impl<'a> Writer<'a> {
         Ok(Self { producer, topic })
     }
 
-    /// Gives one event to the client; waits while its queue is full.
-    pub fn send(&self, event: &Event) -> Result<(), GenerateError> {
+    /// Gives one event to the client; waits while its queue is full. The error is why a record was not written.
+    pub fn send(&self, event: &Event) -> Result<(), KafkaError> {
         let mut record =
             BaseRecord::to(self.topic).key(&event.key).payload(&event.value).timestamp(event.timestamp_ms);
         if !event.headers.is_empty() {
@@ -94,7 +92,7 @@ impl<'a> Writer<'a> {
         }
         while let Err((error, returned)) = self.producer.send(record) {
             if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
-                return Err(self.failed(1, error.to_string()));
+                return Err(error);
             }
             self.poll(POLL_INTERVAL)?;
             record = returned;
@@ -103,21 +101,16 @@ impl<'a> Writer<'a> {
     }
 
     /// Polls delivery reports for at most `wait`; fails if a record was not written.
-    pub fn poll(&self, wait: Duration) -> Result<(), GenerateError> {
+    pub fn poll(&self, wait: Duration) -> Result<(), KafkaError> {
         self.producer.poll(wait);
-        match self.producer.context().failed.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            failed => {
-                let why = self.producer.context().why.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Err(self.failed(failed, why.unwrap_or_default()))
-            }
-        }
+        let why = self.producer.context().why.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        why.map_or(Ok(()), Err)
     }
 
-    /// Waits until all records are acknowledged; the client fails a record after a minute.
-    pub fn drain(&self, mut progress: impl FnMut(&Self)) -> Result<(), GenerateError> {
+    /// Waits until all records are acknowledged or have failed; the client fails a record after a minute.
+    pub fn drain(&self, mut progress: impl FnMut(&Self)) -> Result<(), KafkaError> {
         while self.producer.in_flight_count() > 0 {
-            self.poll(POLL_INTERVAL * 10)?;
+            self.producer.poll(POLL_INTERVAL * 10);
             progress(self);
         }
         self.poll(Duration::ZERO)
@@ -126,9 +119,5 @@ impl<'a> Writer<'a> {
     /// Number of acknowledged records.
     pub fn delivered(&self) -> u64 {
         self.producer.context().delivered.load(Ordering::Relaxed)
-    }
-
-    fn failed(&self, failed: u64, why: String) -> GenerateError {
-        GenerateError::Refused { topic: self.topic.to_owned(), failed, why }
     }
 }
