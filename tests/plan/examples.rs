@@ -149,8 +149,24 @@ fn a_window_that_evicts_has_the_predicted_miss_rates() {
     near(misses.seconds_for_99_percent, 0.702 * 3_600.0);
     near(plan.memory.total_bytes as f64, 3.6e6 * 8.0);
     assert_eq!(plan.memory.exact_peak_bytes, plan.memory.exact_bytes);
+    // 131,072 ids of 32 bytes in each partition.
+    assert_eq!(plan.memory.transaction_bytes, 16 << 20);
     let text = plan.to_string();
     assert!(text.contains("arriving 45m later             2.63 %"), "{text}");
+}
+
+/// The filter over all windows is limited by the slots, however many ids pass while the window lasts.
+#[test]
+fn a_small_table_has_a_small_filter() {
+    let plan = CapacityPlan::of(Workload { slots: Some(1_000_000), ..workload(5_000.0) });
+    let memory = plan.memory;
+    assert!((3_000_000..4_000_000).contains(&memory.topic_filter_bytes), "{memory:?}");
+    assert!(memory.window_bytes < 17_000_000 && memory.limit_bytes < 400 << 20, "{memory:?}");
+    let text = plan.to_string();
+    assert!(
+        text.contains("8.0 bytes per id") && text.contains("at most 4 bytes for each of --max-ids"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -143,6 +143,9 @@ pub struct Window {
 }
 
 impl Window {
+    /// Bytes of an owner of the open transaction beside its place in the index.
+    pub const PENDING_BYTES: usize = size_of::<(Offset, Identity, i64)>();
+
     /// Creates a window that contains no identity and whose stream time is unknown. The positions are those of the store that has
     /// its owners.
     #[must_use]
@@ -370,7 +373,7 @@ impl Window {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
-            + self.pending.capacity() * size_of::<(Offset, Identity, i64)>()
+            + self.pending.capacity() * Self::PENDING_BYTES
             + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
     }
 }

@@ -133,6 +133,14 @@ impl TopicFilter {
         TagTable::bytes_for(ids.saturating_add(ids / 16 + ids / AGES_PER_WINDOW.unsigned_abs() + ids / 32))
     }
 
+    /// Most bytes where the windows have at most this many identities: a quarter more than [`Self::bytes_for`], because traffic is not
+    /// steady.
+    #[must_use]
+    pub fn most_bytes_for(ids: u64) -> u64 {
+        let bytes = Self::bytes_for(ids);
+        bytes.saturating_add(bytes / 4)
+    }
+
     /// Bytes for windows of which this many identities are sealed at a time.
     #[must_use]
     pub(super) fn bytes_for_slices_of(ids: u64) -> u64 {

@@ -73,10 +73,9 @@ impl Limits {
         (self.max_ids / self.workers.max(1)).max(1)
     }
 
-    /// Bytes on disk beyond which the windows become shorter. The directory keeps growing until the measurement after next: an eighth is
-    /// reserved for that. Where slices are merged, the old ones are deleted after the new one is written.
+    /// Bytes on disk beyond which the windows become shorter.
     pub(crate) fn most_on_disk(&self) -> Option<u64> {
-        Some(self.max_disk? / 8 * if self.smallest_slice.is_some() { 5 } else { 7 })
+        Some(self.max_disk? / 8 * SealedBytes::disk_eighths(self.smallest_slice.is_some()))
     }
 
     /// Most bytes of the filter over all windows by `window.max_memory`, in topic scope. It takes about three bytes for an id and an
@@ -88,8 +87,7 @@ impl Limits {
     /// Most bytes of the filter over all windows, and the limit that determines them.
     pub(crate) fn topic_filter(&self) -> (u64, Limit) {
         let by_memory = self.memory_of_topic_filter();
-        let of_ids = TopicFilter::bytes_for(self.max_ids);
-        let by_ids = of_ids.saturating_add(of_ids / 4);
+        let by_ids = TopicFilter::most_bytes_for(self.max_ids);
         if by_memory <= by_ids { (by_memory, Limit::Memory) } else { (by_ids, Limit::Ids) }
     }
 

@@ -7,7 +7,7 @@ use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::config::{SchemasConfig, duration_text, size_text};
-use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES};
+use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
 use crate::kafka::{self, SampleError, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
@@ -86,17 +86,19 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
     let table = slots.map(|slots| format!("overflow = \"evict\"\nmax_ids = {slots}\n")).unwrap_or_default();
     let measured = measured.map(|sample| format!("# Their rate was measured {}.\n", sample.span()));
     let measured = measured.unwrap_or_default();
+    let used = SealedBytes::disk_eighths(slots.is_none());
+    let eighths = if slots.is_none() { "five" } else { "seven" };
     let retention_ms = state_topic.retention_seconds.saturating_mul(1_000);
     format!(
         "# By dedupd plan, for {:.3} new ids per second in {partitions} partitions.\n{measured}\
          # Memory limit of the container or service unit: {}.\n\
          # retention.ms of the state topic: {retention_ms}; topics.create = true sets it.\n\
          [window]\nexact = \"{exact}\"\n{filters}{table}max_memory = \"{}\"\n\n\
-         [state]\n# Windows become shorter at five eighths of it.\nmax_disk = \"{}\"\n",
+         [state]\n# Windows become shorter at {eighths} eighths of it.\nmax_disk = \"{}\"\n",
         plan.new_ids_per_second,
         size(memory.limit_bytes),
         size(memory.window_bytes),
-        size(disk_bytes / 5 * 8),
+        size(disk_bytes / used * 8),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{IdKind, Restore, StateTopic, Workload, count};
-use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes};
+use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes, Window};
 
 /// Memory of a process with one worker beside its windows, as `app::memory` reserves it.
 const PROCESS_BYTES: u64 = 320 << 20;
@@ -27,6 +27,17 @@ const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 const REOPENED_IDS_PER_SECOND: f64 = 11e6;
 /// Ids per second from the state topic, from the same bench ("restored from the state topic").
 const RESTORED_IDS_PER_SECOND: f64 = 4.4e6;
+
+/// Most records of a transaction, with the default `batch.max_records`. So many are read at a time after a restart.
+const TRANSACTION_RECORDS: u64 = 500_000;
+
+/// Bytes of the open transaction in windows that have `ids` ids, besides their index. It is a part of [`PROCESS_BYTES`].
+pub(super) fn transaction(ids: u64, partitions: u64) -> u64 {
+    let of_partition = ids.min(TRANSACTION_RECORDS).div_ceil(partitions.max(1));
+    // A list grows to the next power of two.
+    let room = of_partition.next_power_of_two().saturating_mul(partitions);
+    room.saturating_mul(Window::PENDING_BYTES as u64)
+}
 
 /// The memory limit that leaves this much for windows.
 pub(super) fn memory_limit(windows: u64) -> u64 {

@@ -72,6 +72,11 @@ impl Workload {
         count(self.new_ids() * time.as_secs_f64() / f64::from(self.partitions.max(1))).min(MAX_IDS)
     }
 
+    /// Of these ids, those that the windows hold at most at a time.
+    fn held(&self, ids: u64) -> u64 {
+        self.slots.map_or(ids, |slots| slots.min(ids))
+    }
+
     /// The longer of the two parts of the window.
     fn window(&self) -> Duration {
         self.exact.max(self.bloom)
@@ -140,6 +145,8 @@ pub struct Memory {
     pub total_bytes: u64,
     /// The filter over all windows, which topic scope needs in addition.
     pub topic_filter_bytes: u64,
+    /// The ids of the largest open transaction, which are in addition in memory until it is committed.
+    pub transaction_bytes: u64,
     /// `window.max_memory` with which the windows have their length, in topic scope.
     pub window_bytes: u64,
     /// Memory limit of the container or service unit, from which `window.max_memory` follows, with one worker in topic scope.
@@ -237,7 +244,8 @@ impl Memory {
         let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
         let exact_peak_bytes = sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters);
         let of_slices = sealed.and_then(|sealed| sealed.topic_filter);
-        let topic_filter_bytes = of_slices.unwrap_or_else(|| TopicFilter::bytes_for(ids));
+        let most_in_filter = asked.slots.map_or(u64::MAX, TopicFilter::most_bytes_for);
+        let topic_filter_bytes = of_slices.unwrap_or_else(|| TopicFilter::bytes_for(ids).min(most_in_filter));
         // Where nothing is sealed, that filter gets a quarter.
         let window_bytes = match of_slices {
             Some(_) => exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes),
@@ -250,6 +258,7 @@ impl Memory {
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
             topic_filter_bytes,
+            transaction_bytes: costs::transaction(ids, partitions),
             window_bytes,
             limit_bytes: costs::memory_limit(window_bytes),
         }

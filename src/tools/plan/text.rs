@@ -26,33 +26,13 @@ impl fmt::Display for CapacityPlan {
                 &format!("{}, {}", measured_text(asked.bloom), ids(self.window_ids)),
             )?;
         }
-        section(f, "memory, all partitions")?;
-        let memory = &self.memory;
-        let exact = format!(
-            "{} per id, at most {} while it fills",
-            per_id(memory.exact_bytes, self.exact_ids),
-            size(memory.exact_peak_bytes)
-        );
-        let what = if memory.sealed_ids > 0 { "exact part" } else { "exact index" };
-        costs(f, what, memory.exact_bytes, &exact)?;
-        if let Some(filters) = &self.filters {
-            costs(
-                f,
-                "filters without owners",
-                memory.bloom_bytes,
-                &format!("{} per id", per_id(memory.bloom_bytes, filters.ids)),
-            )?;
-            costs(f, "total", memory.total_bytes, "")?;
-        }
-        let per_id = |bytes| format!("{} per id", per_id(bytes, self.window_ids));
-        costs(f, "and in topic scope", memory.topic_filter_bytes, &per_id(memory.topic_filter_bytes))?;
-        let limit = "for a container or service unit, in topic scope";
-        costs(f, "memory limit to set", memory.limit_bytes, limit)?;
+        self.memory(f)?;
         if let Some(filters) = &self.filters {
             self.filters(f, filters)?;
         }
         section(f, "disk and topic")?;
-        costs(f, "local state", self.disk_bytes, &per_id(self.disk_bytes))?;
+        let of_disk = format!("{} per id", per_id(self.disk_bytes, self.window_ids));
+        costs(f, "local state", self.disk_bytes, &of_disk)?;
         let retention = Duration::from_secs(self.state_topic.retention_seconds);
         costs(
             f,
@@ -82,6 +62,36 @@ impl fmt::Display for CapacityPlan {
 }
 
 impl CapacityPlan {
+    fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        section(f, "memory, all partitions")?;
+        let memory = &self.memory;
+        let exact = format!(
+            "{} per id, at most {} while it fills",
+            per_id(memory.exact_bytes, self.workload.held(self.exact_ids)),
+            size(memory.exact_peak_bytes)
+        );
+        let what = if memory.sealed_ids > 0 { "exact part" } else { "exact index" };
+        costs(f, what, memory.exact_bytes, &exact)?;
+        if let Some(filters) = &self.filters {
+            costs(
+                f,
+                "filters without owners",
+                memory.bloom_bytes,
+                &format!("{} per id", per_id(memory.bloom_bytes, filters.ids)),
+            )?;
+            costs(f, "total", memory.total_bytes, "")?;
+        }
+        let of_filter = match self.workload.slots {
+            Some(_) => "at most 4 bytes for each of --max-ids".to_owned(),
+            None => format!("{} per id", per_id(memory.topic_filter_bytes, self.window_ids)),
+        };
+        costs(f, "and in topic scope", memory.topic_filter_bytes, &of_filter)?;
+        let of_transaction = "more at most, for the ids of the open transaction; within the limit below";
+        costs(f, "and until they are committed", memory.transaction_bytes, of_transaction)?;
+        let limit = "for a container or service unit, in topic scope";
+        costs(f, "memory limit to set", memory.limit_bytes, limit)
+    }
+
     fn hour_of_lag(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let window = self.workload.window().as_secs_f64().max(1.0);
         let of_hour = |of_window: u64| count(of_window as f64 * 3_600.0 / window);

@@ -121,6 +121,13 @@ impl SealedBytes {
         }
     }
 
+    /// The eighths of a limit on disk space beyond which the windows become shorter. The directory keeps growing until the measurement
+    /// after next: an eighth is reserved for that. Where slices are merged, the old ones are deleted after the new one is written.
+    #[must_use]
+    pub const fn disk_eighths(seals: bool) -> u64 {
+        if seals { 5 } else { 7 }
+    }
+
     /// Slices and indexes of full windows, in steady traffic.
     #[must_use]
     pub fn steady(&self) -> u64 {
