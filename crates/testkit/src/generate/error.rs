@@ -75,8 +75,9 @@ fn remedy_of_topic(why: RDKafkaErrorCode) -> &'static str {
         C::TopicAuthorizationFailed | C::ClusterAuthorizationFailed => {
             "grant CREATE on it, or create it with another tool"
         }
-        C::InvalidPartitions => "give fewer --partitions",
-        C::PolicyViolation => "create it as the policy of the brokers requires",
+        C::InvalidPartitions | C::PolicyViolation => {
+            "give fewer --partitions, or create it as the policy of the brokers requires"
+        }
         _ => "check that its brokers run, or create it with another tool",
     }
 }
