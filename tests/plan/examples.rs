@@ -158,8 +158,10 @@ fn a_window_that_evicts_has_the_predicted_miss_rates() {
 /// The filter over all windows is limited by the slots, however many ids pass while the window lasts.
 #[test]
 fn a_small_table_has_a_small_filter() {
-    let plan = CapacityPlan::of(Workload { slots: Some(1_000_000), ..workload(5_000.0) });
+    let input = Workload { slots: Some(1_000_000), ..workload(5_000.0) };
+    let plan = CapacityPlan::of(input);
     let memory = plan.memory;
+    assert_eq!(Fits::of(&input, 4 * GIB), Fits::of(&workload(5_000.0), 4 * GIB), "what fits if it grows");
     assert!((3_000_000..4_000_000).contains(&memory.topic_filter_bytes), "{memory:?}");
     assert!(memory.window_bytes < 17_000_000 && memory.limit_bytes < 400 << 20, "{memory:?}");
     let text = plan.to_string();

@@ -34,11 +34,12 @@ pub struct Fit {
 }
 
 impl Fits {
-    /// The windows that fit `memory_bytes`, for the traffic of `asked` and its exact part.
+    /// The windows that fit `memory_bytes`, for the traffic of `asked` and its exact part, if they grow: a table of fixed size fits whatever
+    /// the length of the window.
     #[must_use]
     pub fn of(asked: &Workload, memory_bytes: u64) -> Self {
-        let exact = |window| Workload { exact: window, bloom: window, ..*asked };
-        let bloom = |window| Workload { bloom: window, ..*asked };
+        let exact = |window| Workload { exact: window, bloom: window, slots: None, ..*asked };
+        let bloom = |window| Workload { bloom: window, slots: None, ..*asked };
         Self {
             memory_bytes,
             asked: asked.exact,
