@@ -221,7 +221,7 @@ pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, ExitError> {
             ),
         )
     };
-    let text = std::fs::read_to_string(key_file).map_err(|e| unusable(format!("cannot be read: {e}")))?;
+    let text = config::read_small_text(key_file).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     let text = text.trim();
     let key = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     key.map(|key| Hasher::SipHash { key: key.to_be_bytes() })
@@ -235,7 +235,7 @@ pub(super) fn token(config: &Config) -> Result<Option<Token>, ExitError> {
         let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
         ExitError::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
     };
-    let text = std::fs::read_to_string(path).map_err(|e| unusable(format!("cannot be read: {e}")))?;
+    let text = config::read_small_text(path).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     Token::new(text.trim()).map(Some).ok_or_else(|| unusable("the token is too short".to_owned()))
 }
 

@@ -1,6 +1,7 @@
 //! All keys of the configuration. The effective configuration has typed values without invalid combinations.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use super::topic_name::TopicName;
 use crate::dedupe::{Fingerprint, IdSource};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// The client rejects a longer session timeout.
+pub(super) const SESSION_TIMEOUT: Span<RangeInclusive<Duration>> = Span(SECOND..=Duration::from_hours(1));
+pub(super) const WORKERS: Whole = Whole(1..=1_000);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -53,15 +57,7 @@ section! {
         http: HttpConfig => Table,
         /// Source topics and target topic of `dedupd rekey`; `None` when they are not set.
         rekey: Option<RekeyConfig> => MaybeTable; {
-            rules::recognised_members(kafka.as_ref(), group.as_ref(), reading);
-            rules::timeout_below_session(group.as_ref(), batch.as_ref(), reading);
-            rules::one_worker(group.as_ref(), dedupe.as_ref(), reading);
-            rules::remaining_member(group.as_ref(), dedupe.as_ref(), reading);
-            let probable = (window.as_ref(), kinds.as_deref());
-            rules::dead_letter_topic(identity.as_ref(), probable, state.as_ref(), reading);
-            rules::evicting_window(probable, reading);
-            rules::schemas_for("identity.from", identity.as_ref().map(|it| it.from.as_slice()), schemas.as_ref(), reading);
-            rules::schemas_for_kinds(kinds.as_deref(), schemas.as_ref(), reading);
+            rules::across_sections(reading);
         },
     }
 }
@@ -109,12 +105,12 @@ section! {
         instance: String => Instance,
         /// The number of members of this process, at least 1; above 1 only in partition scope. A value above 1,000 is taken for a
         /// typing error.
-        workers: usize = "1" => Whole(1..=1_000),
+        workers: usize = "1" => WORKERS,
         /// Whether a restarted instance gets its partitions back without a rebalance.
         static_membership: bool = "true" => FLAG,
-        /// How long the broker waits for heartbeats of a member. Longer than the transaction timeout.
-        session_timeout: Duration = "10s" => Span(SECOND),
-        /// Whether a stop with SIGTERM or SIGINT ends the membership. `remain` requires partition scope and static membership.
+        /// How long the broker waits for heartbeats of a member. Longer than the transaction timeout; at most 1 hour.
+        session_timeout: Duration = "10s" => SESSION_TIMEOUT,
+        /// Whether a stop with SIGTERM, SIGINT or SIGHUP ends the membership. `remain` requires partition scope and static membership.
         on_stop: OnStop = "leave" => Word,
         /// The start offset when neither the group nor the state topic has an offset.
         start: Start = "earliest" => Word,
@@ -163,7 +159,7 @@ section! {
         /// The URL of a registry with the API of the Confluent Schema Registry.
         registry: Option<String> => Maybe(REGISTRY_URL),
         /// How long a record waits for a schema that the registry does not have. Then the record is without an id.
-        wait: Duration = "5m" => Span(Duration::ZERO),
+        wait: Duration = "5m" => Span(Duration::ZERO..),
         /// The name of the user, for basic authentication.
         username: Option<String> => MaybeText,
         /// The file with the password.
@@ -194,9 +190,9 @@ section! {
     /// How long an id is stored.
     WindowConfig |at, reading| {
         /// How long it is stored with the offset of its record, at least one second.
-        exact: Duration = "24h" => Span(SECOND),
+        exact: Duration = "24h" => Span(SECOND..),
         /// How long it is stored in all, at least `exact`; older ids than that in filters only.
-        bloom: Duration = or(exact) => Span(SECOND); rules::bloom_length(at, (exact, bloom), reading),
+        bloom: Duration = or(exact) => Span(SECOND..); rules::bloom_length(at, (exact, bloom), reading),
         /// The false-positive rate of these filters: 1e-10 to 0.5.
         false_positive_rate: f64 = "1e-9" => RATE,
         /// The policy for a record whose id only these filters report as seen.
@@ -222,9 +218,9 @@ section! {
         /// Maximum number of bytes of keys and values, at least 1 KiB.
         max_bytes: u64 = "256MiB" => Size(KIB),
         /// Time between the starts of two commits while records arrive; up to 1 s while more records are waiting. Shorter than the transaction timeout.
-        interval: Duration = "100ms" => Span(MILLISECOND),
+        interval: Duration = "100ms" => Span(MILLISECOND..),
         /// When the broker aborts a transaction. Shorter than the session timeout.
-        transaction_timeout: Duration = "8s" => Span(SECOND);
+        transaction_timeout: Duration = "8s" => Span(SECOND..);
             rules::interval_below_timeout(interval, transaction_timeout, reading),
     }
 }
@@ -244,7 +240,7 @@ section! {
         /// The policy for a record that the broker rejects.
         on_poison: OnPoison = "stop" => Word,
         /// How long such a record is retried first.
-        poison_retry: Duration = "30s" => Span(Duration::ZERO),
+        poison_retry: Duration = "30s" => Span(Duration::ZERO..),
     }
 }
 

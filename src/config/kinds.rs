@@ -37,13 +37,13 @@ section! {
         /// Whether records of this kind are de-duplicated.
         dedupe: bool = or(Some(true)) => FLAG,
         /// As in `[window]`.
-        exact: Option<Duration> = or(Some(common(reading).map(|it| it.exact))) => Maybe(Span(SECOND)),
+        exact: Option<Duration> = or(Some(common(reading).map(|it| it.exact))) => Maybe(Span(SECOND..)),
         /// As in `[window]`. A kind that sets `exact` has filters only when it sets `bloom` too.
         bloom: Option<Duration> = or(if reading.is_set(&joined(at, "exact")) {
             exact
         } else {
             Some(common(reading).map(|it| it.bloom))
-        }) => Maybe(Span(SECOND)); rules::bloom_length(at, (exact.flatten(), bloom.flatten()), reading),
+        }) => Maybe(Span(SECOND..)); rules::bloom_length(at, (exact.flatten(), bloom.flatten()), reading),
         /// As in `[window]`.
         false_positive_rate: Option<f64> = or(Some(common(reading).map(|it| it.false_positive_rate))) => Maybe(RATE),
         /// As in `[window]`.
@@ -89,15 +89,14 @@ pub(super) struct KindsForm;
 
 impl Form<Vec<KindConfig>> for KindsForm {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<KindConfig>> {
-        if reading.tables() > MOST_KINDS {
+        let tables = reading.tables();
+        if tables.len() > MOST_KINDS {
             let remedy = format!("use at most {MOST_KINDS}; one kind can have several values");
             reading.reject(key, None, ValueFault::new("has too many entries", remedy));
-            return None;
         }
-        let tables: Vec<_> = (0..reading.tables()).map(|number| format!("{key}[{number}]")).collect();
         let kinds: Vec<_> = tables.iter().map(|at| KindKeys::read(at, reading)).collect();
-        let names: Vec<_> = tables.iter().map(|at| joined(at, "name")).collect();
-        check_names(&names, reading)?;
+        check_names(&tables, reading);
+        check_values(&tables, reading);
         let common = common(reading)?;
         kinds.into_iter().map(|kind| kind?.into_kind(&common)).collect()
     }
@@ -114,23 +113,46 @@ impl Form<Vec<KindConfig>> for KindsForm {
     }
 }
 
-/// Rejects the first name that has the id of an earlier one. `keys` are the keys of the names.
-fn check_names(keys: &[String], reading: &mut ConfigReading<'_>) -> Option<()> {
-    let names = keys.iter().filter_map(|key| Some((key, reading.text(key)?)));
+/// Rejects each name that has the id of an earlier one.
+fn check_names(tables: &[String], reading: &mut ConfigReading<'_>) {
     let mut earlier: Vec<&str> = Vec::new();
-    for (key, name) in names.collect::<Vec<_>>() {
+    for key in tables.iter().map(|at| joined(at, "name")) {
+        let Some(name) = reading.text(&key) else { continue };
         if let Some(same) = earlier.iter().find(|it| KindId::named(it) == KindId::named(name)) {
             let what = if *same == name {
                 "is the name of two kinds".to_owned()
             } else {
                 format!("has the same 15-bit kind id as {same:?}, and blocks store only this id")
             };
-            reading.reject(key, Some(name), ValueFault::new(what, "give another name"));
-            return None;
+            reading.reject(&key, Some(name), ValueFault::new(what, "give another name"));
         }
         earlier.push(name);
     }
-    Some(())
+}
+
+/// Rejects each value that an earlier kind with the same source has: no record would be of the later kind. With different sources the order
+/// of the kinds decides.
+fn check_values(tables: &[String], reading: &mut ConfigReading<'_>) {
+    let texts = |at: &str, key: &str| reading.texts(&joined(at, key)).unwrap_or_default();
+    let mut faults = Vec::new();
+    for (place, at) in tables.iter().enumerate() {
+        for earlier in tables.iter().take(place).filter(|it| texts(it, "from") == texts(at, "from")) {
+            let names = [at, earlier].map(|at| reading.text(&joined(at, "name")).unwrap_or_default());
+            let known = texts(earlier, "values");
+            faults
+                .extend(texts(at, "values").iter().filter(|it| known.contains(it)).map(|it| (at, it, names)));
+        }
+    }
+    for (at, value, [name, earlier]) in faults {
+        let what = format!(
+            "is a value of kind {name:?} and of kind {earlier:?}, which is first and would get all its records"
+        );
+        reading.reject(
+            &joined(at, "values"),
+            Some(value),
+            ValueFault::new(what, "list the value in one kind"),
+        );
+    }
 }
 
 /// The name of a kind.

@@ -4,7 +4,8 @@
 //! The first step merges texts from the defaults, a TOML file, the environment and the command line ([`AsTyped`]), and
 //! rejects unknown keys. The second converts them to a [`Config`] and rejects invalid values and combinations. Both
 //! collect every problem instead of stopping at the first. This module opens no socket, and only [`load`],
-//! `load_listen`, `load_local`, `load_rekeying`, [`load_with_texts`] and [`Properties::with_files_read`] read files or the environment.
+//! `load_listen`, `load_local`, `load_rekeying`, [`load_with_texts`], [`Properties::with_files_read`] and `small_files.rs` read files or
+//! the environment.
 
 mod as_typed;
 mod choices;
@@ -24,6 +25,7 @@ mod rekeying;
 mod rules;
 mod secret_files;
 mod section;
+mod small_files;
 mod sources;
 mod topic_name;
 
@@ -49,6 +51,7 @@ pub(crate) use properties::harmless;
 pub use properties::{Properties, Property};
 pub use rekeying::Rekeying;
 pub use section::{Key, Shape};
+pub(crate) use small_files::{read_file_of, read_small_file, read_small_text};
 pub use sources::{ConfigSources, FileText, load, load_with_texts};
 pub(crate) use sources::{load_listen, load_local, load_rekeying};
 pub(crate) use topic_name::TopicName;

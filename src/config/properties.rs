@@ -142,9 +142,28 @@ pub(crate) fn harmless() -> impl Iterator<Item = &'static str> {
     HARMLESS.iter().copied()
 }
 
-/// Why a property must not be set that would break the exactly-once guarantee or that dedupd sets itself, and what to do
-/// instead.
-pub(super) fn rejection(name: &str) -> Option<ValueFault> {
+/// Properties that let a client wait, and their maxima in milliseconds. A client that waits for minutes reads nothing, and looks as if
+/// it had nothing to read. The client itself accepts up to an hour.
+const WAITS: [(&str, f64); 8] = [
+    ("fetch.error.backoff.ms", 10_000.0),
+    ("fetch.wait.max.ms", 10_000.0),
+    ("linger.ms", 10_000.0),
+    ("queue.buffering.max.ms", 10_000.0),
+    ("reconnect.backoff.max.ms", 60_000.0),
+    ("reconnect.backoff.ms", 60_000.0),
+    ("retry.backoff.max.ms", 60_000.0),
+    ("retry.backoff.ms", 60_000.0),
+];
+
+/// Why a property must not have a value: it would break the exactly-once guarantee, dedupd sets it itself, or clients would wait
+/// too long. Also what to do instead.
+pub(super) fn rejection(name: &str, value: &str) -> Option<ValueFault> {
+    if let Some((_, most)) = WAITS.iter().find(|(it, _)| *it == name) {
+        let is_long = value.trim().parse().is_ok_and(|wait: f64| wait > *most);
+        let what = "is too long: meanwhile no records would be processed";
+        return is_long.then(|| ValueFault::new(what, format!("give at most {most}")));
+    }
+
     let (what, remedy) = match name {
         "bootstrap.servers" | "metadata.broker.list" => {
             ("is set by dedupd for all clients", "set kafka.bootstrap_servers")
@@ -214,7 +233,7 @@ mod tests {
     #[test]
     fn no_property_is_both_printable_and_rejected() {
         for name in HARMLESS {
-            assert!(rejection(name).is_none(), "{name}");
+            assert!(rejection(name, "1").is_none(), "{name}");
         }
     }
 

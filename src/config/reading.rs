@@ -2,6 +2,7 @@
 
 use super::layers::Layer;
 use super::problem::{Problem, ValueFault};
+use super::section::Form;
 
 /// The merged texts, and the problems of the keys that were read.
 pub(super) struct ConfigReading<'a> {
@@ -20,6 +21,11 @@ impl<'a> ConfigReading<'a> {
     /// The same texts, to read keys again whose problems are already recorded.
     pub(super) fn again(&self) -> Self {
         Self::new(self.merged, self.host)
+    }
+
+    /// The value of a key; `None` when it has a problem, which is recorded where its section is read.
+    pub(super) fn valid<V>(&self, key: &str, form: &impl Form<V>) -> Option<V> {
+        form.read(key, &mut self.again())
     }
 
     /// Whether a layer or the defaults set the key.
@@ -53,9 +59,9 @@ impl<'a> ConfigReading<'a> {
         below.collect()
     }
 
-    /// The number of tables of the list of tables.
-    pub(super) fn tables(&self) -> usize {
-        self.merged.tables
+    /// The keys of the tables of `[[kinds]]`, as in `kinds[0]`.
+    pub(super) fn tables(&self) -> Vec<String> {
+        (0..self.merged.tables).map(|number| format!("kinds[{number}]")).collect()
     }
 
     /// Records the problem of a key.

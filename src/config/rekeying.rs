@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::choices::OnGap;
-use super::forms::{ADDRESS, FLAG, Instance, Sources, Span, Word};
-use super::keys::{KafkaConfig, RekeyConfig, SECOND, SchemasConfig};
+use super::forms::{ADDRESS, FLAG, Instance, Sources, Word};
+use super::keys::{KafkaConfig, RekeyConfig, SESSION_TIMEOUT, SchemasConfig};
 use super::page::Page;
 use super::reading::ConfigReading;
 use super::rules;
@@ -45,10 +45,10 @@ impl Rekeying {
         let hidden = rules::written_by_run(reading).into_iter().map(|(_, name)| name).collect();
         let id = Sources.read("identity.from", reading);
         let schemas = SchemasConfig::read("schemas", reading);
-        rules::schemas_for("identity.from", id.as_deref(), schemas.as_ref(), reading);
+        rules::schemas_for("identity.from", reading);
         let instance = Instance.read("group.instance", reading);
         let static_membership = FLAG.read("group.static_membership", reading);
-        let session_timeout = Span(SECOND).read("group.session_timeout", reading);
+        let session_timeout = SESSION_TIMEOUT.read("group.session_timeout", reading);
         let on_gap = Word.read("group.on_gap", reading);
         let listen = ADDRESS.read("http.listen", reading);
         Some(Self {
@@ -76,7 +76,7 @@ impl Rekeying {
         page.section("group");
         Instance.print("instance", &self.instance, &mut page);
         FLAG.print("static_membership", &self.static_membership, &mut page);
-        Span(SECOND).print("session_timeout", &self.session_timeout, &mut page);
+        SESSION_TIMEOUT.print("session_timeout", &self.session_timeout, &mut page);
         Word.print("on_gap", &self.on_gap, &mut page);
         page.section("http");
         ADDRESS.print("listen", &self.listen, &mut page);

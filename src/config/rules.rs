@@ -4,14 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
-use super::forms::topic;
-use super::keys::{
-    BatchConfig, DedupeConfig, GroupConfig, IdentityConfig, KafkaConfig, SchemasConfig, StateConfig,
-    WindowConfig,
-};
-use super::kinds::KindConfig;
+use super::forms::{FLAG, Maybe, Span, Word, topic};
+use super::keys::{SECOND, SESSION_TIMEOUT, WORKERS};
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
+use super::section::joined;
 use super::topic_name::TopicName;
 use crate::dedupe::{IdSource, RecordField};
 use crate::units::duration_text;
@@ -38,55 +35,44 @@ pub(super) fn distinct(topics: &[(&str, Option<&TopicName>)], reading: &mut Conf
     }
 }
 
+/// The checks over several sections. They read their keys again: the problem of another key must not hide theirs.
+pub(super) fn across_sections(reading: &mut ConfigReading<'_>) {
+    recognised_members(reading);
+    timeout_below_session(reading);
+    one_worker(reading);
+    remaining_member(reading);
+    dead_letter_topic(reading);
+    evicting_window(reading);
+    schemas_for("identity.from", reading);
+    for at in reading.tables() {
+        schemas_for(&joined(&at, "from"), reading);
+    }
+}
+
 /// Rejects a client id for all clients where the members of the group are recognised by the client ids of dedupd.
-pub(super) fn recognised_members(
-    kafka: Option<&KafkaConfig>,
-    group: Option<&GroupConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    let (Some(kafka), Some(group)) = (kafka, group) else { return };
-    if let Some(id) = kafka.properties.get("client.id").filter(|_| !group.static_membership) {
+fn recognised_members(reading: &mut ConfigReading<'_>) {
+    const KEY: &str = "kafka.properties.client.id";
+    if let (Some(id), Some(false)) = (reading.text(KEY), reading.valid("group.static_membership", &FLAG)) {
         let what = "requires group.static_membership: instances recognise the members of the group by their client ids, or by \
                     their static membership";
         let remedy = "leave it out, or set group.static_membership = true";
-        reading.reject("kafka.properties.client.id", Some(id), ValueFault::new(what, remedy));
+        reading.reject(KEY, Some(id), ValueFault::new(what, remedy));
     }
 }
 
-/// Rejects sources that need a schema when none is configured.
-pub(super) fn schemas_for(
-    key: &str,
-    sources: Option<&[IdSource]>,
-    schemas: Option<&SchemasConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    let (Some(sources), Some(schemas)) = (sources, schemas) else { return };
-    for source in sources {
-        let (file, name) = match source.needs_schema() {
-            Some(RecordField::Key) => (&schemas.key, "schemas.key"),
-            Some(RecordField::Value) => (&schemas.value, "schemas.value"),
-            None => continue,
+/// Rejects the sources of an id or a kind that need a schema when none is configured.
+pub(super) fn schemas_for(key: &str, reading: &mut ConfigReading<'_>) {
+    let is_set = |key: &str| reading.text(key).is_some_and(|text| !text.is_empty());
+    let has = [is_set("schemas.registry"), is_set("schemas.key"), is_set("schemas.value")];
+    for text in reading.texts(key).unwrap_or_default() {
+        let needed = text.parse().ok().and_then(|source: IdSource| source.needs_schema());
+        let name = match (needed, has) {
+            (Some(RecordField::Key), [false, false, _]) => "schemas.key",
+            (Some(RecordField::Value), [false, _, false]) => "schemas.value",
+            _ => continue,
         };
-        if file.is_none() && schemas.registry.is_none() {
-            let remedy = format!("set schemas.registry to the URL of the registry, or {name} to a file");
-            reading.reject(key, Some(&source.to_string()), ValueFault::new("needs a schema", remedy));
-        }
-    }
-}
-
-/// The same for the kinds.
-pub(super) fn schemas_for_kinds(
-    kinds: Option<&[KindConfig]>,
-    schemas: Option<&SchemasConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    for (number, kind) in kinds.into_iter().flatten().enumerate() {
-        schemas_for(
-            &format!("kinds[{number}].from"),
-            Some(std::slice::from_ref(&kind.from)),
-            schemas,
-            reading,
-        );
+        let remedy = format!("set schemas.registry to the URL of the registry, or {name} to a file");
+        reading.reject(key, Some(text), ValueFault::new("needs a schema", remedy));
     }
 }
 
@@ -200,21 +186,33 @@ pub(super) fn bloom_length(
     }
 }
 
+/// The tables of `[[kinds]]` with a window.
+fn deduplicated_kinds(reading: &ConfigReading<'_>) -> Vec<String> {
+    let mut tables = reading.tables();
+    tables.retain(|at| reading.valid(&joined(at, "dedupe"), &Maybe(FLAG)) != Some(Some(false)));
+    tables
+}
+
 /// Rejects a window that evicts and has filters, which are made of sealed ids, and one without a number of slots.
-pub(super) fn evicting_window(
-    (window, kinds): (Option<&WindowConfig>, Option<&[KindConfig]>),
-    reading: &mut ConfigReading<'_>,
-) {
-    let Some(window) = window.filter(|window| window.overflow == Overflow::Evict) else { return };
-    let named = kinds.unwrap_or_default().iter().filter_map(|kind| kind.window.as_ref());
-    if named.chain([window]).any(|window| window.bloom > window.exact) {
+fn evicting_window(reading: &mut ConfigReading<'_>) {
+    const KEY: &str = "window.overflow";
+    if reading.valid(KEY, &Word) != Some(Overflow::Evict) {
+        return;
+    }
+    let span = |at: &str, key: &str| reading.valid(&joined(at, key), &Maybe(Span(SECOND..))).flatten();
+    let common = span("window", "exact");
+    let has_filters = |at: &str| {
+        let both = span(at, "bloom").zip(span(at, "exact").or(common));
+        both.is_some_and(|(bloom, exact)| bloom > exact)
+    };
+    if has_filters("window") || deduplicated_kinds(reading).iter().any(|at| has_filters(at)) {
         let what = "cannot be combined with a longer window.bloom, or bloom in [[kinds]]";
         let remedy = "remove bloom, or set window.overflow = \"shrink\"";
-        reading.reject("window.overflow", Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
-    } else if window.max_ids.is_none() && !reading.is_set("window.max_ids") {
+        reading.reject(KEY, Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
+    } else if !reading.is_set("window.max_ids") {
         let what = "needs window.max_ids, the number of slots of its table";
         let remedy = "set it; dedupd plan prints the slots that a window needs";
-        reading.reject("window.overflow", Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
+        reading.reject(KEY, Some(Overflow::Evict.as_str()), ValueFault::new(what, remedy));
     }
 }
 
@@ -236,84 +234,69 @@ pub(super) fn interval_below_timeout(
 }
 
 /// A member that lost its session must not leave an open transaction that blocks its successor.
-pub(super) fn timeout_below_session(
-    group: Option<&GroupConfig>,
-    batch: Option<&BatchConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    let (Some(group), Some(batch)) = (group, batch) else { return };
-    if batch.transaction_timeout >= group.session_timeout {
+fn timeout_below_session(reading: &mut ConfigReading<'_>) {
+    const KEY: &str = "batch.transaction_timeout";
+    let timeout = reading.valid(KEY, &Span(SECOND..));
+    let session = reading.valid("group.session_timeout", &SESSION_TIMEOUT);
+    let (Some(timeout), Some(session)) = (timeout, session) else { return };
+    if timeout >= session {
         let what = format!(
             "is not below group.session_timeout = \"{}\", so a dead instance would block the next one",
-            duration_text(group.session_timeout)
+            duration_text(session)
         );
         let fault = ValueFault::new(what, "lower it, or raise group.session_timeout");
-        let timeout = duration_text(batch.transaction_timeout);
-        reading.reject("batch.transaction_timeout", Some(&timeout), fault);
+        reading.reject(KEY, Some(&duration_text(timeout)), fault);
     }
 }
 
 /// Only a worker that has all partitions finds the copies in all of them.
-pub(super) fn one_worker(
-    group: Option<&GroupConfig>,
-    dedupe: Option<&DedupeConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    let (Some(group), Some(dedupe)) = (group, dedupe) else { return };
-    if dedupe.scope == Scope::Topic && group.workers > 1 {
+fn one_worker(reading: &mut ConfigReading<'_>) {
+    let workers: Option<usize> = reading.valid("group.workers", &WORKERS);
+    let Some(workers) = workers.filter(|workers| *workers > 1) else { return };
+    if reading.valid("dedupe.scope", &Word) == Some(Scope::Topic) {
         let what = "is above 1, but with dedupe.scope = \"topic\" one worker processes all partitions";
         let remedy = "set group.workers = 1; or set dedupe.scope = \"partition\": workers and instances then share the \
                       partitions, an id counts once in each of them, and copies in other partitions are forwarded";
-        reading.reject("group.workers", Some(&group.workers.to_string()), ValueFault::new(what, remedy));
+        reading.reject("group.workers", Some(&workers.to_string()), ValueFault::new(what, remedy));
     }
 }
 
 /// Only a static member that is restarted resumes its membership, and a spare takes over only when the group is empty.
-pub(super) fn remaining_member(
-    group: Option<&GroupConfig>,
-    dedupe: Option<&DedupeConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
-    let (Some(group), Some(dedupe)) = (group, dedupe) else { return };
-    if group.on_stop == OnStop::Leave {
+fn remaining_member(reading: &mut ConfigReading<'_>) {
+    const KEY: &str = "group.on_stop";
+    if reading.valid(KEY, &Word) != Some(OnStop::Remain) {
         return;
     }
-    let what = match (dedupe.scope, group.static_membership) {
-        (Scope::Topic, _) => {
+    let is_static = reading.valid("group.static_membership", &FLAG);
+    let what = match (reading.valid("dedupe.scope", &Word), is_static) {
+        (Some(Scope::Topic), _) => {
             "is for dedupe.scope = \"partition\": in topic scope a spare could take over only after group.session_timeout"
         }
-        (Scope::Partition, false) => {
+        (Some(Scope::Partition), Some(false)) => {
             "requires group.static_membership: a restarted instance could not resume its membership"
         }
-        (Scope::Partition, true) => return,
+        _ => return,
     };
     let fault = ValueFault::new(what, "set group.on_stop = \"leave\"");
-    reading.reject("group.on_stop", Some(group.on_stop.as_str()), fault);
+    reading.reject(KEY, Some(OnStop::Remain.as_str()), fault);
 }
 
 /// A policy `dead_letter` requires `topics.dead_letter`.
-pub(super) fn dead_letter_topic(
-    identity: Option<&IdentityConfig>,
-    (window, kinds): (Option<&WindowConfig>, Option<&[KindConfig]>),
-    state: Option<&StateConfig>,
-    reading: &mut ConfigReading<'_>,
-) {
+fn dead_letter_topic(reading: &mut ConfigReading<'_>) {
     if reading.is_set("topics.dead_letter") {
         return;
     }
-    let to_dead_letter = |window: &WindowConfig| window.on_probable == OnProbable::DeadLetter;
-    let in_kind =
-        |kinds: &[KindConfig]| kinds.iter().filter_map(|kind| kind.window.as_ref()).any(to_dead_letter);
-    for (key, is_dead_letter) in [
-        ("identity.on_missing", identity.is_some_and(|it| it.on_missing == OnMissing::DeadLetter)),
-        ("window.on_probable", window.is_some_and(to_dead_letter)),
-        ("kinds.on_probable", kinds.is_some_and(in_kind)),
-        ("state.on_poison", state.is_some_and(|it| it.on_poison == OnPoison::DeadLetter)),
-    ] {
-        if is_dead_letter {
-            let what = "requires a dead-letter topic, but topics.dead_letter is not set";
-            let fault = ValueFault::new(what, "set topics.dead_letter, or choose another policy");
-            reading.reject(key, Some(OnMissing::DeadLetter.as_str()), fault);
-        }
+    let to_dead_letter = |key: &str| reading.valid(key, &Maybe(Word)) == Some(Some(OnProbable::DeadLetter));
+    let kinds: Vec<_> = deduplicated_kinds(reading).iter().map(|at| joined(at, "on_probable")).collect();
+    let probable = kinds.iter().map(String::as_str).chain(["window.on_probable"]);
+    let mut found: Vec<&str> = probable.filter(|key| to_dead_letter(key)).collect();
+    let is_missing_policy = reading.valid("identity.on_missing", &Word) == Some(OnMissing::DeadLetter);
+    found.extend(is_missing_policy.then_some("identity.on_missing"));
+    let is_poison_policy = reading.valid("state.on_poison", &Word) == Some(OnPoison::DeadLetter);
+    found.extend(is_poison_policy.then_some("state.on_poison"));
+    for key in found {
+        let what = "requires a dead-letter topic, but topics.dead_letter is not set";
+        let fault = ValueFault::new(what, "set topics.dead_letter, or choose another policy");
+        reading.reject(key, Some(OnMissing::DeadLetter.as_str()), fault);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::problem::{Problem, Problems, ValueFault};
 use super::properties::{Properties, rejection};
+use super::small_files::read_small_text;
 
 /// The suffix of a property whose value is the path of a file.
 pub(super) const FILE: &str = ".file";
@@ -43,9 +44,8 @@ impl Properties {
     }
 
     fn content(&self, property: &str, path: &Path) -> Result<String, ValueFault> {
-        if let Some(fault) = rejection(&property.to_lowercase()) {
-            return Err(fault);
-        }
+        let rejected = |value: &str| rejection(&property.to_lowercase(), value).map_or(Ok(()), Err);
+        rejected("")?;
         if self.0.contains_key(property) {
             let what = format!("names a file, but {property} is set as well");
             return Err(ValueFault::new(what, "set only one of them"));
@@ -53,10 +53,10 @@ impl Properties {
         let fault = |what: String| {
             ValueFault::new(what, "give a file that contains only the value and that this process may read")
         };
-        let text =
-            std::fs::read_to_string(path).map_err(|error| fault(format!("cannot be read: {error}")))?;
+        let text = read_small_text(path).map_err(|error| fault(format!("cannot be read: {error}")))?;
         let line =
             text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+        rejected(line)?;
         if line.is_empty() { Err(fault("is empty".to_owned())) } else { Ok(line.to_owned()) }
     }
 }

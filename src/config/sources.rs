@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use super::as_typed::AsTyped;
 use super::error::ConfigError;
-use super::forms::ADDRESS;
-use super::keys::Config;
+use super::forms::{ADDRESS, PropertyMap};
+use super::keys::{Config, KafkaConfig};
 use super::layers::Layer;
 use super::local::Local;
 use super::problem::Problems;
 use super::reading::ConfigReading;
 use super::rekeying::Rekeying;
 use super::section::{Form, Section};
+use super::small_files::read_small_text;
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.
 #[derive(Clone)]
@@ -55,9 +56,30 @@ pub fn load_with_texts(
 }
 
 fn with_files_read(sources: &ConfigSources) -> Result<Config, ConfigError> {
-    let mut config = Config::from_sources(sources)?;
-    config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
-    Ok(config)
+    validated_with_files(sources, |reading| Config::read("", reading), |config| &mut config.kafka)
+}
+
+/// Validates the sources, and reads the files of `NAME.file` properties. The error contains the problems of both.
+fn validated_with_files<T>(
+    sources: &ConfigSources,
+    read: impl FnOnce(&mut ConfigReading<'_>) -> Option<T>,
+    kafka: fn(&mut T) -> &mut KafkaConfig,
+) -> Result<T, ConfigError> {
+    let merged = merged(sources)?;
+    let validated = validated_layer(&merged, &sources.host, read);
+    let properties = ConfigReading::new(&merged, &sources.host).valid("kafka.properties", &PropertyMap);
+    match (validated, properties.unwrap_or_default().with_files_read()) {
+        (Ok(mut valid), Ok(properties)) => {
+            kafka(&mut valid).properties = properties;
+            Ok(valid)
+        }
+        (Err(ConfigError::Invalid(Problems(mut problems))), Err(Problems(of_files))) => {
+            problems.extend(of_files);
+            Err(ConfigError::Invalid(Problems(problems)))
+        }
+        (Err(error), _) => Err(error),
+        (Ok(_), Err(problems)) => Err(ConfigError::Invalid(problems)),
+    }
 }
 
 /// [`load`] for commands that only read the local state.
@@ -77,9 +99,7 @@ pub fn load_listen(file: Option<&Path>, flags: AsTyped) -> Result<SocketAddr, Co
 
 /// [`load`] for `rekey`.
 pub fn load_rekeying(file: Option<&Path>, flags: AsTyped) -> Result<Rekeying, ConfigError> {
-    let mut config = Rekeying::from_sources(&gather(file, flags)?)?;
-    config.kafka.properties = config.kafka.properties.with_files_read().map_err(ConfigError::Invalid)?;
-    Ok(config)
+    validated_with_files(&gather(file, flags)?, Rekeying::read, |config| &mut config.kafka)
 }
 
 fn gather(file: Option<&Path>, flags: AsTyped) -> Result<ConfigSources, ConfigError> {
@@ -90,7 +110,7 @@ fn gather(file: Option<&Path>, flags: AsTyped) -> Result<ConfigSources, ConfigEr
 }
 
 fn read(path: &Path) -> Result<FileText, ConfigError> {
-    match std::fs::read_to_string(path) {
+    match read_small_text(path) {
         Ok(text) => Ok(FileText { path: path.to_owned(), text }),
         Err(cause) => Err(ConfigError::Unreadable { path: path.to_owned(), cause }),
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
-use crate::config::SchemasConfig;
+use crate::config::{SchemasConfig, read_file_of};
 use crate::dedupe::{AvroSchema, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas};
 pub use fetching::start;
 pub use registry::{FetchError, Registry, SchemaText};
@@ -32,6 +32,8 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 const AT_ONCE: Duration = Duration::from_mins(10);
 /// Most schemas that are known to be unregistered.
 const UNREGISTERED: usize = 1_000;
+/// Maximum size of a file with a schema, in bytes: a descriptor set has all files that are imported.
+const LARGEST_FILE: u64 = 64 << 20;
 
 /// The schemas that are known and those that are requested. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -209,17 +211,17 @@ pub fn of_files(config: &SchemasConfig) -> Result<Schemas, String> {
 }
 
 fn of_file(path: &Path) -> Result<Schema, String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+    let unreadable = |error: &dyn std::error::Error| format!("the file cannot be read: {error}");
+    let read = || read_file_of(path, LARGEST_FILE).map_err(|error| unreadable(&error));
     match path.extension().and_then(|it| it.to_str()) {
         Some("avsc") => {
-            let text = std::fs::read_to_string(path).map_err(unreadable)?;
+            let text = String::from_utf8(read()?).map_err(|error| unreadable(&error))?;
             let schema = AvroSchema::parse::<&str>(&text, &[]);
             schema.map(Schema::Avro).map_err(|error| format!("the schema {error}"))
         }
-        Some("proto") => protobuf::of_file(path).map(Schema::Protobuf),
-        Some("desc" | "pb" | "protoset") => {
-            protobuf::of_descriptors(&std::fs::read(path).map_err(unreadable)?).map(Schema::Protobuf)
-        }
+        // The compiler reads it, and the files that it imports, again.
+        Some("proto") => read().and_then(|_| protobuf::of_file(path)).map(Schema::Protobuf),
+        Some("desc" | "pb" | "protoset") => protobuf::of_descriptors(&read()?).map(Schema::Protobuf),
         _ => Err("the name of the file has to end in .avsc, .proto, or .desc (a descriptor set of protoc)"
             .to_owned()),
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
 use super::builtin;
-use crate::config::SchemasConfig;
+use crate::config::{SchemasConfig, read_small_file};
 use crate::dedupe::SchemaId;
 
 /// Time limit of one request.
@@ -263,7 +263,7 @@ fn explained(error: &str) -> String {
 }
 
 fn file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path)
+    read_small_file(path)
         .map_err(|error| format!("schemas.{key} = {}: the file cannot be read: {error}", path.display()))
 }
 

@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 
+mod kinds;
 mod layers;
 mod printed;
 mod refusals;

@@ -124,6 +124,14 @@ const CASES: &[(&str, &str)] = &[
         r#"batch.interval = "8s" (d.toml): is not below batch.transaction_timeout = "8s", so every transaction would time out; lower it, or raise batch.transaction_timeout"#,
     ),
     (
+        r#"group.session_timeout = "2h""#,
+        r#"group.session_timeout = "2h" (d.toml): is too long; give at most "1h""#,
+    ),
+    (
+        "kafka.properties.\"fetch.wait.max.ms\" = 10001",
+        r#"kafka.properties.fetch.wait.max.ms = "10001" (d.toml): is too long: meanwhile no records would be processed; give at most 10000"#,
+    ),
+    (
         "batch.max_records = 0",
         r#"batch.max_records = "0" (d.toml): is out of range; give a whole number from 1 to 10000000"#,
     ),
@@ -206,7 +214,20 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
         assert!(problems[0].contains(&format!("{text:?} (d.toml): {why}")), "{problems:?}");
     }
     for (servers, fault) in [
-        ("a:1 b:2", "contains a space; separate brokers by commas, as in a:9092,b:9092"),
+        (
+            "a:1 b:2",
+            r#"contains a space or ';' in "a:1 b:2"; separate brokers with commas, as in a:9092,b:9092"#,
+        ),
+        (
+            "a:1;b:2",
+            r#"contains a space or ';' in "a:1;b:2"; separate brokers with commas, as in a:9092,b:9092"#,
+        ),
+        (
+            "a:1,127.0.0.1:99999",
+            r#"has a port out of range in "127.0.0.1:99999"; give a port from 1 to 65535"#,
+        ),
+        ("a:0", r#"has a port out of range in "a:0"; give a port from 1 to 65535"#),
+        ("a:x", r#"has no port in "a:x"; give host:port, as in localhost:9092"#),
         ("localhost:9092,other", r#"has no port in "other"; give host:port, as in localhost:9092"#),
         (
             "kafka://localhost:9092",
@@ -243,6 +264,34 @@ fn several_problems_give_several_lines_and_a_count() {
     let error = Config::from_sources(&sources(&with(more), &[])).unwrap_err().to_string();
     assert!(error.starts_with("the configuration has 4 problems:\n  topics.rwa (d.toml): "), "{error}");
     assert_eq!(error.lines().count(), 5);
+}
+
+/// A section with an invalid key has no value, but its other keys have one.
+#[test]
+fn no_problem_hides_one_of_another_key() {
+    let more = "[Kafka]\n[group]\nworkers = 2\ninstance = \"a b\"\non_stop = \"remain\"\n[batch]\ninterval = \"0s\"\n\
+                transaction_timeout = \"20s\"\n[dedupe]\nmode = \"x\"\n[window]\nexact = \"x\"\noverflow = \"evict\"\n\
+                on_probable = \"dead_letter\"\n[[kinds]]\nname = \"k\"\nfrom = \"avro:/k\"";
+    let lines = problems(more);
+    let keys: Vec<_> = lines.iter().map(|line| line.split([' ', ':']).next().unwrap()).collect();
+    assert_eq!(
+        keys,
+        [
+            "Kafka",
+            "group.instance",
+            "dedupe.mode",
+            "window.exact",
+            "kinds[0].values",
+            "batch.interval",
+            "batch.transaction_timeout",
+            "group.workers",
+            "group.on_stop",
+            "window.on_probable",
+            "window.overflow",
+            "kinds[0].from",
+        ],
+        "{lines:#?}"
+    );
 }
 
 #[test]
@@ -316,65 +365,6 @@ fn properties_that_would_break_the_promise_are_refused_by_name() {
     );
     assert!(line("transaction.timeout.ms").ends_with("set batch.transaction_timeout"));
     assert!(line("auto.offset.reset").ends_with("set group.start"));
-}
-
-#[test]
-fn kinds_are_refused_with_their_place() {
-    let cases: &[(&str, &[&str])] = &[
-        (
-            r#"kinds = [{ name = "a b", from = "key", values = [], dedupe = "no" }]"#,
-            &[
-                r#"kinds[0].name = "a b" (d.toml): is not a valid name of a kind; give a name of 1 to 32 letters, digits, '.', '_' and '-'"#,
-                r#"kinds[0].from = "key" (d.toml): is not supported for kinds; give the header or the path that contains the kind: header:NAME, json:/pointer, avro:/path or protobuf:/path"#,
-                r#"kinds[0].values (d.toml): is missing, or has an empty value; list the values of records of this kind, as in values = ["payment"]"#,
-                r#"kinds[0].dedupe = "no" (d.toml): is neither true nor false; give true or false"#,
-            ],
-        ),
-        (
-            r#"kinds = [{ name = "a", from = "header:k", values = ["1"], exact = "2h", bloom = "1h", window = "1h" }]"#,
-            &[
-                r"kinds[0].window (d.toml): is not a key of the configuration; the keys of [[kinds]] are bloom, dedupe, exact, false_positive_rate, from, name, on_probable, values",
-                r#"kinds[0].bloom = "1h" (d.toml): is shorter than kinds[0].exact = "2h"; set kinds[0].bloom = "2h" or longer, or leave it out"#,
-            ],
-        ),
-        (
-            r#"kinds = [{ name = "a", from = "header:k", values = ["1"] }, { name = "a", from = "header:k", values = ["2"] }]"#,
-            &[r#"kinds[1].name = "a" (d.toml): is the name of two kinds; give another name"#],
-        ),
-        (
-            r#"kinds = [{ name = "a", from = "header:k", values = ["1"], on_probable = "dead_letter" }]"#,
-            &[
-                r#"kinds.on_probable = "dead_letter": requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
-            ],
-        ),
-        (
-            r#"window.exact = "x"
-kinds = [{ name = "a", from = "header:k", values = [["1"]], exact = "y" }]"#,
-            &[
-                "kinds[0].values (d.toml): is neither a string nor a list of strings; write a string, a number or true/false",
-                r#"window.exact = "x" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
-                r#"kinds[0].values: is missing, or has an empty value; list the values of records of this kind, as in values = ["payment"]"#,
-                r#"kinds[0].exact = "y" (d.toml): is not a duration; write a number with a unit, as in "24h", "10s" or "100ms""#,
-            ],
-        ),
-        (
-            "kinds = 3",
-            &[
-                "kinds (d.toml): must be a list of tables; write [[kinds]] and its keys below it, in the configuration file",
-            ],
-        ),
-    ];
-    for (toml, lines) in cases {
-        let file = format!("{toml}\n{LEAST}");
-        assert_eq!(problems_of(&sources(&file, &[])), *lines, "for {toml}");
-    }
-    let nine: Vec<String> =
-        (0..9).map(|n| format!("{{ name = \"k{n}\", from = \"header:k\", values = [\"{n}\"] }}")).collect();
-    let file = format!("kinds = [{}]\n{LEAST}", nine.join(", "));
-    assert_eq!(
-        problems_of(&sources(&file, &[])),
-        ["kinds: has too many entries; use at most 8; one kind can have several values"]
-    );
 }
 
 #[test]

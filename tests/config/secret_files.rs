@@ -32,7 +32,8 @@ fn a_value_is_the_content_of_its_file_without_the_line_end() {
         ];
         assert_eq!(read(&lines).unwrap(), expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
     }
-    let own = ["sasl.oauthbearer.assertion.private.key.file=/nowhere".to_owned()];
+    let own =
+        [format!("sasl.oauthbearer.assertion.private.key.file={}", dir.path().join("secret").display())];
     assert_eq!(
         read(&own).unwrap()[0].0,
         "sasl.oauthbearer.assertion.private.key.file",
@@ -52,6 +53,7 @@ fn every_file_that_cannot_be_used_is_told() {
         format!("sasl.password.file={}", full.display()),
         "sasl.password=canary".to_owned(),
         format!("acks.file={}", full.display()),
+        "ssl.ca.pem.file=/dev/zero".to_owned(),
     ];
     let told = read(&lines).unwrap_err();
     for words in [
@@ -59,6 +61,7 @@ fn every_file_that_cannot_be_used_is_told() {
         "is empty; give a file that contains only the value",
         "names a file, but sasl.password is set as well; set only one of them",
         "kafka.properties.acks.file = ",
+        "kafka.properties.ssl.ca.pem.file = \"/dev/zero\": cannot be read: it is not a regular file; give",
     ] {
         assert!(told.contains(words), "{words:?} is not in:\n{told}");
     }

@@ -65,7 +65,14 @@ fn files_of_tls_must_exist() {
     fs::write(&file, "x").unwrap();
     let (file, missing, dir) = (file.display(), missing.display(), dir.path().display());
     let below = format!("{file}/below");
-    for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"] {
+    for name in [
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.keystore.location",
+        "ssl.crl.location",
+        "sasl.oauthbearer.assertion.private.key.file",
+    ] {
         let of = |path: &dyn std::fmt::Display| problems(&[&format!("{name}={path}")]);
         let reported = of(&missing);
         let start = format!("kafka.properties.{name} = \"{missing}\": does not exist; give a file ");
@@ -75,7 +82,8 @@ fn files_of_tls_must_exist() {
             reported.len() == 1 && reported[0].contains("cannot be read: Not a directory"),
             "{reported:?}"
         );
-        assert!(of(&file).is_empty() && of(&"/dev/null").is_empty(), "{name}");
+        assert!(of(&file).is_empty(), "{name}");
+        assert!(of(&"/dev/zero")[0].contains(": is not a regular file; "), "{name}");
         let is_authorities = name == "ssl.ca.location";
         let reported = of(&dir);
         assert_eq!(reported.is_empty(), is_authorities, "{reported:?}");

@@ -7,7 +7,7 @@ const QUOTED: &[(&str, &[&str])] = &[
     ("crates/audit/src/id.rs", &["{text:?}"]),
     ("src/config/forms/kafka.rs", &["{scheme:?}", "{server:?}"]),
     ("src/config/forms/mod.rs", &["{rate:?}"]),
-    ("src/config/kinds.rs", &["{same:?}"]),
+    ("src/config/kinds.rs", &["{earlier:?}", "{name:?}", "{same:?}"]),
     ("src/config/layers.rs", &["{n:?}"]),
     ("src/config/problem.rs", &["{value:?}"]),
     ("src/config/topic_name.rs", &["{c:?}"]),

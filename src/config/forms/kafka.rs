@@ -34,23 +34,24 @@ pub(crate) fn parse_servers(text: &str) -> Result<String, ValueFault> {
         return Err(ValueFault::new("names no broker", "give host:port, as in localhost:9092"));
     }
     for server in &servers {
-        let (what, remedy) = if server.contains(char::is_whitespace) {
-            ("contains a space".to_owned(), "separate brokers by commas, as in a:9092,b:9092")
+        let (what, remedy) = if server.contains(|c: char| c.is_whitespace() || c == ';') {
+            let remedy = "separate brokers with commas, as in a:9092,b:9092";
+            (format!("contains a space or ';' in {server:?}"), remedy)
         } else if let Some((scheme, _)) = server.split_once("://") {
             let remedy = "give host:port, as in localhost:9092; the protocol is kafka.properties.\"security.protocol\"";
             (format!("has the scheme {scheme:?} in {server:?}"), remedy)
-        } else if !has_port(server) {
-            (format!("has no port in {server:?}"), "give host:port, as in localhost:9092")
         } else {
-            continue;
+            match server.rsplit_once(':').filter(|(host, _)| !host.is_empty()) {
+                Some((_, port)) if port.parse().is_ok_and(|port: u16| port > 0) => continue,
+                Some((_, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+                    (format!("has a port out of range in {server:?}"), "give a port from 1 to 65535")
+                }
+                _ => (format!("has no port in {server:?}"), "give host:port, as in localhost:9092"),
+            }
         };
         return Err(ValueFault::new(what, remedy));
     }
     Ok(servers.join(","))
-}
-
-fn has_port(server: &str) -> bool {
-    server.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// librdkafka properties by name. Values that may be secret are not printed.
@@ -60,7 +61,7 @@ impl Form<Properties> for PropertyMap {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Properties> {
         let properties = reading.map(key);
         for (name, value) in &properties {
-            if let Some(fault) = rejection(&name.to_lowercase()) {
+            if let Some(fault) = rejection(&name.to_lowercase(), value) {
                 // The values of rejected properties are not secret, except for user:password@host.
                 let value = Some(*value).filter(|value| !value.contains('@'));
                 reading.reject(&format!("{key}.{name}"), value, fault);

@@ -6,7 +6,7 @@ mod kafka;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::time::Duration;
 
 pub(super) use identity::{ChangedRules, Hash, Sources};
@@ -131,19 +131,22 @@ pub(super) const REGISTRY_URL: Parsed<String> = Parsed {
     toml: |url| quoted(url),
 };
 
-/// A duration of at least this length.
-pub(super) struct Span(pub(super) Duration);
+/// A duration inside a range.
+pub(super) struct Span<R>(pub(super) R);
 
-impl Form<Duration> for Span {
+impl<R: RangeBounds<Duration>> Form<Duration> for Span<R> {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Duration> {
-        reading.parsed(key, "give a duration, as in \"24h\"", |text| match parse_duration(text) {
-            Err(what) => {
-                Err(ValueFault::new(what, "write a number with a unit, as in \"24h\", \"10s\" or \"100ms\""))
+        reading.parsed(key, "give a duration, as in \"24h\"", |text| {
+            let remedy = "write a number with a unit, as in \"24h\", \"10s\" or \"100ms\"";
+            let duration = parse_duration(text).map_err(|what| ValueFault::new(what, remedy))?;
+            let fault = |what, how, bound| {
+                Err(ValueFault::new(what, format!("give at {how} \"{}\"", duration_text(bound))))
+            };
+            match (self.0.start_bound(), self.0.end_bound()) {
+                (Bound::Included(least), _) if duration < *least => fault("is too short", "least", *least),
+                (_, Bound::Included(most)) if duration > *most => fault("is too long", "most", *most),
+                _ => Ok(duration),
             }
-            Ok(duration) if duration < self.0 => {
-                Err(ValueFault::new("is too short", format!("give at least \"{}\"", duration_text(self.0))))
-            }
-            Ok(duration) => Ok(duration),
         })
     }
 

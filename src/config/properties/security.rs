@@ -17,11 +17,14 @@ const AUTHORITIES: &str = "ssl.ca.location";
 /// The client searches the usual places.
 const PROBE: &str = "probe";
 /// Properties whose values are paths, and the property that takes the content instead.
-const PATHS: [(&str, Option<&str>); 4] = [
+const PATHS: [(&str, Option<&str>); 7] = [
     (AUTHORITIES, Some("ssl.ca.pem")),
     ("ssl.certificate.location", Some("ssl.certificate.pem")),
     ("ssl.key.location", Some("ssl.key.pem")),
     ("ssl.keystore.location", None),
+    ("ssl.crl.location", None),
+    ("sasl.oauthbearer.assertion.private.key.file", Some("sasl.oauthbearer.assertion.private.key.pem")),
+    ("sasl.oauthbearer.assertion.jwt.template.file", None),
 ];
 
 impl Properties {
@@ -104,8 +107,7 @@ fn path_fault(name: &str, text: Option<&str>, path: &str) -> Option<ValueFault> 
         Err(error) => format!("cannot be read: {error}"),
         Ok(found) if found.is_dir() && is_authorities => return None,
         Ok(found) if found.is_dir() => "is a directory".to_owned(),
-        // Opening a pipe could wait for its writer.
-        Ok(found) if !found.is_file() => return None,
+        Ok(found) if !found.is_file() => "is not a regular file".to_owned(),
         Ok(_) => format!("cannot be read: {}", File::open(path).err()?),
     };
     Some(ValueFault::new(what, remedy))
