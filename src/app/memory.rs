@@ -17,16 +17,16 @@ const LEAST: u64 = 16 * MIB;
 const UNLIMITED: u64 = 1 << 60;
 
 /// Sets `window.max_memory`, unless it is set, to what the memory limit of this process leaves: that of its control group, or half of the machine's
-/// memory. Logs all limits on the windows, and what fits into them.
+/// memory. Logs all limits on the windows, what fits into them, and limits that exceed the machine.
 #[must_use]
 pub fn within_memory_limit(mut config: Config) -> Config {
     let read = |path: &Path| fs::read_to_string(path).ok();
-    let of_group = || group_limit(&read(Path::new("/proc/self/cgroup"))?, read);
-    let of_machine = || machine_memory(&read(Path::new("/proc/meminfo"))?);
+    let of_group = group_limit(&read(Path::new("/proc/self/cgroup")).unwrap_or_default(), read);
+    let of_machine = machine_memory(&read(Path::new("/proc/meminfo")).unwrap_or_default());
     let mut source = "window.max_memory".to_owned();
     if config.window.max_memory.is_none() {
-        let in_group = of_group().map(|limit| (limit, "the memory limit of the control group"));
-        let found = in_group.or_else(|| Some((of_machine()? / 2, "half of the memory of the machine")));
+        let in_group = of_group.map(|limit| (limit, "the memory limit of the control group"));
+        let found = in_group.or_else(|| Some((of_machine? / 2, "half of the memory of the machine")));
         config.window.max_memory = found.map(|(limit, _)| window_memory(limit, config.group.workers));
         let text = |(limit, what)| format!("{what}, {}", size_text(limit / MIB * MIB));
         source = found.map_or("unknown: no limit".to_owned(), text);
@@ -36,6 +36,10 @@ pub fn within_memory_limit(mut config: Config) -> Config {
                 size_text(LEAST)
             );
         }
+    }
+    let available = of_group.into_iter().chain(of_machine).min();
+    for warning in exceeded(&config, available, volume_size(&config.state.dir)) {
+        tracing::warn!("{warning}");
     }
     let size = |bytes: Option<u64>| bytes.map_or("none".to_owned(), size_text);
     let (window, ids) = (&config.window, limits(&config).fitting(1));
@@ -51,6 +55,38 @@ pub fn within_memory_limit(mut config: Config) -> Config {
         "limits"
     );
     config
+}
+
+/// The limits that are larger than what they limit, as sentences.
+fn exceeded(config: &Config, memory: Option<u64>, volume: Option<u64>) -> Vec<String> {
+    let text = |bytes: u64| size_text(bytes / MIB * MIB);
+    let (windows, cache) = (config.window.max_memory.unwrap_or(0), config.state.cache);
+    let of_memory = memory.filter(|memory| windows.saturating_add(cache) > *memory).map(|memory| {
+        format!(
+            "window.max_memory = {} and state.cache = {} exceed the memory that this process can get, {}: the kernel may end it \
+             before the limits apply; lower them",
+            text(windows),
+            text(cache),
+            text(memory)
+        )
+    });
+    let disk = config.state.max_disk.zip(volume).filter(|(disk, volume)| disk > volume);
+    let of_disk = disk.map(|(disk, volume)| {
+        format!(
+            "state.max_disk = {} exceeds the size of the volume of state.dir, {}: the volume is full before the limit applies; \
+             lower it",
+            text(disk),
+            text(volume)
+        )
+    });
+    of_memory.into_iter().chain(of_disk).collect()
+}
+
+/// Bytes of the volume of a directory, which need not exist yet.
+fn volume_size(dir: &Path) -> Option<u64> {
+    let path = std::path::absolute(dir).ok()?;
+    let volume = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok())?;
+    volume.f_blocks.checked_mul(volume.f_frsize)
 }
 
 /// Bytes of memory of the machine, by `/proc/meminfo`.
@@ -90,6 +126,7 @@ fn group_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{AsTyped, ConfigSources};
 
     fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
         group_limit(groups, |path| {
@@ -128,6 +165,30 @@ mod tests {
         let text = "MemTotal:        8039872 kB\nMemFree:          200000 kB\nMemAvailable:    3000000 kB\n";
         assert_eq!(machine_memory(text), Some(8_039_872 << 10));
         assert_eq!(["", "MemTotal: many kB", "MemFree: 7 kB"].map(machine_memory), [None; 3]);
+    }
+
+    #[test]
+    fn limits_above_the_machine_are_reported() {
+        let sources = ConfigSources {
+            flags: AsTyped::default()
+                .with("kafka.bootstrap_servers", ["b:1"])
+                .with("topics.raw", ["r"])
+                .with("topics.clean", ["c"])
+                .with("identity.from", ["key"])
+                .with("window.max_memory", ["3GiB"])
+                .with("state.cache", ["2GiB"])
+                .with("state.max_disk", ["5GiB"]),
+            host: "h".to_owned(),
+            ..ConfigSources::default()
+        };
+        let config = Config::from_sources(&sources).unwrap();
+        assert_eq!(exceeded(&config, Some(5 << 30), Some(5 << 30)), Vec::<String>::new());
+        assert_eq!(exceeded(&config, None, None), Vec::<String>::new());
+        let [memory, disk] = exceeded(&config, Some(4 << 30), Some(4 << 30)).try_into().unwrap();
+        assert!(memory.starts_with("window.max_memory = 3GiB and state.cache = 2GiB exceed"), "{memory}");
+        assert!(disk.starts_with("state.max_disk = 5GiB exceeds") && disk.contains(", 4GiB: "), "{disk}");
+        let dir = tempfile::tempdir().unwrap();
+        assert!(volume_size(&dir.path().join("not/yet")).is_some_and(|size| size > 0));
     }
 
     #[test]
