@@ -23,9 +23,11 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 
 pub use assembly::settings;
@@ -184,7 +186,7 @@ async fn sample_counters(endpoint: http::Endpoint) {
     }
 }
 
-/// `dedupd run`: runs the service until SIGTERM or SIGINT.
+/// `dedupd run`: runs the service until SIGTERM, SIGINT or SIGHUP.
 pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     if !allocator::set_up(config.group.workers) {
         tracing::debug!("the allocator has no limit on its arenas and no fixed size of large blocks");
@@ -196,7 +198,7 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let stop = signal();
-        let listener = self::listen(listen).await?;
+        let listener = self::listen(listen, "status page and metrics", "/").await?;
         Service { admin, recent: log.recent, ..Service::new(config) }.run(listener, stop).await
     });
     // A request to a worker that hangs must not delay the end.
@@ -204,11 +206,11 @@ pub fn run(config: Config, log: Log) -> Result<(), ExitError> {
     ended
 }
 
-/// Binds the address of the HTTP endpoint, and logs it.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener, ExitError> {
+/// Binds the address of the HTTP endpoint, and logs what is at a path of it.
+pub async fn listen(address: SocketAddr, what: &str, path: &str) -> Result<TcpListener, ExitError> {
     let listener = TcpListener::bind(address).await.map_err(|e| preparing::cannot_bind(address, &e))?;
     if let Ok(address) = listener.local_addr() {
-        tracing::info!("status page and metrics at http://{address}/");
+        tracing::info!("{what} at http://{address}{path}");
         if !address.ip().is_loopback() {
             tracing::warn!(
                 "http.listen = {address} is reachable from other machines, and exposes topics, offsets and metrics \
@@ -228,23 +230,27 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, ExitError> {
         .map_err(|e| ExitError::failed(format!("the tokio runtime cannot be started: {e}")))
 }
 
-/// Completes at SIGTERM or SIGINT. A further one that is not part of the same key press ends the process. The signal handlers are installed by the call, not by the first poll: a
-/// signal in between must not end the process with the default action. Requires a tokio runtime.
+/// Completes at SIGTERM, SIGINT or SIGHUP (the terminal was closed). A further one that is not part of the same key press ends the process. The
+/// signal handlers are installed by the call, not by the first poll: a signal in between must not end the process with the default action. Requires a
+/// tokio runtime.
 pub fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let streams = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
+    // nohup lets a process ignore it.
+    kinds.extend((!is_hangup_ignored()).then(SignalKind::hangup));
+    let streams: Result<Vec<_>, _> = kinds.into_iter().map(signal).collect();
     async {
-        let (Ok(mut term), Ok(mut int)) = streams else {
+        let Ok(mut streams) = streams else {
             tracing::error!(
                 "signal handlers cannot be installed; stop this process with SIGKILL, which is safe"
             );
             return std::future::pending().await;
         };
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        any(&mut streams).await;
         let since = monotonic();
         tokio::spawn(async move {
             loop {
-                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                any(&mut streams).await;
                 if since.elapsed() >= IMPATIENCE {
                     tracing::warn!("ending at once: what was not committed is read again at the next start");
                     Exit::Done.end();
@@ -252,4 +258,20 @@ pub fn signal() -> impl Future<Output = ()> {
             }
         });
     }
+}
+
+/// Completes at the next signal of any of these streams.
+async fn any(streams: &mut [Signal]) {
+    std::future::poll_fn(|context| {
+        let is_received = streams.iter_mut().any(|stream| stream.poll_recv(context).is_ready());
+        if is_received { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Whether the process was started with SIGHUP ignored.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }

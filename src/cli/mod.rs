@@ -44,7 +44,7 @@ struct CommandLine {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the service until SIGTERM or SIGINT
+    /// Run the service until SIGTERM, SIGINT or SIGHUP
     #[command(after_help = Exit::listed_below(service::RUN_HELP, service::RUN_CODES))]
     Run(ServiceArgs),
     /// Write the records of several topics or partitions to one topic, in the partition of their id

@@ -1,5 +1,7 @@
 //! How processes end: what they print, and with which code.
 
+use std::io::BufRead;
+
 use dedupd::cli::Exit;
 
 use super::parse;
@@ -133,6 +135,7 @@ fn a_check_and_a_start_refuse_the_same_files_and_addresses() {
     for (code, words, state, listen, environment) in [
         (2, "cannot be read", &state, free, vec![("DEDUPD_HTTP__TOKEN_FILE", none.as_str())]),
         (2, "the token is too short", &state, free, vec![("DEDUPD_HTTP__TOKEN_FILE", &file)]),
+        (2, "is not a regular file", &state, free, vec![("DEDUPD_HTTP__TOKEN_FILE", "/dev/zero")]),
         (2, "schemas.value", &state, free, vec![("DEDUPD_SCHEMAS__VALUE", &none)]),
         (4, "cannot create the directory", &file, free, vec![]),
         (4, "cannot create the directory", &below, free, vec![]),
@@ -173,5 +176,35 @@ fn no_command_prints_the_value_of_a_wrong_property() {
             assert!(!said.contains("canary"), "{command} -X {wrong}: {said}");
             assert_eq!(code, Some(2), "{command} -X {wrong}: {said}");
         }
+    }
+}
+
+/// A member that dies without a word keeps its partitions for a session timeout. `nohup` starts a process that is to survive its terminal.
+#[test]
+fn a_closed_terminal_stops_an_instance_in_order_unless_it_is_ignored() {
+    for prefix in [&[][..], &["nohup"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let program = [prefix, &[env!("CARGO_BIN_EXE_dedupd"), "run"]].concat();
+        let topics = ["--bootstrap-servers", "127.0.0.1:1", "--raw", "r", "--clean", "c", "--id", "key"];
+        let at = ["--state-dir", dir.path().to_str().unwrap(), "--listen", "127.0.0.1:0"];
+        let mut command = std::process::Command::new(program[0]);
+        command.args(&program[1..]).args(topics).args(at).stdout(std::process::Stdio::null());
+        let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut wait_for = |words: &str| {
+            assert!(lines.any(|line| line.contains(words)), "{prefix:?}: no line with {words:?}");
+        };
+        wait_for("status page and metrics at http://");
+        let send = |name: &str| {
+            let kill = format!("kill -{name} {}", child.id());
+            assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        };
+        send("HUP");
+        if !prefix.is_empty() {
+            wait_for("no broker answers");
+            send("TERM");
+        }
+        wait_for("stopping: ");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{prefix:?}");
     }
 }

@@ -189,7 +189,10 @@ impl Running {
 
     /// Whether it has installed its signal handlers.
     pub fn handles_signals(&self) -> bool {
-        self.text().contains("status page and metrics at")
+        {
+            let text = self.text();
+            text.contains("status page and metrics at") || text.contains("status at http://")
+        }
     }
 
     /// The exit status, if it has ended.

@@ -26,7 +26,7 @@ const STOP: Duration = Duration::from_secs(9);
 const REPLACED_MAX: usize = 4;
 const REPLACED_PERIOD: Duration = Duration::from_mins(1);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM, SIGINT or SIGHUP.
 pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
     let config = load_rekeying(args.config.as_deref(), args.overrides())
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
@@ -38,7 +38,7 @@ pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
 /// Runs the loop in a thread of its own, beside the HTTP endpoint.
 async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let shutdown = signal();
-    let listener = listen(config.listen).await?;
+    let listener = listen(config.listen, "status", "/status.json").await?;
     let (metrics, stop) = (RekeyMetrics::default(), Arc::new(AtomicBool::new(false)));
     let endpoint = RekeyEndpoint { metrics: metrics.clone(), config: config.show().into() };
     let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
