@@ -26,7 +26,7 @@ impl KnownProblem {
     }
 }
 
-pub const KNOWN: [KnownProblem; 17] = [
+pub const KNOWN: [KnownProblem; 18] = [
     KnownProblem {
         phrases: &["certificate verify failed", "failed to verify broker certificate"],
         refused: true,
@@ -122,6 +122,12 @@ pub const KNOWN: [KnownProblem; 17] = [
                port in kafka.bootstrap_servers, or security.protocol",
     },
     KnownProblem {
+        phrases: &[HTTP_AS_SIZE],
+        refused: false,
+        detail: ProblemDetail::Nothing,
+        what: "this port answers with HTTP, not as a broker; correct the port in kafka.bootstrap_servers",
+    },
+    KnownProblem {
         phrases: &["connecting to a ssl listener", "invalid response size", "invalid frame size"],
         refused: false,
         detail: ProblemDetail::Nothing,
@@ -163,6 +169,8 @@ pub const KNOWN: [KnownProblem; 17] = [
                advertised.listeners, and the network",
     },
 ];
+/// The first four bytes of a response are its size: those of a response of HTTP are "HTTP".
+const HTTP_AS_SIZE: &str = "size 1213486160";
 /// The text of the error `ILLEGAL_SASL_STATE`, with which a port without SASL answers.
 pub const NO_SASL: &str = "request not valid in current sasl state";
 pub const UNSUPPORTED_MECHANISM: &str =

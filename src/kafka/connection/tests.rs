@@ -95,6 +95,9 @@ fn the_texts_of_a_client_are_explained_when_they_are_recognised() {
     assert!(
         refused.starts_with("nothing listens at the address") && refused.ends_with("Connection refused)")
     );
+    let http = "b:1/bootstrap: Receive failed: Invalid response size 1213486160 (0..300000000): increase \
+                receive.message.max.bytes";
+    assert!(explained(&[http]).unwrap().starts_with("this port answers with HTTP, not as a broker; "));
     assert_eq!(explained(&["b:1/1: something else"]), None);
 }
 
