@@ -57,11 +57,17 @@ pub fn open_copy(
     let disk_bytes = file_bytes(&database).map_err(read)?;
     let scratch = Scratch::create_in(scratch)?;
     let copy = scratch.0.join("db");
-    let copying = |e: io::Error| OpenError::io("copy the database to", &copy, &e);
+    let copying = |e: io::Error| unusable("copy the database to", &copy, &e);
     copy_all(&database, &copy).map_err(copying)?;
     let store = open_any(&copy, cache_bytes, deadline).map_err(|failure| failure.or(&copy, damaged))?;
     let binding = store.binding().clone();
     Ok(Copied { store, binding, database, disk_bytes, scratch })
+}
+
+/// An error of the directory for the copy.
+fn unusable(attempt: &'static str, path: &Path, cause: &io::Error) -> OpenError {
+    let remedy = "set TMPDIR to a directory in which this user can write, with space for a copy of the state";
+    OpenError::Io { attempt, path: path.to_path_buf(), cause: cause.to_string(), remedy }
 }
 
 /// A temporary directory, deleted when dropped.
@@ -79,7 +85,7 @@ impl Scratch {
             match create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
-                Err(e) => return Err(OpenError::io("create the directory", &path, &e)),
+                Err(e) => return Err(unusable("create the directory", &path, &e)),
             }
         }
     }

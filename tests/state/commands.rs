@@ -31,6 +31,10 @@ fn inspect_and_export_change_no_byte() {
         assert!(files(dir.path()) == before, "{words:?} changed the directory");
         assert_eq!(entries(scratch.path()), [""; 0], "{words:?} left its copy behind");
     }
+    for words in [&["inspect"][..], &["export", "--to", target.to_str().unwrap()]] {
+        let output = dedupd_with(dir.path(), words, &[("TMPDIR", "/nowhere")]);
+        assert!(output.code == 4 && output.err.contains("; set TMPDIR to a directory"), "{output:?}");
+    }
     // The state is still intact: a start opens it.
     opened(dir.path(), HashKind::Xxh3).close().unwrap();
 }
