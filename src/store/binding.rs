@@ -62,8 +62,8 @@ pub(super) enum Relation {
     Foreign(String),
     /// Same topics, but the identities were computed with another hash.
     OtherHash,
-    /// Same topics, but the identities of this kind were computed by this other rule.
-    OtherRule(Option<String>, Fingerprint),
+    /// Same topics, but the identities of this kind were computed by another rule.
+    OtherRule(Option<String>),
 }
 
 impl Binding {
@@ -98,11 +98,11 @@ impl Binding {
         std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str()))).zip(of.iter().copied())
     }
 
-    /// The first window whose stored rule differs from that of `self`, and the stored rule.
-    fn other_rule(&self, stored: &Self) -> Option<(Option<String>, Fingerprint)> {
+    /// The relation when the stored rule of a window differs from that of `self`.
+    fn other_rule(&self, stored: &Self) -> Option<Relation> {
         self.known(&self.rules).find_map(|(kind, ours)| {
             let (_, theirs) = stored.known(&stored.rules).find(|(known, _)| *known == kind)?;
-            (theirs != ours).then(|| (kind.map(str::to_owned), theirs))
+            (theirs != ours).then(|| Relation::OtherRule(kind.map(str::to_owned)))
         })
     }
 
@@ -154,11 +154,11 @@ impl Binding {
             }
             return Relation::OtherHash;
         }
-        if let Some((kind, theirs)) = self.other_rule(stored) {
+        if let Some(changed) = self.other_rule(stored) {
             if self.accepts_change {
                 return accepted("it was made by another identity rule");
             }
-            return Relation::OtherRule(kind, theirs);
+            return changed;
         }
         if stored.kinds != self.kinds {
             return Relation::Foreign(format!(
@@ -250,11 +250,11 @@ mod tests {
             let mut ours = binding();
             ours.rules[place] = "0000000f".parse().unwrap();
             let kind = (place == 1).then(|| "payments".to_owned());
-            assert_eq!(ours.relation(&stored), Relation::OtherRule(kind, stored.rules[place]));
+            assert_eq!(ours.relation(&stored), Relation::OtherRule(kind));
             ours.accepts_change = true;
             assert!(matches!(ours.relation(&stored), Relation::Foreign(_)), "quarantined, never loaded");
             let renamed = Binding { kinds: vec!["money".into()], accepts_change: false, ..ours.clone() };
-            let is_rejected = matches!(renamed.relation(&stored), Relation::OtherRule(..));
+            let is_rejected = matches!(renamed.relation(&stored), Relation::OtherRule(_));
             assert_eq!(is_rejected, place == 0, "stored ids belong to the name of their kind");
         }
         let former = Binding { rules: Vec::new(), kept_ms: Vec::new(), ..binding() };

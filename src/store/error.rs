@@ -46,7 +46,7 @@ pub enum OpenError {
     },
     /// The identities in the store were computed by another rule.
     #[error(
-        "state in {} was made by the identity rule {stored}, but another rule is configured: equal bytes from other \
+        "state in {} was made by another identity rule{of} than the configured one: equal bytes from other \
          fields would count as known ids, and new events would be dropped. Restore identity.from and the rules of [[kinds]]; \
          or start over with new names for topics.state and group.id; or start once with an empty window: set \
          identity.accept_change = \"{accept}\"",
@@ -55,8 +55,8 @@ pub enum OpenError {
     Rule {
         /// Value of `state.dir`.
         dir: PathBuf,
-        /// The rule in the store.
-        stored: String,
+        /// The kind that it is about, after a space; empty for records of no named kind.
+        of: String,
         /// The value of `identity.accept_change` that accepts the change.
         accept: String,
     },

@@ -266,10 +266,10 @@ fn kept(configured: &Binding, stored: &Binding, database: &Path) -> Result<Bindi
     match configured.relation(stored) {
         Relation::Ours(kept) => Ok(*kept),
         Relation::Foreign(reason) => Err(OpenFailure::Unusable(reason)),
-        Relation::OtherRule(kind, rule) => {
+        Relation::OtherRule(kind) => {
             let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
             let accept = configured.fingerprint().map(|all| all.to_string()).unwrap_or_default();
-            Err(OpenError::Rule { dir, stored: format!("{rule}{of}"), accept }.into())
+            Err(OpenError::Rule { dir, of, accept }.into())
         }
         Relation::OtherHash => {
             let (stored, configured) = (stored.hash_text(), configured.hash_text());

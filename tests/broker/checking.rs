@@ -168,7 +168,7 @@ const GROUPS: &[Mistake] = &[
     Mistake {
         name: "check-rule",
         code: 4,
-        words: "was written by the identity rule",
+        words: "was written by another identity rule",
         make: |pipe| dynamic(pipe, "b").with("DEDUPD_IDENTITY__FROM", "[\"value\"]"),
     },
     Mistake {

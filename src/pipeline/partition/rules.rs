@@ -44,27 +44,24 @@ impl WorkerOptions {
     ) -> Result<BTreeSet<KindId>, Fatal> {
         let changed = self.kinds_by_other_rules(checkpoint);
         if let Some(first) = changed.first() {
-            let theirs = checkpoint.and_then(|checkpoint| checkpoint.rule_of(*first));
             let place = format!("the group's offset for partition {partition} of topic {}", self.raw);
-            self.check_accepted(&place, *first, theirs)?;
+            self.check_accepted(&place, *first)?;
         }
         Ok(changed)
     }
 
     /// Fails unless `identity.accept_change` names the configured rules. `place` names what was written by the other rule.
-    fn check_accepted(&self, place: &str, kind: KindId, theirs: Option<Fingerprint>) -> Result<(), Fatal> {
+    fn check_accepted(&self, place: &str, kind: KindId) -> Result<(), Fatal> {
         let all = self.kinds.fingerprint(self.rule.fingerprint());
         if self.accept_change == Some(all) {
             return Ok(());
         }
         let of = self.kinds.name_of(kind).map(|name| format!(" of kind {name:?}")).unwrap_or_default();
-        let theirs = theirs.map_or("another".to_owned(), |theirs| theirs.to_string());
-        let ours = self.rule_of(kind).map_or("none".to_owned(), |ours| ours.to_string());
         Err(Fatal::State(format!(
-            "{place} was written by the identity rule {theirs}{of}, but the configured rule is {ours}: equal bytes from other \
+            "{place} was written by another identity rule{of} than the configured one: equal bytes from other \
              fields would count as known ids, and new events would be dropped. Restore identity.from, identity.hash with its \
-             key, and from and values of [[kinds]]; or start over with new names for topics.state and group.id; or accept an \
-             empty window, once, with identity.accept_change = \"{all}\""
+             key, and from and values of [[kinds]]; or start over with new names for topics.state and group.id; or start once \
+             with an empty window: set identity.accept_change = \"{all}\""
         )))
     }
 }
@@ -92,7 +89,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             restoring.checkpoint.as_ref().and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
         let is_accepted = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
         if !is_accepted {
-            self.options.check_accepted(&place(), kind, key.rule)?;
+            self.options.check_accepted(&place(), kind)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {
