@@ -1,7 +1,7 @@
 //! Requests of the admin API to a running instance: where an id is, forgetting it, and the filter of the log.
 //!
 //! The requests go through a channel to the workers, each of which owns its partitions' state. A worker answers
-//! between two transactions.
+//! between two transactions. What an operator has changed is logged by this module, which no filter of the log hides.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,9 @@ impl LogFilter {
     /// Replaces the filter by one in the syntax of `RUST_LOG`, or by that of the start if the text is empty. Returns the new
     /// filter. The error describes what is wrong with the text.
     pub fn replace(&self, text: &str) -> Result<String, String> {
-        (self.0)(text)
+        let filter = (self.0)(text)?;
+        tracing::warn!(filter, "the filter of the log was replaced");
+        Ok(filter)
     }
 }
 

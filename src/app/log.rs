@@ -56,20 +56,28 @@ pub fn begin_quietly() {
 
 fn start(format: LogFormat, default: &'static str) -> Log {
     let first = move || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let (filter, handle) = reload::Layer::new(first());
+    let (filter, handle) = reload::Layer::new(with_requests(first()));
     let replace = move |text: &str| {
         let filter = match text {
             "" => first(),
             text => EnvFilter::try_new(text).map_err(|error| error.to_string())?,
         };
         let shown = filter.to_string();
-        handle.reload(filter).map_err(|error| error.to_string())?;
+        handle.reload(with_requests(filter)).map_err(|error| error.to_string())?;
         Ok(shown)
     };
     let recent = Recent::default();
     let warnings = WarningLayer { recent: recent.clone() };
     drop(tracing_subscriber::registry().with(filter).with(lines(format)).with(warnings).try_init());
     Log { recent, filter: LogFilter::new(replace) }
+}
+
+/// The filter, with what requests of the admin API have changed at any level.
+fn with_requests(filter: EnvFilter) -> EnvFilter {
+    match "dedupd::control=info".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    }
 }
 
 /// The layer that writes the lines.
@@ -201,6 +209,21 @@ impl Visit for LogLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_filter_hides_what_an_operator_has_changed() {
+        for text in ["off", "error", "info,dedupd=off", "dedupd::control=off"] {
+            let recent = Recent::default();
+            let layer = WarningLayer { recent: recent.clone() };
+            let log = tracing_subscriber::registry().with(with_requests(EnvFilter::new(text))).with(layer);
+            tracing::subscriber::with_default(log, || {
+                tracing::warn!("hidden");
+                drop(LogFilter::new(|text| Ok(text.to_owned())).replace(text));
+            });
+            let lines: Vec<_> = recent.list().into_iter().map(|it| it.text).collect();
+            assert_eq!(lines, [format!("the filter of the log was replaced filter={text}")], "{text}");
+        }
+    }
 
     #[test]
     fn a_warning_has_its_fields_without_quotes() {

@@ -84,10 +84,10 @@ impl FromRequestParts<Endpoint> for Operator {
             return Err(error_response(StatusCode::FORBIDDEN, why));
         };
         let given = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if !given
-            .and_then(|given| given.strip_prefix("Bearer "))
-            .is_some_and(|given| token.matches(given.trim()))
-        {
+        let given = given.and_then(|given| given.split_once(' '));
+        if !given.is_some_and(|(scheme, given)| {
+            scheme.eq_ignore_ascii_case("Bearer") && token.matches(given.trim())
+        }) {
             let why = "bearer token missing or wrong; send the content of http.token_file as Authorization: Bearer TOKEN";
             return Err(error_response(StatusCode::UNAUTHORIZED, why));
         }
@@ -157,7 +157,6 @@ pub(super) async fn forget(
 pub(super) async fn log(_operator: Operator, State(shown): State<Endpoint>, body: String) -> Response {
     match shown.admin.log.replace(body.trim()) {
         Ok(filter) => {
-            tracing::warn!(%filter, "the filter of the log was replaced");
             let document = json!({ "filter": filter });
             ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
         }

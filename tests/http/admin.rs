@@ -45,6 +45,8 @@ fn only_the_admin_api_has_the_longer_time_limit() {
     };
     let answer = find(&format!("Authorization: Bearer {SECRET}\r\n"));
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("looked_into"), "{answer}");
+    // RFC 9110 section 11.1: the scheme is case-insensitive.
+    assert!(find(&format!("Authorization: bearer {SECRET}\r\n")).starts_with("HTTP/1.1 404 "));
     assert!(find("Authorization: Bearer something else\r\n").starts_with("HTTP/1.1 401 "));
     assert!(find("").starts_with("HTTP/1.1 401 "));
 }

@@ -58,6 +58,13 @@ impl Admin {
         if search.is_abandoned(now) {
             return Ok(());
         }
+        let limit = &access.ctx.options.partition_limit;
+        let (raw, count) = (&access.ctx.options.raw, limit.raw().max(limit.count()));
+        if let Some(partition) = search.request.partition.filter(|partition| *partition >= count) {
+            let what = format!("partition {partition} does not exist: {raw} has {count}");
+            search.request.answer.send(Err(RequestError::Invalid(what))).ok();
+            return Ok(());
+        }
         let LoadSlice { ids, time, .. } = access.ctx.options.load_slice;
         if !read_slice(access.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
             self.search = Some(search);
