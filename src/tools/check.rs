@@ -5,7 +5,7 @@ use crate::app::{
     ExitError, check, check_host, check_start, prepare, scope_advice, settings, within_memory_limit,
 };
 use crate::cli::Exit;
-use crate::config::{Config, RekeyConfig, Scope};
+use crate::config::{Config, Mode, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
 use crate::ports::Remedy;
 
@@ -42,6 +42,7 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
     let checks = check(config)?;
     lines.extend(checks.topology.warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.extend(checks.planned.iter().cloned());
+    lines.extend(notes(config, checks.topology.partitions));
     match forecast(&settings(config, 0), checks.topology.partitions, checks.state_partitions) {
         Ok(forecast) => {
             // Beside it, an instance waits for ever.
@@ -69,6 +70,20 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
     lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.push(not_checked(config, holder, !checks.planned.is_empty()));
     Ok(())
+}
+
+/// Settings that are valid, and may not be meant.
+fn notes(config: &Config, partitions: usize) -> Vec<String> {
+    let idle = config.group.workers.saturating_sub(partitions);
+    let workers = (idle > 0).then(|| {
+        format!(
+            "note: group.workers = {}, but raw has {partitions} partitions: {idle} workers get none",
+            config.group.workers
+        )
+    });
+    let bypass = (config.dedupe.mode == Mode::Bypass)
+        .then(|| "note: dedupe.mode = bypass: all records are forwarded, duplicates too".to_owned());
+    workers.into_iter().chain(bypass).collect()
 }
 
 /// What only a start shows, in one line.
