@@ -30,13 +30,17 @@ pub(crate) struct Prepared {
     pub schemas: BlockingSchemas,
 }
 
-/// Reads the files that the configuration names.
+/// Reads the files that the configuration names. The error has a line for each that cannot be used.
 pub(crate) fn prepare(config: &Config) -> Result<Prepared, ExitError> {
-    Ok(Prepared {
-        token: assembly::token(config)?,
-        hasher: hasher(&config.identity.hash)?,
-        schemas: BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why))?,
-    })
+    let schemas = BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why));
+    match (assembly::token(config), hasher(&config.identity.hash), schemas) {
+        (Ok(token), Ok(hasher), Ok(schemas)) => Ok(Prepared { token, hasher, schemas }),
+        (token, hasher, schemas) => {
+            let problems = [token.err(), hasher.err(), schemas.err()].into_iter().flatten();
+            let lines: Vec<_> = problems.map(|problem| problem.message).collect();
+            Err(ExitError::new(Exit::Usage, lines.join("\n")))
+        }
+    }
 }
 
 /// What the topics have to be. `create` is what happens to missing ones, if `topics.create` is set.

@@ -137,6 +137,14 @@ fn a_check_and_a_start_refuse_the_same_files_and_addresses() {
         (2, "the token is too short", &state, free, vec![("DEDUPD_HTTP__TOKEN_FILE", &file)]),
         (2, "is not a regular file", &state, free, vec![("DEDUPD_HTTP__TOKEN_FILE", "/dev/zero")]),
         (2, "schemas.value", &state, free, vec![("DEDUPD_SCHEMAS__VALUE", &none)]),
+        // The last line of two.
+        (
+            2,
+            "schemas.value",
+            &state,
+            free,
+            vec![("DEDUPD_HTTP__TOKEN_FILE", &none), ("DEDUPD_SCHEMAS__VALUE", &none)],
+        ),
         (4, "cannot create the directory", &file, free, vec![]),
         (4, "cannot create the directory", &below, free, vec![]),
         (7, "cannot be bound", &state, used.as_str(), vec![]),
