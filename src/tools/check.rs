@@ -77,7 +77,7 @@ fn notes(config: &Config, partitions: usize) -> Vec<String> {
     let idle = config.group.workers.saturating_sub(partitions);
     let workers = (idle > 0).then(|| {
         format!(
-            "note: group.workers = {}, but raw has {partitions} partitions: {idle} workers get none",
+            "note: group.workers = {} is above the number of partitions of raw, {partitions}: {idle} get none",
             config.group.workers
         )
     });

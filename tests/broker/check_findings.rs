@@ -15,7 +15,13 @@ fn a_member_of_another_program_fails_the_check_and_a_compacted_raw_whose_key_is_
     let pipe = Pipe::new(kafka, "check-warns", 1);
     let sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"key\"]");
     let text = passed(&sidecar);
-    assert!(!text.contains("warning: "), "{text}");
+    assert!(!text.contains("warning: ") && !text.contains("note: "), "{text}");
+    let odd = sidecar.clone().scoped(Scope::Partition).with("DEDUPD_GROUP__WORKERS", "64");
+    let text = passed(&odd.with("DEDUPD_DEDUPE__MODE", "bypass"));
+    assert!(
+        text.contains("note: group.workers = 64 is above the number of partitions of raw, 1: 63 get none")
+    );
+    assert!(text.contains("note: dedupe.mode = bypass: all records are forwarded"), "{text}");
     kafka.alter_topic_config(&pipe.raw, &[("cleanup.policy", "compact")]);
     let compacted = "topic check-warns.raw is compacted: a record that is compacted away";
     let dropped = "identity.from is the key: each update of a key and its tombstone is a duplicate";
