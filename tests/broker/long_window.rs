@@ -195,6 +195,11 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
     );
     assert_eq!(find(&running, "id=never").0, 404);
     assert_eq!(forget(&running, "never").0, 404);
+    let (code, refused) = find(&running, "id=x&partition=1");
+    assert_eq!(
+        (code, refused["error"].as_str().unwrap()),
+        (400, &*format!("partition 1 does not exist: {} has 1", pipe.raw))
+    );
     let plain =
         running.request("POST", "/forget", &[SECRET, "Content-Type: text/plain"], "{\"id\":\"x\"}", LIMIT);
     assert_eq!(answer(plain).0, 415);
