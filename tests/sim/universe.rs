@@ -18,7 +18,7 @@ use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, is_damage};
 
 /// Part of the error for state of another identity rule.
-const OTHER_RULE: &str = "was written by the identity rule";
+const OTHER_RULE: &str = "was written by another identity rule";
 /// Part of the error for a group without offsets and state.
 const EXPIRED: &str = "both have expired";
 
