@@ -37,7 +37,7 @@ pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, LogOrigin, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
 pub use preparing::check;
-pub(crate) use preparing::{check_host, check_start, prepare, scope_advice};
+pub(crate) use preparing::{check_host, check_read, check_start, prepare, scope_advice};
 
 pub(crate) use supervisor::OPEN_LIMIT;
 

@@ -14,7 +14,7 @@ use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
 use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
 use crate::pipeline::{self, Fatal, PartitionLimit, StartLogs};
-use crate::ports::Remedy;
+use crate::ports::{Failure, Remedy};
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -101,18 +101,22 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
                 _ => sample.advice(Some(config.dedupe.scope)),
             }
         }
-        Err(failed) if failed.remedy == Remedy::Retry => {
-            let why = failed.unretried();
-            let what =
-                format!("whether the records of raw have an id was not read: {why}; run dedupd check again");
-            return Err(ExitError::new(Exit::Unreachable, what));
-        }
         Err(failed) => {
+            check_read(&failed, "whether the records of raw have an id")?;
             let why = failed.unretried();
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {why}")
         }
     };
     Ok((advice, few_ids.into_iter().chain(schemas.note()).collect()))
+}
+
+/// Fails when something was not read that may end a start, because a broker did not answer. `what` names it.
+pub(crate) fn check_read(failed: &Failure, what: &str) -> Result<(), ExitError> {
+    if failed.remedy != Remedy::Retry {
+        return Ok(());
+    }
+    let why = failed.unretried();
+    Err(ExitError::new(Exit::Unreachable, format!("{what} was not read: {why}; run dedupd check again")))
 }
 
 /// Fails with what would end a start now, by what the forecast has read. Returns what its operator may not expect.

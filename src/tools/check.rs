@@ -2,12 +2,12 @@
 
 use super::plan;
 use crate::app::{
-    ExitError, check, check_host, check_start, prepare, scope_advice, settings, within_memory_limit,
+    ExitError, check, check_host, check_read, check_start, prepare, scope_advice, settings,
+    within_memory_limit,
 };
 use crate::cli::Exit;
 use crate::config::{Config, Mode, RekeyConfig, Scope};
 use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
-use crate::ports::Remedy;
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -54,13 +54,8 @@ fn findings(config: &Config, lines: &mut Vec<String>) -> Result<(), ExitError> {
             let notes = check_start(config, &prepared, &checks, &forecast)?;
             lines.extend(notes.iter().map(|note| format!("warning: {note}")));
         }
-        // What was not read may be what ends a start.
-        Err(failed) if failed.remedy == Remedy::Retry => {
-            let why = failed.unretried();
-            let what = format!("what a start would find was not read: {why}; run dedupd check again");
-            return Err(ExitError::new(Exit::Unreachable, what));
-        }
         Err(failed) => {
+            check_read(&failed, "what a start would find")?;
             let why = failed.unretried();
             lines.push(format!("warning: it is not known what a start would restore: {why}"));
         }
