@@ -30,7 +30,7 @@ use dedupd::dedupe::{
     Fields, IdentityRule, IndexKey, Offset, SchemaId, Schemas, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::schemas::{SchemaText, parse};
-use ledger::{Array, Blocks, Ledger};
+use ledger::{Array, Ledger};
 use spent::spent;
 use stream::{Repeats, Stream};
 
@@ -53,7 +53,6 @@ fn main() {
         let ids = millions * 1_000_000;
         println!("\n{millions} M ids in the window, one record in {REPEAT_ONE_IN} a duplicate:");
         let window = rolling(ids, "window, owners in an array", Array::default());
-        rolling(ids, "window, owners in blocks of 4,000", Blocks::default());
         let std = rival::<std::hash::RandomState>(ids, "HashSet<u128>, SipHash");
         let no_hash = rival::<BuildHasherDefault<NoHash>>(ids, "HashSet<u128>, no hash");
         println!("  window / HashSet: {:.2} (SipHash), {:.2} (no hash)", window / std, window / no_hash);

@@ -18,6 +18,8 @@
 mod across;
 #[path = "support/allocated.rs"]
 mod allocated;
+#[path = "../tests/support/appending.rs"]
+mod appending;
 #[path = "support/callgrind.rs"]
 mod callgrind;
 #[path = "support/contest.rs"]

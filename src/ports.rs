@@ -30,6 +30,6 @@ pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
 pub use store::{
     FilterJob, FilterSummary, FoundSlices, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store,
-    StoreError, ToForget, VisitBlock, VisitOwner,
+    StoreError, ToForget, VisitOwner, VisitRun,
 };
 pub use truncation::Truncation;

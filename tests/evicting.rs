@@ -9,8 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, IndexKey, Offset, OwnerIndex, Positions, TimeSource, Verdict,
-    Window, WindowLimits,
+    Identity, IndexKey, Offset, OwnerIndex, Positions, Sequence, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::tools::plan::{missed, remembered_in};
 use proptest::prelude::*;
@@ -21,10 +20,10 @@ fn key(identity: Identity) -> IndexKey {
     Positions::keyed([7; 16]).key(identity)
 }
 
-fn found(index: &OwnerIndex, number: u64) -> Vec<Offset> {
+fn found(index: &OwnerIndex, number: u64) -> Vec<Sequence> {
     let mut found = Vec::new();
-    let all = index.candidates::<()>(&key(id(number)), |offset| {
-        found.push(offset);
+    let all = index.candidates::<()>(&key(id(number)), |number| {
+        found.push(number);
         ControlFlow::Continue(())
     });
     assert!(all.is_continue());
@@ -88,11 +87,8 @@ impl History {
             assert_eq!((self.verdicts(), self.window.ids()), before, "the abort did not restore the window");
             return;
         }
-        self.ledger.owners.extend(self.window.pending().iter().copied());
-        let blocks = self.window.blocks(HashKind::Xxh3, 0.into(), self.next..at, 100);
-        self.ledger.blocks.extend(blocks.iter().map(Block::encode));
-        let first = self.window.commit(at);
-        self.ledger.owners.retain(|owner, _| *owner >= first);
+        let first = self.ledger.commit(&mut self.window, at);
+        self.ledger.expire(first);
         (self.model, self.next, self.ms) = (model, at, ms);
         self.evicted += evicted;
         self.check(first);
@@ -162,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn offsets_beyond_the_range_of_a_slot_move_the_base() {
+fn numbers_beyond_the_range_of_a_slot_move_the_base() {
     let (mut index, far) = (OwnerIndex::evicting(64), 1u64 << 37);
     (0..40).for_each(|n| index.insert(&key(id(n)), n));
     index.commit(|_| panic!("an owner was evicted"));
@@ -236,13 +232,11 @@ fn a_restored_window_has_the_same_content() {
     }
     let mut restored = window(64, Duration::from_hours(24));
     restored.reserve(1_000_000);
-    for block in &world.ledger.blocks {
-        restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
-    }
+    world.ledger.restore(&mut restored, 0);
     assert_eq!(restored.memory_bytes(), window(64, Duration::from_hours(24)).memory_bytes());
     assert_eq!((restored.ids(), restored.next()), (world.window.ids(), world.window.next()));
     let verdicts = world.verdicts();
     world.window = restored;
     assert_eq!(world.verdicts(), verdicts);
-    assert!(world.window.truncate(world.next - 30) <= 30);
+    assert!(world.window.truncate(world.next - 30, &world.ledger).unwrap() <= 30);
 }

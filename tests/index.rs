@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use dedupd::dedupe::{Identity, IndexKey, Offset, OwnerIndex, Positions};
+use dedupd::dedupe::{Identity, IndexKey, OwnerIndex, Positions, Sequence};
 use proptest::prelude::*;
 
 fn key(identity: Identity) -> IndexKey {
@@ -14,7 +14,7 @@ fn key(identity: Identity) -> IndexKey {
 /// The operations of the window on its index.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Inserts new ids, `gap` offsets apart.
+    /// Inserts new ids, `gap` numbers apart.
     Insert { count: u16, gap: u32 },
     /// Removes the newest ids one by one.
     Undo { count: u16 },
@@ -44,9 +44,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct Pair {
     index: OwnerIndex,
-    model: BTreeMap<Offset, Identity>,
+    model: BTreeMap<Sequence, Identity>,
     made: u64,
-    next: Offset,
+    next: Sequence,
 }
 
 impl Pair {
@@ -55,10 +55,10 @@ impl Pair {
             Step::Insert { count, gap } => (0..count).for_each(|_| self.insert(gap)),
             Step::Undo { count } => {
                 for _ in 0..count {
-                    let Some((offset, identity)) = self.model.pop_last() else { break };
-                    assert!(self.index.remove(&key(identity), offset));
-                    assert!(!self.index.remove(&key(identity), offset));
-                    self.next = offset;
+                    let Some((number, identity)) = self.model.pop_last() else { break };
+                    assert!(self.index.remove(&key(identity), number));
+                    assert!(!self.index.remove(&key(identity), number));
+                    self.next = number;
                 }
             }
             Step::Expire { share } => {
@@ -86,14 +86,14 @@ impl Pair {
         self.next += u64::from(gap);
     }
 
-    fn at_share(&self, share: u8) -> Option<Offset> {
+    fn at_share(&self, share: u8) -> Option<Sequence> {
         self.model.keys().nth(self.model.len() * usize::from(share) / 256).copied()
     }
 
-    fn found(&self, identity: Identity) -> Vec<Offset> {
+    fn found(&self, identity: Identity) -> Vec<Sequence> {
         let mut found = Vec::new();
-        let all = self.index.candidates::<()>(&key(identity), |offset| {
-            found.push(offset);
+        let all = self.index.candidates::<()>(&key(identity), |number| {
+            found.push(number);
             ControlFlow::Continue(())
         });
         assert!(all.is_continue());
@@ -103,9 +103,9 @@ impl Pair {
     fn check(&self) {
         assert_eq!(self.index.live(), self.model.len() as u64);
         let mut others = 0;
-        for (offset, identity) in &self.model {
+        for (number, identity) in &self.model {
             let found = self.found(*identity);
-            assert!(found.contains(offset), "owner {offset} is not among {found:?}");
+            assert!(found.contains(number), "owner {number} is not among {found:?}");
             assert!(found.iter().all(|other| self.model.contains_key(other)), "{found:?} is not all live");
             others += found.len() - 1;
         }

@@ -55,18 +55,13 @@ impl World {
         let needed = self.ledger.commit(&mut self.window, self.next);
         assert!(needed >= self.needed, "a block is needed restored");
         self.needed = needed;
-        self.ledger.owners.retain(|owner, _| *owner >= needed);
+        self.ledger.expire(needed);
     }
 
     /// Restarts with the blocks that are still needed and the checkpoint of the last commit.
     fn restart(&mut self, limits: WindowLimits) {
         self.window = window(limits);
-        for block in &self.ledger.blocks {
-            let view = BlockView::verified(block).unwrap();
-            if view.header.next > self.needed {
-                self.window.restore(&view, Offset::MAX).unwrap();
-            }
-        }
+        self.ledger.restore(&mut self.window, self.needed);
         self.window.inherit(self.dropped_ms);
     }
 
@@ -129,7 +124,7 @@ fn a_restored_window_stays_within_its_limits() {
     let mut world = World::new(limits());
     world.run(399_600);
     let mut restored = window(WindowLimits { max_ids: 100_000, ..limits() });
-    for block in &world.ledger.blocks {
+    for (_, block) in &world.ledger.blocks {
         restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
         assert!(restored.ids() <= 100_000);
     }
@@ -138,7 +133,7 @@ fn a_restored_window_stays_within_its_limits() {
     let dropped_ms = restored.dropped_ms();
     assert!(dropped_ms.is_some());
     let mut later = window(limits());
-    for block in world.ledger.blocks.iter().rev().take(3).rev() {
+    for (_, block) in world.ledger.blocks.iter().rev().take(3).rev() {
         later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
     }
     assert!((later.effective_seconds() - 7.0 * HOUR).abs() < 1e-6, "{}", later.effective_seconds());

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, Offset, Owners, Positions, TimeSource, Verdict, Window,
-    WindowLimits,
+    Block, BlockView, HashKind, Identity, Offset, OwnerRun, Owners, Positions, Sequence, StoredOwner,
+    TimeSource, Verdict, Window, WindowLimits,
 };
 
 const T: i64 = 1_700_000_000_000;
@@ -21,18 +21,21 @@ fn id(number: u64) -> Identity {
     Identity(u128::from(number).to_be_bytes())
 }
 
-/// A store in which the record at offset n owns identity n + `shift`. It counts its lookups.
+/// A store in which the owner with number n has the offset n + `first`, and an identity that is `shift` beyond its offset. It counts its
+/// lookups.
 #[derive(Default)]
 struct Ledger {
+    first: Offset,
     shift: u64,
     lookups: Cell<u32>,
 }
 
 impl Owners for Ledger {
     type Error = &'static str;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, &'static str> {
+    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, &'static str> {
         self.lookups.set(self.lookups.get() + 1);
-        Ok(Some(id(owner + self.shift)))
+        let offset = self.first + number;
+        Ok(StoredOwner { offset, identity: Some(id(offset + self.shift)) })
     }
 }
 
@@ -40,7 +43,7 @@ struct Broken;
 
 impl Owners for Broken {
     type Error = &'static str;
-    fn identity_of(&self, _: Offset) -> Result<Option<Identity>, &'static str> {
+    fn owner(&self, _: Sequence, _: Option<Identity>) -> Result<StoredOwner, &'static str> {
         Err("disk failure")
     }
 }
@@ -152,7 +155,8 @@ fn blocks_restore_the_window_that_created_them() {
     assert_eq!(restored.stream_time_ms(), window.stream_time_ms());
     for at in [10, 50, 109] {
         let key = restored.key(id(at));
-        assert_eq!(restored.verdict(120, &key, &Ledger::default()), Ok(Verdict::Duplicate { owner: at }));
+        let ledger = Ledger { first: 10, ..Ledger::default() };
+        assert_eq!(restored.verdict(120, &key, &ledger), Ok(Verdict::Duplicate { owner: at }));
     }
 }
 
@@ -172,6 +176,7 @@ fn the_part_of_a_block_beyond_the_committed_offset_is_not_restored() {
         "the whole block is beyond the offset"
     );
     assert_eq!(window.ids(), 6);
+    assert_eq!(window.truncate(0, &Ledger::default()), Ok(6));
     assert_eq!(
         window.restore(&BlockView::verified(&bytes).unwrap(), 8),
         Ok(8),
@@ -200,8 +205,8 @@ fn truncation_removes_only_the_newest_ids() {
     }
     window.commit(1_000);
     pass(&mut window, 1_000, 1_000, T);
-    assert_eq!(window.truncate(600), 400);
-    assert_eq!((window.ids(), window.next()), (600, 600));
+    assert_eq!(window.truncate(600, &Ledger::default()), Ok(400));
+    assert_eq!((window.ids(), window.next(), window.next_number()), (600, 600, 600));
     assert_eq!(pass(&mut window, 600, 599, T), Verdict::Duplicate { owner: 599 });
     assert_eq!(pass(&mut window, 601, 601, T), Verdict::New);
 }
@@ -246,4 +251,83 @@ fn an_incomplete_window_reports_its_length_until_the_gap_has_expired() {
     window.commit(3);
     assert!((hours(&window) - 24.0).abs() < 1e-9, "{}", hours(&window));
     assert_eq!((window.incomplete_before_ms(), window.is_short_by_note()), (None, false));
+}
+
+/// What a store has, in runs of owners: first number, and their offsets. Every second of the last run is forgotten.
+struct Runs<'a>(&'a [(Sequence, &'a [Offset])]);
+
+impl Runs<'_> {
+    fn of(&self, place: usize) -> Vec<StoredOwner> {
+        let is_forgotten = |at: usize| place + 1 == self.0.len() && at % 2 == 1;
+        let owner = |(at, offset): (usize, &Offset)| StoredOwner {
+            offset: *offset,
+            identity: Some(id(*offset)).filter(|_| !is_forgotten(at)),
+        };
+        self.0[place].1.iter().enumerate().map(owner).collect()
+    }
+
+    fn load(&self) -> Window {
+        let mut window = window(Duration::from_hours(1), u64::MAX);
+        for (place, (number, offsets)) in self.0.iter().enumerate() {
+            let covered = offsets[0]..offsets[offsets.len() - 1] + 1;
+            window.load(
+                &OwnerRun { covered, times_ms: (T, T), number: *number, owners: &self.of(place) },
+                Offset::MAX,
+            );
+        }
+        window
+    }
+}
+
+impl Owners for Runs<'_> {
+    type Error = String;
+    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, String> {
+        let place = self.0.iter().rposition(|(first, _)| *first <= number);
+        let found = place.and_then(|place| {
+            self.of(place).get(usize::try_from(number - self.0[place].0).unwrap()).copied()
+        });
+        found.ok_or_else(|| format!("there is no owner {number}"))
+    }
+}
+
+/// After owners were cut off and others followed, numbers are missing in the store. The window was loaded from there, and a later cut asked for
+/// them.
+#[test]
+fn a_truncation_asks_only_for_numbers_that_the_store_has() {
+    let runs = Runs(&[(1_000, &[50, 52, 54]), (2_000, &[60, 61, 65, 68]), (2_004, &[70, 71, 72, 73, 74])]);
+    let identities = |below: Offset| {
+        let all = runs.0.iter().flat_map(|(_, offsets)| *offsets).copied();
+        all.filter(|offset| *offset < below && ![71, 73].contains(offset)).collect::<Vec<_>>()
+    };
+    for from in 0..80 {
+        let mut window = runs.load();
+        assert_eq!((window.ids(), window.next_number()), (10, 2_009));
+        let kept = identities(from);
+        assert_eq!(window.truncate(from, &runs), Ok(10 - kept.len() as u64), "from {from}");
+        assert_eq!((window.ids(), window.next()), (kept.len() as u64, from.min(75)));
+        let verdict = |offset| window.verdict(100, &window.key(id(offset)), &runs).unwrap();
+        for offset in identities(100) {
+            let expected = if offset < from { Verdict::Duplicate { owner: offset } } else { Verdict::New };
+            assert_eq!(verdict(offset), expected, "{offset}, cut from {from} on");
+        }
+        // The numbers continue above those that are left, and a second cut asks for none in between.
+        let (first, number) = (window.next(), window.next_number());
+        assert!(number >= kept.last().map_or(0, |_| 1_001) && number <= 2_009, "{number}");
+        for at in [0, 1] {
+            pass(&mut window, first + at, 1_000 + at, T);
+        }
+        window.commit(first + 2);
+        let mut left: Vec<_> = runs
+            .0
+            .iter()
+            .map(|(number, offsets)| (*number, offsets.iter().copied().filter(|it| *it < from).collect()))
+            .filter(|(_, offsets): &(_, Vec<Offset>)| !offsets.is_empty())
+            .collect();
+        left.push((number, vec![first, first + 1]));
+        let left: Vec<_> = left.iter().map(|(number, offsets)| (*number, offsets.as_slice())).collect();
+        for again in 0..first + 3 {
+            let mut window = Runs(&left).load();
+            window.truncate(again, &Runs(&left)).unwrap();
+        }
+    }
 }

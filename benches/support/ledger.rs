@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use dedupd::dedupe::{Block, BlockError, BlockView, HashKind, Identity, Offset, Owners, Positions};
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, Owners, Positions, Sequence, StoredOwner};
 use dedupd::ports::SealedLookup;
 
 /// Identities per stored block.
@@ -30,33 +30,30 @@ pub trait Ledger: Owners<Error: std::fmt::Debug> {
     }
 }
 
-/// An array indexed by offset, 16 bytes per offset.
+/// An array indexed by number, 24 bytes per owner.
 #[derive(Default)]
 pub struct Array {
-    first: Offset,
-    identities: VecDeque<Identity>,
+    /// Number of the first one.
+    first: Sequence,
+    owners: VecDeque<(Offset, Identity)>,
 }
 
 impl Owners for Array {
     type Error = Infallible;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.identities.get((owner - self.first) as usize).copied())
+    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, Infallible> {
+        let (offset, identity) = self.owners[(number - self.first) as usize];
+        Ok(StoredOwner { offset, identity: Some(identity) })
     }
 }
 
 impl Ledger for Array {
     fn append(&mut self, owners: &[(Offset, Identity)]) {
-        for (offset, identity) in owners {
-            while self.first + (self.identities.len() as u64) < *offset {
-                self.identities.push_back(Identity([0; 16]));
-            }
-            self.identities.push_back(*identity);
-        }
+        self.owners.extend(owners);
     }
     fn expire(&mut self, first: Offset) {
-        let gone = ((first - self.first) as usize).min(self.identities.len());
-        self.identities.drain(..gone);
-        self.first = first;
+        let gone = self.owners.partition_point(|(offset, _)| *offset < first);
+        self.owners.drain(..gone);
+        self.first += gone as Sequence;
     }
 }
 
@@ -70,43 +67,5 @@ pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
         time_first_ms: 0,
         time_last_ms: 0,
         entries,
-    }
-}
-
-/// Encoded blocks, as in the local store.
-#[derive(Default)]
-pub struct Blocks {
-    blocks: VecDeque<(Offset, Vec<u8>)>,
-    open: Vec<(Offset, Identity)>,
-}
-
-impl Owners for Blocks {
-    type Error = BlockError;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
-        if self.open.first().is_some_and(|(first, _)| *first <= owner) {
-            let place = self.open.binary_search_by_key(&owner, |(offset, _)| *offset);
-            return Ok(place.ok().map(|place| self.open[place].1));
-        }
-        let place = self.blocks.partition_point(|(first, _)| *first <= owner);
-        match place.checked_sub(1).and_then(|place| self.blocks.get(place)) {
-            Some((_, bytes)) => BlockView::trusted(bytes)?.identity_of(owner),
-            None => Ok(None),
-        }
-    }
-}
-
-impl Ledger for Blocks {
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        self.open.extend_from_slice(owners);
-        while self.open.len() as u64 >= BLOCK_IDS {
-            let rest = self.open.split_off(BLOCK_IDS as usize);
-            let entries = std::mem::replace(&mut self.open, rest);
-            self.blocks.push_back((entries[0].0, block(entries).encode()));
-        }
-    }
-    fn expire(&mut self, first: Offset) {
-        while self.blocks.get(1).is_some_and(|(next, _)| *next <= first) {
-            self.blocks.pop_front();
-        }
     }
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    HashKind, Identity, Offset, Owners, Positions, TimeSource, Verdict, Window, WindowLimits,
+    HashKind, Identity, Offset, Owners, Positions, Sequence, StoredOwner, TimeSource, Verdict, Window,
+    WindowLimits,
 };
 use dedupd::ports::{Head, SealedLookup, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
 
+use super::appending::Appending;
 use super::contest::Contestant;
 use super::ledger::{Ledger, block};
 
@@ -123,12 +125,8 @@ impl Stored {
 
 impl Owners for Stored {
     type Error = StoreError;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.store.identity_of(0.into(), owner)
-    }
-
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.store.owns(0.into(), owner, identity).map(|owns| owns == Some(true))
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
+        Ok(self.store.owner(0.into(), number, expected)?.expect("the owner is stored"))
     }
 }
 
@@ -141,7 +139,7 @@ impl Ledger for Stored {
         let next = block.next;
         let head =
             Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, ..Head::default() };
-        self.store.append(&block, head).unwrap();
+        self.store.put(&block, head).unwrap();
     }
     fn expire(&mut self, first: Offset) {
         self.store.expire(0.into(), first).unwrap();

@@ -6,14 +6,16 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use dedupd::dedupe::{Identity, KindId, Offset, Owners, Positions, SliceMark, SlicePartition};
+use dedupd::dedupe::{
+    Identity, KindId, Offset, Owners, Positions, Sequence, SliceMark, SlicePartition, StoredOwner,
+};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, StoreError};
 
 use super::contest::TRANSACTION;
 use super::ledger::Ledger;
 use super::ours::{Ours, Stored};
 
-/// The store has the owners that are not sealed yet in blocks. A slice is sealed at the first commit after its last record.
+/// The store has the owners that are not sealed yet in runs. A slice is sealed at the first commit after its last record.
 pub struct Sealed {
     stored: Stored,
     /// One past the last owner.
@@ -56,12 +58,8 @@ impl Sealed {
 
 impl Owners for Sealed {
     type Error = StoreError;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.stored.identity_of(owner)
-    }
-
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.stored.owns(owner, identity)
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
+        self.stored.owner(number, expected)
     }
 }
 
@@ -80,7 +78,7 @@ impl Ledger for Sealed {
         }
     }
 
-    /// Seals the slices that have ended. Their owners leave the blocks then, not when the window drops them.
+    /// Seals the slices that have ended. Their owners leave the runs then, not when the window drops them.
     fn expire(&mut self, _first: Offset) {
         while self.end_of_slices + self.records <= self.next {
             self.seal(self.end_of_slices..self.end_of_slices + self.records);

@@ -8,7 +8,7 @@ pub mod format;
 pub mod identity;
 pub mod window;
 
-pub use coordinates::{Coordinates, Offset, PartitionId};
+pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
 pub use format::{
     Block, BlockError, BlockView, Checkpoint, Epoch, ForgetRecord, OwnerLayout, PAGE_BYTES, ShardEntry,
     SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
@@ -26,7 +26,7 @@ pub use window::sealed::{
 };
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, Owners,
-    PartitionGroups, Positions, RecordTime, TimeSource, TopicFilter, Verdict, Window, WindowBounds,
-    WindowLimits,
+    BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, OwnerRun,
+    Owners, PartitionGroups, Positions, RecordTime, StoredOwner, TimeSource, TopicFilter, Verdict, Window,
+    WindowBounds, WindowLimits,
 };

@@ -4,14 +4,14 @@ use std::ops::{ControlFlow, Range};
 use std::slice;
 
 use crate::dedupe::{
-    Block, BlockView, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, PartitionId, Positions,
-    SlicePartition, WindowId,
+    Block, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, OwnerRun, PartitionId, Positions,
+    Sequence, SlicePartition, StoredOwner, WindowId,
 };
 
 /// How much of a window's local state is confirmed as committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
-    /// Raw offset up to which the local blocks are known to be committed. Owners at or beyond it are unconfirmed.
+    /// Raw offset up to which the local owners are known to be committed. Owners at or beyond it are unconfirmed.
     pub confirmed: Offset,
     /// State topic offset at which a read continues to get what lies beyond `confirmed`.
     pub state_next: Offset,
@@ -43,10 +43,10 @@ impl Head {
     }
 }
 
-/// Called with each stored block in turn, until it returns `Break`.
-pub type VisitBlock<'a> = &'a mut dyn FnMut(&BlockView<'_>) -> Result<ControlFlow<()>, StoreError>;
+/// Called with stored owners in turn, until it returns `Break`.
+pub type VisitRun<'a> = &'a mut dyn FnMut(&OwnerRun<'_>) -> Result<ControlFlow<()>, StoreError>;
 
-/// Owners to seal: committed ones that the store has in blocks, of windows of one kind.
+/// Owners to seal: committed ones that the store has outside of slices, of windows of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealJob {
     /// The kind of the windows.
@@ -146,7 +146,7 @@ pub enum Sealing {
     Idle,
     /// Owners are being sealed.
     Busy,
-    /// The owners of this job are in a slice now, and their blocks may be removed.
+    /// The owners of this job are in a slice now, and those outside of slices may be removed.
     Done(SealJob),
     /// The file could not be written, and was discarded. All owners stay where they were; it is retried after some minutes.
     Failed,
@@ -175,47 +175,51 @@ pub trait Store {
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
     /// Appends a block and sets the head, atomically.
-    fn append(&mut self, block: &Block, head: Head) -> Result<(), StoreError> {
-        self.append_all(slice::from_ref(block), head)
+    fn append(&mut self, block: &Block, number: Sequence, head: Head) -> Result<(), StoreError> {
+        self.append_all(slice::from_ref(block), number, head)
     }
-    /// Appends blocks of one window, each of which begins at or beyond the end of the one before it, and sets the head together
-    /// with the last of them. A crash in between leaves the old head, and blocks beyond it that it does not confirm.
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError>;
+    /// Appends the owners in blocks of one window, each of which begins at or beyond the end of the one before it, and sets the head, atomically.
+    /// The owners have the numbers from this one on. It must be above all that are stored below the first offset; what is stored from there
+    /// on is removed.
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError>;
     /// Sets the head only.
     fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
         self.forget(window, ToForget::default(), head)
     }
-    /// Visits the blocks whose first offset is at or beyond `from`, in ascending order of first offset, until `visit`
-    /// returns `Break`. Returns the `from` that continues after the last block visited; `None` at the end.
+    /// Visits the stored owners from a number on, in their order and some at a time, until `visit` returns `Break`. Returns the number that
+    /// continues after those; `None` at the end.
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError>;
-    /// Visits all blocks in ascending order of first offset. Has no time limit: a worker scans in slices instead.
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError>;
+    /// Visits all stored owners in their order. Has no time limit: a worker scans in slices instead.
     fn scan(
         &self,
         window: WindowId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+        visit: &mut dyn FnMut(&OwnerRun<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        self.scan_from(window, 0, &mut |view| visit(view).map(ControlFlow::Continue)).map(drop)
+        self.scan_from(window, 0, &mut |run| visit(run).map(ControlFlow::Continue)).map(drop)
     }
-    /// Number of identities in the stored blocks, without reading them: for sizing and progress.
+    /// One past the number of the last stored owner.
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError>;
+    /// Number of stored owners, without reading them: for sizing and progress.
     fn ids(&self, window: WindowId) -> Result<u64, StoreError>;
     /// Removes every owner at or beyond `from` and returns them.
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError>;
-    /// Removes these owners from their blocks and slices, and these identities from filters, and sets the head; ignores what is not
+    /// Removes these owners from the stored ones and from slices, and these identities from filters, and sets the head; ignores what is not
     /// stored.
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError>;
-    /// Removes blocks and slices whose owners are all below `first`.
+    /// Removes owners below `first`, as far as no others are stored with them, and slices that have no others.
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError>;
-    /// The identity owned by the record at `owner`, if any.
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError>;
-    /// Whether the record at `owner` owns this identity; `None` when it owns none.
-    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
-        Ok(self.identity_of(window, owner)?.map(|known| known == identity))
-    }
+    /// The owner with this number; `None` when it is not stored. Where it has the `expected` identity, nothing else is verified.
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError>;
     /// Whether the store has sealed slices. A store without them ignores jobs.
     fn seals(&self) -> bool {
         false

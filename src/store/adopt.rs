@@ -5,10 +5,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::blocks::SledStore;
+use super::append::{append, consistent};
 use super::directory::{self, DirectoryContents, UNFINISHED};
 use super::engine::WindowChange;
-use super::parts::{BLOCK_BYTES, EncodedBlock, consistent};
+use super::joining::MergeSpan;
+use super::owners::SledStore;
 use super::{Binding, OpenError, open};
 use crate::dedupe::{Block, WindowId};
 use crate::ports::{Head, StoreError};
@@ -38,22 +39,26 @@ impl Adoption {
         Ok(Self { dir: dir.to_path_buf(), store })
     }
 
-    /// Adds unchanged encoded blocks of one window and sets its head. Blocks must be added by ascending offset.
+    /// Adds the owners in encoded blocks of one window and sets its head. Blocks must be added by ascending offset.
     pub fn add(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
         self.store.with(window, |engine, index| {
-            let (mut insert, mut end) = (Vec::with_capacity(blocks.len()), index.end());
+            let (mut decoded, mut end) = (Vec::with_capacity(blocks.len()), index.end());
             for bytes in blocks {
                 let invalid =
                     |cause: &str| StoreError::Corrupt(format!("a block of partition {window}: {cause}"));
                 let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
                 let fits = block.window == window && block.hash == engine.binding.hash && block.first >= end;
-                if !fits || !consistent(&block) || bytes.len() > BLOCK_BYTES {
-                    return Err(invalid("wrong partition, hash, offset order or size"));
+                if !fits || !consistent(&block) {
+                    return Err(invalid("wrong partition, hash or offset order"));
                 }
                 end = block.next;
-                insert.push(EncodedBlock::of(&block, block.entries.len(), bytes.clone()));
+                decoded.push(block);
             }
-            engine.commit(index, WindowChange { head: Some(head), insert, ..WindowChange::default() })
+            if decoded.is_empty() {
+                return engine.commit(index, WindowChange::head(head));
+            }
+            // As precise as they were exported: the lengths of the windows are not known here.
+            append(engine, index, (&decoded, index.next_number()), head, MergeSpan::NONE)
         })
     }
 

@@ -1,123 +1,130 @@
-//! Appends blocks: large blocks are split, small ones are merged.
-
-use std::borrow::Cow;
-use std::mem;
+//! Appends the owners in blocks to the last run of a window, or to new runs.
 
 use super::cut::truncate;
-use super::engine::{BATCH, Engine, WindowChange};
-use super::entry::FoundBlock;
-use super::index::{BlockIndex, merge_count, starts_span};
+use super::engine::{Engine, WindowChange};
+use super::index::WindowIndex;
 use super::joining::MergeSpan;
-use super::parts::{EncodedBlock, encode_in_parts, fits_with, merge, merge_into};
-use super::segments::Readers;
-use crate::dedupe::{Block, Offset};
+use super::run::{MOST_OWNERS, OWNER_BYTES, Run, encoded};
+use crate::dedupe::{Block, Identity, Offset, Sequence, StoredOwner};
 use crate::ports::{Head, StoreError};
 
-/// Appends blocks, which replace everything at or beyond the first offset. The head is set together with the last part of
-/// the last block. Returns whether the blocks of a file were rewritten, so that the file is no longer read.
+/// Appends the owners in blocks, which get the numbers from this one on and replace everything at or beyond the first offset. The head is set with the
+/// last of them.
 pub(super) fn append(
     engine: &Engine,
-    index: &mut BlockIndex,
-    blocks: &[Block],
+    index: &mut WindowIndex,
+    (blocks, number): (&[Block], Sequence),
     head: Head,
-    bounds: MergeSpan,
-) -> Result<bool, StoreError> {
+    span: MergeSpan,
+) -> Result<(), StoreError> {
     if let Some(block) = blocks.first().filter(|block| block.first < index.end()) {
         truncate(engine, index, block.first, &mut |_, _| ())?;
     }
-    let mut joined = join(blocks, bounds).into_iter().peekable();
-    while let Some(block) = joined.next() {
-        let head = joined.peek().is_none().then_some(head);
-        append_one(engine, index, &block, head, bounds)?;
+    if number < index.next_number() {
+        let (window, next) = (index.window, index.next_number());
+        let what =
+            format!("rejected owners of partition {window} from number {number}: the next one is {next}");
+        return Err(StoreError::Corrupt(what));
     }
-    compact(engine, index)
-}
-
-/// Joins neighbouring blocks until they fill a stored block, within the spans in which waiting blocks are merged: the result
-/// is the same as if each block had been appended alone, but an identity is written once.
-fn join(blocks: &[Block], bounds: MergeSpan) -> Vec<Cow<'_, Block>> {
-    let mut joined: Vec<Cow<'_, Block>> = Vec::new();
+    let (file, begin) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
+    let last = index.last().filter(|run| run.file == file && run.file_end() == begin && run.end() == number);
+    let mut appender =
+        Appender { place: (file, begin), number, span, last, bytes: Vec::new(), runs: Vec::new() };
+    if number > index.next_number() {
+        index.forget_recent();
+    }
     for block in blocks {
-        let is_joined = |last: &Block| {
-            !bounds.separates(last.time_first_ms, block.time_first_ms) && fits_with(last, block)
+        appender.add(block);
+    }
+    // Offsets without owners belong to the run before them, if there is one.
+    let covered = blocks.last().map_or(0, |block| block.next);
+    let Appender { bytes, mut runs, .. } = appender;
+    match runs.last_mut() {
+        Some(last) => last.next = last.next.max(covered),
+        None => runs.extend(index.last().map(|last| Run { next: last.next.max(covered), ..last })),
+    }
+    if !bytes.is_empty() {
+        engine.write_owners(file, begin, &bytes)?;
+    }
+    engine.commit(index, WindowChange { head: Some(head), insert: runs, ..WindowChange::default() })?;
+    let owners: Vec<(Offset, Identity)> = blocks.iter().flat_map(|block| &block.entries).copied().collect();
+    index.keep_recent(&owners, engine.cached_bytes());
+    Ok(())
+}
+
+/// What an append writes.
+struct Appender {
+    /// The file, and where its next byte is written.
+    place: (u32, u64),
+    /// Number of the next owner.
+    number: Sequence,
+    span: MergeSpan,
+    /// The last run of the window, if it can be extended.
+    last: Option<Run>,
+    bytes: Vec<u8>,
+    /// New and extended runs.
+    runs: Vec<Run>,
+}
+
+impl Appender {
+    fn add(&mut self, block: &Block) {
+        let mut first = block.first;
+        for part in block.entries.chunks(MOST_OWNERS as usize) {
+            let stored = |(offset, identity): &(Offset, Identity)| StoredOwner {
+                offset: *offset,
+                identity: Some(*identity),
+            };
+            let bytes = encoded(part.iter().map(stored));
+            let next = part.last().map_or(block.next, |(last, _)| last + 1);
+            if let Some(run) = self.run_for(block, first, part.len()) {
+                run.next = next;
+                run.times_ms.1 = run.times_ms.1.max(block.time_last_ms);
+                run.extend(&bytes);
+            }
+            self.place.1 += bytes.len() as u64;
+            self.number += (bytes.len() / OWNER_BYTES) as Sequence;
+            self.bytes.extend(bytes);
+            first = next;
+        }
+        if let Some(last) = self.runs.last_mut() {
+            last.next = last.next.max(block.next);
+        }
+    }
+
+    /// The run that takes so many owners of a block: the last one, if it has room and is not of another time.
+    fn run_for(&mut self, block: &Block, first: Offset, owners: usize) -> Option<&mut Run> {
+        if self.runs.is_empty() {
+            self.runs.extend(self.last.take());
+        }
+        let fits = |run: &Run| {
+            run.owners as usize + owners <= MOST_OWNERS as usize
+                && !self.span.separates(run.times_ms.0, block.time_first_ms)
         };
-        match joined.last_mut().filter(|last| is_joined(last)) {
-            Some(last) => merge_into(last.to_mut(), block),
-            None => joined.push(Cow::Borrowed(block)),
+        if !self.runs.last().is_some_and(fits) {
+            self.begin(block, first);
         }
+        self.runs.last_mut()
     }
-    joined
+
+    fn begin(&mut self, block: &Block, first: Offset) {
+        self.runs.push(Run {
+            first,
+            next: first,
+            number: self.number,
+            owners: 0,
+            forgotten: 0,
+            times_ms: (block.time_first_ms, block.time_last_ms),
+            file: self.place.0,
+            at: self.place.1,
+            crc: 0,
+        });
+    }
 }
 
-/// Appends one block at the end. Only blocks of about 100 parts need more than one batch, and such blocks are never merged.
-/// A crash between batches leaves parts beyond the old head, like any crash before a commit.
-fn append_one(
-    engine: &Engine,
-    index: &mut BlockIndex,
-    block: &Block,
-    head: Option<Head>,
-    bounds: MergeSpan,
-) -> Result<(), StoreError> {
-    if block.first == block.next {
-        return engine.commit(index, WindowChange { head, ..WindowChange::default() });
-    }
-    let mut insert = encode_in_parts(block);
-    let mut waiting = index.waiting();
-    let small = insert.first().filter(|first| !first.goes_to_file);
-    if small.is_none() || starts_span(&waiting, block.time_first_ms, bounds) {
-        merge_waiting(engine, index, &mem::take(&mut waiting))?;
-    }
-    let merged = waiting.split_off(waiting.len() - small.map_or(0, |small| merge_count(&waiting, small)));
-    if !merged.is_empty() {
-        insert = merged_parts(engine, &merged, Some(block))?;
-    }
-    engine.commit(index, WindowChange { head, remove: firsts(&merged), insert })
-}
-
-/// Rewrites the live blocks of one file when the window's files contain too many dead bytes. Returns whether it did. Each
-/// commit makes the new blocks durable before sled refers to them, and the old file is deleted after that.
-fn compact(engine: &Engine, index: &mut BlockIndex) -> Result<bool, StoreError> {
-    let Some(file) = index.files.to_compact() else { return Ok(false) };
-    index.files.close_current();
-    let is_in_file =
-        |found: &FoundBlock| found.entry.location().is_some_and(|location| location.file == file);
-    let blocks: Vec<FoundBlock> = index.blocks_from(0).filter(is_in_file).collect();
-    let mut readers = Readers::default();
-    for some in blocks.chunks(BATCH / 2) {
-        let mut insert = Vec::with_capacity(some.len());
-        for found in some {
-            let bytes = engine.bytes(found, &mut readers)?;
-            let view = engine.view(found, &bytes)?;
-            insert.push(EncodedBlock::of(&view.header, view.count(), bytes.to_vec()));
-        }
-        engine.commit(index, WindowChange { insert, ..WindowChange::default() })?;
-    }
-    Ok(true)
-}
-
-/// Merges the waiting blocks into one filed block.
-fn merge_waiting(engine: &Engine, index: &mut BlockIndex, waiting: &[FoundBlock]) -> Result<(), StoreError> {
-    let mut insert = merged_parts(engine, waiting, None)?;
-    for part in &mut insert {
-        part.goes_to_file = true;
-    }
-    engine.commit(index, WindowChange { head: None, remove: firsts(waiting), insert })
-}
-
-/// The parts of the block that these waiting blocks and a new one make together.
-fn merged_parts(
-    engine: &Engine,
-    waiting: &[FoundBlock],
-    new: Option<&Block>,
-) -> Result<Vec<EncodedBlock>, StoreError> {
-    let mut blocks = Vec::with_capacity(waiting.len() + 1);
-    for found in waiting {
-        blocks.push(engine.block(found)?);
-    }
-    blocks.extend(new.cloned());
-    Ok(merge(blocks).map_or_else(Vec::new, |whole| encode_in_parts(&whole)))
-}
-
-fn firsts(waiting: &[FoundBlock]) -> Vec<Offset> {
-    waiting.iter().map(|found| found.first).collect()
+/// Whether a block can be stored: its owners are ascending and within the covered range.
+pub(super) fn consistent(block: &Block) -> bool {
+    let covered = block.first..block.next;
+    block.first <= block.next
+        && block.entries.is_sorted_by(|a, b| a.0 < b.0)
+        && block.entries.iter().all(|(owner, _)| covered.contains(owner))
 }

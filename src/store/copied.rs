@@ -9,9 +9,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::blocks::{SledStore, file_bytes};
-use super::directory::{condemned, current};
+use super::directory::{condemned, current, file_bytes};
 use super::open::open_any;
+use super::owners::SledStore;
 use super::{Binding, OpenError};
 
 /// A verified copy of the database of a stopped instance. The copy is deleted when this value is dropped.

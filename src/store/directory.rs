@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::blocks::file_bytes;
 use super::{OpenError, lock};
 
 /// A database that is being built from an exported file.
@@ -227,6 +226,22 @@ impl DirectoryContents {
         }
         Ok(())
     }
+}
+
+/// Bytes of all files below a directory.
+pub(super) fn file_bytes(path: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => file_bytes(&entry.path())?,
+            Ok(metadata) => metadata.len(),
+            // The engine deletes files in the background.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
+            Err(e) => return Err(e),
+        };
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use std::path::Path;
 /// Operations on files. Bytes written and files created are durable only after the matching sync; a deletion may be
 /// durable at once.
 pub(super) trait Disk: Send + Sync {
-    /// Writes bytes at a position of a block file, which is created if it does not exist.
+    /// Writes bytes at a position of a file of owners, which is created if it does not exist.
     fn write(&self, path: &Path, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes the bytes of a block file durable, but not its directory entry.
+    /// Makes the bytes of such a file durable, but not its directory entry.
     fn sync_file(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the entries of a directory durable.
@@ -20,7 +20,7 @@ pub(super) trait Disk: Send + Sync {
     /// Makes everything durable that sled has written to its file.
     fn sync_sled(&self, file: &File) -> io::Result<()>;
 
-    /// Deletes a block file.
+    /// Deletes such a file.
     fn delete(&self, path: &Path) -> io::Result<()>;
 }
 

@@ -1,32 +1,36 @@
-//! Limits within which small blocks are merged.
+//! Limits within which the owners of small blocks are joined in one run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dedupe::{KindId, WindowId};
 
-/// Default span of stream time within which small blocks are merged.
+/// Default span of stream time of a run.
 const SPAN: Duration = Duration::from_mins(5);
 
-/// The spans of stream time within which small blocks are merged, for each kind. Cheap to clone.
+/// The spans of stream time within which owners are joined in one run, for each kind. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Joining {
     unnamed: MergeSpan,
     named: Arc<[(KindId, MergeSpan)]>,
 }
 
-/// The span of one merged block, ms of stream time: the arrival times of its identities are known only this precisely.
+/// The span of one run, ms of stream time: the arrival times of its owners are known only this precisely.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MergeSpan(i64);
 
 impl MergeSpan {
+    /// Each block is a run of its own.
+    pub(super) const NONE: Self = Self(0);
+
     fn new(span: Duration) -> Self {
         Self(i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1))
     }
 
-    /// Whether a border of a span lies between the first stream times of two blocks. Such blocks are not merged.
+    /// Whether a border of a span lies between the first stream times of two blocks. Their owners are not joined.
     pub(super) fn separates(self, one_ms: i64, other_ms: i64) -> bool {
-        one_ms.div_euclid(self.0) != other_ms.div_euclid(self.0)
+        let span_of = |ms: i64| ms.checked_div_euclid(self.0);
+        span_of(one_ms).is_none() || span_of(one_ms) != span_of(other_ms)
     }
 }
 

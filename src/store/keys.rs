@@ -2,11 +2,9 @@
 
 use crate::dedupe::{KindId, Offset, PartitionId, WindowId};
 
-/// Tree of filed blocks: window (u32) and first offset (u64) to an [`super::entry::BlockEntry`].
-pub(super) const ENTRIES: &str = "entries";
-/// Tree of frequently changed values: window (u32) to a [`super::record::WindowRecord`], followed by the window's
-/// small blocks that wait to be merged, with the same keys as filed blocks.
-pub(super) const WAITING: &str = "waiting";
+/// Tree of windows: window (u32) to a [`super::record::WindowRecord`], followed by the window's runs: window (u32), which names kind and partition,
+/// and first offset (u64) to a [`super::run::Run`].
+pub(super) const RUNS: &str = "runs";
 /// Tree of sealed slices: kind (u16), partition (u32, all ones: all partitions) and number of the file (u32) to a
 /// `SliceEntry`, followed by what was removed from the slice.
 pub(super) const SLICES: &str = "slices";
@@ -19,8 +17,8 @@ pub(super) const BINDING: &[u8] = b"binding";
 /// Key of the secret key of the positions (16 bytes) in the default tree, written together with the first binding.
 pub(super) const POSITIONS: &[u8] = b"positions";
 
-/// The key of the block that starts at `first`.
-pub(super) fn block(window: WindowId, first: Offset) -> [u8; 12] {
+/// The key of the run that begins at `first`.
+pub(super) fn run(window: WindowId, first: Offset) -> [u8; 12] {
     let mut key = [0; 12];
     let (head, tail) = key.split_at_mut(4);
     head.copy_from_slice(&window.number().to_be_bytes());
@@ -33,8 +31,8 @@ pub(super) fn record(window: WindowId) -> [u8; 4] {
     window.number().to_be_bytes()
 }
 
-/// Window and first offset of a block's key. `None` if it is not a block's key.
-pub(super) fn parse_block(key: &[u8]) -> Option<(WindowId, Offset)> {
+/// Window and first offset of a run's key. `None` if it is not a run's key.
+pub(super) fn parse_run(key: &[u8]) -> Option<(WindowId, Offset)> {
     let (window, first) = key.split_first_chunk::<4>()?;
     let first = <[u8; 8]>::try_from(first).ok()?;
     Some((WindowId::numbered(u32::from_be_bytes(*window)), u64::from_be_bytes(first)))

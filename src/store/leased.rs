@@ -9,10 +9,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::dedupe::{Block, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId};
+use crate::dedupe::{
+    Block, Identity, Offset, PartitionId, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitBlock, VisitOwner,
+    ToForget, VisitOwner, VisitRun,
 };
 
 /// Stands for the handle of a window that none holds.
@@ -143,19 +145,23 @@ impl<S: Store> Store for LeasedStore<S> {
         self.store.head(window)
     }
 
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         let Some(block) = blocks.first() else { return Ok(()) };
-        self.write(block.window, |store| store.append_all(blocks, head))
+        self.write(block.window, |store| store.append_all(blocks, number, head))
     }
 
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError> {
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
         let scanned = self.store.scan_from(window, from, visit);
         self.if_held(window, scanned)?
+    }
+
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        self.store.next_number(window)
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
@@ -174,12 +180,13 @@ impl<S: Store> Store for LeasedStore<S> {
         self.write(window, |store| store.expire(window, first))
     }
 
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.found(window, self.store.identity_of(window, owner))
-    }
-
-    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
-        self.found(window, self.store.owns(window, owner, identity))
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        self.found(window, self.store.owner(window, number, expected))
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {

@@ -1,19 +1,17 @@
-//! The local block store on sled: a cache of the state topic.
+//! The local store: owners in files, and in sled where they are. A cache of the state topic.
 //!
 //! It does not depend on Kafka, the window or the clock. It may lose state at any time: the caller then restores it
-//! from the state topic. It never invents state: every block carries a checksum and every window stores the counts
-//! of its blocks and identities. A database in which these do not match is quarantined when it is opened.
+//! from the state topic. It never invents state: every run of owners has a checksum, and every window stores the counts
+//! of its runs and identities. A database in which these do not match is quarantined when it is opened.
 
 mod adopt;
 mod append;
 mod binding;
-mod blocks;
 mod copied;
 mod cut;
 mod directory;
 mod disk;
 mod engine;
-mod entry;
 mod error;
 mod files;
 mod guard;
@@ -23,16 +21,15 @@ mod keys;
 mod leased;
 mod lock;
 mod open;
-mod parts;
-mod ranks;
+mod owners;
 mod record;
+mod run;
 mod sealed;
 mod segments;
 mod verify;
 
 pub use adopt::Adoption;
 pub use binding::Binding;
-pub use blocks::SledStore;
 pub use copied::{Copied, open_copy};
 pub use directory::{DirectoryContents, DirectoryEntry, limit_quarantined};
 pub use error::OpenError;
@@ -40,3 +37,5 @@ pub use joining::Joining;
 pub use leased::LeasedStore;
 pub use lock::{Lock, Takeover};
 pub use open::{Opened, open};
+pub use owners::SledStore;
+pub use run::OWNER_BYTES;

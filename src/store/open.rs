@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::binding::{Binding, Relation};
-use super::blocks::SledStore;
 use super::directory::{Generations, Quarantine, condemned, delete_quarantined, remove_half_snapshots};
 use super::disk::{Disk, FileSystem};
 use super::engine::Engine;
 use super::error::{is_full, needs_operator};
 use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
 use super::lock::create_private;
+use super::owners::SledStore;
 use super::sealed::{SealedSlices, read_all};
 use super::segments::Segments;
 use super::verify::verify;
@@ -24,10 +24,10 @@ use crate::dedupe::Positions;
 
 /// Size of sled's log segments in bytes. sled holds some segments whatever is stored: five at a low write rate. A
 /// message larger than a quarter of a segment is written to a file of its own, which sled does not sync; that quarter
-/// is twice the size of a node of 20 waiting blocks. With segments of 256 KiB, low write rates over many partitions
+/// is many times the size of a node of entries. With segments of 256 KiB, low write rates over many partitions
 /// need more space, not less.
 const SEGMENT_BYTES: usize = 512 * 1024;
-/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index and the small blocks. The rest is for the newest
+/// sled gets `1 / ENGINE_CACHE_SHARE` of the cache, for the index. The rest is for the newest
 /// identities.
 const ENGINE_CACHE_SHARE: u64 = 8;
 /// Interval of sled's own flushes, in milliseconds.
@@ -36,7 +36,7 @@ const FLUSH_EVERY_MS: u64 = 500;
 /// A store whose content was verified, or a new one.
 #[derive(Debug)]
 pub struct Opened {
-    /// Ready for use; every block is verified.
+    /// Ready for use; every run is verified.
     pub store: SledStore,
     /// Set if the existing database was unusable and was replaced by a new one.
     pub quarantined: Option<Quarantine>,
@@ -208,14 +208,12 @@ fn build_engine(
     binding: Option<&Binding>,
     disk: Arc<dyn Disk>,
 ) -> Result<Engine, OpenFailure> {
-    let (entries, waiting) = (db.open_tree(keys::ENTRIES)?, db.open_tree(keys::WAITING)?);
+    let runs = db.open_tree(keys::RUNS)?;
     let slices = db.open_tree(keys::SLICES)?;
     let stored = stored_binding(&db)?;
     let binding = match (binding, stored) {
         (None, Some(stored)) => stored,
-        (Some(binding), None) if entries.is_empty() && waiting.is_empty() => {
-            bind(&db, binding.clone(), None)?
-        }
+        (Some(binding), None) if runs.is_empty() => bind(&db, binding.clone(), None)?,
         (Some(binding), Some(stored)) => bind(&db, kept(binding, &stored, &path)?, Some(&stored))?,
         (_, None) => return Err("it has no binding".into()),
     };
@@ -224,8 +222,7 @@ fn build_engine(
     let segments = Segments::open(&path, Arc::clone(&disk)).map_err(OpenFailure::Disk)?;
     Ok(Engine {
         db,
-        entries,
-        waiting,
+        runs,
         slices,
         sealed: SealedSlices::default(),
         segments,

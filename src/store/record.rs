@@ -1,28 +1,28 @@
-//! The record of a window: its head and counts, written in the same transaction as its blocks.
+//! The record of a window: its head and counts, written in the same transaction as its runs.
 //!
-//! Layout, little endian: version 4 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
-//! ones: no tail) and CRC, number of forgets, number of blocks, number of identities, stream time in ms before which
+//! Layout, little endian: version 5 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
+//! ones: no tail) and CRC, number of forgets, number of runs, number of identities, stream time in ms before which
 //! identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C of
 //! the window (4 bytes) and of everything before.
 //!
-//! The two counts make a hole detectable: an engine that lost a block in the middle still returns valid neighbours,
+//! The two counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
 
 use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const FIELDS: usize = 11;
 const BODY: usize = 1 + 8 * FIELDS;
 const NO_TAIL: u64 = u64::MAX;
 
-/// A window's head, and the counts of its blocks and identities.
+/// A window's head, and the counts of its runs and identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct WindowRecord {
     /// The head, as set by the caller.
     pub head: Head,
-    /// Number of stored blocks.
-    pub blocks: u64,
+    /// Number of stored runs.
+    pub runs: u64,
     /// Number of identities in them.
     pub identities: u64,
 }
@@ -41,7 +41,7 @@ impl WindowRecord {
             tail.0,
             tail.1,
             forgets,
-            self.blocks,
+            self.runs,
             self.identities,
             incomplete_ms.cast_unsigned(),
             confirmed_tail.0,
@@ -63,18 +63,8 @@ impl WindowRecord {
             return None;
         }
         let fields: &[[u8; 8]; FIELDS] = fields.as_chunks().0.try_into().ok()?;
-        let [
-            confirmed,
-            state_next,
-            stream_time,
-            next,
-            crc,
-            forgets,
-            blocks,
-            identities,
-            incomplete,
-            rest @ ..,
-        ] = fields.map(u64::from_le_bytes);
+        let [confirmed, state_next, stream_time, next, crc, forgets, runs, identities, incomplete, rest @ ..] =
+            fields.map(u64::from_le_bytes);
         let pair = |[next, crc]: [u64; 2]| Some((u32::try_from(crc).ok()?, next)).filter(|_| next != NO_TAIL);
         let head = Head {
             confirmed,
@@ -85,7 +75,7 @@ impl WindowRecord {
             forgets,
             incomplete_ms: incomplete.cast_signed(),
         };
-        Some(Self { head, blocks, identities })
+        Some(Self { head, runs, identities })
     }
 }
 
@@ -109,7 +99,7 @@ mod tests {
                 forgets: 12,
                 incomplete_ms: 13,
             },
-            blocks: 10,
+            runs: 10,
             identities: 11,
         };
         let bytes = record.encode(3.into());

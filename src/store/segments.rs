@@ -1,4 +1,4 @@
-//! The files of the filed blocks. They are appended to, read at any position, and deleted as a whole.
+//! The files of runs and of slices. They are appended to, read at any position, and deleted as a whole.
 //!
 //! Each file belongs to one window, so only the window's holder changes it. When a window moves on, its oldest
 //! files become empty and are deleted without copying anything.
@@ -16,14 +16,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
-use super::entry::{BlockEntry, Location};
 use super::files::Files;
-use crate::dedupe::{Block, Identity};
 
-/// Name of the directory of block files in a database.
-pub(super) const DIR: &str = "blocks";
+/// Name of the directory of these files in a database.
+pub(super) const DIR: &str = "owners";
 
-/// All block files of one database, by number.
+/// All these files of one database, by number.
 pub(super) struct Segments {
     dir: PathBuf,
     disk: Arc<dyn Disk>,
@@ -34,13 +32,13 @@ pub(super) struct Segments {
     /// Files created since the last sync of the directory. Locked during that sync: a file whose sync another thread has begun
     /// is not durable yet.
     unlisted: Mutex<BTreeSet<u32>>,
-    /// Files without live blocks. They are deleted once the engine has synced its index: after a power loss, the older
+    /// Files without live owners. They are deleted once the engine has synced its index: after a power loss, the older
     /// index must still find them.
     retired: Mutex<Vec<u32>>,
 }
 
 impl Segments {
-    /// Opens the directory of block files and creates it if it does not exist.
+    /// Opens the directory of the files and creates it if it does not exist.
     pub(super) fn open(database: &Path, disk: Arc<dyn Disk>) -> io::Result<Self> {
         let dir = database.join(DIR);
         if !dir.exists() {
@@ -126,7 +124,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Marks files as having no live block.
+    /// Marks files as having no live owner.
     pub(super) fn retire(&self, files: Vec<u32>) {
         if !files.is_empty() {
             lock(&self.retired).extend(files);
@@ -138,8 +136,7 @@ impl Segments {
         mem::take(&mut *lock(&self.retired))
     }
 
-    /// Deletes a file. Succeeds if it does not exist. The index without it must be durable, and so must the blocks that were
-    /// moved to another file.
+    /// Deletes a file. Succeeds if it does not exist. The index without it must be durable.
     pub(super) fn delete(&self, file: u32) -> io::Result<()> {
         lock(&self.unsynced).remove(&file);
         match self.disk.delete(&self.path(file)) {
@@ -169,53 +166,17 @@ impl Segments {
     }
 }
 
-/// Files that are kept open: opening one costs as much as reading a block.
+/// Files that are kept open: opening one costs more than reading an owner.
 #[derive(Default)]
 pub(super) struct Readers {
-    /// By number. When there are too many, the lowest number is closed: it has the oldest blocks of its window, and most
+    /// By number. When there are too many, the lowest number is closed: it has the oldest owners of its window, and most
     /// duplicates arrive soon after their owner.
     files: BTreeMap<u32, File>,
     /// Most files; at least one is kept open.
     pub most: usize,
-    /// Buffer of the last read.
-    bytes: Vec<u8>,
 }
 
 impl Readers {
-    /// Reads the bytes of an entry, unverified.
-    pub(super) fn read(
-        &mut self,
-        segments: &Segments,
-        entry: &BlockEntry,
-        at: Location,
-    ) -> io::Result<&[u8]> {
-        self.part(segments, at, 0..entry.bytes as usize)
-    }
-
-    /// Reads the identity of the owner with this rank in a filed block. Reads nothing else and verifies nothing. The
-    /// result is valid only if it equals the expected identity: no damage turns 16 other bytes into that value.
-    pub(super) fn read_identity(
-        &mut self,
-        segments: &Segments,
-        entry: &BlockEntry,
-        rank: usize,
-    ) -> Option<Identity> {
-        let at = Block::identities_at(entry.bytes as usize, entry.identities as usize)? + rank * 16;
-        let identity = self.part(segments, entry.location()?, at..at + 16).ok()?;
-        identity.try_into().ok().map(Identity)
-    }
-
-    /// Reads a part of a block's bytes, unverified.
-    fn part(&mut self, segments: &Segments, location: Location, part: Range<usize>) -> io::Result<&[u8]> {
-        if self.bytes.len() < part.len() {
-            self.bytes.resize(part.len(), 0);
-        }
-        let bytes = self.bytes.get_mut(..part.len()).unwrap_or_default();
-        let file = opened(&mut self.files, self.most, segments, location.file)?;
-        file.read_exact_at(bytes, location.at + part.start as u64)?;
-        Ok(bytes)
-    }
-
     /// Asks the system to read a part of a file into its page cache, and does not wait for it. A hint, so errors have no effect.
     pub(super) fn read_ahead(&mut self, segments: &Segments, number: u32, part: Range<u64>) {
         #[cfg(target_os = "linux")]

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, IndexKey, Offset, Owners, Positions, TimeSource, Verdict, Window,
-    WindowLimits,
+    Block, BlockView, HashKind, Identity, IndexKey, Offset, OwnerRun, Owners, Positions, Sequence,
+    StoredOwner, TimeSource, Verdict, Window, WindowLimits,
 };
 
 use super::auditor::Auditor;
@@ -52,42 +52,55 @@ pub struct Raw {
 /// A local store. It survives its process but not a wipe, and may be old.
 #[derive(Debug, Default)]
 struct Local {
-    blocks: Vec<Vec<u8>>,
+    /// Each with the number of its first owner.
+    blocks: Vec<(Sequence, Block)>,
     confirmed: Offset,
     state_next: usize,
 }
 
 impl Owners for Local {
     type Error = String;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, String> {
-        let covering = self.blocks.iter().map(|bytes| BlockView::verified(bytes).unwrap());
-        let mut covering = covering.filter(|view| (view.header.first..view.header.next).contains(&owner));
-        let view = covering.next().ok_or_else(|| format!("owner {owner} is live but in no block"))?;
-        Ok(view.identity_of(owner).unwrap())
+    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, String> {
+        let mut of_blocks = self.blocks.iter().rev();
+        let found = of_blocks.find_map(|(first, block)| {
+            block.entries.get(usize::try_from(number.checked_sub(*first)?).ok()?).map(stored)
+        });
+        found.ok_or_else(|| format!("owner {number} is live but in no block"))
     }
 }
 
+fn stored((offset, identity): &(Offset, Identity)) -> StoredOwner {
+    StoredOwner { offset: *offset, identity: Some(*identity) }
+}
+
 impl Local {
-    fn append(&mut self, block: &Block) {
+    fn append(&mut self, block: &Block, number: Sequence) {
         self.truncate(block.first);
-        self.blocks.push(block.encode());
+        self.blocks.push((number, block.clone()));
     }
 
     fn truncate(&mut self, from: Offset) -> Vec<(Offset, Identity)> {
         let mut gone = Vec::new();
-        let blocks = std::mem::take(&mut self.blocks);
-        for mut block in blocks.iter().map(|bytes| Block::decode(bytes).unwrap()) {
+        for (_, block) in &mut self.blocks {
             gone.extend(block.entries.extract_if(.., |(owner, _)| *owner >= from));
-            if block.first < from {
-                block.next = block.next.min(from);
-                self.blocks.push(block.encode());
-            }
+            block.next = block.next.min(from);
         }
+        self.blocks.retain(|(_, block)| block.first < from);
         gone
     }
 
     fn expire(&mut self, first: Offset) {
-        self.blocks.retain(|bytes| BlockView::verified(bytes).unwrap().header.next > first);
+        self.blocks.retain(|(_, block)| block.next > first);
+    }
+
+    /// Loads the owners below an offset.
+    fn load(&self, window: &mut Window, below: Offset) -> u64 {
+        let loaded = self.blocks.iter().map(|(number, block)| {
+            let owners: Vec<_> = block.entries.iter().map(stored).collect();
+            let (covered, times_ms) = (block.first..block.next, (block.time_first_ms, block.time_last_ms));
+            window.load(&OwnerRun { covered, times_ms, number: *number, owners: &owners }, below)
+        });
+        loaded.sum()
     }
 }
 
@@ -205,16 +218,18 @@ impl World {
         window.reserve(20);
         let confirmed = local.confirmed.min(held);
         let truncated = local.truncate(confirmed);
-        for bytes in &local.blocks {
-            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), confirmed).unwrap();
-        }
+        self.seen.restored += local.load(&mut window, confirmed);
         for bytes in &self.state[local.state_next..] {
             let mut block = Block::decode(bytes).unwrap();
-            self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), held).unwrap();
             if block.first < held {
+                if block.first < window.next() {
+                    window.truncate(block.first, local).unwrap();
+                }
+                let number = window.next_number();
+                self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), held).unwrap();
                 block.entries.retain(|(owner, _)| *owner < held);
                 block.next = block.next.min(held);
-                local.append(&block);
+                local.append(&block, number);
             }
         }
         (local.confirmed, local.state_next) = (held, self.state.len());
@@ -297,8 +312,10 @@ impl World {
         } else {
             Vec::new()
         };
+        let mut number = process.window.next_number();
         for block in &blocks {
-            local.append(block);
+            local.append(block, number);
+            number += block.entries.len() as Sequence;
         }
         if end == End::CrashBeforeCommit {
             return;

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, Positions, SlicePartition, WindowId};
+use dedupd::dedupe::{
+    Block, HashKind, Identity, Offset, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+};
 use dedupd::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitBlock, VisitOwner,
+    ToForget, VisitOwner, VisitRun,
 };
 use dedupd::store::{Binding, SledStore, open};
 use fastrand::Rng;
@@ -60,7 +62,7 @@ impl RealStore {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let mut files: Vec<_> = fs::read_dir(self.store.path().join("blocks"))
+        let mut files: Vec<_> = fs::read_dir(self.store.path().join("owners"))
             .unwrap()
             .map(|entry| entry.unwrap().path())
             .collect();
@@ -75,7 +77,7 @@ impl RealStore {
         drop(store.sync());
         let directory = Directory::new(self.directory.binding.clone());
         let to = directory.dir.path().join("db-1");
-        fs::create_dir_all(to.join("blocks")).unwrap();
+        fs::create_dir_all(to.join("owners")).unwrap();
         for path in [self.files(), vec![store.path().join("db"), store.path().join("conf")]].concat() {
             fs::copy(&path, to.join(path.strip_prefix(store.path()).unwrap())).unwrap();
         }
@@ -107,6 +109,14 @@ impl SimDisk {
         }
     }
 
+    /// The hash of its identities.
+    pub fn hash(&self) -> HashKind {
+        match self {
+            Self::Memory(_) => HashKind::Xxh3,
+            Self::Real(store) => store.directory.binding.hash,
+        }
+    }
+
     /// Whether a start with this hash does not use it.
     pub fn has_other_hash(&self, hash: HashKind) -> bool {
         matches!(self, Self::Real(store) if store.directory.binding.hash != hash)
@@ -133,11 +143,11 @@ impl SimDisk {
         matches!(self, Self::Real(store) if Arc::strong_count(&store.directory.jobs) > 1)
     }
 
-    /// Flips a bit of a stored part, modulo its length, or removes it; in the real store it flips one.
+    /// Damages stored owners: a run in memory cannot be read any more, and in the real store a bit of a file is flipped.
     pub fn rot(&self, rng: &mut Rng, bit: Option<usize>) {
         let store = match self {
             Self::Memory(store) => {
-                store.rot(|blocks| rng.usize(0..blocks), bit);
+                store.rot(|runs| rng.usize(0..runs));
                 return;
             }
             Self::Real(store) => store,
@@ -191,17 +201,21 @@ impl Store for SimDisk {
         (**self).head(window)
     }
 
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
-        (**self).append_all(blocks, head)
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
+        (**self).append_all(blocks, number, head)
     }
 
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError> {
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
         (**self).scan_from(window, from, visit)
+    }
+
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        (**self).next_number(window)
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
@@ -220,12 +234,13 @@ impl Store for SimDisk {
         (**self).expire(window, first)
     }
 
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        (**self).identity_of(window, owner)
-    }
-
-    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
-        (**self).owns(window, owner, identity)
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        (**self).owner(window, number, expected)
     }
 
     fn seals(&self) -> bool {

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use dedupd::dedupe::{Block, BlockView, Identity, Offset, Positions, SlicePartition, WindowId};
+use dedupd::dedupe::{
+    Block, Identity, Offset, OwnerRun, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+};
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
 };
 use dedupd::store::LeasedStore;
 
@@ -46,8 +48,8 @@ impl SimStore {
         Self { is_standby: true, ..self }
     }
 
-    /// Reading a block takes time.
-    fn read_block(&self) {
+    /// Reading owners takes time.
+    fn read_run(&self) {
         let block_time = self.universe.block_time.get();
         if !block_time.is_zero() {
             self.universe.cluster.borrow_mut().advance(block_time);
@@ -73,7 +75,7 @@ pub fn is_damage(cluster: &Cluster, what: &str) -> bool {
     what.contains(DAMAGED) && has_rotted
 }
 
-/// With a fault, flips a bit of a stored block or removes the block.
+/// With a fault, damages stored owners.
 pub fn rot(store: &SimDisk, chance: &mut Chance) {
     // Which files there are, and whether one is complete, depends on a thread meanwhile: a seed is one history.
     if store.is_written() || store.disk_bytes() == Ok(Some(0)) || !chance.hit(Fault::BitRot) {
@@ -98,19 +100,28 @@ pub fn survive(store: &mut LeasedStore<SimDisk>, cluster: &mut Cluster, process:
 
 /// Keeps the entries at or beyond `from`, with owners below it.
 fn pass_off(store: &mut LeasedStore<SimDisk>, window: WindowId, from: Offset) -> Result<(), StoreError> {
-    let mut kept: Option<Block> = None;
+    let mut begin = None;
     let mut ids = Vec::new();
-    store.scan(window, &mut |view| {
-        kept.get_or_insert(Block { entries: Vec::new(), ..view.header.clone() });
-        view.for_each(|_, identity| ids.push(identity)).map_err(|e| StoreError::Corrupt(e.to_string()))
+    store.scan(window, &mut |run| {
+        begin.get_or_insert((run.number, run.times_ms));
+        ids.extend(run.owners.iter().filter_map(|owner| owner.identity));
+        Ok(())
     })?;
-    let (Some(head), Some(block)) = (store.head(window)?, kept) else { return Ok(()) };
+    let (Some(head), Some((number, (time_first_ms, time_last_ms)))) = (store.head(window)?, begin) else {
+        return Ok(());
+    };
     if ids.len() as Offset > from {
         return store.truncate(window, from).map(drop);
     }
     let entries = (0..).zip(ids).collect();
     store.clear(window)?;
-    store.append(&Block { first: 0, next: from, entries, ..block }, head)
+    let block = Block {
+        entries,
+        time_first_ms,
+        time_last_ms,
+        ..Block::empty(store.store().hash(), window, 0..from, 0)
+    };
+    store.append(&block, number, head)
 }
 
 impl Store for SimStore {
@@ -134,9 +145,9 @@ impl Store for SimStore {
         self.inner.head(window)
     }
 
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         for block in blocks {
-            tracing::trace!(p = block.window.number(), block.first, block.next, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
+            tracing::trace!(p = block.window.number(), block.first, block.next, number, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
         }
         if blocks.len() > 1 {
             let joined = &self.universe.joined;
@@ -145,36 +156,40 @@ impl Store for SimStore {
         if self.is_standby && self.universe.sabotage == Sabotage::StandbyHeadAhead {
             let empty = |block: &Block| Block { entries: Vec::new(), ..block.clone() };
             let empty: Vec<Block> = blocks.iter().map(empty).collect();
-            return self.write(|store| store.append_all(&empty, head));
+            return self.write(|store| store.append_all(&empty, number, head));
         }
-        self.write(|store| store.append_all(blocks, head))
+        self.write(|store| store.append_all(blocks, number, head))
     }
 
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError> {
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
         let read = &self.universe.loaded[self.worker];
-        self.inner.scan_from(window, from, &mut |view| {
-            read.set(read.get() + view.count() as u64);
-            self.read_block();
-            visit(view)
+        self.inner.scan_from(window, from, &mut |run| {
+            read.set(read.get() + run.owners.len() as u64);
+            self.read_run();
+            visit(run)
         })
     }
 
     fn scan(
         &self,
         window: WindowId,
-        visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
+        visit: &mut dyn FnMut(&OwnerRun<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        // A restore reads all blocks when it reads that an id was forgotten.
-        self.inner.scan_from(window, 0, &mut |view| {
-            self.read_block();
-            visit(view).map(ControlFlow::Continue)
+        // A restore reads all owners when it reads that an id was forgotten.
+        self.inner.scan_from(window, 0, &mut |run| {
+            self.read_run();
+            visit(run).map(ControlFlow::Continue)
         })?;
         Ok(())
+    }
+
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        self.inner.next_number(window)
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
@@ -202,8 +217,13 @@ impl Store for SimStore {
         self.write(|store| store.expire(window, first))
     }
 
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.inner.identity_of(window, owner)
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        self.inner.owner(window, number, expected)
     }
 
     fn seals(&self) -> bool {

@@ -16,7 +16,8 @@ fn small_export() -> Vec<u8> {
     for partition in [0, 2] {
         for first in [0, 40, 90] {
             let entries = (first..first + 30).map(|at| (at, id(partition, at, Hasher::Xxh3))).collect();
-            let (next, time) = (first + 35, T + first.cast_signed());
+            // Each is a run of its own.
+            let (next, time) = (first + 35, T + first.cast_signed() * 60_000);
             let block = Block {
                 hash: HashKind::Xxh3,
                 window: partition.into(),
@@ -26,7 +27,7 @@ fn small_export() -> Vec<u8> {
                 time_last_ms: time,
                 entries,
             };
-            store.append(&block, head(next, time)).unwrap();
+            store.put(&block, head(next, time)).unwrap();
         }
     }
     let (file, binding) = (files.path().join("file"), binding(HashKind::Xxh3));

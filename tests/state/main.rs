@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/appending.rs"]
+mod appending;
 mod commands;
 mod damage;
 mod filters;
@@ -23,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use appending::Appending;
 use dedupd::dedupe::{Block, HashKind, Hasher, Identity, Offset, PartitionId, Window, WindowLimits};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
@@ -83,7 +86,7 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
             let before = store.head(partition.into()).unwrap().unwrap_or_default();
             for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {
                 let tail = Some((Block::checksum(&block.encode()), block.next));
-                store.append(&block, Head { tail, ..before }).unwrap();
+                store.put(&block, Head { tail, ..before }).unwrap();
             }
             let tail = store.head(partition.into()).unwrap().unwrap().tail;
             store.set_head(partition.into(), Head { tail, ..head(at + 1, ms) }).unwrap();

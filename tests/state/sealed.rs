@@ -74,7 +74,7 @@ fn append(
             time_last_ms: arrival(next - 1),
             entries,
         };
-        store.append(&block, head(next, arrival(next - 1))).unwrap();
+        store.put(&block, head(next, arrival(next - 1))).unwrap();
     }
 }
 
@@ -154,14 +154,15 @@ pub(super) fn in_blocks(store: &SledStore) -> Model {
     let mut found = Model::new();
     for (partition, _) in END {
         store
-            .scan(partition.into(), &mut |view| {
-                let times = view.header.time_first_ms..=view.header.time_last_ms;
+            .scan(partition.into(), &mut |run| {
+                let times = run.times_ms.0..=run.times_ms.1;
                 assert!(times.end() - times.start() < 600_000, "{times:?}");
-                view.for_each(|offset, identity| {
+                for owner in run.owners {
+                    let (offset, Some(identity)) = (owner.offset, owner.identity) else { continue };
                     assert!(times.contains(&arrival(offset)), "{offset} arrived at {}", arrival(offset));
                     assert_eq!(found.insert((partition, offset), identity), None, "{offset} is there twice");
-                })
-                .map_err(|cause| StoreError::Corrupt(cause.to_string()))
+                }
+                Ok(())
             })
             .unwrap();
     }
@@ -212,12 +213,12 @@ fn the_state_of_the_other_tests_is_sealed_as_they_require() {
             }
         }
         let mut across = 0;
-        let count = &mut |view: &dedupd::dedupe::BlockView<'_>| {
-            across += u64::from(view.header.first < SLICE_ENDS[1] && view.header.next > SLICE_ENDS[1]);
+        let count = &mut |run: &dedupd::dedupe::OwnerRun<'_>| {
+            across += u64::from(run.covered.start < SLICE_ENDS[1] && run.covered.end > SLICE_ENDS[1]);
             Ok(())
         };
         store.scan(0.into(), count).unwrap();
-        assert_eq!(across, 1, "a block reaches across the end of the slice");
+        assert_eq!(across, 1, "a run reaches across the end of the slice");
         // Of the partition that was sealed last.
         let unneeded = store.ids(2.into()).unwrap() > owners(2, CUT..4_000, 1).len() as u64;
         assert_eq!(unneeded, !instance.removes_blocks);
@@ -323,10 +324,9 @@ fn an_inspection_counts_sealed_owners() {
                 assert_eq!(counts, (count(partition, u64::MAX), count(partition, end), 0), "{partition}");
                 let next = END.iter().find(|(own, _)| *own == partition).unwrap().1;
                 assert_eq!((report.first, report.next), (Some(0), Some(next)));
-                // A block of 300 offsets, and the rest of the one that reaches across.
-                assert_eq!(report.blocks, (next - end).div_ceil(300));
-                let unsealed = report.ids - report.sealed_ids;
-                assert!((unsealed * 17..unsealed * 18).contains(&report.bytes), "{report:?}");
+                // A run of 300 offsets, and the rest of the one that reaches across.
+                assert_eq!(report.runs, (next - end).div_ceil(300));
+                assert_eq!(report.bytes, (report.ids - report.sealed_ids) * 24);
             }
         }
         let text = dedupd(instance.dir.path(), &["inspect"]).out;

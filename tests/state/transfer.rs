@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dedupd::dedupe::{Owners, Verdict};
+use dedupd::dedupe::{Owners, Sequence, StoredOwner, Verdict};
 use dedupd::ports::StoreError;
 use dedupd::store::{Adoption, DirectoryContents, Lock};
 use dedupd::tools::state::{export, import, load, verify};
@@ -27,8 +27,11 @@ struct Stored<'a>(&'a SledStore, PartitionId);
 
 impl Owners for Stored<'_> {
     type Error = StoreError;
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.0.identity_of(self.1.into(), owner)
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
+        Ok(self
+            .0
+            .owner(self.1.into(), number, expected)?
+            .expect("the window holds an owner that is not stored"))
     }
 }
 
@@ -79,7 +82,7 @@ fn an_imported_state_can_be_used_like_any_other() {
         let mut owners = 0;
         for offset in (0..seconds).step_by(89) {
             assert_eq!(
-                store.identity_of(partition.into(), offset).unwrap(),
+                store.identity_at(partition.into(), offset).unwrap(),
                 Some(id(partition, offset, Hasher::Xxh3))
             );
             owners += 1;
@@ -94,7 +97,7 @@ fn an_imported_state_can_be_used_like_any_other() {
             time_last_ms: T,
             entries: vec![(seconds, Identity([7; 16]))],
         };
-        store.append(&block, head(seconds + 1, T)).unwrap();
+        store.put(&block, head(seconds + 1, T)).unwrap();
         assert_eq!(store.truncate(partition.into(), seconds - 1).unwrap().len(), 2);
         store.expire(partition.into(), seconds / 2).unwrap();
     }

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Identity, Offset, Owners, PartitionId, TimeSource, Verdict, Window, WindowLimits};
+use dedupd::dedupe::{
+    Identity, Offset, Owners, PartitionId, Sequence, StoredOwner, TimeSource, Verdict, Window, WindowLimits,
+};
 use dedupd::ports::{Store, StoreError};
 use dedupd::store::{Binding, Opened, SledStore, open};
 
+use super::appending::Appending;
 use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, identity};
 
 /// What a damaged store may contain: for each owner, every identity that was ever written there.
@@ -45,7 +48,7 @@ impl History {
             for (owner, identity) in &block.entries {
                 written.entry((partition, *owner)).or_default().push(*identity);
             }
-            store.append(&block, head(block.next)).unwrap();
+            store.put(&block, head(block.next)).unwrap();
             *next += length;
             store.expire(partition.into(), next.saturating_sub(20_000)).unwrap();
             if round == rounds / 2 {
@@ -172,11 +175,9 @@ struct Stored<'a>(&'a SledStore, PartitionId);
 
 impl Owners for Stored<'_> {
     type Error = StoreError;
-    fn identity_of(&self, offset: Offset) -> Result<Option<Identity>, StoreError> {
-        self.0.identity_of(self.1.into(), offset)
-    }
-    fn owns(&self, offset: Offset, identity: Identity) -> Result<bool, StoreError> {
-        self.0.owns(self.1.into(), offset, identity).map(|owns| owns == Some(true))
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
+        let owner = self.0.owner(self.1.into(), number, expected)?;
+        Ok(owner.expect("the window holds an owner that is not stored"))
     }
 }
 
@@ -194,8 +195,8 @@ fn check_verdicts(
         bloom: None,
     };
     let mut window = Window::new(limits, store.positions());
-    let load = &mut |view: &dedupd::dedupe::BlockView<'_>| {
-        window.restore(view, Offset::MAX).unwrap();
+    let load = &mut |run: &dedupd::dedupe::OwnerRun<'_>| {
+        window.load(run, Offset::MAX);
         Ok(())
     };
     store.scan(partition.into(), load).unwrap();
@@ -243,7 +244,7 @@ fn open_damaged(seed: u64) -> (String, bool) {
             );
         }
         let end = stored.last_key_value().map_or(0, |(last, _)| last + 1);
-        store.append(&block(partition, end..end + 3_000, 1, 1_000), head(end)).unwrap();
+        store.put(&block(partition, end..end + 3_000, 1, 1_000), head(end)).unwrap();
         assert_eq!(contents(&store, partition).len(), stored.len() + 3_000, "{case}");
     }
     store.close().unwrap();
@@ -272,28 +273,50 @@ fn a_damaged_store_opens_or_is_quarantined_and_never_invents_an_identity() {
     );
 }
 
-/// Blocks are verified when the store is opened. Later disk damage must not lead to a wrong result for an owner.
+/// Owners are verified when the store is opened. Later disk damage must not lead to a wrong result for an identity.
 #[test]
 fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
+    const OWNERS: u64 = 3_000;
     let mut random = fastrand::Rng::with_seed(20_261_121);
-    for case in 0..40u64 {
+    let mut other_offsets = 0;
+    for case in 0..80u64 {
         let dir = tempfile::tempdir().unwrap();
-        // Not enough memory for the identities of one block: each look-up reads the file.
+        // Memory for 341 owners: a look-up of another one reads the file.
         let mut store = open(dir.path(), &binding(), 8 << 10, DEADLINE).unwrap().store;
-        store.append(&block(0, 0..3_000, 1, case), head(3_000)).unwrap();
-        let of_blocks = |file: &PathBuf| file.parent().unwrap().ends_with("blocks");
-        let file = files(dir.path()).into_iter().find(of_blocks).expect("a file of blocks");
+        store.put(&block(0, 0..OWNERS, 1, case), head(OWNERS)).unwrap();
+        let of_owners = |file: &PathBuf| file.parent().unwrap().ends_with("owners");
+        let file = files(dir.path()).into_iter().find(of_owners).expect("a file of owners");
         let mut bytes = fs::read(&file).unwrap();
-        // The first block has 1,000 identities. Its owners are in memory, so damage of their offsets changes nothing.
-        let harmless = case % 2 == 0;
-        let at = if harmless { random.usize(..1_000) } else { random.usize(1_100..17_000) };
+        assert_eq!(bytes.len() as u64, OWNERS * 24);
+        let (damaged, is_offset) = (random.u64(..2_600), case % 2 == 0);
+        let byte = if is_offset { random.u64(16..24) } else { random.u64(..16) };
+        let at = usize::try_from(damaged * 24 + byte).unwrap();
         bytes[at] ^= 1 << random.u32(..8);
         fs::write(&file, bytes).unwrap();
-        let look_up = |owner| match store.owns(0.into(), owner, identity(0, owner, case)) {
-            Ok(Some(true)) => false,
-            Err(StoreError::Corrupt(_)) => true,
-            other => panic!("case {case}: a bit flipped at {at}, and owner {owner} is {other:?}"),
-        };
-        assert_ne!((0..3_000).any(look_up), harmless, "case {case}: a bit flipped at {at}");
+        let look_up = |number, expected| store.owner(0.into(), number, Some(expected));
+        for number in 0..OWNERS {
+            let right = identity(0, number, case);
+            match look_up(number, right) {
+                Ok(Some(found)) => {
+                    assert_eq!(found.identity, Some(right), "case {case}: owner {number}");
+                    assert!(
+                        number != damaged || is_offset,
+                        "case {case}: the damaged owner {number} is found"
+                    );
+                    // That of a record which was read before.
+                    assert!(
+                        found.offset == number || (number == damaged && found.offset < OWNERS),
+                        "{found:?}"
+                    );
+                    other_offsets += u64::from(found.offset != number);
+                }
+                Err(StoreError::Corrupt(_)) if number == damaged => break,
+                other => panic!("case {case}: a bit flipped at {at}, and owner {number} is {other:?}"),
+            }
+        }
+        // A look-up that does not find what it expects verifies all owners of the run.
+        let other = look_up(1, identity(0, 0, case));
+        assert!(matches!(other, Err(StoreError::Corrupt(_))), "case {case}: {other:?}");
     }
+    assert!(other_offsets > 0, "no offset was damaged within those of the run");
 }

@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dedupd::dedupe::{KindId, Offset, SliceMark, SlicePartition};
+use dedupd::dedupe::{KindId, Offset, SliceMark, SlicePartition, StoredOwner};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, ToForget};
 use dedupd::store::{Binding, SledStore, open};
 
+use crate::appending::Appending;
 use crate::{CACHE_BYTES, DEADLINE, binding, block, blocks, head, identity, opened};
 
 /// Identities of a slice.
@@ -17,7 +18,7 @@ const SLICE: u64 = 50;
 /// Appends a block and seals it. Slices are merged meanwhile if there are many.
 fn seal(store: &mut SledStore, first: Offset) {
     let next = first + SLICE;
-    store.append(&block(0, first..next, 1, 1), head(next)).unwrap();
+    store.put(&block(0, first..next, 1, 1), head(next)).unwrap();
     let marks = vec![SliceMark { next, count: SLICE, time_ms: (0, 0) }];
     let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
     store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
@@ -72,36 +73,35 @@ fn slices_that_were_found_are_used_until_slices_change() {
     store.close().unwrap();
 }
 
-/// The files of blocks and slices that this process has open below a directory.
+/// The files of owners and slices that this process has open below a directory.
 #[cfg(target_os = "linux")]
 fn open_files(dir: &Path) -> BTreeSet<PathBuf> {
     let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
     targets
-        .filter(|path| path.starts_with(dir) && path.components().any(|it| it.as_os_str() == "blocks"))
+        .filter(|path| path.starts_with(dir) && path.components().any(|it| it.as_os_str() == "owners"))
         .collect()
 }
 
 /// With a common limit the slices were closed first, because their files have the lowest numbers, and each look-up opened one.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_file_of_a_slice_stays_open_while_many_blocks_are_read() {
+fn the_file_of_a_slice_stays_open_while_many_owners_are_read() {
     const PARTITIONS: u32 = 600;
     let dir = tempfile::tempdir().unwrap();
     let binding = Binding { partitions: PARTITIONS, ..binding() };
     let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
     seal(&mut store, 0);
     for partition in 1..PARTITIONS {
-        // The last block is in sled.
-        store.append_all(&blocks(partition, (0, &[2_000, 2_000, 1]), 1, 1), head(4_001)).unwrap();
+        store.put_all(&blocks(partition, (0, &[2_000, 2_000, 1]), 1, 1), head(4_001)).unwrap();
     }
     let of_slices = lookups(&store, SLICE);
     assert_eq!(known(&store, &of_slices) as u64, SLICE);
     let slice = open_files(dir.path());
     assert_eq!(slice.len(), 1, "{slice:?}");
     for partition in 1..PARTITIONS {
-        let owned = store.identity_of(partition.into(), 1).unwrap();
-        assert_eq!(owned, Some(identity(partition, 1, 1)));
+        let owned = store.owner(partition.into(), 1, None).unwrap();
+        assert_eq!(owned, Some(StoredOwner { offset: 1, identity: Some(identity(partition, 1, 1)) }));
     }
     let all = open_files(dir.path());
     assert!(all.is_superset(&slice), "{slice:?} of {}", all.len());

@@ -12,16 +12,18 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(RELEASE)
 }
 
-/// The blocks of two partitions: single ones in the index, joined ones and one that has a file to itself.
+/// The owners of two partitions, of which the second one has several runs and files. Some were forgotten and undone.
 fn fill(store: &mut SledStore) {
-    for (partition, lengths) in [(0, vec![7; 40]), (2, vec![600, 3, 3, 3])] {
+    for (partition, lengths) in [(0, vec![7; 40]), (2, vec![600, 3, 3, 3, 2_000, 2_000])] {
         for block in blocks(partition, (1_000, &lengths), 2, 1) {
             let next = block.next;
-            store.append(&block, head(next)).unwrap();
+            store.put(&block, head(next)).unwrap();
         }
     }
-    store.truncate(2.into(), 1_604).unwrap();
-    store.expire(0.into(), 1_021).unwrap();
+    store.truncate(2.into(), 5_604).unwrap();
+    let head = store.head(0.into()).unwrap().unwrap();
+    store.forget(0.into(), ToForget { owners: &[1_070], ..ToForget::default() }, head).unwrap();
+    store.expire(2.into(), 1_650).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {

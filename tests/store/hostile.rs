@@ -7,6 +7,7 @@ use std::time::Duration;
 use dedupd::dedupe::{Block, Coordinates, Identity, KindId, SliceMark, SlicePartition};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store};
 
+use crate::appending::Appending;
 use crate::crafted::{one_place, pairs, seeds};
 use crate::{block, head, opened};
 
@@ -24,7 +25,7 @@ fn check(crafted: &[Identity], case: &str) {
     for first in (0..count).step_by(BLOCK as usize) {
         let covered = first..count.min(first + BLOCK);
         let entries = covered.clone().map(|owner| (owner, ids[owner as usize])).collect();
-        store.append(&Block { entries, ..block(0, covered.clone(), 1, 1) }, head(covered.end)).unwrap();
+        store.put(&Block { entries, ..block(0, covered.clone(), 1, 1) }, head(covered.end)).unwrap();
     }
     let marks = vec![SliceMark { next: count, count, time_ms: (0, 0) }];
     let partitions = vec![SlicePartition { partition: 0, first: 0, next: count, marks }];

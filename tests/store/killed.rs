@@ -22,7 +22,7 @@ fn write_until_killed(dir: &Path) -> ! {
             let first = if random.u32(..10) == 0 { next.saturating_sub(random.u64(..2_000)) } else { next };
             let length = if random.bool() { random.u64(1..8_000) } else { random.u64(1..40) };
             next = first + length;
-            store.append(&block(partition, first..next, 1, 1), head(first)).unwrap();
+            store.put(&block(partition, first..next, 1, 1), head(first)).unwrap();
             store.expire(partition.into(), next.saturating_sub(WINDOW)).unwrap();
         }
     }
@@ -63,9 +63,9 @@ fn a_store_killed_at_any_moment_opens_without_holes() {
             assert!(right, "an identity that was never written, after kill {kill}");
         }
         // Unreferenced bytes of the killed process are deleted: the files hold less than twice the live bytes.
-        let files = fs::read_dir(store.path().join("blocks")).unwrap().map(|file| file.unwrap());
+        let files = fs::read_dir(store.path().join("owners")).unwrap().map(|file| file.unwrap());
         let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
-        let live: u64 = (0..PARTITIONS).map(|partition| contents(&store, partition).len() as u64 * 17).sum();
+        let live: u64 = (0..PARTITIONS).map(|partition| contents(&store, partition).len() as u64 * 24).sum();
         assert!(bytes <= 2 * live + u64::from(PARTITIONS) * (256 << 10), "{bytes} bytes for {live} live");
         store.close().unwrap();
     }

@@ -17,8 +17,8 @@ fn only_the_handle_that_took_a_window_last_may_change_it() {
     assert_eq!(first.set_head(window, Head::default()), Ok(()));
     assert!(!second.acquire_lease(window));
     assert_eq!(first.truncate(window, 0), Err(lost.clone()));
-    assert_eq!(first.identity_of(window, 1), Err(lost.clone()));
-    assert_eq!(second.identity_of(window, 1), Ok(None));
+    assert_eq!(first.owner(window, 1, None), Err(lost.clone()));
+    assert_eq!(second.owner(window, 1, None), Ok(None));
     assert!(!first.acquire_lease(window), "held, but another handle held it in between");
     assert_eq!(second.clear(window), Err(lost.clone()));
     second.acquire_lease(WindowId::from(8));
@@ -50,7 +50,7 @@ fn handles_share_one_database_and_a_partition_may_move_between_them() {
     let mut two = one.clone();
     for round in 0..200 {
         let store = if round % 3 == 0 { &mut one } else { &mut two };
-        store.append(&block(0, round * 10..round * 10 + 10, 1, 1), head(0)).unwrap();
+        store.put(&block(0, round * 10..round * 10 + 10, 1, 1), head(0)).unwrap();
     }
     two.close().unwrap();
     assert_eq!(contents(&one, 0).len(), 2_000);

@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/appending.rs"]
+mod appending;
 #[path = "../support/crafted.rs"]
 mod crafted;
 mod damage;
@@ -15,11 +17,12 @@ mod directory;
 mod finding;
 mod golden;
 mod hostile;
+mod joining;
 mod killed;
 mod leases;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
-mod merging;
+mod numbers;
 mod rolling;
 mod sealed;
 mod soak;
@@ -29,11 +32,13 @@ use std::path::Path;
 use std::time::Duration;
 use std::{collections::BTreeMap, fs};
 
+use appending::Appending;
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, WindowId};
+use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, Sequence, StoredOwner, WindowId};
 use dedupd::ports::{Head, Store, ToForget};
 use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
 use memory_store::MemoryStore;
+use numbers::Numbers;
 use proptest::prelude::*;
 
 const CACHE_BYTES: u64 = 8 << 20;
@@ -79,23 +84,30 @@ fn head(confirmed: Offset) -> Head {
     Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, ..Head::default() }
 }
 
-/// Scans all blocks. The scan stops after each block and is continued.
+/// Scans all owners, and returns those with an identity. The scan stops after each run and is continued.
 fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
     let mut seen = BTreeMap::new();
-    let mut last = 0;
-    let mut visit = |owner: Offset, identity| {
-        assert!(seen.insert(owner, identity).is_none(), "owner {owner} twice");
+    let (mut last, mut number) = (0, 0);
+    let mut visit = |owner: &StoredOwner| {
+        let twice = owner.identity.and_then(|identity| seen.insert(owner.offset, identity));
+        assert_eq!(twice, None, "owner {} twice", owner.offset);
     };
-    let mut blocks = |view: &dedupd::dedupe::BlockView<'_>| {
-        assert!(view.header.first >= last, "blocks overlap or are out of order");
-        last = view.header.next;
-        view.for_each(&mut visit).unwrap();
+    let mut runs = |run: &dedupd::dedupe::OwnerRun<'_>| {
+        assert!(run.covered.start >= last && run.number >= number, "runs overlap or are out of order");
+        (last, number) = (run.covered.end, run.number + run.owners.len() as Sequence);
+        assert!(run.owners.is_sorted_by(|a, b| a.offset < b.offset), "owners are out of order");
+        assert!(
+            run.owners.iter().all(|owner| run.covered.contains(&owner.offset)),
+            "an owner is not covered"
+        );
+        run.owners.iter().for_each(&mut visit);
         Ok(ControlFlow::Break(()))
     };
     let mut from = Some(0);
     while let Some(next) = from {
-        from = store.scan_from(partition.into(), next, &mut blocks).unwrap();
+        from = store.scan_from(partition.into(), next, &mut runs).unwrap();
     }
+    assert!(store.next_number(partition.into()).unwrap() >= number, "partition {partition}");
     assert_eq!(store.ids(partition.into()), Ok(seen.len() as u64), "partition {partition}");
     seen
 }
@@ -113,7 +125,8 @@ fn blocks(partition: PartitionId, (first, lengths): (Offset, &[u64]), step: u64,
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Blocks of these numbers of offsets, the first at the end or `gap` beyond it; every `step`th offset is an owner.
+    /// Blocks of these numbers of offsets, the first at the end or `gap` beyond it; every `step`th offset is an owner. As many numbers are
+    /// left out.
     Append {
         partition: PartitionId,
         gap: u64,
@@ -179,6 +192,7 @@ struct Pair {
     memory: MemoryStore,
     end: BTreeMap<PartitionId, Offset>,
     floor: BTreeMap<PartitionId, Offset>,
+    numbers: BTreeMap<PartitionId, Numbers>,
     writing: u64,
 }
 
@@ -186,8 +200,8 @@ impl Pair {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = Some(opened(dir.path()).store);
-        let (end, floor) = (BTreeMap::new(), BTreeMap::new());
-        Self { dir, disk, memory: MemoryStore::new(), end, floor, writing: 0 }
+        let (end, floor, numbers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { dir, disk, memory: MemoryStore::new(), end, floor, numbers, writing: 0 }
     }
 
     fn both(&mut self, change: impl Fn(&mut dyn Store) -> Vec<(Offset, Identity)>, floor: Offset) {
@@ -203,16 +217,17 @@ impl Pair {
         match *step {
             Step::Append { partition, gap, ref lengths, step } => {
                 let first = self.end.get(&partition).copied().unwrap_or(0) + gap;
-                self.append(&blocks(partition, (first, lengths), step, writing));
+                self.append(&blocks(partition, (first, lengths), step, writing), gap);
             }
             Step::Rewind { partition, back, ref lengths } => {
                 let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(back);
-                self.append(&blocks(partition, (first, lengths), 1, writing));
+                self.append(&blocks(partition, (first, lengths), 1, writing), 0);
             }
             Step::Truncate { partition, back } => {
                 let end = self.end.entry(partition).or_default();
                 *end = end.saturating_sub(back);
                 let (from, floor) = (*end, self.floor(partition));
+                self.numbers.entry(partition).or_default().truncate(from);
                 self.both(|store| store.truncate(partition.into(), from).unwrap(), floor);
             }
             Step::Expire { partition, keep } => {
@@ -238,6 +253,7 @@ impl Pair {
                 let end = self.end.get(&partition).copied().unwrap_or(0);
                 let owners: Vec<Offset> = back.iter().map(|back| end.saturating_sub(*back)).collect();
                 let forgets = Head { forgets: writing, ..head(end) };
+                self.numbers.entry(partition).or_default().forget(&owners);
                 self.both(
                     |store| {
                         let forgotten = ToForget { owners: &owners, ..ToForget::default() };
@@ -250,6 +266,7 @@ impl Pair {
             Step::Clear { partition } => {
                 self.end.remove(&partition);
                 self.floor.remove(&partition);
+                self.numbers.remove(&partition);
                 self.both(
                     |store| {
                         store.clear(partition.into()).unwrap();
@@ -265,12 +282,14 @@ impl Pair {
         }
     }
 
-    fn append(&mut self, blocks: &[Block]) {
+    fn append(&mut self, blocks: &[Block], gap: u64) {
         let last = blocks.last().unwrap();
-        self.end.insert(last.window.partition(), last.next);
+        let partition = last.window.partition();
+        self.end.insert(partition, last.next);
+        let number = self.numbers.entry(partition).or_default().append(blocks, gap);
         self.both(
             |store| {
-                store.append_all(blocks, head(last.next)).unwrap();
+                store.append_all(blocks, number, head(last.next)).unwrap();
                 Vec::new()
             },
             0,
@@ -281,7 +300,7 @@ impl Pair {
         self.floor.get(&partition).copied().unwrap_or(0)
     }
 
-    /// Above the expired offsets both stores are equal. Below, each may keep blocks that reach across.
+    /// Above the expired offsets both stores are equal. Below, each may keep runs that reach across.
     fn compare(&self) {
         let disk = self.disk.as_ref().unwrap();
         for partition in 0..3 {
@@ -290,15 +309,22 @@ impl Pair {
             assert_eq!(disk.head(window).unwrap(), self.memory.head(window).unwrap());
             let (on_disk, in_memory) = (contents(disk, partition), contents(&self.memory, partition));
             assert!(on_disk.range(floor..).eq(in_memory.range(floor..)), "partition {partition} differs");
-            let end = self.end.get(&partition).copied().unwrap_or(0);
-            for offset in (floor..end + 3).step_by(7) {
-                let found = disk.identity_of(window, offset).unwrap();
-                assert_eq!(found, on_disk.get(&offset).copied(), "{window}@{offset}");
-                assert_eq!(found, self.memory.identity_of(window, offset).unwrap(), "{window}@{offset}");
-                for asked in [found.unwrap_or(Identity([0; 16])), Identity([1; 16])] {
-                    let owns = disk.owns(window, offset, asked).unwrap();
-                    assert_eq!(owns, found.map(|id| id == asked), "{window}@{offset}");
+            let Some(Numbers { next, owners }) = self.numbers.get(&partition) else { continue };
+            let held = owners.iter().filter(|(_, owner)| owner.offset >= floor);
+            let identities = held.clone().filter_map(|(_, owner)| Some((owner.offset, owner.identity?)));
+            assert!(
+                on_disk.range(floor..).map(|(at, id)| (*at, *id)).eq(identities),
+                "partition {partition}"
+            );
+            for (number, owner) in held.step_by(7) {
+                for asked in [None, Some(Identity([0; 16])), owner.identity] {
+                    let found = [disk, &self.memory as &dyn Store].map(|it| it.owner(window, *number, asked));
+                    assert_eq!(found, [Ok(Some(*owner)), Ok(Some(*owner))], "{number} of {window}");
                 }
+            }
+            for number in [*next, next + 1] {
+                let found = [disk, &self.memory as &dyn Store].map(|it| it.owner(window, number, None));
+                assert_eq!(found, [Ok(None), Ok(None)], "{number} of {window}");
             }
         }
     }
@@ -325,7 +351,7 @@ proptest! {
 fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_more() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
-    store.append(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
+    store.put(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
     let removed = store.truncate(1.into(), 4_321).unwrap();
     let expected: Vec<_> = (4_321..5_000).map(|offset| (offset, identity(1, offset, 1))).collect();
     assert_eq!(removed, expected);
@@ -343,13 +369,13 @@ fn a_rolling_window_needs_little_disk_space() {
     let mut store = opened(dir.path()).store;
     let (window, length) = (300_000, 1_000);
     for first in (0..window * 8).step_by(1_000) {
-        store.append(&block(0, first..first + length, 1, 1), head(first)).unwrap();
+        store.put(&block(0, first..first + length, 1, 1), head(first)).unwrap();
         store.expire(0.into(), (first + length).saturating_sub(window)).unwrap();
     }
     store.sync().unwrap();
-    let live = contents(&store, 0).len() as u64 * 17;
+    let live = contents(&store, 0).len() as u64 * 24;
     let disk = store.disk_bytes().unwrap();
-    // An eighth of the live bytes may have expired in the oldest file. Besides the blocks, sled holds some segments.
+    // An eighth of the live bytes may have expired in the oldest file. Besides the owners, sled holds some segments.
     assert!(disk <= live / 4 * 5 + (6 << 20), "{disk} bytes on disk for {live} live");
     let blobs = fs::read_dir(store.path().join("blobs")).unwrap().count();
     assert_eq!(blobs, 0, "a node was written to a file of its own, which is never synced");

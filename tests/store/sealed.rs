@@ -100,8 +100,8 @@ impl History {
                 let in_all = |at: &Offset, id: &Identity| {
                     self.since.iter().all(|model| model[window].live.get(at) == Some(id))
                 };
-                for (offset, identity) in owned.live.iter().filter(|(at, id)| in_all(at, id)) {
-                    let has = has(&store, *window, (*offset, *identity)).unwrap();
+                for (offset, _) in owned.live.iter().filter(|(at, id)| in_all(at, id)) {
+                    let has = has(&store, *window, (owned, *offset)).unwrap();
                     assert!(has, "{}: owner {offset} of {window} is lost by a kill", self.case);
                 }
                 let removed = &self.since[0][window].removed;
@@ -159,7 +159,7 @@ impl History {
     /// Damages a database in one way. Returns what was done, and what it has if that is not noticed.
     fn damage_in(&self, database: &Path, state: &mut Modelled) -> (String, Model) {
         let rng = &mut state.rng;
-        let files = files(&database.join("blocks"));
+        let files = files(&database.join("owners"));
         let slices: Vec<_> = files.iter().filter(|file| is_slice(&fs::read(file).unwrap())).collect();
         let kind = rng.u8(..11);
         if kind >= 9
@@ -220,7 +220,7 @@ impl History {
                 "two files swapped"
             }
             _ => {
-                let name = Path::new("blocks").join(file.file_name().unwrap());
+                let name = Path::new("owners").join(file.file_name().unwrap());
                 let older = self.older.as_ref().and_then(|(older, _)| fs::read(older.join(name)).ok());
                 bytes = older.unwrap_or_else(|| self.old_slices.first().cloned().unwrap_or_default());
                 "an older file"

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dedupd::dedupe::{BlockView, Coordinates, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId};
+use dedupd::dedupe::{Coordinates, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId};
 use dedupd::ports::{FilterJob, SealJob, SealedPlaces, Sealing, Store, StoreError, ToForget};
 
-use super::{MemoryStore, Partitions, damaged};
+use super::{MemoryStore, Partitions};
 
 pub type Slices = Vec<Arc<MemorySlice>>;
 
@@ -140,19 +140,15 @@ pub fn forget_in_filters(
     });
 }
 
-pub fn expire_blocks(partitions: &mut Partitions, window: WindowId, first: Offset) -> Result<(), StoreError> {
-    let Some(stored) = partitions.get_mut(&window) else { return Ok(()) };
-    while let Some(oldest) = stored.blocks.first_entry() {
-        if BlockView::verified(oldest.get()).map_err(damaged)?.header.next > first {
-            break;
-        }
+pub fn expire_runs(partitions: &mut Partitions, window: WindowId, first: Offset) {
+    let Some(stored) = partitions.get_mut(&window) else { return };
+    while let Some(oldest) = stored.runs.first_entry().filter(|oldest| oldest.get().next <= first) {
         oldest.remove();
     }
-    Ok(())
 }
 
 impl MemoryStore {
-    /// Whether this handle writes a slice, or removes its blocks.
+    /// Whether this handle writes a slice, or removes its runs.
     pub fn is_sealing(&self) -> bool {
         self.task.is_some() || !self.unneeded.is_empty()
     }
@@ -163,13 +159,11 @@ impl MemoryStore {
         }
         let mut owners = Vec::new();
         for of in &job.partitions {
-            self.scan(job.kind.window(of.partition), &mut |view| {
-                let mut take = |offset, identity| {
-                    if (of.first..of.next).contains(&offset) {
-                        owners.push((identity, Coordinates { partition: of.partition, offset }));
-                    }
-                };
-                view.for_each(&mut take).map_err(damaged)
+            self.scan(job.kind.window(of.partition), &mut |run| {
+                let sealed = run.owners.iter().filter(|owner| (of.first..of.next).contains(&owner.offset));
+                let place = |offset| Coordinates { partition: of.partition, offset };
+                owners.extend(sealed.filter_map(|owner| Some((owner.identity?, place(owner.offset)))));
+                Ok(())
             })?;
         }
         if self.has(SliceDefect::CutShort) {
@@ -205,7 +199,10 @@ impl MemoryStore {
 
     pub fn poll_task(&mut self) -> Result<Sealing, StoreError> {
         if let Some((window, next)) = self.unneeded.pop() {
-            self.write(window, 0, |partitions, _| expire_blocks(partitions, window, next))?;
+            self.write(window, 0, |partitions, _| {
+                expire_runs(partitions, window, next);
+                Ok(())
+            })?;
             return Ok(Sealing::Busy);
         }
         let Some(task) = &mut self.task else { return Ok(Sealing::Idle) };
@@ -243,7 +240,7 @@ impl MemoryStore {
         }
     }
 
-    /// As on disk, the head and the blocks are gone also when a filter has owners that it cannot lose.
+    /// As on disk, the head and the runs are gone also when a filter has owners that it cannot lose.
     pub fn clear_window(&mut self, window: WindowId) -> Result<(), StoreError> {
         self.removed(window, 0);
         let cleared = self.write(window, 0, |partitions, slices| {
@@ -252,14 +249,14 @@ impl MemoryStore {
             Ok(())
         });
         if matches!(cleared, Err(StoreError::InFilter(_))) {
-            self.remove_blocks(window)?;
+            self.remove_runs(window)?;
         }
         cleared
     }
 
     pub fn clear_windows(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
         self.end_seal();
-        windows.iter().try_for_each(|window| self.remove_blocks(*window))?;
+        windows.iter().try_for_each(|window| self.remove_runs(*window))?;
         let Some(any) = windows.first() else { return Ok(()) };
         let is_shared = self.lock().shares_slices;
         self.write(*any, 0, |_, slices| {
@@ -268,7 +265,7 @@ impl MemoryStore {
         })
     }
 
-    fn remove_blocks(&self, window: WindowId) -> Result<(), StoreError> {
+    fn remove_runs(&self, window: WindowId) -> Result<(), StoreError> {
         self.write(window, 0, |partitions, _| {
             partitions.remove(&window);
             Ok(())

@@ -6,26 +6,30 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupd::dedupe::{
-    Block, BlockError, BlockView, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId,
+    Block, Identity, Offset, OwnerRun, PartitionId, Positions, Sequence, SlicePartition, StoredOwner,
+    WindowId,
 };
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitBlock,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
 };
 
+#[path = "memory_runs.rs"]
+mod memory_runs;
 #[path = "memory_slices.rs"]
 mod memory_slices;
 
+use memory_runs::{Before, Partition};
 pub use memory_slices::SliceDefect;
-use memory_slices::{MemoryTask, Slices, change, cut, expire_blocks, forget_in_filters};
+use memory_slices::{MemoryTask, Slices, change, cut, expire_runs, forget_in_filters};
 
-/// Blocks in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
+/// Owners in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
 /// clone that was kept while the old worker was dropped.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
     /// The slice that this handle is writing.
     task: Option<MemoryTask>,
-    /// Windows whose blocks below an offset are to be removed.
+    /// Windows whose runs below an offset are to be removed.
     unneeded: Vec<(WindowId, Offset)>,
 }
 
@@ -54,20 +58,6 @@ struct Undo {
     window: WindowId,
     before: Option<Before>,
     slices: Slices,
-}
-
-/// A partition before a write: its head, and its blocks at or beyond `from`. The write changes no other.
-#[derive(Debug)]
-struct Before {
-    head: Head,
-    from: Offset,
-    blocks: BTreeMap<Offset, Arc<Vec<u8>>>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Partition {
-    head: Head,
-    blocks: BTreeMap<Offset, Arc<Vec<u8>>>,
 }
 
 /// Maximum number of unsynced writes: a real database flushes on its own from time to time.
@@ -124,21 +114,15 @@ impl MemoryStore {
         contents.unsynced.clear();
     }
 
-    /// Simulates disk damage. `pick` receives the number of blocks and chooses one. Flips bit number `bit` of that
-    /// block (modulo its length), or removes all of its bytes. Returns false if there is no block.
-    pub fn rot(&self, pick: impl FnOnce(usize) -> usize, bit: Option<usize>) -> bool {
+    /// Simulates disk damage: a run that cannot be read any more. `pick` receives the number of runs and chooses one. Returns false if there is
+    /// none.
+    pub fn rot(&self, pick: impl FnOnce(usize) -> usize) -> bool {
         let mut contents = self.lock();
-        let mut blocks: Vec<_> =
-            contents.partitions.values_mut().flat_map(|stored| stored.blocks.values_mut()).collect();
-        let Some(place) = (!blocks.is_empty()).then(|| pick(blocks.len()) % blocks.len()) else {
-            return false;
-        };
-        let Some(block) = blocks.get_mut(place) else { return false };
-        let bytes = Arc::make_mut(block);
-        match bit.map(|bit| bit % (bytes.len() * 8).max(1)) {
-            Some(bit) => bytes.iter_mut().skip(bit / 8).take(1).for_each(|byte| *byte ^= 1 << (bit % 8)),
-            None => bytes.clear(),
-        }
+        let mut runs: Vec<_> =
+            contents.partitions.values_mut().flat_map(|stored| stored.runs.values_mut()).collect();
+        let place = (!runs.is_empty()).then(|| pick(runs.len()) % runs.len());
+        let Some(run) = place.and_then(|place| runs.get_mut(place)) else { return false };
+        Arc::make_mut(run).is_damaged = true;
         true
     }
 
@@ -173,47 +157,14 @@ impl MemoryStore {
 
 impl Contents {
     fn put(&mut self, window: WindowId, before: Option<Before>) {
-        let Some(Before { head, from, blocks }) = before else {
+        let Some(Before { head, from, runs }) = before else {
             self.partitions.remove(&window);
             return;
         };
         let stored = self.partitions.entry(window).or_default();
         stored.head = head;
-        stored.blocks.retain(|first, _| *first < from);
-        stored.blocks.extend(blocks);
-    }
-}
-
-impl Partition {
-    /// A block that begins before `from` may reach beyond it.
-    fn before(&self, from: Offset) -> Before {
-        let from = self.blocks.range(..from).next_back().map_or(from, |(first, _)| *first);
-        let blocks = self.blocks.range(from..).map(|(first, bytes)| (*first, Arc::clone(bytes))).collect();
-        Before { head: self.head, from, blocks }
-    }
-
-    fn end(&self) -> Result<Offset, StoreError> {
-        let last = self.blocks.last_key_value().map(|(_, bytes)| BlockView::verified(bytes).map_err(damaged));
-        Ok(last.transpose()?.map_or(0, |view| view.header.next))
-    }
-
-    fn cut(&mut self, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.head = self.head.lowered(from);
-        let mut removed = Vec::new();
-        let mut blocks = self.blocks.split_off(&from);
-        if let Some((first, bytes)) = self.blocks.pop_last() {
-            blocks.insert(first, bytes);
-        }
-        for bytes in blocks.values() {
-            let mut block = Block::decode(bytes).map_err(damaged)?;
-            let keep = block.entries.partition_point(|(owner, _)| *owner < from);
-            removed.extend(block.entries.drain(keep..));
-            block.next = block.next.min(from);
-            if block.first < from {
-                self.blocks.insert(block.first, Arc::new(block.encode()));
-            }
-        }
-        Ok(removed)
+        stored.runs.retain(|first, _| *first < from);
+        stored.runs.extend(runs);
     }
 }
 
@@ -226,7 +177,7 @@ impl Store for MemoryStore {
         Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
     }
 
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         let Some(Block { window, first, .. }) = blocks.first() else { return Ok(()) };
         let mut end = *first;
         for block in blocks {
@@ -248,11 +199,16 @@ impl Store for MemoryStore {
                 cut(slices, *window, *first)?;
             }
             let stored = partitions.entry(*window).or_default();
-            if stored.end()? > *first {
+            if stored.end() > *first {
                 stored.cut(*first)?;
             }
+            if number < stored.next_number() {
+                return Err(StoreError::Corrupt(format!("number {number} of partition {window} is taken")));
+            }
+            let mut number = number;
             for block in blocks.iter().filter(|block| block.first < block.next) {
-                stored.blocks.insert(block.first, Arc::new(block.encode()));
+                stored.add(block, number);
+                number += block.entries.len() as Sequence;
             }
             stored.head = head;
             Ok(())
@@ -262,23 +218,30 @@ impl Store for MemoryStore {
     fn scan_from(
         &self,
         window: WindowId,
-        from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError> {
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
         // Copied, so that the visitor may use the store.
         let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();
-        for (first, bytes) in stored.blocks.range(from..) {
-            if visit(&BlockView::verified(bytes).map_err(damaged)?)?.is_break() {
-                return Ok(Some(first + 1));
+        for (first, run) in stored.runs.iter().filter(|(_, run)| run.end() > from) {
+            let number = run.number.max(from);
+            let owners = run.read_from(number)?;
+            let covered = *first..run.next;
+            if visit(&OwnerRun { covered, times_ms: run.times_ms, number, owners })?.is_break() {
+                return Ok(Some(run.end()));
             }
         }
         Ok(None)
     }
 
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        Ok(self.lock().partitions.get(&window).map_or(0, Partition::next_number))
+    }
+
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
         let contents = self.lock();
-        let blocks = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.blocks.values());
-        blocks.map(|bytes| Ok(BlockView::verified(bytes).map_err(damaged)?.count() as u64)).sum()
+        let runs = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.runs.values());
+        Ok(runs.flat_map(|run| &run.owners).filter(|owner| owner.identity.is_some()).count() as u64)
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
@@ -306,12 +269,7 @@ impl Store for MemoryStore {
                 forget_in_filters(slices, window, forgotten);
             }
             let stored = partitions.entry(window).or_default();
-            for owner in owners {
-                let Some((_, bytes)) = stored.blocks.range_mut(..=*owner).next_back() else { continue };
-                let mut block = Block::decode(bytes).map_err(damaged)?;
-                block.entries.retain(|(offset, _)| offset != owner);
-                *bytes = Arc::new(block.encode());
-            }
+            owners.iter().try_for_each(|owner| stored.forget(*owner))?;
             stored.head = head;
             Ok(())
         })
@@ -322,15 +280,21 @@ impl Store for MemoryStore {
             // The ranges stay until all owners of the slice are dropped.
             change(slices, |slice| slice.without(window, Offset::MAX, |offset| offset < first));
             slices.retain(|slice| !slice.owners.is_empty());
-            expire_blocks(partitions, window, first)
+            expire_runs(partitions, window, first);
+            Ok(())
         })
     }
 
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        _expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
         let contents = self.lock();
         let Some(stored) = contents.partitions.get(&window) else { return Ok(None) };
-        let Some((_, bytes)) = stored.blocks.range(..=owner).next_back() else { return Ok(None) };
-        BlockView::verified(bytes).and_then(|view| view.identity_of(owner)).map_err(damaged)
+        let run = stored.runs.values().rev().find(|run| run.number <= number && number < run.end());
+        run.map_or(Ok(None), |run| Ok(run.read_from(number)?.first().copied()))
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
@@ -382,17 +346,12 @@ impl Store for MemoryStore {
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
         let contents = self.lock();
-        let blocks = contents.partitions.values().flat_map(|stored| stored.blocks.values());
-        Ok(Some(blocks.map(|bytes| bytes.len() as u64).sum()))
+        let runs = contents.partitions.values().flat_map(|stored| stored.runs.values());
+        Ok(Some(runs.map(|run| run.owners.len() as u64 * 24).sum()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.lock().unsynced.clear();
         Ok(())
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
-fn damaged(cause: BlockError) -> StoreError {
-    StoreError::Corrupt(cause.to_string())
 }

@@ -30,14 +30,23 @@ fn identity(number: u16) -> Identity {
     Identity(u128::from(number).to_be_bytes())
 }
 
+/// Committed owners, by number.
 #[derive(Default)]
-struct OwnerMap(BTreeMap<Offset, Identity>);
+pub(super) struct OwnerMap(pub BTreeMap<Sequence, (Offset, Identity)>);
+
+impl OwnerMap {
+    /// Adds the owners of the open transaction.
+    pub(super) fn add(&mut self, window: &Window) {
+        self.0.extend((window.next_number()..).zip(window.pending().iter().copied()));
+    }
+}
 
 impl Owners for OwnerMap {
     type Error = Infallible;
 
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.0.get(&owner).copied())
+    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, Infallible> {
+        let (offset, identity) = self.0[&number];
+        Ok(StoredOwner { offset, identity: Some(identity) })
     }
 }
 
@@ -82,7 +91,7 @@ impl World {
             self.next += 1;
         }
         if commits {
-            self.known.0.extend(self.window.pending().iter().copied());
+            self.known.add(&self.window);
             self.window.commit(self.next);
         } else {
             self.window.abort();
@@ -91,8 +100,8 @@ impl World {
     }
 
     fn truncate(&mut self, from: Offset) {
-        self.window.truncate(from);
-        self.known.0.retain(|owner, _| *owner < from);
+        self.window.truncate(from, &self.known).unwrap();
+        self.known.0.retain(|_, (owner, _)| *owner < from);
         self.model.retain(|_, owner| *owner < from);
         self.next = from;
     }

@@ -1,14 +1,14 @@
-//! The exact index: maps an identity to the offsets that may own it, in about 10.7 bytes per id.
+//! The exact index: maps an identity to the numbers that may own it, in about 10.7 bytes per id.
 //!
-//! It is a chain of tables, each for newer offsets than the previous one. Inserts go to the newest table. When
-//! that is full, a larger one is opened; an old table is dropped when its last offset expires. An offset below
-//! [`OwnerIndex::first_live`] counts as absent, so expiry only increases one number: slots of expired offsets are free for
+//! It is a chain of tables, each for newer numbers than the previous one. Inserts go to the newest table. When
+//! that is full, a larger one is opened; an old table is dropped when its last number expires. A number below
+//! [`OwnerIndex::first_live`] counts as absent, so expiry only increases one number: slots of expired numbers are free for
 //! new entries, without a sweep and without tombstones.
 //!
 //! A slot stores 26 bits of fingerprint, so a look-up returns *candidates*. The caller verifies a candidate
 //! against the 16 bytes of the owner. Every live entry is found:
 //! - a live slot is never overwritten: an entry whose two buckets are full goes to the overflow map;
-//! - offsets are inserted in ascending order, so a table holds only offsets below the base of the next one;
+//! - numbers are inserted in ascending order, so a table holds only numbers below the base of the next one;
 //! - a table never moves its slots.
 
 use std::ops::ControlFlow;
@@ -17,21 +17,21 @@ use super::growth::{SMALLEST, next_capacity};
 use super::overflow::OverflowMap;
 use super::positions::IndexKey;
 use super::table::SlotTable;
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Sequence;
 
 mod evicting;
 
 use evicting::Evicting;
 
-/// Owners by identity, for the offsets from [`OwnerIndex::first_live`] on.
+/// Owners by identity, for the numbers from [`OwnerIndex::first_live`] on.
 #[derive(Debug)]
 pub struct OwnerIndex {
     /// In ascending order of their bases, all below the base of the newest table. The newest table has the base
-    /// `Offset::MAX` until its first owner is inserted.
+    /// `Sequence::MAX` until its first owner is inserted.
     older: Vec<SlotTable>,
     newest: SlotTable,
     overflow: OverflowMap,
-    first_live: Offset,
+    first_live: Sequence,
     expected: u64,
     most: u64,
     /// Set for an index of one fixed table, in which the oldest owners are overwritten.
@@ -42,7 +42,7 @@ impl Default for OwnerIndex {
     fn default() -> Self {
         Self {
             older: Vec::new(),
-            newest: SlotTable::for_ids(SMALLEST, Offset::MAX),
+            newest: SlotTable::for_ids(SMALLEST, Sequence::MAX),
             overflow: OverflowMap::default(),
             first_live: 0,
             expected: u64::MAX,
@@ -63,7 +63,7 @@ impl OwnerIndex {
     /// Ensures that one table has capacity for `ids` further owners.
     pub fn reserve(&mut self, ids: u64) {
         if self.evicting.is_none() && ids > self.newest.capacity().saturating_sub(self.newest.live) {
-            self.open(SlotTable::for_ids(ids.saturating_add(ids / 16), Offset::MAX));
+            self.open(SlotTable::for_ids(ids.saturating_add(ids / 16), Sequence::MAX));
         }
     }
 
@@ -76,60 +76,60 @@ impl OwnerIndex {
         }
     }
 
-    /// Visits the live offsets that may own the identity, the newest table first. The owner is always
+    /// Visits the live numbers that may own the identity, the newest table first. The owner is always
     /// among them if it was inserted. Others are false candidates, in less than one of a million look-ups.
     #[inline]
     pub fn candidates<B>(
         &self,
         key: &IndexKey,
-        mut visit: impl FnMut(Offset) -> ControlFlow<B>,
+        mut visit: impl FnMut(Sequence) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         self.newest.candidates(key.position, self.first_live, &mut visit)?;
         for table in self.older.iter().rev() {
             table.candidates(key.position, self.first_live, &mut visit)?;
         }
-        for offset in self.overflow.owners_of(key) {
-            if offset >= self.first_live {
-                visit(offset)?;
+        for number in self.overflow.owners_of(key) {
+            if number >= self.first_live {
+                visit(number)?;
             }
         }
         ControlFlow::Continue(())
     }
 
     /// Inserts an owner. Offsets must ascend, except after removals.
-    pub fn insert(&mut self, key: &IndexKey, offset: Offset) {
-        debug_assert!(offset >= self.first_live, "an owner is inserted below the window");
-        if self.overwrite(key, offset) {
+    pub fn insert(&mut self, key: &IndexKey, number: Sequence) {
+        debug_assert!(number >= self.first_live, "an owner is inserted below the window");
+        if self.overwrite(key, number) {
             return;
         }
-        if self.newest.may_begin_at(offset) {
-            self.newest.base = offset;
-        } else if self.newest.is_full() || (offset >= self.newest.base && !self.newest.reaches(offset)) {
-            self.open(SlotTable::for_ids(self.next_capacity(), offset));
+        if self.newest.may_begin_at(number) {
+            self.newest.base = number;
+        } else if self.newest.is_full() || (number >= self.newest.base && !self.newest.reaches(number)) {
+            self.open(SlotTable::for_ids(self.next_capacity(), number));
         }
         self.newest.live += 1;
-        let reached = self.newest.reaches(offset);
-        if !(reached && self.newest.insert(key.position, offset, self.first_live)) {
-            self.overflow.insert(key, offset, self.first_live);
+        let reached = self.newest.reaches(number);
+        if !(reached && self.newest.insert(key.position, number, self.first_live)) {
+            self.overflow.insert(key, number, self.first_live);
         }
     }
 
     /// Undoes one insert; returns false when the index does not hold this owner. In an evicting index the caller must
     /// undo the last insert first, and must not undo inserts from before [`OwnerIndex::commit`].
-    pub fn remove(&mut self, key: &IndexKey, offset: Offset) -> bool {
-        let removed = self.newest.remove(key.position, offset)
-            || self.older.iter_mut().rev().any(|table| table.remove(key.position, offset))
-            || self.overflow.remove(key, offset);
+    pub fn remove(&mut self, key: &IndexKey, number: Sequence) -> bool {
+        let removed = self.newest.remove(key.position, number)
+            || self.older.iter_mut().rev().any(|table| table.remove(key.position, number))
+            || self.overflow.remove(key, number);
         if removed {
-            let table = self.table_of(offset);
+            let table = self.table_of(number);
             table.live = table.live.saturating_sub(1);
-            self.restore_overwritten(offset);
+            self.restore_overwritten(number);
         }
         removed
     }
 
-    /// Removes every owner at or beyond `from` and returns their number. Scans every slot.
-    pub fn remove_from(&mut self, from: Offset) -> u64 {
+    /// Removes every owner at or beyond `from` and returns how many. Scans every slot.
+    pub fn remove_from(&mut self, from: Sequence) -> u64 {
         let before = self.live();
         if from <= self.first_live {
             let empty = self.slots().map_or_else(Self::default, Self::evicting);
@@ -139,8 +139,8 @@ impl OwnerIndex {
         for table in self.older.iter_mut().chain([&mut self.newest]) {
             table.live = table.live.saturating_sub(table.remove_from(from));
         }
-        for offset in self.overflow.remove_from(from) {
-            let table = self.table_of(offset);
+        for number in self.overflow.remove_from(from) {
+            let table = self.table_of(number);
             table.live = table.live.saturating_sub(1);
         }
         while self.newest.base >= from
@@ -152,7 +152,7 @@ impl OwnerIndex {
     }
 
     /// Expires the owners below `first_live`; `count` is their number.
-    pub fn expire(&mut self, first_live: Offset, count: u64) {
+    pub fn expire(&mut self, first_live: Sequence, count: u64) {
         self.first_live = self.first_live.max(first_live);
         let mut left = count;
         for table in self.older.iter_mut().chain([&mut self.newest]) {
@@ -167,9 +167,9 @@ impl OwnerIndex {
         self.older.drain(..expired.min(self.older.len()));
     }
 
-    /// The lowest live offset. Lower ones count as absent.
+    /// The lowest live number. Lower ones count as absent.
     #[must_use]
-    pub fn first_live(&self) -> Offset {
+    pub fn first_live(&self) -> Sequence {
         self.first_live
     }
 
@@ -206,16 +206,16 @@ impl OwnerIndex {
         }
     }
 
-    /// Capacity of the next table; that of the last one if it is not full but cannot represent the next offset.
+    /// Capacity of the next table; that of the last one if it is not full but cannot represent the next number.
     fn next_capacity(&self) -> u64 {
         let last = self.newest.capacity();
         if self.newest.is_full() { next_capacity(last, self.expected, self.most) } else { last }
     }
 
-    fn table_of(&mut self, offset: Offset) -> &mut SlotTable {
-        if self.newest.base <= offset {
+    fn table_of(&mut self, number: Sequence) -> &mut SlotTable {
+        if self.newest.base <= number {
             return &mut self.newest;
         }
-        self.older.iter_mut().rev().find(|table| table.base <= offset).unwrap_or(&mut self.newest)
+        self.older.iter_mut().rev().find(|table| table.base <= number).unwrap_or(&mut self.newest)
     }
 }

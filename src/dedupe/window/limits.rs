@@ -4,6 +4,8 @@
 use super::index::OwnerIndex;
 use super::marks::MARKS_PER_WINDOW;
 use super::{Positions, Window, WindowLimits};
+use crate::dedupe::coordinates::Offset;
+use crate::dedupe::identity::Identity;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +120,9 @@ impl Window {
     /// Counts the owners that the committed transaction has overwritten.
     pub(super) fn commit_evicted(&mut self) {
         let Self { index, marks, evicted, .. } = self;
-        index.commit(|owner| {
+        index.commit(|number| {
             *evicted += 1;
-            marks.evicted(owner);
+            marks.evicted(number);
         });
     }
 
@@ -139,11 +141,11 @@ impl Window {
         let (now, evicts) = (self.time.ms(), self.slots().is_some());
         let (oldest_ms, most) = self.expiry_limits();
         if let Some(dropped) = self.marks.drop_expired(now, oldest_ms, most) {
-            self.index.expire(dropped.next, dropped.count);
+            self.index.expire(dropped.next_number, dropped.count);
             self.first_live = self.first_live.max(dropped.next);
         }
-        if evicts && let Some(first) = self.marks.first_held() {
-            self.index.expire(first, 0);
+        if evicts && let Some((first, number)) = self.marks.first_held() {
+            self.index.expire(number, 0);
             self.first_live = self.first_live.max(first);
         }
         // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
@@ -194,6 +196,14 @@ impl Window {
     /// Number of owners overwritten since the last call.
     pub fn take_evicted(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.pending.capacity() * Self::PENDING_BYTES
+            + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
     }
 
     /// Number of identities that the store has, including overwritten ones.

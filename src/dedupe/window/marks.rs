@@ -1,8 +1,11 @@
-//! Arrival times of ranges of offsets. They convert limits on age and count into a prefix of offsets to drop.
+//! Arrival times of ranges of owners. They convert limits on age and count into a prefix to drop.
+//!
+//! Owners in the index are found by their numbers. Those in sealed slices are found by their offsets, and their marks have no numbers.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::{Offset, Sequence};
 use crate::dedupe::format::SliceMark;
 
 /// Number of marks in a full window, for each of its two limits: expiry is accurate to 1/256 of the window.
@@ -17,6 +20,8 @@ struct Mark {
     first: Offset,
     /// One past the last owner.
     next: Offset,
+    /// The number of the first owner, and one past that of the last one; both that of the next owner for a sealed mark that was loaded.
+    numbers: (Sequence, Sequence),
     /// Owners that are held.
     count: u64,
     /// Owners that were overwritten.
@@ -52,6 +57,8 @@ impl Mark {
 pub(super) struct DroppedOwners {
     /// One past the last owner dropped.
     pub next: Offset,
+    /// One past its number.
+    pub next_number: Sequence,
     /// Number of owners dropped that were in the index.
     pub count: u64,
 }
@@ -106,7 +113,12 @@ impl Marks {
 
     /// Adds an owner that arrived between two stream times, in ascending offset order. It joins the last mark if that
     /// spans at most `longest_ms` (or exactly these times) and holds fewer than `most` owners.
-    pub fn add(&mut self, owner: Offset, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
+    pub fn add(
+        &mut self,
+        (owner, number): (Offset, Sequence),
+        (time_first_ms, time_last_ms): (i64, i64),
+        most: u64,
+    ) {
         self.count += 1;
         let (longest, closed) = (self.longest_ms, self.closed);
         let shared = self.queue.back_mut().filter(|last| {
@@ -116,12 +128,14 @@ impl Marks {
         });
         if let Some(mark) = shared {
             mark.next = owner + 1;
+            mark.numbers.1 = number + 1;
             mark.count += 1;
             mark.time_last_ms = mark.time_last_ms.max(time_last_ms);
         } else {
             self.queue.push_back(Mark {
                 first: owner,
                 next: owner + 1,
+                numbers: (number, number + 1),
                 count: 1,
                 evicted: 0,
                 time_first_ms,
@@ -131,17 +145,28 @@ impl Marks {
         }
     }
 
-    /// Latest stream time at which an owner can have arrived; 0 while unknown.
+    /// Earliest and latest stream time at which an owner in the index can have arrived; 0 while unknown.
     #[inline]
-    pub fn time_of(&self, owner: Offset) -> i64 {
-        self.times_of(owner).1
+    pub fn times_of(&self, number: Sequence) -> (i64, i64) {
+        self.times(self.queue.partition_point(|mark| mark.numbers.1 <= number))
     }
 
-    /// Earliest and latest stream time at which an owner can have arrived; 0 while unknown.
+    /// The same, for any owner, by its offset.
     #[inline]
-    pub fn times_of(&self, owner: Offset) -> (i64, i64) {
-        let place = self.queue.partition_point(|mark| mark.next <= owner);
+    pub fn times_at(&self, owner: Offset) -> (i64, i64) {
+        self.times(self.queue.partition_point(|mark| mark.next <= owner))
+    }
+
+    fn times(&self, place: usize) -> (i64, i64) {
         self.queue.get(place).map_or((0, 0), |mark| (mark.time_first_ms, mark.time_last_ms))
+    }
+
+    /// Numbers between which that of the first owner in the index at or beyond an offset is; `all` are those in the index.
+    pub fn numbers_around(&self, from: Offset, all: Range<Sequence>) -> (Sequence, Sequence) {
+        let place = self.queue.partition_point(|mark| mark.is_sealed || mark.next <= from);
+        let (first, next) = self.queue.get(place).map_or((all.end, all.end), |mark| mark.numbers);
+        let low = first.max(all.start);
+        (low, next.max(low))
     }
 
     /// Drops marks from the front: those whose last owner arrived before `oldest_ms`, then more until at most
@@ -162,7 +187,7 @@ impl Marks {
             let indexed = if mark.is_sealed { 0 } else { mark.count };
             self.sealed -= mark.count - indexed;
             let count = dropped.map_or(0, |earlier: DroppedOwners| earlier.count) + indexed;
-            dropped = Some(DroppedOwners { next: mark.next, count });
+            dropped = Some(DroppedOwners { next: mark.next, next_number: mark.numbers.1, count });
         }
         dropped
     }
@@ -173,8 +198,8 @@ impl Marks {
         self.queue.front().is_some_and(|mark| is_old(mark) || self.count + self.evicted > most_ids)
     }
 
-    /// Removes the owners at or beyond `from`; `indexed` is the number of those that were in the index.
-    pub fn truncate(&mut self, from: Offset, indexed: u64) {
+    /// Removes the owners at or beyond `from`, which have the numbers from `number` on; `indexed` of them were in the index.
+    pub fn truncate(&mut self, (from, number): (Offset, Sequence), indexed: u64) {
         let mut left = indexed.min(self.count - self.sealed);
         self.count -= left;
         while let Some(mark) = self.queue.pop_back_if(|mark| mark.first >= from) {
@@ -195,40 +220,41 @@ impl Marks {
             cut.count = cut.count.saturating_sub(left);
         }
         cut.next = cut.next.min(from);
+        cut.numbers.1 = cut.numbers.1.min(number);
     }
 
     /// Counts an owner as forgotten.
     pub fn forget(&mut self, owner: Offset) {
-        let Some(mark) = self.mark_of(owner) else { return };
+        let place = self.queue.partition_point(|mark| mark.next <= owner);
+        let mark = self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0);
+        let Some(mark) = mark else { return };
         mark.count -= 1;
         let sealed = u64::from(mark.is_sealed);
         (self.count, self.sealed) = (self.count - 1, self.sealed - sealed);
     }
 
-    /// The mark of an owner, if it holds any owner.
-    fn mark_of(&mut self, owner: Offset) -> Option<&mut Mark> {
-        let place = self.queue.partition_point(|mark| mark.next <= owner);
-        self.queue.get_mut(place).filter(|mark| mark.first <= owner && mark.count > 0)
-    }
-
     /// Counts a committed owner as overwritten by a newer one.
-    pub fn evicted(&mut self, owner: Offset) {
-        let Some(mark) = self.mark_of(owner) else { return };
+    pub fn evicted(&mut self, number: Sequence) {
+        let place = self.queue.partition_point(|mark| mark.numbers.1 <= number);
+        let Some(mark) = self.queue.get_mut(place).filter(|mark| mark.numbers.0 <= number && mark.count > 0)
+        else {
+            return;
+        };
         (mark.count, mark.evicted) = (mark.count - 1, mark.evicted + 1);
         let time_ms = mark.time_last_ms;
         (self.count, self.evicted) = (self.count - 1, self.evicted + 1);
         self.evicted_ms = self.evicted_ms.max(Some(time_ms));
     }
 
-    /// The lowest offset that may still own an identity; `None` when none does.
-    pub fn first_held(&mut self) -> Option<Offset> {
+    /// The lowest offset that may still own an identity, with its number; `None` when none does.
+    pub fn first_held(&mut self) -> Option<(Offset, Sequence)> {
         // While stream time is unknown nothing expires, and marks without owners would accumulate.
         while self.queue.len() > MAX_MARKS
             && let Some(empty) = self.queue.pop_front_if(|mark| mark.count == 0)
         {
             self.evicted -= empty.evicted;
         }
-        self.queue.iter().find(|mark| mark.count > 0).map(|mark| mark.first)
+        self.queue.iter().find(|mark| mark.count > 0).map(|mark| (mark.first, mark.numbers.0))
     }
 
     /// Share of the owners inside the window that were overwritten, 0 to 1.
@@ -287,26 +313,37 @@ impl Marks {
         self.closed = self.closed.max(next);
     }
 
-    /// Notes that the owners of the marks that end at or below `next` are in a sealed slice now. Returns their number.
-    pub fn seal(&mut self, next: Offset) -> u64 {
-        let mut count = 0;
+    /// Notes that the owners of the marks that end at or below `next` are in a sealed slice now. Returns one past the number of the last one, and
+    /// how many they are.
+    pub fn seal(&mut self, next: Offset) -> (Sequence, u64) {
+        let (mut number, mut count) = (0, 0);
         for mark in
             self.queue.iter_mut().skip_while(|mark| mark.is_sealed).take_while(|mark| mark.next <= next)
         {
             mark.is_sealed = true;
+            number = mark.numbers.1;
             count += mark.count;
         }
         self.sealed += count;
-        count
+        (number, count)
     }
 
     /// Adds the owners of a sealed slice that covers the offsets from `first` on. Slices come in ascending order of their offsets, before
-    /// all other owners.
-    pub fn add_sealed(&mut self, mut first: Offset, marks: &[SliceMark]) {
+    /// all other owners, of which the first one gets this number.
+    pub fn add_sealed(&mut self, (mut first, number): (Offset, Sequence), marks: &[SliceMark]) {
         for mark in marks {
             let (time_first_ms, time_last_ms) = mark.time_ms;
             let SliceMark { next, count, .. } = *mark;
-            let mark = Mark { first, next, count, evicted: 0, time_first_ms, time_last_ms, is_sealed: true };
+            let mark = Mark {
+                first,
+                next,
+                numbers: (number, number),
+                count,
+                evicted: 0,
+                time_first_ms,
+                time_last_ms,
+                is_sealed: true,
+            };
             self.queue.push_back(mark);
             self.close(next);
             (self.count, self.sealed, first) = (self.count + count, self.sealed + count, next);
@@ -324,7 +361,7 @@ mod tests {
     use super::*;
 
     fn add(marks: &mut Marks, owners: impl IntoIterator<Item = Offset>, times: (i64, i64), most: u64) {
-        owners.into_iter().for_each(|owner| marks.add(owner, times, most));
+        owners.into_iter().for_each(|owner| marks.add((owner, owner), times, most));
     }
 
     #[test]
@@ -332,7 +369,7 @@ mod tests {
         let mut marks = Marks::new(256_000);
         for commit in 0..100_000u64 {
             let time = 1_000_000 + 10 * commit.cast_signed();
-            marks.add(commit, (time, time + 10), u64::MAX);
+            marks.add((commit, commit), (time, time + 10), u64::MAX);
             marks.drop_expired(time + 10, time + 10 - 256_000, u64::MAX);
         }
         assert!(marks.len() <= 258, "{}", marks.len());
@@ -345,9 +382,12 @@ mod tests {
         add(&mut marks, 0..10, (1_000, 1_001), u64::MAX);
         add(&mut marks, 10..20, (1_005, 1_009), u64::MAX);
         add(&mut marks, 20..30, (1_011, 1_011), u64::MAX);
-        assert_eq!([0, 9, 19, 20, 99].map(|owner| marks.time_of(owner)), [1_009, 1_009, 1_009, 1_011, 0]);
+        assert_eq!([0, 9, 19, 20, 99].map(|owner| marks.times_of(owner).1), [1_009, 1_009, 1_009, 1_011, 0]);
         assert_eq!(marks.drop_expired(9_999, 1_009, u64::MAX), None);
-        assert_eq!(marks.drop_expired(9_999, 1_010, u64::MAX), Some(DroppedOwners { next: 20, count: 20 }));
+        assert_eq!(
+            marks.drop_expired(9_999, 1_010, u64::MAX),
+            Some(DroppedOwners { next: 20, next_number: 20, count: 20 })
+        );
         assert_eq!(marks.reach_ms(3_009), Some(2_000));
     }
 
@@ -363,7 +403,10 @@ mod tests {
     fn a_count_limit_drops_the_oldest_owners() {
         let mut marks = Marks::new(1_000);
         add(&mut marks, 0..100, (5, 5), 10);
-        assert_eq!(marks.drop_expired(5, 0, 85), Some(DroppedOwners { next: 20, count: 20 }));
+        assert_eq!(
+            marks.drop_expired(5, 0, 85),
+            Some(DroppedOwners { next: 20, next_number: 20, count: 20 })
+        );
         assert_eq!(marks.count(), 80);
     }
 
@@ -373,10 +416,13 @@ mod tests {
         add(&mut marks, 0..10, (1_000, 1_000), 5);
         (0..5).chain([5, 6]).for_each(|owner| marks.evicted(owner));
         marks.evicted(99);
-        assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some(5), Some(1_000)));
+        assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some((5, 5)), Some(1_000)));
         assert!((marks.evicted_share() - 0.7).abs() < 1e-9);
-        assert_eq!(marks.drop_expired(1_000, 0, 9), Some(DroppedOwners { next: 5, count: 0 }));
-        marks.truncate(7, 3);
+        assert_eq!(
+            marks.drop_expired(1_000, 0, 9),
+            Some(DroppedOwners { next: 5, next_number: 5, count: 0 })
+        );
+        marks.truncate((7, 7), 3);
         assert_eq!((marks.count(), marks.first_held()), (0, None));
     }
 
@@ -385,8 +431,11 @@ mod tests {
         let mut marks = Marks::new(1_000);
         add(&mut marks, [0, 3, 6, 9], (5, 5), u64::MAX);
         add(&mut marks, [12, 15], (5_000, 5_000), u64::MAX);
-        marks.truncate(6, 4);
+        marks.truncate((6, 6), 4);
         assert_eq!((marks.count(), marks.len()), (2, 1));
-        assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(DroppedOwners { next: 6, count: 2 }));
+        assert_eq!(
+            marks.drop_expired(9_000, 9_000, 0),
+            Some(DroppedOwners { next: 6, next_number: 6, count: 2 })
+        );
     }
 }

@@ -8,8 +8,10 @@
 //! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
 //!   in the index: they distinguish a `Retry` from a `New` and never drop a record.
 //! - An owner that arrived more than the window before a record's own time never makes it a duplicate, even if it has not been dropped yet.
+//! - Owners are numbered in the order of arrival ([`Sequence`]), and the store finds them by that number. The next window that is loaded
+//!   from the store has the same numbers.
 //! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
-//!   everything else. They expire as a prefix of offsets: all owners below [`Window::first_live`].
+//!   everything else. They expire as a prefix: all owners below [`Window::first_live`].
 //! - Old owners can be in sealed slices instead of the index ([`Window::seal`]). Those are a prefix of the owners that count.
 //! - Stream time advances with each record, and an abort resets it to the last commit.
 //!
@@ -26,7 +28,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::{Offset, Sequence};
 use crate::dedupe::identity::Identity;
 
 mod arrival;
@@ -41,7 +43,6 @@ mod index;
 mod limits;
 mod marks;
 mod overflow;
-mod pending;
 mod positions;
 mod prefetch;
 mod restoring;
@@ -61,6 +62,7 @@ pub use index::OwnerIndex;
 pub use limits::WindowBounds;
 use marks::Marks;
 pub use positions::{IndexKey, Positions};
+pub use restoring::OwnerRun;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
 use sealed::FilterBits;
 use stream_time::StreamTime;
@@ -103,17 +105,21 @@ impl WindowLimits {
     }
 }
 
-/// Stores the identities of committed owners, byte for byte.
+/// A committed owner in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredOwner {
+    /// The offset of the record that had the identity first.
+    pub offset: Offset,
+    /// The identity, byte for byte; `None` when it was forgotten.
+    pub identity: Option<Identity>,
+}
+
+/// The committed owners of a window, in the order of their arrival.
 pub trait Owners {
     /// Why a look-up failed.
     type Error;
-    /// The identity owned by the record at `owner`; `None` when that record owns none. Called only
-    /// for candidates among live committed owners, so a complete store returns `None` only for false candidates.
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Self::Error>;
-    /// Whether the record at `owner` owns this identity.
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, Self::Error> {
-        Ok(self.identity_of(owner)? == Some(identity))
-    }
+    /// The owner with this number, which the window holds. Where it has the `expected` identity, nothing else is verified.
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, Self::Error>;
 }
 
 /// The ids of one kind in one partition.
@@ -132,8 +138,12 @@ pub struct Window {
     arrived_ms: Vec<i64>,
     claims: HashMap<Identity, Offset>,
     next: Offset,
-    /// Owners below it have been dropped. Those between it and the first owner in the index are in sealed slices.
+    /// Number of the next committed owner: the pending ones have the numbers from it on.
+    next_number: Sequence,
+    /// Owners below it have been dropped.
     first_live: Offset,
+    /// Owners below it that have not been dropped are in sealed slices.
+    sealed_next: Offset,
     /// What the last commit returned as the lowest offset whose block must stay stored.
     first_needed: Offset,
     /// See [`Window::set_horizon`].
@@ -165,7 +175,9 @@ impl Window {
             arrived_ms: Vec::new(),
             claims: HashMap::new(),
             next: 0,
+            next_number: 0,
             first_live: 0,
+            sealed_next: 0,
             first_needed: 0,
             horizon_ms: i64::MAX,
             inherited_ms: None,
@@ -226,27 +238,31 @@ impl Window {
         owners: &O,
         counts: impl Fn((i64, i64)) -> bool,
     ) -> Result<Option<(Offset, i64)>, O::Error> {
-        let found = self.index.candidates(key, |owner| {
-            let pending = self
-                .pending_index(owner)
-                .and_then(|place| Some((self.pending.get(place)?.1, *self.arrived_ms.get(place)?)));
-            let times = pending.map_or_else(|| self.marks.times_of(owner), |(_, arrived)| (arrived, arrived));
+        let found = self.index.candidates(key, |number| {
+            let pending = self.pending_at(number);
+            let times =
+                pending.map_or_else(|| self.marks.times_of(number), |(_, arrived)| (arrived, arrived));
             if times.1 > 0 && !counts(times) {
                 return ControlFlow::Continue(());
             }
-            let is_same = pending.map(|(identity, _)| identity == key.identity);
-            match is_same.map_or_else(|| owners.owns(owner, key.identity), Ok) {
-                Ok(true) => ControlFlow::Break(Ok((owner, times.1))),
-                Ok(false) => ControlFlow::Continue(()),
+            let stored = |(offset, identity)| StoredOwner { offset, identity: Some(identity) };
+            let found = pending.map(|(owner, _)| stored(owner));
+            match found.map_or_else(|| owners.owner(number, Some(key.identity)), Ok) {
+                Ok(owner) if owner.identity == Some(key.identity) => {
+                    ControlFlow::Break(Ok((owner.offset, times.1)))
+                }
+                Ok(_) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(Err(error)),
             }
         });
         found.break_value().transpose()
     }
 
-    /// Index of a pending owner in `pending`; `None` for committed owners, which are below all pending ones.
-    fn pending_index(&self, owner: Offset) -> Option<usize> {
-        pending::index_of(&self.pending, owner)
+    /// A pending owner with its arrival; `None` for a committed one.
+    #[inline]
+    fn pending_at(&self, number: Sequence) -> Option<((Offset, Identity), i64)> {
+        let place = usize::try_from(number.checked_sub(self.next_number)?).ok()?;
+        Some((*self.pending.get(place)?, *self.arrived_ms.get(place)?))
     }
 
     /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
@@ -254,7 +270,7 @@ impl Window {
     pub fn admit(&mut self, at: Offset, key: &IndexKey) {
         debug_assert!(at >= self.next, "a record below the committed offset is admitted");
         debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
-        self.index.insert(key, at);
+        self.index.insert(key, self.next_number + self.pending.len() as Sequence);
         self.pending.push((at, key.identity));
         self.arrived_ms.push(self.time.ms());
     }
@@ -276,7 +292,8 @@ impl Window {
         let most = self.max_owners_per_mark();
         self.first_needed = self.first_live;
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
-            self.marks.add(owner, (arrived, arrived), most);
+            self.marks.add((owner, self.next_number), (arrived, arrived), most);
+            self.next_number += 1;
         }
         self.commit_evicted();
         self.time.commit();
@@ -296,8 +313,9 @@ impl Window {
     /// Undoes the open transaction: its pending owners and stream time.
     pub fn abort(&mut self) {
         // In reverse order, so that an evicting index restores what each insert had overwritten.
-        for (offset, identity) in self.pending.drain(..).rev() {
-            let removed = self.index.remove(&self.positions.key(identity), offset);
+        while let Some((_, identity)) = self.pending.pop() {
+            let number = self.next_number + self.pending.len() as Sequence;
+            let removed = self.index.remove(&self.positions.key(identity), number);
             debug_assert!(removed, "a pending owner is not in the index");
         }
         self.arrived_ms.clear();
@@ -325,6 +343,12 @@ impl Window {
     #[must_use]
     pub fn next(&self) -> Offset {
         self.next
+    }
+
+    /// The number of the next owner that is committed.
+    #[must_use]
+    pub fn next_number(&self) -> Sequence {
+        self.next_number
     }
 
     /// The lowest live offset: owners below it have been dropped.
@@ -367,13 +391,5 @@ impl Window {
     #[must_use]
     pub fn claims(&self) -> usize {
         self.claims.len()
-    }
-
-    /// Bytes allocated.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes()
-            + self.pending.capacity() * Self::PENDING_BYTES
-            + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use super::positions::IndexKey;
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Sequence;
 use crate::dedupe::identity::Identity;
 
 /// A map by whole identity, so that a collision of fingerprints overwrites nothing.
@@ -14,15 +14,15 @@ use crate::dedupe::identity::Identity;
 /// are in `older`, which is nearly always empty.
 #[derive(Debug, Default)]
 pub(super) struct OverflowMap {
-    owners: HashMap<IndexKey, Offset, BuildHasherDefault<PositionHasher>>,
-    older: Vec<(Identity, Offset)>,
+    owners: HashMap<IndexKey, Sequence, BuildHasherDefault<PositionHasher>>,
+    older: Vec<(Identity, Sequence)>,
     clean_at: usize,
 }
 
 impl OverflowMap {
     /// The owners of an identity, including expired ones.
     #[inline]
-    pub fn owners_of(&self, key: &IndexKey) -> impl Iterator<Item = Offset> {
+    pub fn owners_of(&self, key: &IndexKey) -> impl Iterator<Item = Sequence> {
         let (identity, newest) = (key.identity, self.owners.get(key).copied());
         let older = if newest.is_some() { self.older.as_slice() } else { &[] };
         let older = older.iter().filter(move |(other, _)| *other == identity).map(|(_, owner)| *owner);
@@ -31,30 +31,30 @@ impl OverflowMap {
 
     /// Inserts an owner. Owners below `first_live` are removed each time the map has doubled, which costs amortised
     /// O(1) per insert.
-    pub fn insert(&mut self, key: &IndexKey, offset: Offset, first_live: Offset) {
+    pub fn insert(&mut self, key: &IndexKey, number: Sequence, first_live: Sequence) {
         if self.owners.len() >= self.clean_at {
             self.owners.retain(|_, owner| *owner >= first_live);
             self.older.retain(|(_, owner)| *owner >= first_live);
             self.clean_at = self.owners.len() * 2 + 1_024;
         }
-        if let Some(previous) = self.owners.insert(*key, offset) {
+        if let Some(previous) = self.owners.insert(*key, number) {
             self.older.push((key.identity, previous));
         }
     }
 
     /// Removes an owner; returns false when it is not here.
-    pub fn remove(&mut self, key: &IndexKey, offset: Offset) -> bool {
-        if self.owners.get(key) == Some(&offset) {
+    pub fn remove(&mut self, key: &IndexKey, number: Sequence) -> bool {
+        if self.owners.get(key) == Some(&number) {
             self.owners.remove(key);
             self.promote(key);
             return true;
         }
-        let place = self.older.iter().position(|held| *held == (key.identity, offset));
+        let place = self.older.iter().position(|held| *held == (key.identity, number));
         place.map(|place| self.older.swap_remove(place)).is_some()
     }
 
     /// Removes every owner at or beyond `from`, and returns them.
-    pub fn remove_from(&mut self, from: Offset) -> Vec<Offset> {
+    pub fn remove_from(&mut self, from: Sequence) -> Vec<Sequence> {
         let mut removed: Vec<_> =
             self.older.extract_if(.., |(_, owner)| *owner >= from).map(|(_, owner)| owner).collect();
         let newest: Vec<_> = self.owners.extract_if(|_, owner| *owner >= from).collect();
@@ -81,8 +81,8 @@ impl OverflowMap {
 
     pub fn memory_bytes(&self) -> usize {
         // One control byte per bucket, and a map is at most 7/8 full.
-        self.owners.capacity() * 8 / 7 * (size_of::<(IndexKey, Offset)>() + 1)
-            + self.older.capacity() * size_of::<(Identity, Offset)>()
+        self.owners.capacity() * 8 / 7 * (size_of::<(IndexKey, Sequence)>() + 1)
+            + self.older.capacity() * size_of::<(Identity, Sequence)>()
     }
 }
 

@@ -15,7 +15,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn has_sealed(&self) -> bool {
-        self.first_live < self.index.first_live()
+        self.first_live < self.sealed_next
     }
 
     /// Number of owners in the index, without pending ones.
@@ -57,8 +57,10 @@ impl Window {
 
     /// Removes the owners below `next` from the index, because a slice of the store has them. `next` is the end of a mark.
     pub fn seal(&mut self, next: Offset) {
-        if next > self.index.first_live() {
-            self.index.expire(next, self.marks.seal(next));
+        if next > self.sealed_next {
+            let (number, count) = self.marks.seal(next);
+            self.index.expire(number, count);
+            self.sealed_next = next;
         }
     }
 
@@ -72,8 +74,8 @@ impl Window {
     /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
     pub fn load_sealed(&mut self, range: &SlicePartition) {
         debug_assert_eq!(self.index.live(), 0, "a slice is loaded after blocks");
-        self.marks.add_sealed(range.first, &range.marks);
-        self.index.expire(range.next, 0);
+        self.marks.add_sealed((range.first, self.next_number), &range.marks);
+        self.sealed_next = self.sealed_next.max(range.next);
         self.next = self.next.max(range.next);
     }
 
@@ -99,8 +101,8 @@ impl Window {
     }
 
     pub(super) fn sealed_within(&self, owner: Offset, range: (i64, i64)) -> Option<i64> {
-        let times = self.marks.times_of(owner);
-        let is_sealed = owner >= self.first_live && owner < self.index.first_live();
+        let times = self.marks.times_at(owner);
+        let is_sealed = (self.first_live..self.sealed_next).contains(&owner);
         (is_sealed && is_within(times, range)).then_some(times.1)
     }
 

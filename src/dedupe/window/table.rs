@@ -2,12 +2,12 @@
 
 use super::huge_pages::prefer_huge_pages;
 use super::prefetch::prefetch;
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Sequence;
 
 pub(super) mod evicting;
 
 /// A bucket: 64 bytes, one cache line. A slot is 0 if it was never used. Otherwise the high 26 bits are the
-/// fingerprint, and the low 38 bits (the *place*) are the offset relative to the table's base, plus 1.
+/// fingerprint, and the low 38 bits (the *place*) are the number relative to the table's base, plus 1.
 type Bucket = [u64; SLOTS];
 
 const SLOTS: usize = 8;
@@ -29,7 +29,7 @@ impl TablePosition {
     }
 }
 
-/// A fixed number of slots for the offsets from `base` on. It never moves a slot and never grows.
+/// A fixed number of slots for the numbers from `base` on. It never moves a slot and never grows.
 #[derive(Debug)]
 pub(super) struct SlotTable {
     /// Zeroed by the allocator, so that a large table causes no pause. Aligned manually, because a vector of an aligned
@@ -37,9 +37,9 @@ pub(super) struct SlotTable {
     words: Vec<u64>,
     aligned: usize,
     buckets: usize,
-    /// The lowest offset that can be stored.
-    pub base: Offset,
-    /// Entries of live offsets, in this table or, if both buckets were full, in the index's overflow map.
+    /// The lowest number that can be stored.
+    pub base: Sequence,
+    /// Entries of live numbers, in this table or, if both buckets were full, in the index's overflow map.
     pub live: u64,
     /// True until the first slot is written.
     untouched: bool,
@@ -47,11 +47,11 @@ pub(super) struct SlotTable {
 
 impl SlotTable {
     /// A table that counts as full at about `ids` entries.
-    pub fn for_ids(ids: u64, base: Offset) -> Self {
+    pub fn for_ids(ids: u64, base: Sequence) -> Self {
         Self::with_buckets(Self::buckets_for(ids), base)
     }
 
-    fn with_buckets(buckets: usize, base: Offset) -> Self {
+    fn with_buckets(buckets: usize, base: Sequence) -> Self {
         let words = vec![0u64; (buckets + 1) * SLOTS];
         prefer_huge_pages(&words);
         let aligned = words.as_ptr().align_offset(64).min(SLOTS);
@@ -83,17 +83,17 @@ impl SlotTable {
         self.live >= self.capacity()
     }
 
-    /// Whether this offset may become the base: no slot was ever written, or all inserts were undone and the
-    /// offset is lower. (A table whose entries have expired keeps its base: with a higher one, the expired
+    /// Whether this number may become the base: no slot was ever written, or all inserts were undone and the
+    /// number is lower. (A table whose entries have expired keeps its base: with a higher one, the expired
     /// entries that are still in its slots would become live again.)
-    pub fn may_begin_at(&self, offset: Offset) -> bool {
-        self.live == 0 && (self.untouched || offset < self.base)
+    pub fn may_begin_at(&self, number: Sequence) -> bool {
+        self.live == 0 && (self.untouched || number < self.base)
     }
 
-    /// Whether the offset can be represented as base plus 38 bits. The largest place is unused: it is the oldest place
+    /// Whether the number can be represented as base plus 38 bits. The largest place is unused: it is the oldest place
     /// of a window that lies entirely beyond the table.
-    pub fn reaches(&self, offset: Offset) -> bool {
-        offset.checked_sub(self.base).is_some_and(|distance| distance < PLACE_MASK - 1)
+    pub fn reaches(&self, number: Sequence) -> bool {
+        number.checked_sub(self.base).is_some_and(|distance| distance < PLACE_MASK - 1)
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -109,13 +109,13 @@ impl SlotTable {
         }
     }
 
-    /// Visits the live offsets that may belong to the identity.
+    /// Visits the live numbers that may belong to the identity.
     #[inline]
     pub fn candidates<B>(
         &self,
         position: TablePosition,
-        first_live: Offset,
-        visit: &mut impl FnMut(Offset) -> std::ops::ControlFlow<B>,
+        first_live: Sequence,
+        visit: &mut impl FnMut(Sequence) -> std::ops::ControlFlow<B>,
     ) -> std::ops::ControlFlow<B> {
         let oldest = self.oldest_place(first_live);
         let tag = position.tag();
@@ -125,7 +125,7 @@ impl SlotTable {
                 // One comparison for both conditions: after the XOR, equal fingerprints leave the place, and
                 // different ones leave a value above the largest place.
                 if (slot ^ tag).wrapping_sub(oldest) <= PLACE_MASK - oldest {
-                    visit(self.offset_of(*slot))?;
+                    visit(self.number_of(*slot))?;
                 }
             }
         }
@@ -134,7 +134,7 @@ impl SlotTable {
 
     /// Writes into a free slot of the emptier bucket; returns false when all slots of both buckets are live.
     #[inline]
-    pub fn insert(&mut self, position: TablePosition, offset: Offset, first_live: Offset) -> bool {
+    pub fn insert(&mut self, position: TablePosition, number: Sequence, first_live: Sequence) -> bool {
         let oldest = self.oldest_place(first_live);
         let [first, second] = self.places(position);
         let used = |bucket: Option<&Bucket>| {
@@ -142,19 +142,19 @@ impl SlotTable {
         };
         let place = if used(self.bucket(second)) < used(self.bucket(first)) { second } else { first };
         self.untouched = false;
-        let slot = position.tag() | (offset - self.base + 1);
+        let slot = position.tag() | (number - self.base + 1);
         let free = self
             .bucket_mut(place)
             .and_then(|slots| slots.iter_mut().find(|slot| **slot & PLACE_MASK < oldest));
         free.map(|free| *free = slot).is_some()
     }
 
-    /// Clears the slot of this identity and offset; returns false when there is none.
-    pub fn remove(&mut self, position: TablePosition, offset: Offset) -> bool {
-        if !self.reaches(offset) {
+    /// Clears the slot of this identity and number; returns false when there is none.
+    pub fn remove(&mut self, position: TablePosition, number: Sequence) -> bool {
+        if !self.reaches(number) {
             return false;
         }
-        let slot = position.tag() | (offset - self.base + 1);
+        let slot = position.tag() | (number - self.base + 1);
         for place in self.places(position) {
             let held = self.bucket_mut(place).and_then(|slots| slots.iter_mut().find(|held| **held == slot));
             if let Some(held) = held {
@@ -165,8 +165,8 @@ impl SlotTable {
         false
     }
 
-    /// Clears every slot at or beyond `from` and returns their number.
-    pub fn remove_from(&mut self, from: Offset) -> u64 {
+    /// Clears every slot at or beyond `from` and returns how many.
+    pub fn remove_from(&mut self, from: Sequence) -> u64 {
         let oldest = from.saturating_sub(self.base) + 1;
         let mut removed = 0;
         for slot in &mut self.words {
@@ -178,14 +178,14 @@ impl SlotTable {
         removed
     }
 
-    /// The smallest place of a live offset, at least 1, so that an unused slot is never live.
+    /// The smallest place of a live number, at least 1, so that an unused slot is never live.
     #[inline]
-    fn oldest_place(&self, first_live: Offset) -> u64 {
+    fn oldest_place(&self, first_live: Sequence) -> u64 {
         (first_live.saturating_sub(self.base) + 1).min(PLACE_MASK)
     }
 
     #[inline]
-    fn offset_of(&self, slot: u64) -> Offset {
+    fn number_of(&self, slot: u64) -> Sequence {
         self.base + (slot & PLACE_MASK) - 1
     }
 
@@ -232,8 +232,8 @@ mod tests {
         assert!(table.reaches(last) && !table.reaches(last + 1) && !table.reaches(999));
         assert!(table.insert(position, last, 1_000));
         let mut seen = Vec::new();
-        let all = table.candidates::<()>(position, last, &mut |offset| {
-            seen.push(offset);
+        let all = table.candidates::<()>(position, last, &mut |number| {
+            seen.push(number);
             std::ops::ControlFlow::Continue(())
         });
         assert!(all.is_continue());

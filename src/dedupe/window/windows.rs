@@ -3,7 +3,7 @@
 //! All share the partition's stream time and its committed offset, and are committed and aborted together. Each has its
 //! own owners, its own expiry and its own limits.
 
-use super::Window;
+use super::{Owners, Window};
 use crate::dedupe::coordinates::{Offset, PartitionId};
 use crate::dedupe::format::{Block, BlockError, BlockView, WindowCheckpoint};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
@@ -111,11 +111,13 @@ impl Windows {
         self.iter_mut().for_each(|(_, window)| window.abort());
     }
 
-    /// Removes every owner at or beyond `from`.
-    pub fn truncate(&mut self, from: Offset) {
-        for (_, window) in self.iter_mut() {
-            window.truncate(from);
-        }
+    /// Removes every owner at or beyond `from`. `owners_of` has those of a kind in the store, which still has all of them.
+    pub fn truncate<O: Owners>(
+        &mut self,
+        from: Offset,
+        owners_of: impl Fn(KindId) -> O,
+    ) -> Result<(), O::Error> {
+        self.iter_mut().try_for_each(|(kind, window)| window.truncate(from, &owners_of(kind)).map(drop))
     }
 
     /// Restores a whole stored block; returns false when its kind is no longer configured.
@@ -181,9 +183,13 @@ impl Windows {
         self.iter().map(|(_, window)| window.incomplete_before_ms()).min().flatten()
     }
 
-    /// Forgets a committed owner of an identity in the windows of all kinds.
-    pub fn forget(&mut self, owner: Offset, identity: Identity) {
-        self.iter_mut().for_each(|(_, window)| window.forget(owner, identity));
+    /// Forgets a committed owner of an identity in the windows of all kinds. `owners_of` as for [`Windows::truncate`].
+    pub fn forget<O: Owners>(
+        &mut self,
+        (owner, identity): (Offset, Identity),
+        owners_of: impl Fn(KindId) -> O,
+    ) -> Result<(), O::Error> {
+        self.iter_mut().try_for_each(|(kind, window)| window.forget(owner, identity, &owners_of(kind)))
     }
 
     /// Number of identities in all windows.

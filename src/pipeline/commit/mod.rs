@@ -10,11 +10,12 @@ pub mod size;
 pub mod transaction;
 pub mod undecided;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail, WindowId};
+use crate::dedupe::{Block, Checkpoint, KindId, Offset, PartitionId, Sequence, StateKey, Tail, WindowId};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
@@ -261,6 +262,8 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
 fn store_blocks<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
     let mut blocks = Vec::new();
     for state in ctx.partitions.open_mut() {
+        let mut numbers: BTreeMap<KindId, Sequence> =
+            state.windows.iter().map(|(kind, window)| (kind, window.next_number())).collect();
         for block in state.blocks(ctx.options.hash, ctx.options.block_ids) {
             let encoded = block.encode();
             let from = Some(state.state_next);
@@ -269,7 +272,9 @@ fn store_blocks<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, V
                 open.tail = Some(tail);
             }
             let head = Head { tail: Some((tail.crc, tail.next)), ..state.head() };
-            ctx.store.append(&block, head)?;
+            let number = numbers.entry(block.window.kind()).or_default();
+            ctx.store.append(&block, *number, head)?;
+            *number += block.entries.len() as Sequence;
             blocks.push((block.window, encoded));
         }
     }
@@ -283,6 +288,9 @@ pub(crate) fn commit_state(
     store: &mut impl Store,
 ) -> Result<(), StoreError> {
     let forgotten = state.open.as_ref().and_then(|open| open.forgotten.clone());
+    if let Some(forgotten) = &forgotten {
+        StoreError::unless_lease_lost(state.forget(forgotten, store, false))?;
+    }
     for (kind, first) in state.commit(state_end) {
         let window = kind.window(state.id);
         if let Some(forgotten) = &forgotten {

@@ -81,7 +81,7 @@ mod tests {
         let entries = (0..next).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
         let block = Block { hash, window, first: 0, next, time_first_ms: 0, time_last_ms: 0, entries };
         store.acquire_lease(window);
-        store.append(&block, Head { confirmed: next, ..Head::default() }).unwrap();
+        store.append(&block, 0, Head { confirmed: next, ..Head::default() }).unwrap();
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, WindowId, Windows};
 use crate::pipeline::partition::restoring::ReadPurpose;
 use crate::ports::{Store, StoreError};
 
-/// Most blocks that are looked at in one pass over a window.
-const BLOCKS: usize = 64;
+/// Most runs of owners that are looked at in one pass over a window.
+const RUNS: usize = 64;
 
 /// The stream time before which the stored owners of a window do not count, at this time of the clock. `dropped_ms` is the latest
 /// owner that a limit has dropped in the worker that owns the partition. In epoch milliseconds.
@@ -118,10 +118,10 @@ fn first_needed(store: &impl Store, window: WindowId, oldest_ms: i64) -> Result<
     if !marks.all(|mark| expired.add(mark.time_ms.1, mark.next)) {
         return Ok((expired.next, false));
     }
-    let mut left = BLOCKS;
-    store.scan_from(window, 0, &mut |view| {
+    let mut left = RUNS;
+    store.scan_from(window, 0, &mut |run| {
         left -= 1;
-        let may_be_more = expired.add(view.header.time_last_ms, view.header.next);
+        let may_be_more = expired.add(run.times_ms.1, run.covered.end);
         Ok(if may_be_more && left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;
     Ok((expired.next, left == 0))

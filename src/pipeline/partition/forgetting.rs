@@ -1,13 +1,12 @@
 //! The stored owners of forgotten identities, searched slice by slice during a restore.
 //!
-//! A table of fixed size evicts owners, and their blocks stay stored. Before a restore continues behind a forget record, it has to
-//! find and delete those owners too: a table of another size may load them. The blocks of a large window take minutes to read.
+//! A table of fixed size evicts owners, and they stay stored. Before a restore continues behind a forget record, it has to
+//! find and delete those owners too: a table of another size may load them. Those of a large window take minutes to read.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::dedupe::{ForgetRecord, Offset, WindowId};
-use crate::pipeline::partition::loading::unusable;
+use crate::dedupe::{ForgetRecord, Offset, Sequence, WindowId};
 use crate::ports::{Store, StoreError};
 
 /// A forget record, and the search for its owners.
@@ -19,8 +18,8 @@ pub struct Forgetting {
     pub record: ForgetRecord,
     /// The windows still to be searched; the last one is being searched.
     windows: Vec<WindowId>,
-    /// Where reading continues, first raw offset of a block.
-    from: Offset,
+    /// Where reading continues.
+    from: Sequence,
     /// The owners that were found.
     found: BTreeMap<WindowId, Vec<Offset>>,
 }
@@ -44,14 +43,13 @@ impl Forgetting {
         self.found.remove(&window).unwrap_or_default()
     }
 
-    /// Reads blocks until all are read, or until `is_spent`; at least one block.
+    /// Reads owners until all are read, or until `is_spent`; at least one run of them.
     pub fn read(&mut self, store: &impl Store, is_spent: impl Fn() -> bool) -> Result<(), StoreError> {
         while let Some(window) = self.windows.last().copied() {
             let (record, owners) = (&self.record, self.found.entry(window).or_default());
-            let rest = store.scan_from(window, self.from, &mut |view| {
+            let rest = store.scan_from(window, self.from, &mut |run| {
                 for (_, identity) in &record.owners {
-                    let found = view.owners_of(*identity).map_err(|e| unusable(window.partition(), &e))?;
-                    owners.extend(found.into_iter().filter(|owner| *owner < record.at));
+                    owners.extend(run.offsets_of(*identity).filter(|owner| *owner < record.at));
                 }
                 Ok(if is_spent() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })?;

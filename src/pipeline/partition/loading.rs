@@ -1,4 +1,4 @@
-//! Loads windows from stored blocks.
+//! Loads windows from the local store.
 //!
 //! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one slice of it in each
 //! poll loop iteration, with a thread for each of several partitions. A member that does not poll is removed from the group, and
@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{BlockError, BlockView, Checkpoint, Identity, KindId, Offset, PartitionId, WindowId};
+use crate::dedupe::{Checkpoint, Identity, KindId, Offset, Sequence, WindowId};
 use crate::metrics::RestoreSource;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -27,17 +27,12 @@ pub(crate) fn cut_back(store: &mut impl Store, windows: &[WindowId], from: Offse
     windows.iter().rev().try_for_each(|window| store.truncate(*window, from).map(drop))
 }
 
-/// Removes all blocks of these windows, in the same order for the same reason.
+/// Removes all owners of these windows, in the same order for the same reason.
 pub(crate) fn clear(store: &mut impl Store, windows: &[WindowId]) -> Result<(), StoreError> {
     windows.iter().rev().try_for_each(|window| store.clear(*window))
 }
 
-/// A stored block that cannot be read.
-pub(crate) fn unusable(partition: PartitionId, error: &BlockError) -> StoreError {
-    StoreError::Corrupt(format!("partition {partition}: {error}"))
-}
-
-/// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one block in
+/// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one run of owners in
 /// each thread. Between two slices the worker polls and processes the records of other partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadSlice {
@@ -73,10 +68,10 @@ pub struct Loading {
     pub(crate) next: Box<AfterLoading>,
     /// The state, with the windows that are being filled.
     pub state: Box<DedupeState>,
-    /// The kinds whose blocks are still to be read; the last one is being read.
+    /// The kinds whose owners are still to be read; the last one is being read.
     kinds: Vec<KindId>,
-    /// Where reading continues, first offset of a block; `None` before the first block of a kind.
-    from: Option<Offset>,
+    /// Where reading continues; `None` before the first owner of a kind.
+    from: Option<Sequence>,
     /// Identities stored when it began.
     total: u64,
     /// In topic scope, the identities read in this slice, each with the latest stream time at which it can have arrived.
@@ -138,7 +133,7 @@ impl LocalRead<'_> {
         reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.progress.ids).sum()
     }
 
-    /// Reads blocks until all are read or the slice is used up.
+    /// Reads owners until all are read or the slice is used up.
     pub fn run(&mut self, store: &impl Store, clock: &impl Clock) -> Result<(), StoreError> {
         for loading in &mut self.loadings {
             loading.read(store, clock, &mut self.budget)?;
@@ -177,7 +172,7 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
     state.windows.note_incomplete_before(head.incomplete_ms);
     let kinds: Vec<KindId> = state.windows.iter().map(|(kind, _)| kind).collect();
     let (id, now) = (state.id, ctx.clock.elapsed());
-    // Blocks must not be removed while they are read.
+    // Owners must not be removed while they are read.
     ctx.store.end_seal();
     let (mut total, mut sealed) = (0, 0);
     for kind in &kinds {
@@ -203,13 +198,13 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
 }
 
 impl Loading {
-    /// Whether all blocks are read.
+    /// Whether all owners are read.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.kinds.is_empty()
     }
 
-    /// Reads blocks until all are read or the slice is used up.
+    /// Reads owners until all are read or the slice is used up.
     fn read(
         &mut self,
         store: &impl Store,
@@ -228,14 +223,15 @@ impl Loading {
                 window.reserve(store.ids(window_id)?);
             }
             let (trusted, read, identities) = (self.target.trusted, &mut self.progress.ids, &mut self.read);
-            let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |view| {
-                let ids = view.count() as u64;
+            let rest = store.scan_from(window_id, self.from.unwrap_or(0), &mut |run| {
                 // Without those that are also in a slice.
-                let result = window.load(view, trusted);
-                let result = result.and_then(|loaded| collect(view, identities.as_mut()).map(|()| loaded));
-                *read += result.map_err(|error| unusable(*id, &error))?;
+                *read += window.load(run, trusted);
+                let owners = run.owners.iter().filter_map(|owner| Some((owner.identity?, run.times_ms.1)));
+                if let Some(into) = identities {
+                    into.extend(owners);
+                }
                 failpoint::pass("block_loaded");
-                budget.ids = budget.ids.saturating_sub(ids);
+                budget.ids = budget.ids.saturating_sub(run.owners.len() as u64);
                 let spent = budget.is_spent(clock.elapsed());
                 Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })?;
@@ -251,10 +247,4 @@ impl Loading {
         }
         Ok(())
     }
-}
-
-/// Adds the identities of a block, each with the last stream time of the block.
-fn collect(view: &BlockView<'_>, into: Option<&mut Vec<(Identity, i64)>>) -> Result<(), BlockError> {
-    let Some(into) = into else { return Ok(()) };
-    view.for_each(|_, identity| into.push((identity, view.header.time_last_ms)))
 }

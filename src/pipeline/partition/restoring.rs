@@ -221,11 +221,12 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         if !restoring.unwritten.takes(&block) {
             self.write(restoring)?;
         }
+        let is_copy = restoring.purpose != ReadPurpose::Start;
         let state = &mut *restoring.state;
         if block.first == block.next {
             // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
             // had not configured.
-            state.windows.truncate(block.next);
+            state.truncate(block.next, &*self.store, is_copy)?;
             cut_back(self.store, &self.options.kinds.windows_of(id), block.next)?;
         }
         let ids = block.entries.len() as u64;
@@ -233,6 +234,18 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         // discarded. It would end as one that has the new owners, too, and they would leave the index.
         let replaces =
             state.windows.of_kind(block.window.kind()).is_some_and(|window| block.first < window.next());
+        if replaces {
+            self.write(restoring)?;
+        }
+        let state = &mut *restoring.state;
+        let mut number = 0;
+        if let Some(window) = state.windows.of_kind(block.window.kind()) {
+            if replaces {
+                let stored = Stored { store: &*self.store, window: block.window, is_copy };
+                window.truncate(block.first, &stored)?;
+            }
+            number = window.next_number();
+        }
         if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
             *restoring.left_out.entry(key.kind.unwrap_or_default()).or_default() += ids;
             return Ok(());
@@ -251,7 +264,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             forgets: state.forgets,
             incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
         };
-        restoring.unwritten.add(block, head, bytes.len());
+        restoring.unwritten.add((block, number), head, bytes.len());
         if replaces || restoring.unwritten.is_full(self.options.block_ids) {
             self.write(restoring)?;
         }
@@ -273,9 +286,10 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             state.forgets = state.forgets.max(forgotten.number);
             return Ok(());
         }
-        state.forget(&forgotten);
         // The owners are looked up in the store.
         self.write(restoring)?;
+        let is_copy = restoring.purpose != ReadPurpose::Start;
+        restoring.state.forget(&forgotten, &*self.store, is_copy)?;
         let state = &*restoring.state;
         // Without a stored block there is no head to update. A new head would claim that local state is complete up to
         // offset 0.
@@ -336,7 +350,7 @@ fn forget_older_owners<T: Store>(
         for (owner, _) in window.owners(&key, stored)?.into_iter().chain(sealed) {
             // A forget record may be read a second time, after blocks that were written later. Their owners stay.
             if owner < forgotten.at {
-                window.forget(owner, *identity);
+                window.forget(owner, *identity, stored)?;
                 older.push(owner);
             }
         }

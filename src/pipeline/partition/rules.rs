@@ -14,6 +14,7 @@ use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::restoring::{Restorer, Restoring};
 use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Store;
 
@@ -113,11 +114,12 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         if rules.iter().all(|(of, _)| *of != kind) {
             return Ok(());
         }
-        if let Some(window) = state.windows.of_kind(kind) {
-            window.truncate(0);
-        }
         unwritten.write(self.store)?;
-        Ok(self.store.clear(kind.window(state.id))?)
+        let window_id = kind.window(state.id);
+        if let Some(window) = state.windows.of_kind(kind) {
+            window.truncate(0, &Stored { store: &*self.store, window: window_id, is_copy: true })?;
+        }
+        Ok(self.store.clear(window_id)?)
     }
 }
 

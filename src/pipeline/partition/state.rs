@@ -6,6 +6,7 @@ use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, P
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::order::Order;
+use crate::pipeline::partition::stored::Stored;
 use crate::pipeline::partition::topic::Lateness;
 use crate::ports::{Committed, Epoch, Head, Store, StoreError};
 
@@ -163,9 +164,6 @@ impl DedupeState {
         self.uncommitted_position = false;
         self.state_next = state_end.map_or(self.state_next, |end| end.max(self.state_next));
         self.tail = open.tail.or(self.tail);
-        if let Some(forgotten) = &open.forgotten {
-            self.forget(forgotten);
-        }
         self.windows.commit(self.committed)
     }
 
@@ -185,10 +183,23 @@ impl DedupeState {
         self.windows.abort();
     }
 
-    /// Forgets identities, after the transaction that forgets them is committed.
-    pub fn forget(&mut self, forgotten: &ForgetRecord) {
+    /// Forgets identities, after the transaction that forgets them is committed. The store still has their owners.
+    pub fn forget(
+        &mut self,
+        forgotten: &ForgetRecord,
+        store: &impl Store,
+        is_copy: bool,
+    ) -> Result<(), StoreError> {
         self.forgets = self.forgets.max(forgotten.number);
-        forgotten.owners.iter().for_each(|(owner, identity)| self.windows.forget(*owner, *identity));
+        let (id, windows) = (self.id, &mut self.windows);
+        let owners_of = |kind: KindId| Stored { store, window: kind.window(id), is_copy };
+        forgotten.owners.iter().try_for_each(|owner| windows.forget(*owner, owners_of))
+    }
+
+    /// Removes every owner at or beyond `from` from the windows. The store still has them.
+    pub fn truncate(&mut self, from: Offset, store: &impl Store, is_copy: bool) -> Result<(), StoreError> {
+        let id = self.id;
+        self.windows.truncate(from, |kind| Stored { store, window: kind.window(id), is_copy })
     }
 
     /// The head that the local store may record for this partition.

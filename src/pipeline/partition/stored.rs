@@ -1,6 +1,6 @@
 //! The stored owners of a window.
 
-use crate::dedupe::{Identity, Offset, Owners, WindowId};
+use crate::dedupe::{Identity, Owners, Sequence, StoredOwner, WindowId};
 use crate::ports::{Store, StoreError};
 
 /// The stored owners of one window.
@@ -17,30 +17,18 @@ pub struct Stored<'a, T> {
 impl<T: Store> Owners for Stored<'_, T> {
     type Error = StoreError;
 
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.look_up(owner, Store::identity_of)
-    }
-
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        let owns = self.look_up(owner, |store, window, owner| store.owns(window, owner, identity));
-        Ok(owns?.unwrap_or(false))
-    }
-}
-
-impl<T: Store> Stored<'_, T> {
-    /// Looks up an owner. The window looks up only owners that it holds, and the store must hold them too, unless this is a copy.
-    fn look_up<A>(
-        &self,
-        owner: Offset,
-        read: impl FnOnce(&T, WindowId, Offset) -> Result<Option<A>, StoreError>,
-    ) -> Result<Option<A>, StoreError> {
-        let found = read(self.store, self.window, owner)?;
-        if found.is_none() && !self.is_copy {
-            let at = self.window;
-            return Err(StoreError::Corrupt(format!(
-                "the owner {at}@{owner} is in the window, but not in the local store"
-            )));
+    /// The window looks up only owners that it holds, and the store must hold them too, unless this is a copy.
+    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
+        match self.store.owner(self.window, number, expected)? {
+            Some(owner) => Ok(owner),
+            // What a copy lacks is older than what it has.
+            None if self.is_copy => Ok(StoredOwner { offset: 0, identity: None }),
+            None => {
+                let at = self.window;
+                let what =
+                    format!("owner {number} of partition {at} is in the window, but not in the local store");
+                Err(StoreError::Corrupt(what))
+            }
         }
-        Ok(found)
     }
 }

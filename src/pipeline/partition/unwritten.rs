@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dedupe::{Block, WindowId};
+use crate::dedupe::{Block, Sequence, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
 /// Most identities: as many as certainly fit into one stored block. With more, the rest would be stored as a block of its own, and
@@ -18,8 +18,8 @@ const BYTES: usize = 96 * 1024;
 /// together.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// The blocks of each window, and the head of the last one.
-    windows: BTreeMap<WindowId, (Vec<Block>, Head)>,
+    /// The blocks of each window, the number of their first owner, and the head of the last one.
+    windows: BTreeMap<WindowId, (Vec<Block>, Sequence, Head)>,
     ids: usize,
     bytes: usize,
 }
@@ -27,17 +27,18 @@ pub struct Unwritten {
 impl Unwritten {
     /// Whether a block can be added before the others are written.
     pub(crate) fn takes(&self, block: &Block) -> bool {
-        let last = self.windows.get(&block.window).and_then(|(blocks, _)| blocks.last());
+        let last = self.windows.get(&block.window).and_then(|(blocks, ..)| blocks.last());
         // An empty range voids what was read before it.
         let continues = last.is_none_or(|last| last.next <= block.first) && block.first < block.next;
         continues && (self.ids == 0 || self.ids + block.entries.len() <= IDS)
     }
 
-    /// Adds a block of `bytes` encoded bytes, and the head that the store has once it is written.
-    pub(crate) fn add(&mut self, block: Block, head: Head, bytes: usize) {
+    /// Adds a block of `bytes` encoded bytes whose first owner has this number, and the head that the store has once it is written.
+    pub(crate) fn add(&mut self, (block, number): (Block, Sequence), head: Head, bytes: usize) {
         self.ids += block.entries.len();
         self.bytes += bytes;
-        let (blocks, last_head) = self.windows.entry(block.window).or_default();
+        let (blocks, _, last_head) =
+            self.windows.entry(block.window).or_insert_with(|| (Vec::new(), number, head));
         blocks.push(block);
         *last_head = head;
     }
@@ -60,7 +61,7 @@ impl Unwritten {
     /// `confirmed`, so a restart removes them from the store and reads them again.
     pub(crate) fn write(&mut self, store: &mut impl Store) -> Result<(), StoreError> {
         let Self { windows, .. } = std::mem::take(self);
-        windows.values().rev().try_for_each(|(blocks, head)| store.append_all(blocks, *head))
+        windows.values().rev().try_for_each(|(blocks, number, head)| store.append_all(blocks, *number, *head))
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
     fn only_a_block_that_continues_its_window_is_joined() {
         let (unnamed, named) = (WindowId::from(3), KindId::named("payments").window(3));
         let mut unwritten = Unwritten::default();
-        unwritten.add(block(unnamed, 5, 9), Head::default(), 100);
+        unwritten.add((block(unnamed, 5, 9), 0), Head::default(), 100);
         assert!(unwritten.takes(&block(unnamed, 9, 12)) && unwritten.takes(&block(unnamed, 20, 21)));
         assert!(!unwritten.takes(&block(unnamed, 8, 12)), "it replaces an owner");
         assert!(!unwritten.takes(&block(unnamed, 2, 4)), "it goes back");
@@ -89,13 +90,13 @@ mod tests {
     #[test]
     fn the_number_of_ids_and_of_bytes_is_limited() {
         let mut unwritten = Unwritten::default();
-        unwritten.add(block(3.into(), 5, 9), Head::default(), 100);
+        unwritten.add((block(3.into(), 5, 9), 0), Head::default(), 100);
         assert!(!unwritten.is_full(5) && unwritten.is_full(4));
         let ids = IDS as u64 - 4;
         assert!(
             unwritten.takes(&block(3.into(), 9, 9 + ids)) && !unwritten.takes(&block(3.into(), 9, 10 + ids))
         );
-        unwritten.add(block(3.into(), 9, 10), Head::default(), BYTES - 100);
+        unwritten.add((block(3.into(), 9, 10), 4), Head::default(), BYTES - 100);
         assert!(unwritten.is_full(30_000));
     }
 }

@@ -191,9 +191,9 @@ fn forget_from<W: WorkerPorts>(
     state: &mut DedupeState,
     from: Offset,
 ) -> Result<(), WorkerError> {
+    state.truncate(from, &ctx.store, false)?;
     cut_back(&mut ctx.store, &ctx.options.kinds.windows_of(state.id), from)?;
     state.rewound = true;
-    state.windows.truncate(from);
     Ok(())
 }
 

@@ -202,10 +202,26 @@ fn empty_index(id: PartitionId, window: &mut Window, most: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
-    use crate::dedupe::{Block, BlockView, HashKind, Identity, Positions, TimeSource, WindowLimits};
+    use crate::dedupe::{
+        Block, BlockView, HashKind, Identity, Owners, Positions, Sequence, StoredOwner, TimeSource,
+        WindowLimits,
+    };
 
     const BLOCK: u64 = 50;
+
+    /// What the store has.
+    struct EverySecond;
+
+    impl Owners for EverySecond {
+        type Error = Infallible;
+
+        fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, Infallible> {
+            Ok(StoredOwner { offset: 2 * number, identity: None })
+        }
+    }
 
     fn restore(window: &mut Window, number: u64) {
         let (first, next) = (number * 2 * BLOCK, (number + 1) * 2 * BLOCK);
@@ -227,7 +243,7 @@ mod tests {
         assert!(window.unsealed() < 2 * BLOCK, "{}", window.unsealed());
         assert_eq!(window.ids(), 30 * BLOCK);
         // A repair voids a part, and other blocks follow.
-        window.truncate(15 * 2 * BLOCK);
+        window.truncate(15 * 2 * BLOCK, &EverySecond).unwrap();
         assert_eq!((window.ids(), window.next()), (15 * BLOCK, 15 * 2 * BLOCK));
         (15..200).for_each(|number| restore(&mut window, number));
         assert!(window.unsealed() < 2 * BLOCK && window.memory_in_index() < 64 << 10);

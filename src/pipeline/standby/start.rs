@@ -84,8 +84,11 @@ impl<W: WorkerPorts> Standby<W> {
             }
             Origin::Local { from, confirmed } => {
                 cut_back(&mut self.ctx.store, &self.ctx.options.kinds.windows_of(id), confirmed)?;
-                let state = self.state(id, head.unwrap_or_default());
+                let mut state = self.state(id, head.unwrap_or_default());
                 if !self.seals {
+                    for (kind, window) in state.windows.iter_mut() {
+                        window.number_from(self.ctx.store.next_number(kind.window(id))?);
+                    }
                     return self.follow(state, (from, log), Some(confirmed));
                 }
                 let answer = Committed { partition: id, offset: None, metadata: String::new() };

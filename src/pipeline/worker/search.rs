@@ -1,9 +1,9 @@
 //! The stored owners of an identity, searched slice by slice for a request of the admin API.
 //!
-//! A window that evicts owners no longer has those; the blocks do, and the blocks of a large window take minutes to read. Each iteration
-//! reads one slice of them. Blocks are read in the order of their first offset, and later transactions append behind what was
+//! A window that evicts owners no longer has those; the local store does, and the owners of a large window take minutes to read. Each iteration
+//! reads one slice of them. Owners are read in the order of their numbers, and later transactions append behind what was
 //! read: so a search that is continued at the end of a window has seen all of it. What was read of a partition counts only while
-//! its state is settled: otherwise its blocks may have been rewritten.
+//! its state is settled: otherwise its owners may have been written again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,25 +12,24 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::{ANSWER, Request};
-use crate::dedupe::{Identity, Offset, PartitionId, WindowId};
+use crate::dedupe::{Identity, Offset, PartitionId, Sequence, WindowId};
 use crate::pipeline::context::Context;
-use crate::pipeline::partition::loading::unusable;
 use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::control::windows_to_search;
 use crate::ports::{Store, StoreError};
 
-/// What was found in the blocks of a window.
+/// What was found in a window.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
-    /// Where reading continues, first offset of a block.
-    from: Offset,
+    /// Where reading continues.
+    from: Sequence,
     /// Whether the last read ended at the end of the window.
     is_complete: bool,
     pub owners: Vec<Offset>,
 }
 
-/// A request whose blocks are being searched.
+/// A request whose owners are being searched.
 #[derive(Debug)]
 pub(crate) struct Search {
     pub request: Request,
@@ -39,7 +38,7 @@ pub(crate) struct Search {
     found: BTreeMap<WindowId, SearchResult>,
 }
 
-/// How much one slice reads, whichever bound is reached first; at least one block.
+/// How much one slice reads, whichever bound is reached first; at least one run of owners.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SliceLimit {
     pub ids: u64,
@@ -82,7 +81,7 @@ impl Search {
 }
 
 impl SearchResult {
-    /// Reads blocks. Returns whether the slice is used up.
+    /// Reads owners. Returns whether the slice is used up.
     fn read(
         &mut self,
         (store, window): (&impl Store, WindowId),
@@ -91,10 +90,10 @@ impl SearchResult {
         now: impl Fn() -> Duration,
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
-        let rest = store.scan_from(window, *from, &mut |view| {
-            owners.extend(view.owners_of(identity).map_err(|e| unusable(window.partition(), &e))?);
-            *from = view.header.first + 1;
-            slice.ids = slice.ids.saturating_sub(view.count() as u64);
+        let rest = store.scan_from(window, *from, &mut |run| {
+            owners.extend(run.offsets_of(identity));
+            *from = run.number + run.owners.len() as Sequence;
+            slice.ids = slice.ids.saturating_sub(run.owners.len() as u64);
             let is_used_up = slice.ids == 0 || now() >= slice.until;
             Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
@@ -124,7 +123,7 @@ pub(crate) fn read_slice<W: WorkerPorts>(
     }
 }
 
-/// Reads the blocks that were stored since the windows were read to their ends: those of one commit.
+/// Reads the owners that were stored since the windows were read to their ends: those of one commit.
 pub(crate) fn search_new<W: WorkerPorts>(
     ctx: &Context<W>,
     search: &mut Search,

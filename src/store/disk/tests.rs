@@ -1,4 +1,4 @@
-//! What is durable before a block is moved stays durable while it is moved.
+//! What is durable before owners are moved stays durable while they are moved.
 //!
 //! [`Lossy`] knows which bytes and directory entries were synced. Before each operation on files it makes images of what
 //! a power loss would leave at that moment, opens them, and looks for every owner that was durable when the test began
@@ -9,15 +9,16 @@ mod sealing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, Offset};
+use crate::dedupe::{Block, HashKind, Identity, Offset, OwnerRun};
 use crate::ports::{Head, Store, ToForget};
 use crate::store::open::{OpenSled, OpenStart, open_with};
+use crate::store::segments::DIR;
 use crate::store::{Binding, Opened, SledStore};
 
 const CACHE_BYTES: u64 = 1 << 20;
@@ -29,9 +30,9 @@ type FileImages = BTreeMap<PathBuf, Vec<u8>>;
 /// What a power loss leaves.
 #[derive(Default, Clone)]
 struct Durable {
-    /// Synced bytes of the block files.
+    /// Synced bytes of the files.
     bytes: FileImages,
-    /// Block files whose directory entry was synced.
+    /// Files whose directory entry was synced.
     listed: BTreeSet<PathBuf>,
     /// sled's files as of the last fsync.
     sled: FileImages,
@@ -99,7 +100,7 @@ impl Lossy {
         let written = files(&self.database());
         for (name, sled) in [("sled as written", &written), ("sled as synced", &durable.sled)] {
             let image = tempfile::tempdir().unwrap();
-            let blocks = image.path().join("db-1/blocks");
+            let blocks = image.path().join("db-1").join(DIR);
             fs::create_dir_all(&blocks).unwrap();
             for (path, bytes) in sled {
                 fs::write(image.path().join("db-1").join(path), bytes).unwrap();
@@ -138,8 +139,8 @@ impl Lossy {
         watch.db.as_ref().map(|db| db.flush().unwrap());
         let root = tempfile::tempdir().unwrap();
         let database = root.path().join("db-1");
-        fs::create_dir_all(database.join("blocks")).unwrap();
-        for part in ["", "blocks"] {
+        fs::create_dir_all(database.join(DIR)).unwrap();
+        for part in ["", DIR] {
             for (name, bytes) in files(&self.database().join(part)) {
                 fs::write(database.join(part).join(name), bytes).unwrap();
             }
@@ -166,7 +167,7 @@ impl Disk for Lossy {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.examine();
-        if path.ends_with("blocks") {
+        if path.ends_with(DIR) {
             self.watch().durable.listed = files(path).into_keys().collect();
         }
         Ok(())
@@ -214,36 +215,45 @@ fn binding() -> Binding {
 }
 
 fn append(store: &mut SledStore, covered: Range<Offset>) {
+    append_at(store, covered, i64::MAX / SPAN_MS);
+}
+
+/// A span of stream time that one run has at most, ms.
+const SPAN_MS: i64 = 300_000;
+
+fn append_at(store: &mut SledStore, covered: Range<Offset>, span: i64) {
     let head = Head { confirmed: covered.end, ..Head::default() };
-    let empty = Block::empty(HashKind::Xxh3, 0.into(), covered.clone(), 0);
+    let empty = Block::empty(HashKind::Xxh3, 0.into(), covered.clone(), span * SPAN_MS);
     let entries = covered.map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
-    store.append(&Block { entries, ..empty }, head).unwrap();
+    let number = store.next_number(0.into()).unwrap();
+    store.append(&Block { entries, ..empty }, number, head).unwrap();
 }
 
 /// The owners in blocks and slices. One that is in both, as after a crash, has the same identity in both, unless the head does not
 /// confirm it.
 fn owners(store: &SledStore) -> BTreeSet<Offset> {
     let mut owners = BTreeMap::new();
-    let mut visit = |view: &crate::dedupe::BlockView<'_>| {
-        view.for_each(|owner, identity| owners.extend([(owner, identity)])).unwrap();
-        Ok(ControlFlow::Continue(()))
+    let mut visit = |run: &OwnerRun<'_>| {
+        owners.extend(run.owners.iter().filter_map(|owner| Some((owner.offset, owner.identity?))));
+        Ok(())
     };
-    store.scan_from(0.into(), 0, &mut visit).unwrap();
+    store.scan(0.into(), &mut visit).unwrap();
     let confirmed = store.head(0.into()).unwrap().map_or(0, |head| head.confirmed);
     let mut visit = |_, owner: Offset, identity: Identity| {
         let other = owners.insert(owner, identity).filter(|other| *other != identity && owner < confirmed);
-        assert_eq!(other, None, "{owner} is in a block and in a slice");
+        assert_eq!(other, None, "{owner} is in a run and in a slice");
         Ok(())
     };
     store.scan_sealed(&[0.into()], 0..Offset::MAX, &mut visit).unwrap();
     owners.into_keys().collect()
 }
 
-/// A store with these numbers of identities in filed blocks, four of which share a file.
-fn filled(blocks: u64, ids: u64) -> (Arc<Lossy>, SledStore) {
+/// A store with as many runs of so many identities: each run is of another time.
+fn filled(runs: u64, ids: u64) -> (Arc<Lossy>, SledStore) {
     let disk = Lossy::new(tempfile::tempdir().unwrap(), Durable::default());
     let mut store = disk.open();
-    (0..blocks).for_each(|number| append(&mut store, number * ids..(number + 1) * ids));
+    (0..runs)
+        .for_each(|number| append_at(&mut store, number * ids..(number + 1) * ids, number.cast_signed()));
     (disk, store)
 }
 
@@ -253,7 +263,7 @@ fn close(disk: &Lossy, store: SledStore) {
     store.close().unwrap();
 }
 
-/// Rewrites a block without this owner.
+/// Writes a run again without this owner.
 fn forget(disk: &Lossy, store: &mut SledStore, owner: Offset) {
     disk.watch().expected.remove(&owner);
     let head = store.head(0.into()).unwrap().unwrap();
@@ -261,29 +271,28 @@ fn forget(disk: &Lossy, store: &mut SledStore, owner: Offset) {
 }
 
 #[test]
-fn a_power_loss_during_a_compaction_loses_no_durable_block() {
+fn a_power_loss_while_owners_are_forgotten_loses_no_other() {
     let (disk, mut store) = filled(96, 250);
-    // Three of four blocks of each file are rewritten elsewhere. When too many bytes are dead, each append, of a block that
-    // stays in sled, moves the last one of a file.
-    for number in (0..96).filter(|number| number % 4 > 0) {
-        if number == 69 {
-            disk.begin(&mut store);
-        }
+    disk.begin(&mut store);
+    for number in 60..96 {
         forget(&disk, &mut store, number * 250 + 7);
-        append(&mut store, 24_000 + number..24_001 + number);
     }
+    // The files of the moved runs are deleted.
+    store.sync().unwrap();
     disk.end(80, 2);
     close(&disk, store);
 }
 
 #[test]
-fn a_power_loss_after_a_block_was_cut_loses_nothing_before_the_cut() {
+fn a_power_loss_after_owners_were_cut_loses_nothing_before_the_cut() {
     let (disk, mut store) = filled(24, 250);
     disk.begin(&mut store);
     for kept in (8..24u64).rev() {
         let from = kept * 250 - 100;
         disk.watch().expected.split_off(&from);
         store.truncate(0.into(), from).unwrap();
+        // It writes to sled only.
+        disk.examine();
     }
     disk.end(40, 4);
     close(&disk, store);
@@ -293,7 +302,7 @@ fn a_power_loss_after_a_block_was_cut_loses_nothing_before_the_cut() {
 fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_block() {
     let (disk, mut store) = filled(16, 250);
     disk.begin(&mut store);
-    // All blocks of the first files are moved, and sled does not fsync that before the kill.
+    // All runs of the first files are moved, and sled does not fsync that before the kill.
     (0..8).for_each(|number| forget(&disk, &mut store, number * 250 + 7));
     assert_eq!(disk.watch().deletions, 0);
     let next = disk.killed();

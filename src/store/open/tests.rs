@@ -39,7 +39,8 @@ fn block(owners: Range<u64>) -> Block {
 }
 
 fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
-    store.append(&block(owners), Head::default())
+    let number = store.next_number(0.into())?;
+    store.append(&block(owners), number, Head::default())
 }
 
 /// A directory with a store of one identity.
@@ -175,12 +176,14 @@ fn a_failed_fsync_is_final_and_the_next_open_quarantines_the_database() {
 fn a_failed_write_is_final_and_the_database_stays_as_it_was() {
     let dir = filled();
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
-    fs::remove_dir(store.path().join("blocks")).unwrap();
+    let (files, away) = (store.path().join("owners"), store.path().join("away"));
+    fs::rename(&files, &away).unwrap();
     let failure = append(&mut store, 1..1_000).unwrap_err();
     assert!(matches!(failure, StoreError::Io(_)), "{failure}");
-    assert_eq!(append(&mut store, 1..2), Err(failure.clone()), "a block that needs no file");
+    assert_eq!(append(&mut store, 1..2), Err(failure.clone()));
     assert_eq!(store.head(0.into()), Err(failure.clone()));
     assert_eq!(store.close(), Err(failure));
+    fs::rename(&away, &files).unwrap();
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert_eq!(opened.quarantined, None);
     assert_eq!(opened.store.ids(0.into()), Ok(1));
@@ -194,25 +197,25 @@ fn a_database_of_an_older_version_is_quarantined() {
     let db = plain(&path).unwrap();
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
     db.insert(keys::POSITIONS, &[0; 16]).unwrap();
-    let waiting = db.open_tree(keys::WAITING).unwrap();
+    let runs = db.open_tree(keys::RUNS).unwrap();
     let mut record = WindowRecord::default().encode(0.into());
     record[0] -= 1;
-    waiting.insert(keys::record(0.into()), record).unwrap();
-    drop(waiting);
+    runs.insert(keys::record(0.into()), record).unwrap();
+    drop(runs);
     close(db, &path);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
     assert!(opened.quarantined.unwrap().reason.contains("another version"));
 }
 
 #[test]
-fn a_missing_block_is_detected() {
+fn a_missing_run_is_detected() {
     let dir = filled();
     let path = dir.path().join("db-1");
     let db = plain(&path).unwrap();
-    db.open_tree(keys::WAITING).unwrap().remove(keys::block(0.into(), 0)).unwrap();
+    db.open_tree(keys::RUNS).unwrap().remove(keys::run(0.into(), 0)).unwrap();
     close(db, &path);
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
-    assert!(opened.quarantined.unwrap().reason.contains("should have 1 blocks"));
+    assert!(opened.quarantined.unwrap().reason.contains("should have 1 runs"));
     assert!(fs::read_dir(dir.path()).unwrap().count() >= 2);
 }
 
@@ -223,7 +226,7 @@ fn a_missing_slice_is_detected() {
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
     for first in [0, 100] {
         let head = Head { confirmed: first + 100, ..Head::default() };
-        store.append(&block(first..first + 100), head).unwrap();
+        store.append(&block(first..first + 100), first, head).unwrap();
         let mark = SliceMark { next: first + 100, count: 100, time_ms: (0, 0) };
         let range = SlicePartition { partition: 0, first, next: first + 100, marks: vec![mark] };
         let job = SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false };

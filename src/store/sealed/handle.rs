@@ -16,9 +16,9 @@ use crate::ports::{
     FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget,
 };
-use crate::store::blocks::SledStore;
 use crate::store::cut::expire;
 use crate::store::engine::{BATCH, Engine};
+use crate::store::owners::SledStore;
 use crate::store::segments::Readers;
 
 /// Records by which a cache line is prefetched before it is read: with 24 slices they have 192 lines, enough for the time that memory takes.
@@ -28,10 +28,10 @@ const AHEAD: usize = 8;
 #[derive(Default)]
 pub(in crate::store) struct HandleSealing {
     task: Option<SealTask>,
-    /// Windows whose blocks below an offset are removed, because a slice has their owners.
+    /// Windows whose runs below an offset are removed, because a slice has their owners.
     unneeded: Vec<(WindowId, Offset)>,
     lists: RefCell<CachedLists>,
-    /// Files of slices, apart from those of blocks: with these there are too many, and those with the lowest numbers are closed.
+    /// Files of slices, apart from those of runs: with these there are too many, and those with the lowest numbers are closed.
     readers: RefCell<Readers>,
     limit: OpenLimit,
     reads: ReadTime,
@@ -198,12 +198,12 @@ impl SledStore {
         })
     }
 
-    /// Removes the owners of a window at or beyond `from` from slices, after they were removed from blocks: the head is lowered first,
+    /// Removes the owners of a window at or beyond `from` from slices, after they were removed from runs: the head is lowered first,
     /// so an interrupted removal is repeated.
     pub(in crate::store) fn cut_sealed(&mut self, window: WindowId, from: Offset) -> Result<(), StoreError> {
         self.sealing.removed(window, from);
         let is_below = |end: &(WindowId, Offset)| end.0 == window && end.1 > from;
-        // Later blocks may begin below the end of the slice.
+        // Later owners may begin below the end of the slice.
         self.sealing.unneeded.retain(|end| !is_below(end));
         if self.engine.cut_slices(window, from)? {
             self.sealing.close_files();
@@ -211,8 +211,8 @@ impl SledStore {
         Ok(())
     }
 
-    /// Removes the owners that an append at `from` replaces, if some of them are in slices. The head is lowered first, and the new block
-    /// comes last: otherwise a crash in between could leave owners in a slice that the new blocks have replaced.
+    /// Removes the owners that an append at `from` replaces, if some of them are in slices. The head is lowered first, and the new owners
+    /// come last: otherwise a crash in between could leave owners in a slice that the new ones have replaced.
     pub(in crate::store) fn cut_sealed_before_append(
         &mut self,
         window: WindowId,
@@ -253,7 +253,7 @@ impl SledStore {
         self.sealing.task.is_some()
     }
 
-    /// Continues with what follows a task: its blocks are removed, a batch in each call, and slices are merged if there are many.
+    /// Continues with what follows a task: its runs are removed, a batch in each call, and slices are merged if there are many.
     pub(in crate::store) fn poll_task(&mut self) -> Result<Sealing, StoreError> {
         if self.remove_unneeded()? {
             return Ok(Sealing::Busy);
@@ -287,7 +287,7 @@ impl SledStore {
         Ok(Sealing::Done(job))
     }
 
-    /// Removes some blocks whose owners are in a slice. Returns whether there were any.
+    /// Removes some runs whose owners are in a slice. Returns whether there were any.
     fn remove_unneeded(&mut self) -> Result<bool, StoreError> {
         let mut left = BATCH;
         let mut unneeded = mem::take(&mut self.sealing.unneeded);

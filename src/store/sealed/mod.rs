@@ -1,7 +1,7 @@
 //! Sealed slices: old owners of windows, in files that are written once and never changed.
 //!
-//! A slice file is durable before sled refers to it, and sled refers to it before the blocks of its owners are removed. So after a crash
-//! an owner is in a slice, in a block, or in both. What changes later is in sled: up to which offset the owners of a
+//! A slice file is durable before sled refers to it, and sled refers to it before the runs of its owners are removed. So after a crash
+//! an owner is in a slice, in a run, or in both. What changes later is in sled: up to which offset the owners of a
 //! partition count, and which owners are forgotten ([`SliceEntry`]).
 //!
 //! Some windows share their slices: those of all partitions of a kind in topic scope, where one worker has all of them.

@@ -7,7 +7,7 @@ use super::group::{SealedSlice, SliceReadError};
 use super::registry::registered_error;
 use crate::dedupe::{Coordinates, Identity, Offset, SlicePartition, WindowId};
 use crate::ports::{StoreError, VisitOwner};
-use crate::store::blocks::SledStore;
+use crate::store::owners::SledStore;
 use crate::store::segments::Readers;
 
 impl SledStore {

@@ -1,4 +1,4 @@
-//! Writes a slice in a thread: a new one from blocks, or one that replaces others.
+//! Writes a slice in a thread: a new one from runs, or one that replaces others.
 //!
 //! The thread only reads what is registered, and writes a file that nothing refers to. The handle that started it registers the
 //! slice afterwards, unless its owners have changed meanwhile.
@@ -20,8 +20,8 @@ use crate::dedupe::{
     SlicePartition, WindowId,
 };
 use crate::ports::{FilterJob, SealJob, StoreError};
-use crate::store::blocks::SledStore;
 use crate::store::engine::Engine;
+use crate::store::owners::SledStore;
 
 /// Receives the owners of the sources of a slice; `None` for one that does not count any more.
 type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<Coordinates>);
@@ -41,7 +41,7 @@ pub(in crate::store) struct SealTask {
 /// What became of a task.
 pub(in crate::store) struct EndedTask {
     pub group: SliceGroup,
-    /// Whether it sealed owners in blocks, and did not replace slices.
+    /// Whether it sealed owners in runs, and did not replace slices.
     pub is_new: bool,
     /// What it has done, if it has sealed owners; or why its file was discarded.
     pub done: Result<Option<SealJob>, StoreError>,
@@ -50,8 +50,8 @@ pub(in crate::store) struct EndedTask {
 /// Where the owners of a new slice are.
 #[derive(Debug, Clone)]
 enum SliceSource {
-    /// In blocks.
-    Blocks(SealJob),
+    /// In runs.
+    Runs(SealJob),
     /// In slices, which it replaces.
     Slices(OldSlices),
 }
@@ -79,7 +79,7 @@ impl SealTask {
         let group =
             store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
         let is_urgent = job.is_urgent;
-        Self::start(store, group, is_urgent, SliceSource::Blocks(job))
+        Self::start(store, group, is_urgent, SliceSource::Runs(job))
     }
 
     /// Starts to merge slices of a group; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
@@ -135,7 +135,7 @@ impl SealTask {
 
     /// Called when the owners of a window at or beyond `from`, or one of them, are removed.
     pub fn removed(&mut self, window: WindowId, from: Offset) {
-        if let SliceSource::Blocks(job) = &self.source {
+        if let SliceSource::Runs(job) = &self.source {
             let is_cut = |of: &SlicePartition| of.partition == window.partition() && of.next > from;
             self.is_void |= job.kind == window.kind() && job.partitions.iter().any(is_cut);
         }
@@ -173,7 +173,7 @@ impl SealTask {
         if !matches!(registered, Ok(Some(IsUsed(true)))) {
             drop(engine.segments.delete(self.number));
         }
-        let job = if let SliceSource::Blocks(job) = &self.source { Some(job.clone()) } else { None };
+        let job = if let SliceSource::Runs(job) = &self.source { Some(job.clone()) } else { None };
         let (group, is_new) = (self.group, job.is_some());
         Ok(EndedTask {
             group,
@@ -194,7 +194,7 @@ impl SealTask {
         engine.change_slices(self.group, |slices, _| {
             let mut changed = slices.to_vec();
             match &self.source {
-                SliceSource::Blocks(_) => {
+                SliceSource::Runs(_) => {
                     changed.extend(new(slices.last().map_or(0, |last| last.entry.order + 1)));
                 }
                 SliceSource::Slices(OldSlices { slices: old, .. }) => {
@@ -269,7 +269,7 @@ fn write(
 ) -> Result<Slice, StoreError> {
     let engine = &*store.engine;
     let (partitions, read, only_filter) = match source {
-        SliceSource::Blocks(job) => (&job.partitions, OwnerScan::Everything, None),
+        SliceSource::Runs(job) => (&job.partitions, OwnerScan::Everything, None),
         SliceSource::Slices(old) => (&old.live, OwnerScan::ByPosition, old.only_filter),
     };
     let ids: u64 = partitions.iter().map(SlicePartition::owners).sum();
@@ -282,7 +282,7 @@ fn write(
     engine.segments.has_room(bytes).map_err(|cause| file_error("write", cause))?;
     let mut builder = SliceBuilder::new(coverage, engine.positions, ids, read).map_err(refused)?;
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
-        SliceSource::Blocks(job) => offer_blocks(store, job, offer, is_cancelled),
+        SliceSource::Runs(job) => offer_runs(store, job, offer, is_cancelled),
         SliceSource::Slices(OldSlices { slices, live, .. }) => slices.iter().try_for_each(|slice| {
             offer_slice(store, (group, positions.clone()), (slice, live), offer, is_cancelled)
         }),
@@ -314,11 +314,11 @@ fn write(
     })
 }
 
-/// Number of owners that the sources have: those in registered slices, or as the marks count those in blocks.
+/// Number of owners that the sources have: those in registered slices, or as the marks count those in runs.
 fn promised(store: &SledStore, group: SliceGroup, source: &SliceSource) -> Result<u64, StoreError> {
     let job = match source {
         SliceSource::Slices(old) => return Ok(old.slices.iter().map(|slice| slice.slice.footer().ids).sum()),
-        SliceSource::Blocks(job) => job,
+        SliceSource::Runs(job) => job,
     };
     let mut promised = 0;
     for of in &job.partitions {
@@ -331,7 +331,7 @@ fn promised(store: &SledStore, group: SliceGroup, source: &SliceSource) -> Resul
     Ok(promised)
 }
 
-fn offer_blocks(
+fn offer_runs(
     store: &SledStore,
     job: &SealJob,
     offer: OfferOwner<'_>,

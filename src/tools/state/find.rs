@@ -5,22 +5,23 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::whole::{scan_unsealed, scan_whole, sealed_end};
+use super::whole::{scan_whole, sealed_end};
 use crate::dedupe::{BlockError, HashKind, Identity, Offset, WindowId};
 use crate::ports::{Head, SealedLookup, Store, StoreError};
+use crate::store::OWNER_BYTES;
 
 /// The record that owns an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Owned {
     /// Its offset in the raw topic.
     pub offset: Offset,
-    /// Earliest possible stream time of its arrival, in epoch milliseconds: the first time of its block or mark.
+    /// Earliest possible stream time of its arrival, in epoch milliseconds: the first time of its run or mark.
     pub time_first_ms: i64,
-    /// Latest possible stream time of its arrival, in epoch milliseconds: the last time of its block or mark.
+    /// Latest possible stream time of its arrival, in epoch milliseconds: the last time of its run or mark.
     pub time_last_ms: i64,
 }
 
-/// Returns the newest owner of an identity among the offsets in `range`, if the store has one. Reads all blocks of
+/// Returns the newest owner of an identity among the offsets in `range`, if the store has one. Reads all owners of
 /// the partition, about ten million identities per second, and one page of each slice.
 pub fn find(
     store: &impl Store,
@@ -29,21 +30,18 @@ pub fn find(
     range: Range<Offset>,
 ) -> Result<Option<Owned>, StoreError> {
     let mut found = find_sealed(store, window, identity, &range)?;
-    scan_unsealed(store, window, &mut |view| {
-        let header = &view.header;
-        if header.next <= range.start || header.first >= range.end {
-            return Ok(());
-        }
-        let (time_first_ms, time_last_ms) = (header.time_first_ms, header.time_last_ms);
-        let owners = view.owners_of(identity).map_err(|cause| bad_block(window, header.first, &cause))?;
-        let newest = owners.into_iter().rfind(|offset| range.contains(offset));
+    let sealed = sealed_end(store, window);
+    store.scan(window, &mut |run| {
+        let (time_first_ms, time_last_ms) = run.times_ms;
+        let newest =
+            run.offsets_of(identity).filter(|offset| *offset >= sealed && range.contains(offset)).last();
         found = newest.map(|offset| Owned { offset, time_first_ms, time_last_ms }).or(found);
         Ok(())
     })?;
     Ok(found)
 }
 
-/// Every sealed owner is older than those in blocks.
+/// Every sealed owner is older than the others.
 fn find_sealed(
     store: &impl Store,
     window: WindowId,
@@ -76,13 +74,13 @@ pub struct StoredSummary {
     pub sealed_ids: u64,
     /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
-    /// Number of stored blocks.
-    pub blocks: u64,
+    /// Number of stored runs of owners. [`scan_whole`] makes a block of each.
+    pub runs: u64,
     /// Number of blocks that [`scan_whole`] puts together from slices.
     pub sealed_blocks: u64,
-    /// Encoded bytes of the stored blocks.
+    /// Bytes of the identities in these runs, with their offsets.
     pub bytes: u64,
-    /// First offset that is covered, and one past the last one. `None` without owners and blocks.
+    /// First offset that is covered, and one past the last one. `None` without owners.
     pub covered: Option<(Offset, Offset)>,
 }
 
@@ -109,8 +107,8 @@ pub fn summarise(
             summary.sealed_blocks += 1;
             summary.sealed_ids += view.count() as u64;
         } else {
-            summary.blocks += 1;
-            summary.bytes += view.encoded().len() as u64;
+            summary.runs += 1;
+            summary.bytes += (view.count() * OWNER_BYTES) as u64;
         }
         let first = summary.covered.map_or(header.first, |(first, _)| first);
         summary.covered = Some((first, header.next));

@@ -48,13 +48,13 @@ pub struct PartitionReport {
     pub sealed_ids: u64,
     /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
     pub unconfirmed_ids: u64,
-    /// Number of stored blocks.
-    pub blocks: u64,
-    /// First raw offset that slices and blocks cover. `None` without any.
+    /// Number of runs of owners that are not in slices.
+    pub runs: u64,
+    /// First raw offset that slices and runs cover. `None` without any.
     pub first: Option<Offset>,
     /// One past the last raw offset that they cover. `None` without any.
     pub next: Option<Offset>,
-    /// Encoded bytes of the blocks.
+    /// Bytes of the identities in these runs, with their offsets.
     pub bytes: u64,
     /// The filters without owners. In topic scope they are of all partitions together.
     pub slices: Vec<SliceReport>,
@@ -138,7 +138,7 @@ fn report(state: &Copied, id: WindowId, summary: &StoredSummary) -> PartitionRep
         ids: summary.ids,
         sealed_ids: summary.sealed_ids,
         unconfirmed_ids: summary.unconfirmed_ids,
-        blocks: summary.blocks,
+        runs: summary.runs,
         first: summary.covered.map(|(first, _)| first),
         next: summary.covered.map(|(_, next)| next),
         bytes: summary.bytes,

@@ -3,11 +3,8 @@
 use serde::Serialize;
 
 use super::find::{Owned, bad_block};
-use super::whole::{scan_whole, sealed_end};
-use crate::dedupe::{
-    Coordinates, HashKind, Identity, Offset, Owners, SlicePartition, Verdict, Window, WindowId, WindowLimits,
-};
-use crate::pipeline::Stored;
+use super::whole::scan_whole;
+use crate::dedupe::{HashKind, Identity, SlicePartition, Window, WindowId, WindowLimits};
 use crate::ports::{Head, SealedLookup, Store, StoreError};
 
 /// How the window treats a stored id: the verdict on the next record with it.
@@ -70,34 +67,6 @@ pub fn load(
     Ok(window)
 }
 
-/// The owners of a window, sealed or not.
-struct AllOwners<'a, T> {
-    unsealed: Stored<'a, T>,
-    /// One past the last sealed owner.
-    sealed_end: Offset,
-}
-
-impl<T: Store> Owners for AllOwners<'_, T> {
-    type Error = StoreError;
-
-    /// Of an owner that is not sealed: a slice finds owners by identity only.
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.unsealed.identity_of(owner)
-    }
-
-    fn owns(&self, owner: Offset, identity: Identity) -> Result<bool, StoreError> {
-        if owner >= self.sealed_end {
-            return self.unsealed.owns(owner, identity);
-        }
-        let Stored { store, window, .. } = self.unsealed;
-        let place = Coordinates { partition: window.partition(), offset: owner };
-        Ok(store
-            .sealed_places(&SealedLookup::new(window, store.positions().key(identity)))?
-            .owners
-            .contains(&place))
-    }
-}
-
 /// Returns how `window`, which [`load`] returned, treats an id whose confirmed owner is `owned`. `None` for an id without an owner that no
 /// filter contains.
 pub fn standing_of(
@@ -106,16 +75,10 @@ pub fn standing_of(
     identity: Identity,
     owned: Option<Owned>,
 ) -> Result<Option<Standing>, StoreError> {
-    let owners = AllOwners {
-        unsealed: Stored { store, window: id, is_copy: false },
-        sealed_end: sealed_end(store, id),
-    };
-    let key = window.key(identity);
-    let verdict = window.verdict(Offset::MAX, &key, &owners)?;
-    if matches!(verdict, Verdict::Duplicate { .. } | Verdict::Retry) {
-        return Ok(owned.map(|_| Standing::Exact));
+    if owned.is_some_and(|owned| window.holds(owned.offset)) {
+        return Ok(Some(Standing::Exact));
     }
-    let filters = store.sealed_places(&SealedLookup::new(id, key))?.filters;
+    let filters = store.sealed_places(&SealedLookup::new(id, window.key(identity)))?.filters;
     let expired = owned.map(|_| Standing::Expired);
     Ok(window.counting_filter(&filters).map(|time_ms| Standing::Bloom { time_ms }).or(expired))
 }

@@ -36,7 +36,7 @@ impl fmt::Display for Inspection {
         writeln!(
             f,
             "\n{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {:>24}  {:>10}",
-            "partition", "confirmed", "stream time", "ids", "unconfirmed", "blocks", "offsets", "bytes"
+            "partition", "confirmed", "stream time", "ids", "unconfirmed", "runs", "offsets", "bytes"
         )?;
         for partition in &self.partitions {
             row(f, partition)?;
@@ -58,7 +58,7 @@ fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
         report.stream_time,
         report.ids,
         report.unconfirmed_ids,
-        report.blocks,
+        report.runs,
         ByteSize(report.bytes).display().iec().to_string(),
         of_sealed(report.sealed_ids),
         of_kind(report.kind.as_deref())

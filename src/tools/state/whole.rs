@@ -1,4 +1,4 @@
-//! All owners of a window as blocks: the sealed ones, put together from slices, then those in stored blocks.
+//! All owners of a window as blocks: the sealed ones, put together from slices, then the others.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,8 +9,7 @@ use crate::ports::{Store, StoreError};
 
 /// Sealed owners that are in memory at a time, 24 bytes each. A slice is not in the order of offsets, so it is read once for each part.
 const OWNERS_AT_ONCE: u64 = 16 << 20;
-/// Most identities of a block that is put together. With [`Block::MOST_BYTES_OF_ID`] for each it has less than 24 KiB, the limit of the
-/// store.
+/// Most identities of a block that is put together.
 const IDS_PER_BLOCK: usize = 900;
 
 /// Visits all owners of these windows as blocks: window by window, in ascending order of first offset. `hash` made the identities. A block of
@@ -42,7 +41,7 @@ pub fn scan_whole(
                 };
                 blocks(&part, owners, &empty).try_for_each(|block| visit_encoded(&block, visit))?;
             }
-            scan_unsealed(store, *window, visit)?;
+            scan_unsealed(store, hash, *window, visit)?;
         }
         windows = later;
     }
@@ -83,29 +82,28 @@ fn within<'a>(owners: &'a [(Offset, Identity)], range: &Range<Offset>) -> &'a [(
     owners.get(below(range.start)..below(range.end)).unwrap_or_default()
 }
 
-/// Visits the stored blocks in ascending order of first offset, without owners that are sealed.
-pub fn scan_unsealed(
+/// Visits the stored owners as blocks in ascending order of first offset, without owners that are sealed. `hash` made the identities.
+fn scan_unsealed(
     store: &impl Store,
+    hash: HashKind,
     window: WindowId,
     visit: &mut dyn FnMut(&BlockView<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let sealed = sealed_end(store, window);
-    store.scan(window, &mut |view| {
-        let first = view.header.first;
-        if first >= sealed {
-            return visit(view);
-        }
-        if view.header.next <= sealed {
+    store.scan(window, &mut |run| {
+        if run.covered.end <= sealed {
             return Ok(());
         }
-        let mut block = view.to_block().map_err(|cause| bad_block(window, first, &cause))?;
-        block.first = sealed;
-        block.entries.retain(|(owner, _)| *owner >= sealed);
-        visit_encoded(&block, visit)
+        let covered = run.covered.start.max(sealed)..run.covered.end;
+        let owners = run.owners.iter().filter(|owner| owner.offset >= sealed);
+        let entries = owners.filter_map(|owner| Some((owner.offset, owner.identity?))).collect();
+        let (time_first_ms, time_last_ms) = run.times_ms;
+        let empty = Block::empty(hash, window, covered, 0);
+        visit_encoded(&Block { time_first_ms, time_last_ms, entries, ..empty }, visit)
     })
 }
 
-/// One past the last sealed owner. Owners below it in blocks are sealed or do not count.
+/// One past the last sealed owner. Other stored owners below it are sealed too, or do not count.
 pub fn sealed_end(store: &impl Store, window: WindowId) -> Offset {
     store.sealed(window).last().map_or(0, |range| range.next)
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, Coordinates, FilterBits, HashKind, Identity, Offset, SliceMark, SlicePartition, WindowId,
+    Block, Coordinates, FilterBits, HashKind, Identity, Offset, Sequence, SliceMark, SlicePartition,
+    StoredOwner, WindowId,
 };
 use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, StoreError, ToForget};
 use dedupd::store::{Binding, SledStore};
@@ -17,6 +18,9 @@ pub struct Owned {
     pub live: BTreeMap<Offset, Identity>,
     /// Owners that were undone or forgotten. No identity is used again.
     pub removed: Vec<(Offset, Identity)>,
+    /// The numbers of the owners that were not undone.
+    pub numbers: BTreeMap<Offset, Sequence>,
+    pub next_number: Sequence,
     pub confirmed: Offset,
     /// Owners below it have expired.
     pub floor: Offset,
@@ -28,6 +32,8 @@ impl Owned {
     pub fn cut(&mut self, from: Offset) {
         let gone = self.live.split_off(&from);
         self.removed.extend(gone);
+        let numbers = self.numbers.split_off(&from);
+        self.next_number = numbers.values().next().copied().unwrap_or(self.next_number);
         for at in [&mut self.end, &mut self.confirmed, &mut self.floor] {
             *at = (*at).min(from);
         }
@@ -61,14 +67,16 @@ pub fn binding(rng: &mut Rng) -> Binding {
     Binding { partitions, kinds, shares_slices: Some(is_shared), ..Binding::default() }
 }
 
-/// Whether the store has an owner. The worker looks up a sealed one by its identity, and another one by its offset.
+/// Whether the store has an owner that counts. The worker looks up a sealed one by its identity, and another one by its number.
 pub fn has(
     store: &SledStore,
     window: WindowId,
-    (offset, identity): (Offset, Identity),
+    (model, offset): (&Owned, Offset),
 ) -> Result<bool, StoreError> {
+    let identity = model.live[&offset];
     if store.sealed(window).last().is_none_or(|range| offset >= range.next) {
-        return Ok(store.owns(window, offset, identity)? == Some(true));
+        let owner = Some(StoredOwner { offset, identity: Some(identity) });
+        return Ok(store.owner(window, model.numbers[&offset], Some(identity))? == owner);
     }
     let mut lookup = SealedLookup::new(window, store.positions().key(identity));
     store.find_sealed(&mut [&mut lookup]);
@@ -81,8 +89,8 @@ pub fn has(
 pub fn check(store: &SledStore, model: &Model, rng: &mut Rng, case: &str) -> Result<(), StoreError> {
     for (window, owned) in model {
         let step = (owned.live.len() / 50).max(1);
-        for (offset, identity) in owned.live.iter().skip(rng.usize(..step)).step_by(step) {
-            let has = has(store, *window, (*offset, *identity))?;
+        for (offset, _) in owned.live.iter().skip(rng.usize(..step)).step_by(step) {
+            let has = has(store, *window, (owned, *offset))?;
             assert!(has, "{case}: owner {offset} of {window} is lost; sealed: {:?}", ranges(store, *window));
         }
         for (offset, identity) in owned.removed.iter().rev().take(30) {
@@ -180,10 +188,13 @@ impl Modelled {
         let confirmed = if self.rng.bool() { next } else { first };
         let owned = self.of(window);
         owned.cut(first);
+        let number = owned.next_number;
+        owned.numbers.extend(entries.iter().map(|(offset, _)| *offset).zip(number..));
+        owned.next_number += entries.len() as Sequence;
         owned.live.extend(entries);
         (owned.end, owned.confirmed) = (next, owned.confirmed.max(confirmed));
         let head = self.head(window);
-        self.store.append(&block, head).unwrap();
+        self.store.append(&block, number, head).unwrap();
     }
 
     fn confirm(&mut self) {

@@ -1,8 +1,7 @@
-use std::collections::HashMap;
-use std::convert::Infallible;
 use std::time::Duration;
 
 use super::*;
+use crate::dedupe::window::hostile::OwnerMap;
 use crate::dedupe::window::sealed::FilterBits;
 use crate::dedupe::window::{BloomPart, Positions, TimeSource, WindowLimits};
 
@@ -11,17 +10,6 @@ const T: i64 = 1_700_000_000_000;
 
 fn positions() -> Positions {
     Positions::keyed([7; 16])
-}
-
-#[derive(Default)]
-struct Known(HashMap<Offset, Identity>);
-
-impl Owners for Known {
-    type Error = Infallible;
-
-    fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, Infallible> {
-        Ok(self.0.get(&owner).copied())
-    }
 }
 
 fn identity(number: u64) -> Identity {
@@ -35,20 +23,20 @@ fn limits(bloom_hours: Option<u64>) -> WindowLimits {
 }
 
 /// A window of another partition with one owner per minute of `hours`, committed each minute and expired by `horizon`.
-fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, Known) {
-    let (mut window, mut known) = (Window::new(limits, positions()), Known::default());
+fn filled(limits: WindowLimits, hours: u64, horizon: i64) -> (Window, OwnerMap) {
+    let (mut window, mut known) = (Window::new(limits, positions()), OwnerMap::default());
     window.set_horizon(horizon);
     for minute in 0..hours * 60 {
         let at_ms = T + 60_000 * minute.cast_signed();
         window.observe(Some(at_ms), at_ms);
         window.admit(minute, &positions().key(identity(minute)));
-        known.0.insert(minute, identity(minute));
+        known.add(&window);
         window.commit(minute + 1);
     }
     (window, known)
 }
 
-fn found(window: &Window, known: &Known, minute: u64, at_ms: i64) -> Option<CopyOf> {
+fn found(window: &Window, known: &OwnerMap, minute: u64, at_ms: i64) -> Option<CopyOf> {
     let time = RecordTime { own_ms: at_ms, stream_ms: at_ms };
     window.copy_of(time, &positions().key(identity(minute)), known).unwrap()
 }
@@ -111,7 +99,7 @@ fn an_owner_beyond_the_exact_part_counts_while_it_is_in_the_window() {
 
 #[test]
 fn pending_owners_count_and_claims_do_not() {
-    let (mut window, known) = (Window::new(limits(None), positions()), Known::default());
+    let (mut window, known) = (Window::new(limits(None), positions()), OwnerMap::default());
     window.observe(Some(T), T);
     window.claim(identity(1), 9);
     window.admit(4, &positions().key(identity(2)));

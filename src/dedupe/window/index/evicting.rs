@@ -6,7 +6,7 @@
 //!   that they overwrote are restored. So an abort leaves no trace.
 
 use super::OwnerIndex;
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Sequence;
 use crate::dedupe::window::positions::IndexKey;
 use crate::dedupe::window::table::SlotTable;
 use crate::dedupe::window::table::evicting::Overwritten;
@@ -15,8 +15,8 @@ use crate::dedupe::window::table::evicting::Overwritten;
 #[derive(Debug, Default)]
 pub(super) struct Evicting {
     overwritten: Vec<Overwritten>,
-    /// Owners that are too far below the newest offset for the table's offset range.
-    out_of_range: Vec<Offset>,
+    /// Owners that are too far below the newest number for the table's number range.
+    out_of_range: Vec<Sequence>,
 }
 
 impl OwnerIndex {
@@ -40,34 +40,34 @@ impl OwnerIndex {
     }
 
     /// Makes the inserts since the last call final. Visits the owners that they overwrote.
-    pub fn commit(&mut self, visit: impl FnMut(Offset)) {
+    pub fn commit(&mut self, visit: impl FnMut(Sequence)) {
         if let Some(Evicting { overwritten, out_of_range }) = &mut self.evicting {
             overwritten.drain(..).map(|old| old.owner).chain(out_of_range.drain(..)).for_each(visit);
         }
     }
 
     /// Inserts by overwriting; returns false when this index grows instead.
-    pub(super) fn overwrite(&mut self, key: &IndexKey, offset: Offset) -> bool {
+    pub(super) fn overwrite(&mut self, key: &IndexKey, number: Sequence) -> bool {
         let Some(evicting) = &mut self.evicting else { return false };
-        if self.newest.may_begin_at(offset) {
-            self.newest.base = offset;
-        } else if !self.newest.reaches(offset) {
+        if self.newest.may_begin_at(number) {
+            self.newest.base = number;
+        } else if !self.newest.reaches(number) {
             let before = evicting.out_of_range.len();
-            self.newest.rebase(offset, self.first_live, &mut evicting.out_of_range);
+            self.newest.rebase(number, self.first_live, &mut evicting.out_of_range);
             let removed = (evicting.out_of_range.len() - before) as u64;
             self.newest.live = self.newest.live.saturating_sub(removed);
         }
-        match self.newest.overwrite(key.position, offset, self.first_live) {
+        match self.newest.overwrite(key.position, number, self.first_live) {
             Some(old) => evicting.overwritten.push(old),
             None => self.newest.live += 1,
         }
         true
     }
 
-    /// After the insert at `offset` was undone: restores the owner that it had overwritten, if any.
-    pub(super) fn restore_overwritten(&mut self, offset: Offset) {
+    /// After the insert at `number` was undone: restores the owner that it had overwritten, if any.
+    pub(super) fn restore_overwritten(&mut self, number: Sequence) {
         let Some(evicting) = &mut self.evicting else { return };
-        if let Some(old) = evicting.overwritten.pop_if(|old| old.by == offset) {
+        if let Some(old) = evicting.overwritten.pop_if(|old| old.by == number) {
             self.newest.restore_overwritten(&old);
             self.newest.live += 1;
         }

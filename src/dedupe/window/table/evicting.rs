@@ -1,15 +1,15 @@
 //! A fixed table: when both buckets are full, the oldest owner is overwritten.
 
 use super::{Bucket, PLACE_MASK, SLOTS, SlotTable, TablePosition};
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Sequence;
 
 /// An owner that an insert overwrote, with everything needed to restore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overwritten {
     /// The owner that is in the slot now.
-    pub by: Offset,
+    pub by: Sequence,
     /// The owner that was in the slot before.
-    pub owner: Offset,
+    pub owner: Sequence,
     place: usize,
     slot: usize,
     tag: u64,
@@ -18,7 +18,7 @@ pub struct Overwritten {
 impl SlotTable {
     /// A table of at least `slots` slots, all of which are used.
     pub fn of_slots(slots: u64) -> Self {
-        Self::with_buckets(Self::buckets_of(slots), Offset::MAX)
+        Self::with_buckets(Self::buckets_of(slots), Sequence::MAX)
     }
 
     /// Bytes that a table of `slots` slots allocates.
@@ -34,7 +34,7 @@ impl SlotTable {
         (self.buckets * SLOTS) as u64
     }
 
-    /// Overwrites the slot with the lowest offset in both buckets: an unused or expired one or, when all are live, the
+    /// Overwrites the slot with the lowest number in both buckets: an unused or expired one or, when all are live, the
     /// oldest owner, which is returned. Of unused slots, one in the emptier bucket is taken first.
     ///
     /// Expired slots have no further preference. That costs little, and makes the choice independent of the length of
@@ -42,8 +42,8 @@ impl SlotTable {
     pub fn overwrite(
         &mut self,
         position: TablePosition,
-        offset: Offset,
-        first_live: Offset,
+        number: Sequence,
+        first_live: Sequence,
     ) -> Option<Overwritten> {
         let oldest = self.oldest_place(first_live);
         let [first, second] = self.places(position);
@@ -51,10 +51,10 @@ impl SlotTable {
         let (place, (held, slot, _)) =
             if (other.0, other.2) < (one.0, one.2) { (second, other) } else { (first, one) };
         self.untouched = false;
-        let written = position.tag() | (offset - self.base + 1);
+        let written = position.tag() | (number - self.base + 1);
         let old = self.bucket_mut(place).and_then(|slots| slots.get_mut(slot));
         let tag = old.map_or(0, |old| std::mem::replace(old, written)) & !PLACE_MASK;
-        (held >= oldest).then(|| Overwritten { by: offset, owner: self.base + held - 1, place, slot, tag })
+        (held >= oldest).then(|| Overwritten { by: number, owner: self.base + held - 1, place, slot, tag })
     }
 
     /// The lowest place in a bucket, its slot, and the number of slots of the bucket that are in use.
@@ -73,11 +73,11 @@ impl SlotTable {
         }
     }
 
-    /// Raises the base so far that `offset` can be represented. Adds the live owners (from `first_live` on) that the
-    /// table can no longer represent to `out_of_range`: only those more than 137 billion offsets below `offset`. Scans
-    /// every slot, once in 137 billion offsets.
-    pub fn rebase(&mut self, offset: Offset, first_live: Offset, out_of_range: &mut Vec<Offset>) {
-        let base = first_live.max(offset.saturating_sub(PLACE_MASK / 2));
+    /// Raises the base so far that `number` can be represented. Adds the live owners (from `first_live` on) that the
+    /// table can no longer represent to `out_of_range`: only those more than 137 billion numbers below `number`. Scans
+    /// every slot, once in 137 billion numbers.
+    pub fn rebase(&mut self, number: Sequence, first_live: Sequence, out_of_range: &mut Vec<Sequence>) {
+        let base = first_live.max(number.saturating_sub(PLACE_MASK / 2));
         let oldest = self.oldest_place(first_live);
         let (before, shift) = (self.base, base.saturating_sub(self.base));
         self.base = base;

@@ -121,7 +121,7 @@ impl Filled {
     }
 
     fn slice_files(&self) -> Vec<PathBuf> {
-        let blocks = self.store.path().join("blocks");
+        let blocks = self.store.path().join("owners");
         let is_slice = |path: &PathBuf| fs::read(path).unwrap().ends_with(b"DDS1");
         let mut paths: Vec<_> = files(&blocks).into_keys().map(|name| blocks.join(name)).collect();
         paths.retain(is_slice);

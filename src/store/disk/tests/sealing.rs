@@ -61,8 +61,13 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
         // Other identities at the same offsets.
         let entries = (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect();
         let block = Block { entries, ..Block::empty(HashKind::Xxh3, 0.into(), from..from + 50, 0) };
-        store.append(&block, Head { confirmed: from + 50, ..Head::default() }).unwrap();
+        let number = store.next_number(0.into()).unwrap();
+        disk.examine();
+        // New owners are not fsynced: a power loss before the next sync puts the database aside.
+        let expected = mem::take(&mut disk.watch().expected);
+        store.append(&block, number, Head { confirmed: from + 50, ..Head::default() }).unwrap();
         store.sync().unwrap();
+        disk.watch().expected = expected;
     }
     for first in [700, 1_000, 2_100] {
         let kept = disk.watch().expected.split_off(&first);
@@ -93,7 +98,7 @@ fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dro
 
 /// The worker appends while a thread reads the owners to seal.
 #[test]
-fn owners_are_offered_once_although_blocks_are_merged_meanwhile() {
+fn owners_are_offered_once_although_their_run_grows_meanwhile() {
     let (disk, mut store) = filled(4, 250);
     (1_000..1_015).for_each(|owner| append(&mut store, owner..owner + 1));
     let reader = store.clone();
@@ -105,7 +110,6 @@ fn owners_are_offered_once_although_blocks_are_merged_meanwhile() {
         Ok(())
     };
     let mut offer = |owner, identity| {
-        // The sixteenth block of this size is merged with those before it, then again and again.
         if owner >= 1_000 && appended < 1_300 {
             append(&mut store, appended..appended + 1);
             appended += 1;
@@ -115,7 +119,7 @@ fn owners_are_offered_once_although_blocks_are_merged_meanwhile() {
     reader.offer_owners(0.into(), 900..1_015, &check, &mut offer).unwrap();
     let expected: Vec<_> =
         (900..1_015u64).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
-    assert!(checks.get() > 2, "nothing was merged after a block was read");
+    assert!(checks.get() > 1, "all was read at once");
     assert_eq!(offered, expected);
     drop(reader);
     close(&disk, store);

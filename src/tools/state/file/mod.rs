@@ -68,7 +68,7 @@ impl FilePart {
     pub fn of(window: WindowId, summary: &StoredSummary) -> Self {
         let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
             summary.head;
-        let (blocks, ids) = (summary.blocks + summary.sealed_blocks, summary.ids);
+        let (blocks, ids) = (summary.runs + summary.sealed_blocks, summary.ids);
         Self {
             window,
             confirmed,

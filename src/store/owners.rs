@@ -3,35 +3,34 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sled::IVec;
-
-use super::append::append;
+use super::append::{append, consistent};
 use super::binding::Binding;
 use super::cut::{clear, expire, forget, truncate};
+use super::directory::file_bytes;
 use super::engine::{Engine, SharedIndex};
-use super::entry::FoundBlock;
 use super::guard::run_guarded;
-use super::index::{BlockIndex, Covering};
-use super::joining::Joining;
-use super::parts::consistent;
+use super::index::WindowIndex;
+use super::joining::{Joining, MergeSpan};
+use super::run::{OWNER_BYTES, Run, decoded};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, PartitionId, Positions, SlicePartition, WindowId};
+use crate::dedupe::{
+    Block, Identity, Offset, OwnerRun, PartitionId, Positions, Sequence, SlicePartition, StoredOwner,
+    WindowId,
+};
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitBlock, VisitOwner,
+    ToForget, VisitOwner, VisitRun,
 };
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
-/// Most block files that all handles keep open for look-ups. A window has about nine files, so these are the files of some 28
+/// Most files of owners that all handles keep open for look-ups. A window has about nine, so these are the files of some 28
 /// partitions. A process may often open only 1,024 files.
 const MAX_OPEN_FILES: usize = 256;
 
@@ -65,7 +64,7 @@ impl SledStore {
     pub(super) fn with<T>(
         &self,
         window: WindowId,
-        run: impl FnOnce(&Engine, &mut BlockIndex) -> Result<T, StoreError>,
+        run: impl FnOnce(&Engine, &mut WindowIndex) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (engine, mut windows) = (&*self.engine, self.windows.borrow_mut());
         let index = windows.entry(window).or_insert_with(|| engine.index(window)).lock();
@@ -76,19 +75,25 @@ impl SledStore {
         run(engine, &mut index)
     }
 
-    /// Reads the bytes of a block while its index is not locked. If the index has changed meanwhile, another worker has
-    /// taken the window and may have deleted the file. Otherwise an unreadable block is damaged.
-    fn bytes(&self, found: &FoundBlock, readers: &mut Readers) -> Result<IVec, StoreError> {
-        self.engine.read(found, readers)?.or_else(|cause| {
-            self.with(found.window, |engine, index| match index.get(found.first) {
-                Some(entry) if *entry == found.entry => Err(engine.bad_block(found, &cause)),
-                _ => Err(StoreError::LeaseLost(found.window)),
+    /// Reads the owners of a run while its index is not locked. If the index has changed meanwhile, another worker has
+    /// taken the window and may have deleted the file. Otherwise an unreadable run is damaged.
+    fn read(
+        &self,
+        window: WindowId,
+        run: &Run,
+        readers: &mut Readers,
+    ) -> Result<Vec<StoredOwner>, StoreError> {
+        self.engine.read(run, readers)?.or_else(|cause| {
+            self.with(window, |engine, index| match index.run_of(run.number) {
+                Some(known) if (known.file, known.at) == (run.file, run.at) => {
+                    Err(engine.bad_run(window, run, &cause))
+                }
+                _ => Err(StoreError::LeaseLost(window)),
             })
         })
     }
 
-    /// Offers the owners of a window in a range of offsets, each once, while another handle appends to the window. That merges blocks: the
-    /// next one is found by the offset up to which owners were offered, and not by where it begins. `check` is called for each block.
+    /// Offers the owners of a window in a range of offsets, each once, while another handle appends to the window. `check` is called for each run.
     pub(super) fn offer_owners(
         &self,
         window: WindowId,
@@ -97,53 +102,30 @@ impl SledStore {
         offer: &mut dyn FnMut(Offset, Identity),
     ) -> Result<(), StoreError> {
         let (mut readers, mut from) = (Readers::default(), range.start);
-        let next = |index: &BlockIndex, from| {
-            let covering = index.block_of(from).map(|covering| covering.found);
-            covering.or_else(|| index.blocks_from(from).next())
-        };
         while from < range.end
-            && let Some(found) = self.with(window, |_, index| Ok(next(index, from)))?
+            && let Some(run) = self.with(window, |_, index| Ok(index.runs_at(from).next().copied()))?
         {
             check()?;
-            let bytes = self.bytes(&found, &mut readers)?;
-            let view = self.engine.view(&found, &bytes)?;
-            let offered = from..range.end;
-            let read = view.for_each(|owner, identity| {
-                if offered.contains(&owner) {
-                    offer(owner, identity);
-                }
-            });
-            read.map_err(|cause| self.engine.bad_block(&found, &cause))?;
-            from = view.header.next;
+            let owners = self.read(window, &run, &mut readers)?;
+            let offered = owners.iter().filter(|owner| (from..range.end).contains(&owner.offset));
+            offered.for_each(|owner| owner.identity.into_iter().for_each(|it| offer(owner.offset, it)));
+            from = run.next;
         }
         Ok(())
     }
 
-    /// The first offset in the blocks of a window.
+    /// The first offset that the stored owners of a window cover.
     pub(in crate::store) fn first_stored(&self, window: WindowId) -> Result<Offset, StoreError> {
-        self.with(window, |_, index| Ok(index.blocks_from(0).next().map_or(Offset::MAX, |found| found.first)))
+        self.with(window, |_, index| Ok(index.runs().next().map_or(Offset::MAX, |run| run.first)))
     }
 
-    /// The identity of an owner. Where possible, only compares it with the expected one.
-    fn look_up(
-        &self,
-        (window, owner): (WindowId, Offset),
-        expected: Option<Identity>,
-    ) -> Result<Option<Identity>, StoreError> {
-        let covering = self.with(window, |_, index| Ok(index.block_of(owner)))?;
-        let Some(Covering { found, rank, identity }) = covering else { return Ok(None) };
-        if identity.is_some() {
-            return Ok(identity);
-        }
-        let mut readers = self.readers.borrow_mut();
-        readers.most = self.share_of(MAX_OPEN_FILES);
-        let read = |rank| readers.read_identity(&self.engine.segments, &found.entry, rank);
-        if expected.is_some() && rank.and_then(read) == expected {
-            return Ok(expected);
-        }
-        let bytes = self.bytes(&found, &mut readers)?;
-        let bad = |cause| self.engine.bad_block(&found, &cause);
-        self.engine.view(&found, &bytes)?.identity_of(owner).map_err(bad)
+    /// Reads an owner of a run without verifying it. The result is valid only if it has the expected identity: no damage turns 16
+    /// other bytes into that value.
+    fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
+        let mut bytes = [0; OWNER_BYTES];
+        readers.fill(&self.engine.segments, (run.file, run.place_of(number)), &mut bytes).ok()?;
+        // A damaged offset is never that of a later record: it would seem to be its own owner.
+        Some(decoded(&bytes)).filter(|owner| (run.first..run.next).contains(&owner.offset))
     }
 
     /// The share of this handle in a number of open files. If there are several, the first one is only cloned and reads nothing.
@@ -151,11 +133,16 @@ impl SledStore {
         files / Arc::strong_count(&self.engine).saturating_sub(1).max(1)
     }
 
-    /// Sets the limits within which small blocks are merged (default: 5 minutes of stream time).
+    /// Sets the limits within which the owners of small blocks are joined in one run (default: 5 minutes of stream time).
     #[must_use]
     pub fn joining(mut self, joining: Joining) -> Self {
         self.joining = joining;
         self
+    }
+
+    /// The span of stream time of one run of a window.
+    pub(super) fn span(&self, window: WindowId) -> MergeSpan {
+        self.joining.of(window)
     }
 
     /// The directory of the database.
@@ -210,7 +197,7 @@ impl Store for SledStore {
         self.with(window, |_, index| Ok(index.head))
     }
 
-    fn append_all(&mut self, blocks: &[Block], head: Head) -> Result<(), StoreError> {
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         let Some(&Block { window, mut first, .. }) = blocks.first() else { return Ok(()) };
         for block in blocks {
             let is_ours = block.window == window && block.hash == self.engine.binding.hash;
@@ -224,30 +211,35 @@ impl Store for SledStore {
             first = block.next;
         }
         self.cut_sealed_before_append(window, blocks.first().map_or(0, |block| block.first))?;
-        let bounds = self.joining.of(window);
-        if self.with(window, |engine, index| append(engine, index, blocks, head, bounds))? {
-            // A file must not stay open once it is deleted, or its space is not freed.
-            self.readers.get_mut().close();
-        }
-        Ok(())
+        let span = self.span(window);
+        self.with(window, |engine, index| append(engine, index, (blocks, number), head, span))
     }
 
     fn scan_from(
         &self,
         window: WindowId,
-        mut from: Offset,
-        visit: VisitBlock<'_>,
-    ) -> Result<Option<Offset>, StoreError> {
+        mut from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
         let mut readers = Readers::default();
         // The visitor may use the store, so the index is not locked meanwhile.
-        while let Some(found) = self.with(window, |_, index| Ok(index.blocks_from(from).next()))? {
-            let bytes = self.bytes(&found, &mut readers)?;
-            from = found.first + 1;
-            if visit(&self.engine.view(&found, &bytes)?)?.is_break() {
+        while let Some(run) = self.with(window, |_, index| Ok(index.run_from(from)))? {
+            let owners = self.read(window, &run, &mut readers)?;
+            // Owners may have been added to a run that was visited before.
+            let number = run.number.max(from);
+            let visited = usize::try_from(number - run.number).unwrap_or(usize::MAX);
+            let owners = owners.get(visited..).unwrap_or_default();
+            from = run.end();
+            let (covered, times_ms) = (run.first..run.next, run.times_ms);
+            if visit(&OwnerRun { covered, times_ms, number, owners })?.is_break() {
                 return Ok(Some(from));
             }
         }
         Ok(None)
+    }
+
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        self.with(window, |_, index| Ok(index.next_number()))
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
@@ -265,15 +257,15 @@ impl Store for SledStore {
     }
 
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
-        // First, as for blocks: the head is written last.
+        // First, because the head is written last.
         self.forget_sealed(window, forgotten)?;
         self.with(window, |engine, index| forget(engine, index, forgotten.owners, head))
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        let blocks = self.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
+        let runs = self.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
         // Deleted files must not stay open, or their space is not freed.
-        if blocks > 0 {
+        if runs > 0 {
             self.readers.get_mut().close();
         }
         if self.engine.expire_slices(window, first)? {
@@ -282,12 +274,25 @@ impl Store for SledStore {
         Ok(())
     }
 
-    fn identity_of(&self, window: WindowId, owner: Offset) -> Result<Option<Identity>, StoreError> {
-        self.look_up((window, owner), None)
-    }
-
-    fn owns(&self, window: WindowId, owner: Offset, identity: Identity) -> Result<Option<bool>, StoreError> {
-        Ok(self.look_up((window, owner), Some(identity))?.map(|known| known == identity))
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        let (recent, run) = self.with(window, |_, index| Ok((index.recent(number), index.run_of(number))))?;
+        let Some(run) = run.filter(|_| recent.is_none()) else { return Ok(recent) };
+        let mut readers = self.readers.borrow_mut();
+        readers.most = self.share_of(MAX_OPEN_FILES);
+        if expected.is_some() {
+            let found = self.unverified(&run, number, &mut readers);
+            if let Some(owner) = found.filter(|owner| owner.identity == expected) {
+                return Ok(Some(owner));
+            }
+        }
+        let owners = self.read(window, &run, &mut readers)?;
+        let place = usize::try_from(number - run.number).unwrap_or(usize::MAX);
+        Ok(owners.get(place).copied())
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
@@ -379,20 +384,4 @@ impl Store for SledStore {
     fn sync(&mut self) -> Result<(), StoreError> {
         self.engine.sync()
     }
-}
-
-/// Bytes of all files below a directory.
-pub(super) fn file_bytes(path: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        bytes += match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => file_bytes(&entry.path())?,
-            Ok(metadata) => metadata.len(),
-            // The engine deletes files in the background.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
-            Err(e) => return Err(e),
-        };
-    }
-    Ok(bytes)
 }
