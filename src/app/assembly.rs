@@ -41,7 +41,7 @@ fn kinds(config: &Config) -> Kinds {
     Kinds::new(window_limits(&config.window, max_ids), config.window.on_probable, named)
 }
 
-/// How the store may merge small blocks.
+/// Within which time the store may join the owners of small blocks.
 pub(super) fn joining(config: &Config) -> Joining {
     let of = |window: &config::WindowConfig| window.exact.max(window.bloom) / 100;
     let named =
@@ -178,7 +178,7 @@ pub(super) fn limits(config: &Config) -> Limits {
         max_memory: config.window.max_memory,
         is_topic_wide: config.dedupe.scope == Scope::Topic,
         max_disk: config.state.max_disk,
-        // A table of fixed size needs the blocks of all ids.
+        // A table of fixed size needs all owners in the store.
         smallest_slice: (config.window.overflow == config::Overflow::Shrink).then(smallest_slice),
         filtered: filter_part(config),
     }

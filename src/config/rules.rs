@@ -15,7 +15,12 @@ use crate::units::duration_text;
 
 /// The default of `topics.state`.
 pub(super) fn default_state(clean: Option<&TopicName>, reading: &mut ConfigReading<'_>) -> Option<TopicName> {
-    topic("topics.state", &format!("{}.dedupd", clean?), reading)
+    topic("topics.state", &state_of(clean?.as_str()), reading)
+}
+
+/// The state topic of a clean topic.
+fn state_of(clean: &str) -> String {
+    format!("{clean}.dedupd")
 }
 
 /// The default of `group.id`. It consists of the topic names, which are checked separately.
@@ -140,7 +145,7 @@ pub(super) fn target_is_no_source(
 
 /// The topics that `dedupd run` writes with the same configuration, by their keys.
 pub(super) fn written_by_run(reading: &ConfigReading<'_>) -> Vec<(&'static str, String)> {
-    let default_state = || reading.text("topics.clean").map(|clean| format!("{clean}.dedupd"));
+    let default_state = || reading.text("topics.clean").map(state_of);
     let keys = ["topics.clean", "topics.state", "topics.dead_letter", "topics.duplicates"];
     let name = |key| match key {
         "topics.state" => reading.text(key).map(str::to_owned).or_else(default_state),

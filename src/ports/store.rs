@@ -157,7 +157,7 @@ pub enum Sealing {
 /// Called with each owner in turn, and its window.
 pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Offset, Identity) -> Result<(), StoreError>;
 
-/// The local block store. It is a cache: every method may lose state, none may add any that was not written.
+/// The local store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
     /// The positions of identities in this store, and so in the windows that use it. Their key is a secret of the store.
     fn positions(&self) -> Positions;
@@ -174,7 +174,7 @@ pub trait Store {
     fn release_lease(&mut self, _window: WindowId) {}
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
-    /// Appends a block and sets the head, atomically.
+    /// Appends the owners in a block and sets the head, atomically.
     fn append(&mut self, block: &Block, number: Sequence, head: Head) -> Result<(), StoreError> {
         self.append_all(slice::from_ref(block), number, head)
     }

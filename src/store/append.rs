@@ -18,7 +18,7 @@ pub(super) fn append(
     span: MergeSpan,
 ) -> Result<(), StoreError> {
     if let Some(block) = blocks.first().filter(|block| block.first < index.end()) {
-        truncate(engine, index, block.first, &mut |_, _| ())?;
+        truncate(engine, index, block.first)?;
     }
     if number < index.next_number() {
         let (window, next) = (index.window, index.next_number());

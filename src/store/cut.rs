@@ -2,12 +2,12 @@
 
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
-use super::run::{OWNER_BYTES, Run, encoded};
+use super::run::Run;
 use super::segments::Readers;
 use crate::dedupe::{Identity, Offset};
 use crate::ports::{Head, StoreError};
 
-/// Removes every owner at or beyond `from` and calls `on_removed` for each, by descending run.
+/// Removes every owner at or beyond `from`, and returns them in no order.
 ///
 /// If the head confirms more than remains, it is lowered first. Then runs are removed from the end backwards, so that a
 /// crash always leaves a prefix.
@@ -15,25 +15,18 @@ pub(super) fn truncate(
     engine: &Engine,
     index: &mut WindowIndex,
     from: Offset,
-    on_removed: &mut dyn FnMut(Offset, Identity),
-) -> Result<(), StoreError> {
-    let Some(head) = index.head else { return Ok(()) };
+) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    let mut removed = Vec::new();
+    let Some(head) = index.head else { return Ok(removed) };
     let mut change = WindowChange::default();
     let mut readers = Readers::default();
     for run in index.runs_at(from).rev() {
         let owners = engine.owners(index.window, run, &mut readers)?;
         let keep = owners.partition_point(|owner| owner.offset < from);
-        let (kept, removed) = owners.split_at(keep);
-        for (owner, identity) in removed.iter().filter_map(|it| Some((it.offset, it.identity?))) {
-            on_removed(owner, identity);
-        }
+        let (kept, cut) = owners.split_at(keep);
+        removed.extend(cut.iter().filter_map(|it| Some((it.offset, it.identity?))));
         if keep > 0 {
-            let bytes = encoded(kept.iter().copied());
-            let mut shorter = Run { next: from, owners: 0, forgotten: 0, crc: 0, ..*run };
-            shorter.extend(&bytes);
-            shorter.forgotten =
-                u32::try_from(kept.iter().filter(|it| it.identity.is_none()).count()).unwrap_or(0);
-            change.insert.push(shorter);
+            change.insert.push(Run { next: from, ..*run }.with(kept).0);
         } else {
             change.remove.push(run.first);
         }
@@ -43,7 +36,8 @@ pub(super) fn truncate(
         engine.commit(index, WindowChange::head(lowered))?;
     }
     index.forget_recent();
-    engine.commit(index, change)
+    engine.commit(index, change)?;
+    Ok(removed)
 }
 
 /// Marks these owners as forgotten. Their runs are written again elsewhere: a crash may leave the old entries. The head is written last: after a crash before
@@ -62,14 +56,11 @@ pub(super) fn forget(
         let owner = owners.iter_mut().find(|owner| owner.offset == *offset && owner.identity.is_some());
         let Some(owner) = owner else { continue };
         owner.identity = None;
-        let bytes = encoded(owners.iter().copied());
-        debug_assert_eq!(bytes.len(), owners.len() * OWNER_BYTES, "an owner has another size");
         let (file, at) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
+        let (moved, bytes) = Run { file, at, ..run }.with(&owners);
         engine.write_owners(file, at, &bytes)?;
         // sled can make the entry durable at any time after the change. After a power loss it would lead to nothing.
         engine.durable(engine.segments.sync_file(file))?;
-        let mut moved = Run { file, at, owners: 0, crc: 0, forgotten: run.forgotten + 1, ..run };
-        moved.extend(&bytes);
         index.forget_recent();
         engine.commit(index, WindowChange { insert: vec![moved], ..WindowChange::default() })?;
     }

@@ -247,9 +247,7 @@ impl Store for SledStore {
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        let mut removed = Vec::new();
-        let mut on_removed = |owner, identity| removed.push((owner, identity));
-        self.with(window, |engine, index| truncate(engine, index, from, &mut on_removed))?;
+        let mut removed = self.with(window, |engine, index| truncate(engine, index, from))?;
         self.readers.get_mut().close();
         self.cut_sealed(window, from)?;
         removed.sort_unstable();

@@ -65,6 +65,14 @@ impl Run {
         self.at + (number - self.number) * OWNER_BYTES as u64
     }
 
+    /// This run with these owners instead: fewer, or some of them forgotten. Also returns their stored form.
+    pub(super) fn with(self, owners: &[StoredOwner]) -> (Self, Vec<u8>) {
+        let bytes = encoded(owners.iter().copied());
+        let mut run = Self { owners: 0, forgotten: forgotten_of(owners), crc: 0, ..self };
+        run.extend(&bytes);
+        (run, bytes)
+    }
+
     /// Adds encoded owners at its end.
     pub(super) fn extend(&mut self, owners: &[u8]) {
         self.owners += u32::try_from(owners.len() / OWNER_BYTES).unwrap_or(u32::MAX);
@@ -134,13 +142,18 @@ impl Run {
         let covered = self.first..self.next;
         let is_ordered = owners.is_sorted_by(|a, b| a.offset < b.offset)
             && owners.iter().all(|owner| covered.contains(&owner.offset));
-        let forgotten = owners.iter().filter(|owner| owner.identity.is_none()).count();
-        if is_ordered && forgotten == self.forgotten as usize {
+        if is_ordered && forgotten_of(&owners) == self.forgotten {
             Ok(owners)
         } else {
             Err("its owners are out of order".to_owned())
         }
     }
+}
+
+/// How many owners were forgotten.
+fn forgotten_of(owners: &[StoredOwner]) -> u32 {
+    let forgotten = owners.iter().filter(|owner| owner.identity.is_none());
+    u32::try_from(forgotten.count()).unwrap_or(u32::MAX)
 }
 
 /// The stored form of owners.

@@ -37,9 +37,9 @@ pub(super) fn verify(
         }
         let (window, first) = keys::parse_run(&key).ok_or("a key is damaged")?;
         let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
-        let run = check_run(engine, (window, first), &value, &mut readers)?;
+        let run = check_run(engine, window, first, &value, &mut readers)?;
         if index.end() > first || index.next_number() > run.number {
-            return Err(run_error((window, first), "they overlap those before them").into());
+            return Err(run_error(window, first, "they overlap those before them").into());
         }
         index.insert(run);
         Ok(())
@@ -78,19 +78,20 @@ pub(super) fn each_entry(
     Ok(())
 }
 
-fn run_error((window, first): (WindowId, Offset), cause: &str) -> String {
+fn run_error(window: WindowId, first: Offset, cause: &str) -> String {
     format!("owners of partition {window} from {first} on: {cause}")
 }
 
 /// Verifies the entry of a run and its owners.
 fn check_run(
     engine: &Engine,
-    at: (WindowId, Offset),
+    window: WindowId,
+    first: Offset,
     value: &[u8],
     readers: &mut Readers,
 ) -> Result<Run, OpenFailure> {
-    let bad = |cause: &str| run_error(at, cause);
-    let run = Run::decode(at.0, at.1, value).ok_or_else(|| bad("their entry is damaged"))?;
+    let bad = |cause: &str| run_error(window, first, cause);
+    let run = Run::decode(window, first, value).ok_or_else(|| bad("their entry is damaged"))?;
     let mut bytes = vec![0; run.bytes()];
     readers.fill(&engine.segments, (run.file, run.at), &mut bytes).map_err(|cause| {
         let message = bad(&format!("file {}: {cause}", run.file));

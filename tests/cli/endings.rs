@@ -190,7 +190,7 @@ fn no_command_prints_the_value_of_a_wrong_property() {
 /// A member that dies without a word keeps its partitions for a session timeout. `nohup` starts a process that is to survive its terminal.
 #[test]
 fn a_closed_terminal_stops_an_instance_in_order_unless_it_is_ignored() {
-    // Whoever runs the tests may ignore the signal.
+    // The process that runs the tests may ignore the signal.
     for prefix in [&["env", "--default-signal=HUP"][..], &["nohup"]] {
         let dir = tempfile::tempdir().unwrap();
         let program = [prefix, &[env!("CARGO_BIN_EXE_dedupd"), "run"]].concat();

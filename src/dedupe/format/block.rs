@@ -1,4 +1,4 @@
-//! The block: packed identities with their owners. It is the unit of the local store and of the state topic.
+//! The block: packed identities with their owners. It is the unit of the state topic and of the export file.
 //!
 //! Layout, little endian (version 1):
 //!
@@ -17,8 +17,6 @@
 //! | count × 16 | identities, in the order of their owners |
 //! | 4 | CRC32C of all preceding bytes |
 //!
-//! All deltas precede the identities, so an identity is at a position that its rank among the owners determines.
-
 mod deltas;
 
 use std::mem;
@@ -26,7 +24,7 @@ use std::ops::Range;
 
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{HashKind, Identity, WindowId};
-use deltas::{Deltas, push_varint, rank_of, varint_bytes};
+use deltas::{Deltas, push_varint, varint_bytes};
 
 const MAGIC: [u8; 4] = *b"DDB1";
 const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 8 + 8 + 4;
@@ -113,7 +111,7 @@ impl Block {
         varint_bytes(delta) + 16
     }
 
-    /// The block as stored in the state topic and in the local store (docs/state-format.md).
+    /// The block as stored in the state topic (docs/state-format.md).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_bytes());
@@ -148,8 +146,7 @@ impl Block {
 
     /// Byte position of the identities in an encoded block of `bytes` bytes with `count` identities; `None` when no such
     /// block can exist.
-    #[must_use]
-    pub fn identities_at(bytes: usize, count: usize) -> Option<usize> {
+    fn identities_at(bytes: usize, count: usize) -> Option<usize> {
         let at = bytes.checked_sub(CRC_BYTES)?.checked_sub(count.checked_mul(16)?)?;
         (at >= HEADER_BYTES + count).then_some(at)
     }
@@ -243,41 +240,6 @@ impl<'a> BlockView<'a> {
             visit(offset, Identity(*identity));
         }
         if walk.is_done() { Ok(()) } else { Err(BlockError::Inconsistent("more deltas than identities")) }
-    }
-
-    /// The distances of all owners from the first covered offset, in ascending order; `None` if one exceeds 32 bits or the
-    /// block is inconsistent.
-    #[must_use]
-    pub fn distances(&self) -> Option<Vec<u32>> {
-        let mut distances = Vec::with_capacity(self.count);
-        let mut walk = Deltas::new(self.deltas, 0);
-        while !walk.is_done() {
-            distances.push(u32::try_from(walk.step().ok()?).ok()?);
-        }
-        (distances.len() == self.count).then_some(distances)
-    }
-
-    /// The bytes of all identities, in the order of their owners.
-    #[must_use]
-    pub fn identities(&self) -> &'a [u8] {
-        self.identities
-    }
-
-    /// The owners of an identity, in ascending offset order.
-    pub fn owners_of(&self, identity: Identity) -> Result<Vec<Offset>, BlockError> {
-        let mut owners = Vec::new();
-        self.for_each(|owner, other| {
-            if other == identity {
-                owners.push(owner);
-            }
-        })?;
-        Ok(owners)
-    }
-
-    /// The identity owned by the record at `owner`; `None` if it owns none.
-    pub fn identity_of(&self, owner: Offset) -> Result<Option<Identity>, BlockError> {
-        let rank = rank_of(owner, Deltas::new(self.deltas, self.header.first))?;
-        Ok(rank.and_then(|rank| self.identities.as_chunks().0.get(rank)).map(|bytes| Identity(*bytes)))
     }
 }
 

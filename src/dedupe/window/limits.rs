@@ -144,9 +144,9 @@ impl Window {
             self.index.expire(dropped.next_number, dropped.count);
             self.first_live = self.first_live.max(dropped.next);
         }
-        if evicts && let Some((first, number)) = self.marks.first_held() {
-            self.index.expire(number, 0);
-            self.first_live = self.first_live.max(first);
+        if evicts && let Some(first) = self.marks.first_held() {
+            self.index.expire(first.number, 0);
+            self.first_live = self.first_live.max(first.offset);
         }
         // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
         let most = self.bounds.max_ids.min(self.bounds.unsealed);

@@ -60,7 +60,7 @@ pub use elsewhere::CopyOf;
 pub use growth::IndexBytes;
 pub use index::OwnerIndex;
 pub use limits::WindowBounds;
-use marks::Marks;
+use marks::{IndexedOwner, Marks};
 pub use positions::{IndexKey, Positions};
 pub use restoring::OwnerRun;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
@@ -144,7 +144,7 @@ pub struct Window {
     first_live: Offset,
     /// Owners below it that have not been dropped are in sealed slices.
     sealed_next: Offset,
-    /// What the last commit returned as the lowest offset whose block must stay stored.
+    /// What the last commit returned as the lowest offset whose owner must stay stored.
     first_needed: Offset,
     /// See [`Window::set_horizon`].
     horizon_ms: i64,
@@ -282,9 +282,9 @@ impl Window {
     }
 
     /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
-    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose block must stay stored.
+    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose owner must stay stored.
     ///
-    /// Blocks of owners that are dropped now stay stored until the next commit, because only its checkpoint records
+    /// Owners that are dropped now stay stored until the next commit, because only its checkpoint records
     /// that they are missing ([`Window::dropped_ms`]). Without them, a restart before that would report a complete window.
     pub fn commit(&mut self, next: Offset) -> Offset {
         debug_assert!(next >= self.next, "the committed offset must not decrease");
@@ -292,7 +292,8 @@ impl Window {
         let most = self.max_owners_per_mark();
         self.first_needed = self.first_live;
         for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
-            self.marks.add((owner, self.next_number), (arrived, arrived), most);
+            let owner = IndexedOwner { offset: owner, number: self.next_number };
+            self.marks.add(owner, (arrived, arrived), most);
             self.next_number += 1;
         }
         self.commit_evicted();

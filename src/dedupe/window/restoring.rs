@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::marks::IndexedOwner;
 use super::{Owners, StoredOwner, Window};
 use crate::dedupe::coordinates::{Offset, Sequence};
 use crate::dedupe::format::{BlockError, BlockView};
@@ -93,7 +94,8 @@ impl Window {
         for ((owner, _), key) in owners.iter().zip(keys) {
             if let Some(key) = key {
                 self.index.insert(&key, self.next_number);
-                self.marks.add((*owner, self.next_number), times_ms, most);
+                let owner = IndexedOwner { offset: *owner, number: self.next_number };
+                self.marks.add(owner, times_ms, most);
             }
             self.next_number += 1;
         }
@@ -109,7 +111,7 @@ impl Window {
         self.abort();
         let first = self.number_at(from, owners)?;
         let removed = self.index.remove_from(first);
-        self.marks.truncate((from, first), removed);
+        self.marks.truncate(IndexedOwner { offset: from, number: first }, removed);
         self.next_number = self.next_number.min(first);
         self.first_live = self.first_live.min(from);
         self.first_needed = self.first_needed.min(from);

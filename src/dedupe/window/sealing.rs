@@ -29,7 +29,7 @@ impl Window {
         self.marks.indexed().map(|(_, mark)| mark)
     }
 
-    /// Whether owners can be sealed. An evicting window needs the blocks.
+    /// Whether owners can be sealed. An evicting window needs them in the store.
     #[must_use]
     pub fn can_seal(&self) -> bool {
         self.slots().is_none()
@@ -73,8 +73,8 @@ impl Window {
 
     /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
     pub fn load_sealed(&mut self, range: &SlicePartition) {
-        debug_assert_eq!(self.index.live(), 0, "a slice is loaded after blocks");
-        self.marks.add_sealed((range.first, self.next_number), &range.marks);
+        debug_assert_eq!(self.index.live(), 0, "a slice is loaded after other owners");
+        self.marks.add_sealed(range.first, self.next_number, &range.marks);
         self.sealed_next = self.sealed_next.max(range.next);
         self.next = self.next.max(range.next);
     }

@@ -98,7 +98,7 @@ impl Windows {
         self.iter_mut().for_each(|(_, window)| window.set_horizon(ms));
     }
 
-    /// Commits the transaction up to `next`. Returns for each kind the lowest offset whose block is still needed, the
+    /// Commits the transaction up to `next`. Returns for each kind the lowest offset whose owner is still needed, the
     /// unnamed kind last: the store's state of the unnamed kind represents all kinds.
     pub fn commit(&mut self, next: Offset) -> Vec<(KindId, Offset)> {
         let mut needed: Vec<_> = self.iter_mut().map(|(kind, window)| (kind, window.commit(next))).collect();

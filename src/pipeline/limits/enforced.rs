@@ -40,7 +40,7 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
 
 /// Identities that are expected in the index of a window: its part of the `count` windows that are sealed together and have `ids`, of
 /// twice the size of a slice when one begins to be sealed, and of what arrives meanwhile.
-fn most_unsealed(smallest: Option<u64>, window: &Window, (ids, count): (u64, u64)) -> u64 {
+fn most_unsealed(smallest: Option<u64>, window: &Window, ids: u64, count: u64) -> u64 {
     let Some(smallest) = smallest.filter(|_| window.can_seal()) else { return u64::MAX };
     let part = scaled(slice_ids(smallest, ids), window.ids(), ids);
     part.max(smallest / count.max(1)).saturating_mul(3)
@@ -91,8 +91,8 @@ impl Enforced {
         let stored = partitions.windows().map(Window::stored_ids);
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| common_limit(most, stored.collect()));
         for window in partitions.windows_mut() {
-            let together = if limits.is_topic_wide { (ids, count) } else { (window.ids(), 1) };
-            let unsealed = most_unsealed(limits.smallest_slice, window, together);
+            let (ids, count) = if limits.is_topic_wide { (ids, count) } else { (window.ids(), 1) };
+            let unsealed = most_unsealed(limits.smallest_slice, window, ids, count);
             window.set_bounds(WindowBounds { max_ids, max_stored, unsealed });
         }
     }

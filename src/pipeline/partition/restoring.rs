@@ -264,7 +264,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             forgets: state.forgets,
             incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
         };
-        restoring.unwritten.add((block, number), head, bytes.len());
+        restoring.unwritten.add(block, number, head, bytes.len());
         if replaces || restoring.unwritten.is_full(self.options.block_ids) {
             self.write(restoring)?;
         }

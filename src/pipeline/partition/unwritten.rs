@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use crate::dedupe::{Block, Sequence, WindowId};
 use crate::ports::{Head, Store, StoreError};
 
-/// Most identities: as many as certainly fit into one stored block. With more, the rest would be stored as a block of its own, and
-/// would be written again when it is merged with the next ones.
+/// Most identities that wait, and have to be read again after a crash.
 const IDS: usize = 1_350;
 /// Most bytes of the encoded blocks. Blocks with a single identity reach it together with [`IDS`].
 const BYTES: usize = 96 * 1024;
@@ -34,7 +33,7 @@ impl Unwritten {
     }
 
     /// Adds a block of `bytes` encoded bytes whose first owner has this number, and the head that the store has once it is written.
-    pub(crate) fn add(&mut self, (block, number): (Block, Sequence), head: Head, bytes: usize) {
+    pub(crate) fn add(&mut self, block: Block, number: Sequence, head: Head, bytes: usize) {
         self.ids += block.entries.len();
         self.bytes += bytes;
         let (blocks, _, last_head) =
@@ -79,7 +78,7 @@ mod tests {
     fn only_a_block_that_continues_its_window_is_joined() {
         let (unnamed, named) = (WindowId::from(3), KindId::named("payments").window(3));
         let mut unwritten = Unwritten::default();
-        unwritten.add((block(unnamed, 5, 9), 0), Head::default(), 100);
+        unwritten.add(block(unnamed, 5, 9), 0, Head::default(), 100);
         assert!(unwritten.takes(&block(unnamed, 9, 12)) && unwritten.takes(&block(unnamed, 20, 21)));
         assert!(!unwritten.takes(&block(unnamed, 8, 12)), "it replaces an owner");
         assert!(!unwritten.takes(&block(unnamed, 2, 4)), "it goes back");
@@ -90,13 +89,13 @@ mod tests {
     #[test]
     fn the_number_of_ids_and_of_bytes_is_limited() {
         let mut unwritten = Unwritten::default();
-        unwritten.add((block(3.into(), 5, 9), 0), Head::default(), 100);
+        unwritten.add(block(3.into(), 5, 9), 0, Head::default(), 100);
         assert!(!unwritten.is_full(5) && unwritten.is_full(4));
         let ids = IDS as u64 - 4;
         assert!(
             unwritten.takes(&block(3.into(), 9, 9 + ids)) && !unwritten.takes(&block(3.into(), 9, 10 + ids))
         );
-        unwritten.add((block(3.into(), 9, 10), 4), Head::default(), BYTES - 100);
+        unwritten.add(block(3.into(), 9, 10), 4, Head::default(), BYTES - 100);
         assert!(unwritten.is_full(30_000));
     }
 }

@@ -73,7 +73,7 @@ pub struct Standby<W: WorkerPorts> {
 /// The options of a copy: it holds everything that a worker needs, without limits on count and memory, which the next worker
 /// applies.
 fn options_of_copy(options: WorkerOptions) -> (WorkerOptions, bool) {
-    // A table of fixed size needs the blocks of all ids.
+    // A table of fixed size needs all owners in the store.
     let seals = options.limits.when_full == Overflow::Shrink;
     let smallest_slice = options.limits.smallest_slice.filter(|_| seals);
     let limits = Limits {

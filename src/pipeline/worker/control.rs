@@ -22,7 +22,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
 use crate::ports::{Store, StoreError};
 
-/// Time to read the blocks of the commit that precedes forgetting an id.
+/// Time to read the owners of the commit that precedes forgetting an id.
 const LAST_SLICE: Duration = Duration::from_secs(1);
 /// The owner of an identity that only a filter contains: not known, or there is none.
 const NO_OWNER: Offset = Offset::MAX;
@@ -31,7 +31,7 @@ const NO_OWNER: Offset = Offset::MAX;
 #[derive(Default)]
 pub(crate) struct Admin {
     requests: Option<Receiver<Request>>,
-    /// The request whose blocks are being searched.
+    /// The request whose owners are being searched.
     search: Option<Search>,
 }
 
@@ -146,7 +146,7 @@ fn forget<W: WorkerPorts>(
     Ok(())
 }
 
-/// The windows whose blocks have to be read to forget an id: those of a partition with an owner, if they evict owners.
+/// The windows whose stored owners have to be read to forget an id: those of a partition with an owner, if they evict owners.
 pub(crate) fn windows_to_search<W: WorkerPorts>(
     ctx: &Context<W>,
     request: &Request,
@@ -225,7 +225,7 @@ fn places<W: WorkerPorts>(
 }
 
 /// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
-/// only in the stored blocks, because a window evicted them. A larger window would load them from there.
+/// only in the store, because a window evicted them. A larger window would load them from there.
 fn all_owners(
     options: &WorkerOptions,
     search: &Search,

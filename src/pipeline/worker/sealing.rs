@@ -124,7 +124,7 @@ impl Sealer {
 
     /// Begins to seal the windows of the next kind.
     fn begin_next<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        // The windows of a partition that is being loaded are incomplete, and its blocks are being read.
+        // The windows of a partition that is being loaded are incomplete, and its owners are being read.
         if self.cut.is_some() && ctx.partitions.iter().any(|p| matches!(p.phase(), Phase::Loading(_))) {
             self.cut = None;
         }

@@ -1,20 +1,7 @@
-//! The offset deltas of a block: the rank of an owner among the owners.
+//! The offset deltas of a block.
 
 use super::BlockError;
 use crate::dedupe::coordinates::Offset;
-
-/// Number of owners before this one; `None` when `owner` is not an owner.
-pub(super) fn rank_of(owner: Offset, mut deltas: Deltas<'_>) -> Result<Option<usize>, BlockError> {
-    let mut rank = deltas.skip_below(owner);
-    while !deltas.bytes.is_empty() {
-        let offset = deltas.step()?;
-        if offset >= owner {
-            return Ok((offset == owner).then_some(rank));
-        }
-        rank += 1;
-    }
-    Ok(None)
-}
 
 /// An iteration over the deltas.
 pub(super) struct Deltas<'a> {
@@ -29,24 +16,6 @@ impl<'a> Deltas<'a> {
 
     pub(super) fn is_done(&self) -> bool {
         self.bytes.is_empty()
-    }
-
-    /// Skips groups of 64 one-byte deltas whose owners are all below `owner`; returns the number of deltas skipped.
-    /// A sum over 64 bytes takes a few vector instructions, 64 calls of [`Deltas::step`] take hundreds.
-    fn skip_below(&mut self, owner: Offset) -> usize {
-        const GROUP: usize = 64;
-        let mut skipped = 0;
-        while let Some((group, rest)) = self.bytes.split_first_chunk::<GROUP>() {
-            let longer = group.iter().fold(0, |seen, byte| seen | byte) & 0x80 != 0;
-            let sum: u32 = group.iter().map(|byte| u32::from(*byte)).sum();
-            let last = self.offset.saturating_add(u64::from(sum));
-            if longer || last >= owner {
-                break;
-            }
-            (self.bytes, self.offset) = (rest, last);
-            skipped += GROUP;
-        }
-        skipped
     }
 
     #[inline]
