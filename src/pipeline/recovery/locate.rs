@@ -1,6 +1,6 @@
 //! Reads the committed offset of partitions, and decides how the state of each one is loaded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -233,17 +233,13 @@ pub fn check_start(
 /// What a start with these committed offsets does that its operator may not expect, in sentences.
 pub fn start_notes(options: &WorkerOptions, committed: &[Committed], logs: StartLogs<'_>) -> Vec<String> {
     let (mut skipping, mut emptied) = (Vec::new(), Vec::new());
-    let mut known = BTreeMap::<PartitionId, Offset>::new();
-    for (id, next) in logs.last.iter().filter_map(covered) {
-        let furthest = known.entry(id).or_insert(next);
-        *furthest = next.max(*furthest);
-    }
     for answer in committed {
         let (id, checkpoint) = (answer.partition, Checkpoint::parse(&answer.metadata));
         let Some(raw) = of(logs.raw, id) else { continue };
         let latest = Some(raw.stable).filter(|_| options.start == Start::Latest);
         let next = answer.offset.or(latest);
-        let known = known.get(&id).copied().unwrap_or(0);
+        let known = logs.last.iter().filter_map(|item| covered(item).filter(|(of, _)| *of == id));
+        let known = known.map(|(_, next)| next).max().unwrap_or(0);
         if checkpoint.is_none() && next.is_some_and(|next| skips_records(known, next, raw)) {
             skipping.push(id);
         }

@@ -12,7 +12,7 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::rewound;
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::ports::GroupMember;
+use crate::ports::{GroupMember, LogId, LogTails};
 
 /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
 pub(crate) fn end_offset<W: WorkerPorts>(
@@ -67,7 +67,7 @@ fn first_offset<W: WorkerPorts>(
 ) -> Result<Offset, WorkerError> {
     let id = state.id;
     let log = bounds.raw(access, id)?;
-    warn_of_foreign_records(bounds, access, id)?;
+    warn_of_foreign_records(access, id)?;
     if was_added_later::<W>(&access.ctx.options, access.source, id)? {
         // Records that were written before the partition was first assigned belong to it too.
         tracing::info!(
@@ -89,15 +89,14 @@ fn first_offset<W: WorkerPorts>(
     }
 }
 
-/// Once: it is about the topic.
 fn warn_of_foreign_records<W: WorkerPorts>(
-    bounds: &mut StartBounds,
-    access: &mut Access<'_, W>,
+    access: &Access<'_, W>,
     id: PartitionId,
 ) -> Result<(), WorkerError> {
-    let clean = bounds.clean(access, id)?;
-    if clean.high > clean.low && !std::mem::replace(&mut bounds.has_reported, true) {
-        tracing::warn!("{}", foreign_records(&access.ctx.options.group));
+    let logs = access.ctx.log.bounds(&[LogId::clean(id)], REQUEST_TIMEOUT)?;
+    let options = &access.ctx.options;
+    if logs.iter().any(|log| log.high > log.low) {
+        tracing::warn!(partition = id, "{}", foreign_records(&options.group));
     }
     Ok(())
 }

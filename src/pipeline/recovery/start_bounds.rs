@@ -27,14 +27,11 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 /// delay the others. Short, because a broker that has just started may only have been slow.
 const APART: Duration = Duration::from_secs(3);
 
-/// Responses about the raw, the state and the clean logs.
+/// Responses about the raw and the state logs.
 #[derive(Debug, Default)]
 pub(crate) struct StartBounds {
     raw: Answers,
     state: Answers,
-    clean: Answers,
-    /// Whether records of others in the clean topic were reported.
-    pub(super) has_reported: bool,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +48,6 @@ impl StartBounds {
     pub fn clear(&mut self) {
         self.raw.bounds.clear();
         self.state.bounds.clear();
-        self.clean.bounds.clear();
     }
 
     /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
@@ -72,39 +68,20 @@ impl StartBounds {
         access: &mut Access<'_, W>,
         id: PartitionId,
     ) -> Result<LogBounds, WorkerError> {
-        self.state.of_output(access, id, LogId::state)
-    }
-
-    /// The bounds of its clean log.
-    pub(crate) fn clean<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<LogBounds, WorkerError> {
-        self.clean.of_output(access, id, LogId::clean)
-    }
-}
-
-impl Answers {
-    /// The bounds of one partition of a topic that dedupd writes.
-    fn of_output<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        log_of: fn(PartitionId) -> LogId,
-    ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
-        self.get(
+        self.state.get(
             (id, now),
             || starting(partitions, options),
             |ids| {
-                let logs: Vec<LogId> = ids.iter().copied().map(log_of).collect();
+                let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
                 Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
             },
         )
     }
+}
 
+impl Answers {
     /// The bounds of one partition, from a request for all partitions of `starting` that is not too old.
     fn get(
         &mut self,
