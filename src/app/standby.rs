@@ -12,7 +12,7 @@ use crate::kafka::{GroupMonitor, KafkaStateLog, Settings};
 use crate::metrics::{Metrics, Status};
 use crate::pipeline::{PartitionLimit, Progress, Standby, StandbyPace, WorkerOptions, WorkerReport};
 use crate::ports::Failure;
-use crate::store::{LeasedStore, SledStore};
+use crate::store::SledStore;
 
 /// Interval between two requests of the group's committed offsets.
 const GROUP_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ impl Follower {
     /// Creates the clients; nothing is read yet.
     pub(super) fn new(
         (settings, options): (&Settings, WorkerOptions),
-        store: LeasedStore<SledStore>,
+        store: SledStore,
         (metrics, status): (Metrics, Arc<Status>),
         progress: Progress,
     ) -> Result<Self, ExitError> {

@@ -26,7 +26,7 @@ use crate::pipeline::{
 };
 use crate::ports::{Failure, StoreError};
 use crate::schemas::{self, Registry, SharedSchemas};
-use crate::store::{self, LeasedStore, Lock, SledStore, Takeover};
+use crate::store::{self, Lock, SledStore, Takeover};
 
 /// Opening the store counts as hung after this time without progress.
 pub(crate) const OPEN_LIMIT: Duration = Duration::from_mins(1);
@@ -46,7 +46,7 @@ impl WorkerPorts for Production {
     type Source = KafkaSource;
     type Sink = KafkaSink;
     type Log = KafkaStateLog;
-    type Store = LeasedStore<SledStore>;
+    type Store = SledStore;
     type Clock = SystemClock;
 
     fn read_local(
@@ -57,7 +57,7 @@ impl WorkerPorts for Production {
         let Some((own, others)) = reads.split_first_mut() else { return Ok(()) };
         std::thread::scope(|scope| {
             let start = others.iter_mut().map(|read| {
-                let (store, clock) = (store.reader(), *clock);
+                let (store, clock) = (store.clone(), *clock);
                 scope.spawn(move || read.run(&store, &clock))
             });
             let running: Vec<_> = start.collect();
@@ -75,7 +75,7 @@ impl WorkerPorts for Production {
 struct ProcessParts<'a> {
     service: &'a Service,
     lock: Arc<Lock>,
-    store: LeasedStore<SledStore>,
+    store: SledStore,
     control: Control,
     ends: StableEnds,
     schemas: SharedSchemas,
@@ -104,7 +104,7 @@ pub(super) fn supervise(
     let shared = ProcessParts {
         service,
         lock,
-        store: LeasedStore::new(opened.store.joining(joining(config))),
+        store: opened.store.joining(joining(config)),
         control: Control::new(rule(config, hasher), config.group.workers),
         ends: StableEnds::default(),
         schemas: schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?,
@@ -146,7 +146,7 @@ pub(super) fn supervise(
         service.status.fail(&failure.message);
     }
     monitor_ended.and(ended)?;
-    shared.store.into_store().close().map_err(|error| ExitError::new(Exit::State, error.to_string()))
+    shared.store.close().map_err(|error| ExitError::new(Exit::State, error.to_string()))
 }
 
 /// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.

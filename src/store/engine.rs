@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sled::{Batch, Tree};
@@ -16,6 +16,7 @@ use super::error::{is_damage, is_full, is_missing_data, remedy};
 use super::guard::catch_panic;
 use super::index::WindowIndex;
 use super::keys;
+use super::leases::SharedWindow;
 use super::run::Run;
 use super::sealed::SealedSlices;
 use super::segments::{Readers, Segments};
@@ -59,12 +60,11 @@ pub(super) struct Engine {
     pub failed: OnceLock<StoreError>,
     /// Most bytes of identities in memory. The windows have equal shares.
     pub cache_bytes: u64,
-    /// The index of each window. Locked while the window is changed, and never while a visitor runs.
-    pub windows: Mutex<HashMap<WindowId, SharedIndex>>,
+    /// The windows, each with its index.
+    pub windows: Mutex<HashMap<WindowId, Arc<SharedWindow>>>,
+    /// Number of handles with leases so far.
+    pub handles: AtomicU64,
 }
-
-/// The index of one window, shared by all handles: a window may move from one worker to another and back.
-pub(super) type SharedIndex = Arc<Mutex<WindowIndex>>;
 
 /// A change of one window.
 #[derive(Debug, Default)]
@@ -156,14 +156,13 @@ impl Engine {
         )
     }
 
-    /// The index of a window.
-    pub(super) fn index(&self, window: WindowId) -> SharedIndex {
+    /// What all handles share of a window.
+    pub(super) fn window(&self, window: WindowId) -> Arc<SharedWindow> {
         let mut windows = self.lock_windows();
-        let index = windows.entry(window).or_insert_with(|| Arc::new(Mutex::new(WindowIndex::new(window))));
-        Arc::clone(index)
+        Arc::clone(windows.entry(window).or_insert_with(|| SharedWindow::new(WindowIndex::new(window))))
     }
 
-    pub(super) fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, SharedIndex>> {
+    pub(super) fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, Arc<SharedWindow>>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

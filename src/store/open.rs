@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::disk::{Disk, FileSystem};
 use super::engine::Engine;
 use super::error::{is_full, needs_operator};
 use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
+use super::leases::SharedWindow;
 use super::lock::create_private;
 use super::owners::SledStore;
 use super::sealed::{SealedSlices, read_all};
@@ -138,7 +139,7 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result
         let files = windows.values_mut().map(|index| &mut index.files);
         engine.sync_found().map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
         engine.segments.begin(files, slice_files).map_err(OpenFailure::Disk)?;
-        let shared = windows.into_iter().map(|(window, index)| (window, Arc::new(Mutex::new(index))));
+        let shared = windows.into_iter().map(|(window, index)| (window, SharedWindow::new(index)));
         engine.windows = Mutex::new(shared.collect());
         Ok(engine)
     };
@@ -235,6 +236,7 @@ fn build_engine(
         failed: OnceLock::new(),
         cache_bytes: 0,
         windows: Mutex::new(HashMap::new()),
+        handles: AtomicU64::new(0),
     })
 }
 

@@ -1,32 +1,28 @@
-//! The store as the pipeline uses it.
+//! A handle of the store, and what it reads and writes in runs.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::append::{append, consistent};
 use super::binding::Binding;
-use super::cut::{clear, expire, forget, truncate};
+use super::cut::truncate;
 use super::directory::file_bytes;
-use super::engine::{Engine, SharedIndex};
+use super::engine::Engine;
 use super::guard::run_guarded;
 use super::index::WindowIndex;
-use super::joining::{Joining, MergeSpan};
+use super::joining::Joining;
+use super::leases::SharedWindow;
 use super::run::{OWNER_BYTES, Run, decoded};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{
-    Block, Identity, Offset, OwnerRun, PartitionId, Positions, Sequence, SlicePartition, StoredOwner,
-    WindowId,
-};
-use crate::ports::{
-    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitOwner, VisitRun,
-};
+use crate::dedupe::{Block, Identity, Offset, OwnerRun, Sequence, StoredOwner, WindowId};
+use crate::ports::{Head, StoreError, VisitRun};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -34,19 +30,22 @@ const CLOSE_SILENCE: Duration = Duration::from_secs(10);
 /// partitions. A process may often open only 1,024 files.
 const MAX_OPEN_FILES: usize = 256;
 
-/// A handle of the open database. Clones share the database; each window is used by one handle at a time.
+/// A handle of the open database. Clones share the database, and the leases: a thread of a worker can read with one. Each window
+/// is changed by one handle at a time.
 pub struct SledStore {
     pub(super) engine: Arc<Engine>,
+    /// By which it holds windows ([`SledStore::another`]). Without one it needs no leases: no other handle writes.
+    pub(super) id: Option<u64>,
     joining: Joining,
-    /// The indexes that this handle has used before.
-    windows: RefCell<HashMap<WindowId, SharedIndex>>,
+    /// The windows that this handle has used before.
+    windows: RefCell<HashMap<WindowId, Arc<SharedWindow>>>,
     pub(super) readers: RefCell<Readers>,
     pub(super) sealing: HandleSealing,
 }
 
 impl Clone for SledStore {
     fn clone(&self) -> Self {
-        Self::of(Arc::clone(&self.engine), self.joining.clone())
+        Self { id: self.id, ..Self::of(Arc::clone(&self.engine), self.joining.clone()) }
     }
 }
 
@@ -57,7 +56,18 @@ impl SledStore {
 
     fn of(engine: Arc<Engine>, joining: Joining) -> Self {
         let (windows, readers, sealing) = Default::default();
-        Self { engine, joining, windows, readers, sealing }
+        Self { engine, id: None, joining, windows, readers, sealing }
+    }
+
+    pub(super) fn shared(&self, window: WindowId) -> Arc<SharedWindow> {
+        let mut windows = self.windows.borrow_mut();
+        Arc::clone(windows.entry(window).or_insert_with(|| self.engine.window(window)))
+    }
+
+    /// A handle for another worker, which can change only windows that it has taken.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { id: Some(self.engine.handles.fetch_add(1, Ordering::Relaxed)), ..self.clone() }
     }
 
     /// Runs `run` with the locked index of a window.
@@ -67,7 +77,7 @@ impl SledStore {
         run: impl FnOnce(&Engine, &mut WindowIndex) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (engine, mut windows) = (&*self.engine, self.windows.borrow_mut());
-        let index = windows.entry(window).or_insert_with(|| engine.index(window)).lock();
+        let index = windows.entry(window).or_insert_with(|| engine.window(window)).index.lock();
         // A panic may have interrupted a change.
         let mut index =
             index.map_err(|_| engine.damaged("lock", "a thread panicked while it used the store"))?;
@@ -119,6 +129,89 @@ impl SledStore {
         self.with(window, |_, index| Ok(index.runs().next().map_or(Offset::MAX, |run| run.first)))
     }
 
+    /// As `Store::scan_from`.
+    pub(super) fn scan_runs(
+        &self,
+        window: WindowId,
+        mut from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
+        let mut readers = Readers::default();
+        // The visitor may use the store, so the index is not locked meanwhile.
+        while let Some(run) = self.with(window, |_, index| Ok(index.run_from(from)))? {
+            let owners = self.read(window, &run, &mut readers)?;
+            // Owners may have been added to a run that was visited before.
+            let number = run.number.max(from);
+            let visited = usize::try_from(number - run.number).unwrap_or(usize::MAX);
+            let owners = owners.get(visited..).unwrap_or_default();
+            from = run.end();
+            let (covered, times_ms) = (run.first..run.next, run.times_ms);
+            if visit(&OwnerRun { covered, times_ms, number, owners })?.is_break() {
+                return Ok(Some(from));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As `Store::owner`.
+    pub(super) fn stored_owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        let (recent, run) = self.with(window, |_, index| Ok((index.recent(number), index.run_of(number))))?;
+        let Some(run) = run.filter(|_| recent.is_none()) else { return Ok(recent) };
+        let mut readers = self.readers.borrow_mut();
+        readers.most = self.share_of(MAX_OPEN_FILES);
+        if expected.is_some() {
+            let found = self.unverified(&run, number, &mut readers);
+            if let Some(owner) = found.filter(|owner| owner.identity == expected) {
+                return Ok(Some(owner));
+            }
+        }
+        let owners = self.read(window, &run, &mut readers)?;
+        let place = usize::try_from(number - run.number).unwrap_or(usize::MAX);
+        Ok(owners.get(place).copied())
+    }
+
+    /// As `Store::truncate`.
+    pub(super) fn cut_back(
+        &mut self,
+        window: WindowId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        let mut removed = self.with(window, |engine, index| truncate(engine, index, from))?;
+        self.readers.get_mut().close();
+        self.cut_sealed(window, from)?;
+        removed.sort_unstable();
+        Ok(removed)
+    }
+
+    /// As `Store::append_all`.
+    pub(super) fn append_blocks(
+        &mut self,
+        blocks: &[Block],
+        number: Sequence,
+        head: Head,
+    ) -> Result<(), StoreError> {
+        let Some(&Block { window, mut first, .. }) = blocks.first() else { return Ok(()) };
+        for block in blocks {
+            let is_ours = block.window == window && block.hash == self.engine.binding.hash;
+            if !is_ours || block.first < first || !consistent(block) {
+                return Err(StoreError::Corrupt(format!(
+                    "rejected a block of partition {} for {}..{}: its owners are out of order or its hash differs \
+                     from the store's",
+                    block.window, block.first, block.next
+                )));
+            }
+            first = block.next;
+        }
+        self.cut_sealed_before_append(window, blocks.first().map_or(0, |block| block.first))?;
+        let span = self.joining.of(window);
+        self.with(window, |engine, index| append(engine, index, (blocks, number), head, span))
+    }
+
     /// Reads an owner of a run without verifying it. The result is valid only if it has the expected identity: no damage turns 16
     /// other bytes into that value.
     fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
@@ -138,11 +231,6 @@ impl SledStore {
     pub fn joining(mut self, joining: Joining) -> Self {
         self.joining = joining;
         self
-    }
-
-    /// The span of stream time of one run of a window.
-    pub(super) fn span(&self, window: WindowId) -> MergeSpan {
-        self.joining.of(window)
     }
 
     /// The directory of the database.
@@ -178,208 +266,5 @@ impl SledStore {
 impl fmt::Debug for SledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledStore").field("path", &self.engine.path).finish_non_exhaustive()
-    }
-}
-
-impl Store for SledStore {
-    fn positions(&self) -> Positions {
-        self.engine.positions
-    }
-
-    fn release_lease(&mut self, window: WindowId) {
-        // Another handle may delete the files.
-        self.readers.get_mut().close();
-        self.sealing.close_files();
-        self.engine.unload_slices(window);
-    }
-
-    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
-        self.with(window, |_, index| Ok(index.head))
-    }
-
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
-        let Some(&Block { window, mut first, .. }) = blocks.first() else { return Ok(()) };
-        for block in blocks {
-            let is_ours = block.window == window && block.hash == self.engine.binding.hash;
-            if !is_ours || block.first < first || !consistent(block) {
-                return Err(StoreError::Corrupt(format!(
-                    "rejected a block of partition {} for {}..{}: its owners are out of order or its hash differs \
-                     from the store's",
-                    block.window, block.first, block.next
-                )));
-            }
-            first = block.next;
-        }
-        self.cut_sealed_before_append(window, blocks.first().map_or(0, |block| block.first))?;
-        let span = self.span(window);
-        self.with(window, |engine, index| append(engine, index, (blocks, number), head, span))
-    }
-
-    fn scan_from(
-        &self,
-        window: WindowId,
-        mut from: Sequence,
-        visit: VisitRun<'_>,
-    ) -> Result<Option<Sequence>, StoreError> {
-        let mut readers = Readers::default();
-        // The visitor may use the store, so the index is not locked meanwhile.
-        while let Some(run) = self.with(window, |_, index| Ok(index.run_from(from)))? {
-            let owners = self.read(window, &run, &mut readers)?;
-            // Owners may have been added to a run that was visited before.
-            let number = run.number.max(from);
-            let visited = usize::try_from(number - run.number).unwrap_or(usize::MAX);
-            let owners = owners.get(visited..).unwrap_or_default();
-            from = run.end();
-            let (covered, times_ms) = (run.first..run.next, run.times_ms);
-            if visit(&OwnerRun { covered, times_ms, number, owners })?.is_break() {
-                return Ok(Some(from));
-            }
-        }
-        Ok(None)
-    }
-
-    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
-        self.with(window, |_, index| Ok(index.next_number()))
-    }
-
-    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
-        self.with(window, |_, index| Ok(index.identities()))
-    }
-
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        let mut removed = self.with(window, |engine, index| truncate(engine, index, from))?;
-        self.readers.get_mut().close();
-        self.cut_sealed(window, from)?;
-        removed.sort_unstable();
-        Ok(removed)
-    }
-
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
-        // First, because the head is written last.
-        self.forget_sealed(window, forgotten)?;
-        self.with(window, |engine, index| forget(engine, index, forgotten.owners, head))
-    }
-
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        let runs = self.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
-        // Deleted files must not stay open, or their space is not freed.
-        if runs > 0 {
-            self.readers.get_mut().close();
-        }
-        if self.engine.expire_slices(window, first)? {
-            self.sealing.close_files();
-        }
-        Ok(())
-    }
-
-    fn owner(
-        &self,
-        window: WindowId,
-        number: Sequence,
-        expected: Option<Identity>,
-    ) -> Result<Option<StoredOwner>, StoreError> {
-        let (recent, run) = self.with(window, |_, index| Ok((index.recent(number), index.run_of(number))))?;
-        let Some(run) = run.filter(|_| recent.is_none()) else { return Ok(recent) };
-        let mut readers = self.readers.borrow_mut();
-        readers.most = self.share_of(MAX_OPEN_FILES);
-        if expected.is_some() {
-            let found = self.unverified(&run, number, &mut readers);
-            if let Some(owner) = found.filter(|owner| owner.identity == expected) {
-                return Ok(Some(owner));
-            }
-        }
-        let owners = self.read(window, &run, &mut readers)?;
-        let place = usize::try_from(number - run.number).unwrap_or(usize::MAX);
-        Ok(owners.get(place).copied())
-    }
-
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.with(window, clear)?;
-        self.cut_sealed(window, 0)
-    }
-
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
-        self.sealing.end(&self.engine);
-        windows.iter().try_for_each(|window| self.with(*window, clear))?;
-        self.readers.get_mut().close();
-        self.sealing.close_files();
-        // After all heads, also in sled's log.
-        let groups: HashSet<_> = windows.iter().map(|window| self.engine.group_of(*window)).collect();
-        for group in groups {
-            self.engine.remove_slices(group)?;
-        }
-        Ok(())
-    }
-
-    fn seals(&self) -> bool {
-        true
-    }
-
-    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
-        self.begin_task(job);
-        Ok(())
-    }
-
-    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
-        Ok(self.begin_filter_task(job))
-    }
-
-    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
-        self.poll_task()
-    }
-
-    fn end_seal(&mut self) {
-        self.sealing.end(&self.engine);
-    }
-
-    fn has_sealed(&self) -> bool {
-        self.engine.sealed.is_any()
-    }
-
-    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
-        self.sealed_ranges(window)
-    }
-
-    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
-        self.find_in_slices(lookups);
-    }
-
-    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
-        self.places_in_slices(lookup)
-    }
-
-    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
-        self.filters_of(window)
-    }
-
-    fn scan_sealed(
-        &self,
-        windows: &[WindowId],
-        range: Range<Offset>,
-        visit: VisitOwner<'_>,
-    ) -> Result<(), StoreError> {
-        self.scan_slices(windows, &range, visit)
-    }
-
-    fn sealed_memory(&self, window: WindowId) -> u64 {
-        self.slices_of(window).iter().map(|slice| slice.slice.memory_bytes()).sum()
-    }
-
-    fn stored_partitions(&self) -> Vec<PartitionId> {
-        // A handle locks an index before it locks all of them.
-        let windows: Vec<_> =
-            self.engine.lock_windows().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
-        let has_state = |index: &SharedIndex| index.lock().is_ok_and(|index| index.head.is_some());
-        let stored =
-            windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.partition());
-        stored.chain(self.engine.sealed_partitions()).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
-        Self::disk_bytes(self).map(Some)
-    }
-
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.engine.sync()
     }
 }

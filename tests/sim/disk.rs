@@ -101,6 +101,18 @@ impl SimDisk {
         Self::Real(Box::new(RealStore::open(Directory::new(binding))))
     }
 
+    /// A handle for another worker, which can change only windows that it has taken.
+    pub fn another(&self) -> Self {
+        match self {
+            Self::Memory(store) => Self::Memory(store.another()),
+            Self::Real(store) => {
+                let RealStore { store, directory, .. } = &**store;
+                let (store, directory) = (store.another(), Arc::clone(directory));
+                Self::Real(Box::new(RealStore { store, job: None, directory }))
+            }
+        }
+    }
+
     /// A store that is as empty as a new one, of the same kind.
     pub fn another_empty(&self) -> Self {
         match self {
@@ -191,6 +203,14 @@ impl DerefMut for SimDisk {
 impl Store for SimDisk {
     fn positions(&self) -> Positions {
         (**self).positions()
+    }
+
+    fn acquire_lease(&mut self, window: WindowId) -> bool {
+        (**self).acquire_lease(window)
+    }
+
+    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        (**self).acquire_free_lease(window)
     }
 
     fn release_lease(&mut self, window: WindowId) {

@@ -25,7 +25,6 @@ use dedupd::control::Request;
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::metrics::Status;
 use dedupd::pipeline::{Scope, StableEnds, Standby, WorkerReport};
-use dedupd::store::LeasedStore;
 
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
@@ -93,7 +92,7 @@ pub struct Outcome {
 
 /// What a process keeps from one start to the next.
 struct Process {
-    store: LeasedStore<SimDisk>,
+    store: SimDisk,
     /// Copies of the store.
     older: Vec<SimDisk>,
     choices: Choices,
@@ -269,7 +268,7 @@ impl Life {
             let before = std::mem::replace(choices, choices.changed(&mut cluster));
             if before.has_kinds != choices.has_kinds {
                 // A store is quarantined when the list of kinds changes.
-                *store = LeasedStore::new(store.store().another_empty());
+                *store = store.another_empty();
                 older.clear();
             }
         }
@@ -283,8 +282,8 @@ impl Life {
         }
         cluster.forgets |= choices.rule > 0;
         let hash = rule(choices.rule).hash_kind();
-        if store.store().has_other_hash(hash) {
-            *store = LeasedStore::new(SimDisk::real(self.universe.is_topic_wide, hash));
+        if store.has_other_hash(hash) {
+            *store = SimDisk::real(self.universe.is_topic_wide, hash);
             older.clear();
         }
     }

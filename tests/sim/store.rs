@@ -10,7 +10,6 @@ use dedupd::dedupe::{
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
 };
-use dedupd::store::LeasedStore;
 
 use crate::memory_store::SliceDefect;
 use crate::sim::chance::{Chance, Exposure, Fault};
@@ -22,13 +21,13 @@ use crate::sim::universe::{Sabotage, Universe};
 pub struct SimStore {
     universe: Rc<Universe>,
     worker: usize,
-    inner: LeasedStore<SimDisk>,
+    inner: SimDisk,
     is_standby: bool,
 }
 
 impl SimStore {
     /// The store of a worker.
-    pub fn new(universe: &Rc<Universe>, worker: usize, inner: LeasedStore<SimDisk>) -> Self {
+    pub fn new(universe: &Rc<Universe>, worker: usize, inner: SimDisk) -> Self {
         let defect = match universe.sabotage {
             Sabotage::SliceCutShort => SliceDefect::CutShort,
             Sabotage::SliceKeepsForgotten => SliceDefect::KeepsForgotten,
@@ -37,7 +36,7 @@ impl SimStore {
             Sabotage::FilterKeepsForgotten => SliceDefect::FilterKeepsForgotten,
             _ => SliceDefect::None,
         };
-        if let Some(memory) = inner.store().in_memory() {
+        if let Some(memory) = inner.in_memory() {
             memory.set_slices(universe.is_topic_wide, defect);
         }
         Self { universe: Rc::clone(universe), worker, inner, is_standby: false }
@@ -58,7 +57,7 @@ impl SimStore {
 
     fn write<T>(
         &mut self,
-        effect: impl FnOnce(&mut LeasedStore<SimDisk>) -> Result<T, StoreError>,
+        effect: impl FnOnce(&mut SimDisk) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Self { universe, worker, inner, .. } = self;
         let call = universe.call(*worker, Exposure::Crash, |_| Ok(effect(inner)));
@@ -87,11 +86,11 @@ pub fn rot(store: &SimDisk, chance: &mut Chance) {
 
 /// Prepares the store for a start of its process: a damaged store is replaced, and a power failure loses the last
 /// unsynced writes.
-pub fn survive(store: &mut LeasedStore<SimDisk>, cluster: &mut Cluster, process: usize) {
+pub fn survive(store: &mut SimDisk, cluster: &mut Cluster, process: usize) {
     if cluster.condemned.remove(&process) {
-        *store = LeasedStore::new(store.store().another_empty());
+        *store = store.another_empty();
     }
-    let Some(memory) = store.store().in_memory() else { return };
+    let Some(memory) = store.in_memory() else { return };
     let unsynced = memory.unsynced();
     if unsynced > 0 && cluster.chance.hit(Fault::WritesLost) {
         memory.lose(cluster.chance.rng.usize(1..=unsynced));
@@ -99,7 +98,7 @@ pub fn survive(store: &mut LeasedStore<SimDisk>, cluster: &mut Cluster, process:
 }
 
 /// Keeps the entries at or beyond `from`, with owners below it.
-fn pass_off(store: &mut LeasedStore<SimDisk>, window: WindowId, from: Offset) -> Result<(), StoreError> {
+fn pass_off(store: &mut SimDisk, window: WindowId, from: Offset) -> Result<(), StoreError> {
     let mut begin = None;
     let mut ids = Vec::new();
     store.scan(window, &mut |run| {
@@ -115,12 +114,8 @@ fn pass_off(store: &mut LeasedStore<SimDisk>, window: WindowId, from: Offset) ->
     }
     let entries = (0..).zip(ids).collect();
     store.clear(window)?;
-    let block = Block {
-        entries,
-        time_first_ms,
-        time_last_ms,
-        ..Block::empty(store.store().hash(), window, 0..from, 0)
-    };
+    let block =
+        Block { entries, time_first_ms, time_last_ms, ..Block::empty(store.hash(), window, 0..from, 0) };
     store.append(&block, number, head)
 }
 
@@ -241,7 +236,7 @@ impl Store for SimStore {
 
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
         // Only what changes the store is a call that can fail.
-        if !self.inner.store().is_sealing() {
+        if !self.inner.is_sealing() {
             return self.inner.poll_seal();
         }
         let polled = self.write(Store::poll_seal);

@@ -1,14 +1,19 @@
 //! Several handles of one store: each window has one holder.
 
 use dedupd::ports::StoreError;
-use dedupd::store::LeasedStore;
 
 use super::*;
 
 #[test]
 fn only_the_handle_that_took_a_window_last_may_change_it() {
-    let mut first = LeasedStore::new(MemoryStore::new());
-    let mut second = first.another();
+    let dir = tempfile::tempdir().unwrap();
+    let store = opened(dir.path()).store;
+    may_change_only_what_it_took_last(store.another(), store.another());
+    let model = MemoryStore::new();
+    may_change_only_what_it_took_last(model.another(), model.another());
+}
+
+fn may_change_only_what_it_took_last(mut first: impl Store, mut second: impl Store) {
     let window = WindowId::from(7);
     let lost = StoreError::LeaseLost(window);
     assert_eq!(first.set_head(window, Head::default()), Err(lost.clone()), "no handle holds it");
@@ -27,8 +32,14 @@ fn only_the_handle_that_took_a_window_last_may_change_it() {
 
 #[test]
 fn a_window_that_is_held_is_taken_only_by_a_handle_that_insists() {
-    let mut worker = LeasedStore::new(MemoryStore::new());
-    let mut standby = worker.another();
+    let dir = tempfile::tempdir().unwrap();
+    let store = opened(dir.path()).store;
+    is_taken_only_by_one_that_insists(store.another(), store.another());
+    let model = MemoryStore::new();
+    is_taken_only_by_one_that_insists(model.another(), model.another());
+}
+
+fn is_taken_only_by_one_that_insists(mut worker: impl Store, mut standby: impl Store) {
     let window = WindowId::from(7);
     assert!(standby.acquire_free_lease(window) && standby.acquire_free_lease(window));
     assert_eq!(standby.set_head(window, Head::default()), Ok(()));

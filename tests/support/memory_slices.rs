@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use dedupd::dedupe::{Coordinates, Identity, IndexKey, KindId, Offset, SlicePartition, WindowId};
@@ -159,11 +160,11 @@ impl MemoryStore {
         }
         let mut owners = Vec::new();
         for of in &job.partitions {
-            self.scan(job.kind.window(of.partition), &mut |run| {
+            self.scan_runs(job.kind.window(of.partition), 0, &mut |run| {
                 let sealed = run.owners.iter().filter(|owner| (of.first..of.next).contains(&owner.offset));
                 let place = |offset| Coordinates { partition: of.partition, offset };
                 owners.extend(sealed.filter_map(|owner| Some((owner.identity?, place(owner.offset)))));
-                Ok(())
+                Ok(ControlFlow::Continue(()))
             })?;
         }
         if self.has(SliceDefect::CutShort) {
@@ -171,6 +172,7 @@ impl MemoryStore {
         }
         let left = owners.first().map_or(0, |(_, owner)| owner.offset % 4);
         let slice = MemorySlice { kind: job.kind, partitions: job.partitions.clone(), owners, filter: None };
+        self.sealing = job.windows().collect();
         self.task = Some(MemoryTask { job: TaskJob::Seal(job, slice), left, is_void: false });
         Ok(())
     }
@@ -181,6 +183,7 @@ impl MemoryStore {
             return false;
         }
         let left = job.before_ms.unsigned_abs() % 4;
+        self.sealing.clone_from(&job.windows);
         self.task = Some(MemoryTask { job: TaskJob::Filter(job.clone()), left, is_void: false });
         true
     }

@@ -13,11 +13,14 @@ use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
 };
 
+#[path = "memory_leases.rs"]
+mod memory_leases;
 #[path = "memory_runs.rs"]
 mod memory_runs;
 #[path = "memory_slices.rs"]
 mod memory_slices;
 
+use memory_leases::Leases;
 use memory_runs::{Before, Partition};
 pub use memory_slices::SliceDefect;
 use memory_slices::{MemoryTask, Slices, change, cut, expire_runs, forget_in_filters};
@@ -27,15 +30,19 @@ use memory_slices::{MemoryTask, Slices, change, cut, expire_runs, forget_in_filt
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
+    /// By which it holds windows. Without one it needs no leases.
+    id: Option<u64>,
     /// The slice that this handle is writing.
     task: Option<MemoryTask>,
     /// Windows whose runs below an offset are to be removed.
     unneeded: Vec<(WindowId, Offset)>,
+    /// The windows whose owners are being sealed or filtered.
+    sealing: Vec<WindowId>,
 }
 
 impl Clone for MemoryStore {
     fn clone(&self) -> Self {
-        Self { contents: Arc::clone(&self.contents), ..Self::default() }
+        Self { contents: Arc::clone(&self.contents), id: self.id, ..Self::default() }
     }
 }
 
@@ -48,6 +55,7 @@ struct Contents {
     /// Whether a slice has the owners of all partitions.
     shares_slices: bool,
     defect: SliceDefect,
+    leases: Leases,
     /// What the last writes changed, oldest first. A power loss could undo them.
     unsynced: VecDeque<Undo>,
 }
@@ -155,6 +163,27 @@ impl MemoryStore {
     }
 }
 
+impl MemoryStore {
+    fn scan_runs(
+        &self,
+        window: WindowId,
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
+        // Copied, so that the visitor may use the store.
+        let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();
+        for (first, run) in stored.runs.iter().filter(|(_, run)| run.end() > from) {
+            let number = run.number.max(from);
+            let owners = run.read_from(number)?;
+            let covered = *first..run.next;
+            if visit(&OwnerRun { covered, times_ms: run.times_ms, number, owners })?.is_break() {
+                return Ok(Some(run.end()));
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl Contents {
     fn put(&mut self, window: WindowId, before: Option<Before>) {
         let Some(Before { head, from, runs }) = before else {
@@ -173,12 +202,25 @@ impl Store for MemoryStore {
         Positions::keyed([7; 16])
     }
 
+    fn acquire_lease(&mut self, window: WindowId) -> bool {
+        self.take(window, false)
+    }
+
+    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        self.take(window, true)
+    }
+
+    fn release_lease(&mut self, window: WindowId) {
+        self.release(window);
+    }
+
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
         Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
     }
 
     fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         let Some(Block { window, first, .. }) = blocks.first() else { return Ok(()) };
+        self.if_held(*window, ())?;
         let mut end = *first;
         for block in blocks {
             let covered = block.first..block.next;
@@ -221,17 +263,7 @@ impl Store for MemoryStore {
         from: Sequence,
         visit: VisitRun<'_>,
     ) -> Result<Option<Sequence>, StoreError> {
-        // Copied, so that the visitor may use the store.
-        let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();
-        for (first, run) in stored.runs.iter().filter(|(_, run)| run.end() > from) {
-            let number = run.number.max(from);
-            let owners = run.read_from(number)?;
-            let covered = *first..run.next;
-            if visit(&OwnerRun { covered, times_ms: run.times_ms, number, owners })?.is_break() {
-                return Ok(Some(run.end()));
-            }
-        }
-        Ok(None)
+        self.if_held(window, self.scan_runs(window, from, visit))?
     }
 
     fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
@@ -245,6 +277,7 @@ impl Store for MemoryStore {
     }
 
     fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        self.if_held(window, ())?;
         self.removed(window, from);
         let keeps_removed = self.has(SliceDefect::KeepsRemoved);
         self.write(window, from, |partitions, slices| {
@@ -256,6 +289,7 @@ impl Store for MemoryStore {
     }
 
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        self.if_held(window, ())?;
         let owners = forgotten.owners;
         if let Some(first) = owners.iter().min() {
             self.removed(window, *first);
@@ -276,6 +310,7 @@ impl Store for MemoryStore {
     }
 
     fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        self.if_held(window, ())?;
         self.write(window, 0, |partitions, slices| {
             // The ranges stay until all owners of the slice are dropped.
             change(slices, |slice| slice.without(window, Offset::MAX, |offset| offset < first));
@@ -291,17 +326,23 @@ impl Store for MemoryStore {
         number: Sequence,
         _expected: Option<Identity>,
     ) -> Result<Option<StoredOwner>, StoreError> {
-        let contents = self.lock();
-        let Some(stored) = contents.partitions.get(&window) else { return Ok(None) };
-        let run = stored.runs.values().rev().find(|run| run.number <= number && number < run.end());
-        run.map_or(Ok(None), |run| Ok(run.read_from(number)?.first().copied()))
+        let read = || {
+            let contents = self.lock();
+            let stored = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.runs.values());
+            let run = stored.rev().find(|run| run.number <= number && number < run.end());
+            run.map_or(Ok(None), |run| Ok(run.read_from(number)?.first().copied()))
+        };
+        let read = read();
+        if matches!(read, Ok(Some(_))) { read } else { self.if_held(window, read)? }
     }
 
     fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.if_held(window, ())?;
         self.clear_window(window)
     }
 
     fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        windows.iter().try_for_each(|window| self.if_held(*window, ()))?;
         self.clear_windows(windows)
     }
 
@@ -318,6 +359,7 @@ impl Store for MemoryStore {
     }
 
     fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        self.end_if_lost();
         self.poll_task()
     }
 

@@ -74,9 +74,9 @@ mod tests {
     use super::*;
     use crate::dedupe::{Block, HashKind, Identity, Offset};
     use crate::ports::Head;
-    use crate::store::{Binding, LeasedStore, SledStore, open};
+    use crate::store::{Binding, SledStore, open};
 
-    fn append(store: &mut LeasedStore<SledStore>, partition: PartitionId) {
+    fn append(store: &mut SledStore, partition: PartitionId) {
         let (hash, window, next): (_, _, Offset) = (HashKind::Xxh3, partition.into(), 1_000);
         let entries = (0..next).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
         let block = Block { hash, window, first: 0, next, time_first_ms: 0, time_last_ms: 0, entries };
@@ -88,7 +88,7 @@ mod tests {
     fn state_is_deleted_only_if_nothing_has_held_it_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let opened = open(dir.path(), &Binding::default(), 1 << 20, Duration::from_secs(20)).unwrap();
-        let mut worker = LeasedStore::new(opened.store);
+        let mut worker = opened.store.another();
         let (mut other, mut standby) = (worker.another(), worker.another());
         (0..5).for_each(|partition| append(&mut worker, partition));
         for partition in [1, 2, 3, 4] {
@@ -97,7 +97,7 @@ mod tests {
         other.acquire_lease(1.into());
         assert!(standby.acquire_free_lease(2.into()));
         let mut unheld = Unheld::default();
-        let mut relieve = |worker: &mut LeasedStore<SledStore>, seconds, is_urgent| {
+        let mut relieve = |worker: &mut SledStore, seconds, is_urgent| {
             let ports = (|id| id == 0, |id: PartitionId| vec![WindowId::from(id)]);
             unheld.relieve(worker, ports, (Duration::from_secs(seconds), is_urgent)).unwrap()
         };

@@ -13,8 +13,7 @@ use super::task::{EndedTask, SealTask};
 use crate::clock::monotonic;
 use crate::dedupe::{Offset, SlicePartition, WindowId};
 use crate::ports::{
-    FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget,
+    FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget,
 };
 use crate::store::cut::expire;
 use crate::store::engine::{BATCH, Engine};
@@ -28,6 +27,8 @@ const AHEAD: usize = 8;
 #[derive(Default)]
 pub(in crate::store) struct HandleSealing {
     task: Option<SealTask>,
+    /// The windows whose owners are being sealed or filtered.
+    pub windows: Vec<WindowId>,
     /// Windows whose runs below an offset are removed, because a slice has their owners.
     unneeded: Vec<(WindowId, Offset)>,
     lists: RefCell<CachedLists>,
@@ -221,7 +222,7 @@ impl SledStore {
         self.sealing.removed(window, from);
         let slices = self.slices_of(window);
         if slices.iter().filter_map(|slice| slice.offsets(window.partition())).any(|of| of.end > from) {
-            self.truncate(window, from)?;
+            self.cut_back(window, from)?;
         }
         Ok(())
     }
@@ -240,6 +241,7 @@ impl SledStore {
 
     pub(in crate::store) fn begin_task(&mut self, job: SealJob) {
         if self.sealing.task.is_none() && !job.partitions.is_empty() && self.sealing.retries[0].is_over() {
+            self.sealing.windows = job.windows().collect();
             self.sealing.task = Some(SealTask::seal(self, job));
         }
     }
@@ -250,7 +252,11 @@ impl SledStore {
             return false;
         }
         self.sealing.task = SealTask::filter(self, job);
-        self.sealing.task.is_some()
+        let begins = self.sealing.task.is_some();
+        if begins {
+            self.sealing.windows.clone_from(&job.windows);
+        }
+        begins
     }
 
     /// Continues with what follows a task: its runs are removed, a batch in each call, and slices are merged if there are many.

@@ -17,7 +17,7 @@ pub fn forget_before_a_restore(setting: &Setting) -> (usize, Vec<String>) {
     let mut life = Life::quiet(setting, 2, evicting);
     life.forget_evicted(OTHERS);
     // The next process has no local state, and stops before a commit: a commit would delete the blocks of evicted owners.
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     life.start(0);
     assert!(life.calm(), "the state is not restored");
     life.leave(0);
@@ -58,7 +58,7 @@ pub fn forget_what_was_undone(setting: &Setting, undoes_records: bool) -> Vec<St
     life.produce_ids_to(last, 2..3);
     assert!(life.calm(), "the next record is not processed");
     life.leave(0);
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     life.produce_ids_to(last, 0..1);
     let calmed = life.calm();
     let is_forgotten = !life.requests.forgotten.is_empty();

@@ -111,7 +111,7 @@ fn a_record_behind_a_marker_is_processed_after_a_crash_in_between() {
         life.universe.cluster.borrow_mut().dead.insert(0);
         life.end_dead();
         if !has_local {
-            life.processes[0].store = LeasedStore::new(SimDisk::memory());
+            life.processes[0].store = SimDisk::memory();
         }
         life.produce_ids([2, 1]);
         life.universe.cluster.borrow_mut().raw[0].mark();

@@ -8,7 +8,7 @@ impl Life {
     /// Empty stores, and workers that have not started.
     pub(super) fn new(setting: &Setting, universe: Universe, choices: Choices) -> Self {
         let workers = universe.workers.len();
-        let process = |_| Process { store: LeasedStore::new(SimDisk::memory()), older: Vec::new(), choices };
+        let process = |_| Process { store: SimDisk::memory(), older: Vec::new(), choices };
         let processes = if universe.shared { 1 } else { workers };
         Self {
             began: None,

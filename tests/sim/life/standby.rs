@@ -90,7 +90,7 @@ impl Life {
     }
 
     /// A standby with the configuration of a process.
-    pub(super) fn standby_on(&self, process: usize, store: &LeasedStore<SimDisk>) -> Standby<SimWorld> {
+    pub(super) fn standby_on(&self, process: usize, store: &SimDisk) -> Standby<SimWorld> {
         let universe = &self.universe;
         let choices = self.processes[process].choices;
         let partitions = universe.cluster.borrow().raw.len();

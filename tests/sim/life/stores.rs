@@ -11,12 +11,12 @@ impl Life {
     /// The processes have stores on disk.
     pub(super) fn use_real_stores(&mut self) {
         for process in &mut self.processes {
-            process.store = LeasedStore::new(SimDisk::real(self.universe.is_topic_wide, HashKind::Xxh3));
+            process.store = SimDisk::real(self.universe.is_topic_wide, HashKind::Xxh3);
         }
     }
 
     pub(super) fn sealed_on_disk(&self) -> u64 {
-        let is_real = |process: &Process| process.store.store().in_memory().is_none();
+        let is_real = |process: &Process| process.store.in_memory().is_none();
         if self.processes.iter().any(is_real) { self.universe.sealed.get() } else { 0 }
     }
 
@@ -25,9 +25,9 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         for Process { store, older, .. } in &mut self.processes {
             if cluster.chance.hit(Fault::Snapshot) {
-                older.push(store.store().snapshot());
+                older.push(store.snapshot());
             }
-            rot(store.store(), &mut cluster.chance);
+            rot(store, &mut cluster.chance);
         }
     }
 
@@ -36,9 +36,9 @@ impl Life {
         let mut cluster = self.universe.cluster.borrow_mut();
         let Process { store, older, .. } = &mut self.processes[process];
         if cluster.chance.hit(Fault::StoreCleared) {
-            *store = LeasedStore::new(store.store().another_empty());
+            *store = store.another_empty();
         } else if !older.is_empty() && cluster.chance.hit(Fault::StoreOld) {
-            *store = LeasedStore::new(older[cluster.chance.rng.usize(0..older.len())].snapshot());
+            *store = older[cluster.chance.rng.usize(0..older.len())].snapshot();
         }
         survive(store, &mut cluster, process);
     }

@@ -84,7 +84,7 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
     let mut order: Vec<PartitionId> = (0..PARTITIONS).collect();
     rng.shuffle(&mut order);
     let restarts_at = rng.usize(1..order.len());
-    let copy = LeasedStore::new(SimDisk::memory());
+    let copy = SimDisk::memory();
     let mut standby = has_standby.then(|| life.standby_on(0, &copy));
     for (number, partition) in order.into_iter().enumerate() {
         if number == restarts_at {
@@ -94,7 +94,7 @@ pub fn read_unevenly(setting: &Setting, seed: u64, has_standby: bool) -> Vec<Str
                 standby.release();
                 life.processes[0].store = copy.another();
             } else if seed % 2 == 1 && !has_standby {
-                life.processes[0].store = LeasedStore::new(SimDisk::memory());
+                life.processes[0].store = SimDisk::memory();
             }
             if seed % 4 == 2 {
                 life.universe.cluster.borrow_mut().lose_checkpoints();
@@ -154,7 +154,7 @@ pub fn restore_a_long_log(setting: &Setting) -> (u64, u64) {
     let mut life = read_a_backlog(setting, Some(10));
     life.leave(0);
     let forwarded = life.ids_in_clean(0..PARTITIONS);
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     life.produce_ids([1 << 50]);
     life.process_delivered(0);
     (forwarded, (0..PARTITIONS).map(|partition| life.stored(partition)).sum())
@@ -207,7 +207,7 @@ pub fn restore_the_edge_of_a_window(setting: &Setting) -> u64 {
     life.process_delivered(0);
     life.leave(0);
     let before = life.ids_in_clean(0..1);
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     for _ in 0..60 {
         // Expired owners are deleted once per second.
         life.universe.cluster.borrow_mut().advance(Duration::from_secs(1));
@@ -224,7 +224,7 @@ pub fn restore_a_limited_partition(setting: &Setting) -> u64 {
     let mut life = limited(setting);
     life.leave(0);
     let before = life.ids_in_clean(0..1);
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     life.produce_ids(0..100);
     life.process_delivered(0);
     life.ids_in_clean(0..1) - before

@@ -17,7 +17,7 @@ pub fn tear_the_first_transaction(setting: &Setting, records: u64, marked: Marke
     assert_eq!(life.universe.cluster.borrow().tears_next, None, "no transaction was torn");
     if marked == Marked::Clean {
         life.leave(0);
-        life.processes[0].store = LeasedStore::new(SimDisk::memory());
+        life.processes[0].store = SimDisk::memory();
         life.produce_ids(0..records);
         calmed &= life.calm();
     }
@@ -69,7 +69,7 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
         !cluster.is_settled() || cluster.state[0].committed(0).count() <= written
     });
     life.leave(0);
-    let copy = LeasedStore::new(SimDisk::memory());
+    let copy = SimDisk::memory();
     let mut standby = life.standby_on(0, &copy);
     life.follow_to_the_end(&mut standby);
     standby.release();
@@ -120,7 +120,7 @@ fn undo_two(setting: &Setting, scope: Scope, continues: Continues) -> usize {
         life.produce_at(1, 100 + id, later(at_ms, 40));
         assert!(life.calm(), "the records of the other partition are not processed");
     }
-    let copy = LeasedStore::new(SimDisk::memory());
+    let copy = SimDisk::memory();
     let mut standby = life.standby_on(0, &copy);
     life.follow_to_the_end(&mut standby);
     for (id, windows) in [(1, 8), (2, 16)] {
@@ -134,7 +134,7 @@ fn undo_two(setting: &Setting, scope: Scope, continues: Continues) -> usize {
         Continues::Worker => {}
         Continues::Restore => {
             life.leave(0);
-            life.processes[0].store = LeasedStore::new(SimDisk::memory());
+            life.processes[0].store = SimDisk::memory();
         }
         Continues::Standby => {
             life.leave(0);

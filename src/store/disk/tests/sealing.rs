@@ -3,7 +3,6 @@
 use super::*;
 use crate::dedupe::{KindId, SliceMark, SlicePartition};
 use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
-use crate::store::LeasedStore;
 use crate::store::cut::clear;
 use crate::store::sealed::write_merged;
 
@@ -209,9 +208,9 @@ fn what_a_killed_process_has_sealed_is_complete() {
 fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     let (disk, mut store) = filled(8, 250);
     (0..2_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
-    let mut worker = LeasedStore::new(store);
+    let mut worker = store.another();
     let mut other = worker.another();
-    let bytes = |store: &LeasedStore<SledStore>| store.store().engine.sealed.memory_bytes();
+    let bytes = |store: &SledStore| store.engine.sealed.memory_bytes();
     worker.acquire_lease(0.into());
     let of_window = bytes(&worker);
     assert!(of_window > 2_000, "{of_window}");
@@ -220,14 +219,14 @@ fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     worker.release_lease(0.into());
     assert_eq!((bytes(&worker), worker.has_sealed()), (0, true));
     other.acquire_lease(0.into());
-    let places = |store: &LeasedStore<SledStore>, owner: u64| {
+    let places = |store: &SledStore, owner: u64| {
         let key = store.positions().key(Identity(u128::from(owner).to_le_bytes()));
         store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap().owners
     };
     assert_eq!(places(&other, 1_700).first().map(|owner| owner.offset), Some(1_700));
     assert_eq!(bytes(&other), of_window);
-    drop(other);
-    close(&disk, worker.into_store());
+    drop((other, worker));
+    close(&disk, store);
     let mut store = disk.open();
     assert_eq!((store.engine.sealed.memory_bytes(), store.has_sealed()), (0, true), "not held yet");
     let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
@@ -240,6 +239,21 @@ fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     store.sync().unwrap();
     close(&disk, store);
     assert!(disk.open().sealed(0.into()).is_empty());
+}
+
+#[test]
+fn a_slice_of_a_window_that_another_handle_has_taken_is_discarded() {
+    let (disk, store) = filled(8, 250);
+    let (mut worker, mut other) = (store.another(), store.another());
+    worker.acquire_lease(0.into());
+    begin(&mut worker, 0..1_000, vec![SliceMark { next: 1_000, count: 1_000, time_ms: (0, 0) }]);
+    other.acquire_lease(0.into());
+    assert_eq!(worker.poll_seal(), Ok(Sealing::Idle));
+    assert!(!store.has_sealed());
+    seal(&mut other, 0..1_000);
+    assert_eq!(other.sealed(0.into()).len(), 1);
+    drop((worker, other));
+    close(&disk, store);
 }
 
 /// 14,000 owners of one slice, each forgotten alone, made blobs of 463 MB: its entry had all of them, and sled never frees what is larger than a quarter

@@ -63,7 +63,7 @@ pub fn search_slowly(setting: &Setting) -> SlowSearch {
 pub fn restore_forgotten_slowly(setting: &Setting) -> SlowSearch {
     let mut life = Life::quiet(setting, 2, evicting);
     life.forget_evicted(OTHERS);
-    life.processes[0].store = LeasedStore::new(SimDisk::memory());
+    life.processes[0].store = SimDisk::memory();
     life.universe.block_time.set(BLOCK_TIME);
     life.start(0);
     let (began, before, mut longest) = (life.now(), life.forwarded(), Duration::ZERO);

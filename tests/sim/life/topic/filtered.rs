@@ -35,7 +35,7 @@ fn filtered(setting: &Setting) -> Life {
 #[test]
 fn one_partition_in_a_filter_is_restored_with_all_others_and_without_a_restart() {
     let mut life = filtered(&Setting::sound());
-    let lost = life.processes[0].store.store().clone().clear(0.into());
+    let lost = life.processes[0].store.clone().clear(0.into());
     assert_eq!(lost, Err(StoreError::InFilter(0.into())), "no filter has ids of both partitions");
     let before = life.ids_in_clean(0..2);
     assert_eq!(before, 2 * IDS * STEPS);

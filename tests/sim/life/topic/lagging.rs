@@ -96,7 +96,7 @@ impl Life {
     pub(super) fn restart(&mut self, has_local: bool) {
         self.leave(0);
         if !has_local {
-            self.processes[0].store = LeasedStore::new(SimDisk::memory());
+            self.processes[0].store = SimDisk::memory();
         }
     }
 }

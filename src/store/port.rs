@@ -1,0 +1,188 @@
+//! The store as the pipeline uses it: a handle changes only windows that it holds.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cut::{clear, expire, forget};
+use super::leases::SharedWindow;
+use super::owners::SledStore;
+use crate::dedupe::{
+    Block, Identity, Offset, PartitionId, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+};
+use crate::ports::{
+    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
+    ToForget, VisitOwner, VisitRun,
+};
+
+impl Store for SledStore {
+    fn positions(&self) -> Positions {
+        self.engine.positions
+    }
+
+    fn acquire_lease(&mut self, window: WindowId) -> bool {
+        self.take(window)
+    }
+
+    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        self.take_free(window)
+    }
+
+    fn release_lease(&mut self, window: WindowId) {
+        self.release(window);
+    }
+
+    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
+        self.with(window, |_, index| Ok(index.head))
+    }
+
+    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
+        let Some(block) = blocks.first() else { return Ok(()) };
+        self.write(&[block.window], |store| store.append_blocks(blocks, number, head))
+    }
+
+    fn scan_from(
+        &self,
+        window: WindowId,
+        from: Sequence,
+        visit: VisitRun<'_>,
+    ) -> Result<Option<Sequence>, StoreError> {
+        self.if_held(window, self.scan_runs(window, from, visit))?
+    }
+
+    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        self.with(window, |_, index| Ok(index.next_number()))
+    }
+
+    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
+        self.with(window, |_, index| Ok(index.identities()))
+    }
+
+    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+        self.write(&[window], |store| store.cut_back(window, from))
+    }
+
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+        self.write(&[window], |store| {
+            // First, because the head is written last.
+            store.forget_sealed(window, forgotten)?;
+            store.with(window, |engine, index| forget(engine, index, forgotten.owners, head))
+        })
+    }
+
+    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+        self.write(&[window], |store| {
+            let runs = store.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
+            // Deleted files must not stay open, or their space is not freed.
+            if runs > 0 {
+                store.readers.get_mut().close();
+            }
+            if store.engine.expire_slices(window, first)? {
+                store.sealing.close_files();
+            }
+            Ok(())
+        })
+    }
+
+    fn owner(
+        &self,
+        window: WindowId,
+        number: Sequence,
+        expected: Option<Identity>,
+    ) -> Result<Option<StoredOwner>, StoreError> {
+        let read = self.stored_owner(window, number, expected);
+        // One that is found was there, whoever holds the window now.
+        if matches!(read, Ok(Some(_))) { read } else { self.if_held(window, read)? }
+    }
+
+    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
+        self.write(&[window], |store| {
+            store.with(window, clear)?;
+            store.cut_sealed(window, 0)
+        })
+    }
+
+    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+        self.write(windows, |store| {
+            store.sealing.end(&store.engine);
+            windows.iter().try_for_each(|window| store.with(*window, clear))?;
+            store.readers.get_mut().close();
+            store.sealing.close_files();
+            // After all heads, also in sled's log.
+            let groups: HashSet<_> = windows.iter().map(|window| store.engine.group_of(*window)).collect();
+            groups.into_iter().try_for_each(|group| store.engine.remove_slices(group).map(drop))
+        })
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+        self.begin_task(job);
+        Ok(())
+    }
+
+    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+        Ok(self.begin_filter_task(job))
+    }
+
+    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+        self.poll_held()
+    }
+
+    fn end_seal(&mut self) {
+        self.sealing.end(&self.engine);
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.engine.sealed.is_any()
+    }
+
+    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+        self.sealed_ranges(window)
+    }
+
+    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
+        self.find_in_slices(lookups);
+    }
+
+    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
+        self.places_in_slices(lookup)
+    }
+
+    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
+        self.filters_of(window)
+    }
+
+    fn scan_sealed(
+        &self,
+        windows: &[WindowId],
+        range: Range<Offset>,
+        visit: VisitOwner<'_>,
+    ) -> Result<(), StoreError> {
+        self.scan_slices(windows, &range, visit)
+    }
+
+    fn sealed_memory(&self, window: WindowId) -> u64 {
+        self.slices_of(window).iter().map(|slice| slice.slice.memory_bytes()).sum()
+    }
+
+    fn stored_partitions(&self) -> Vec<PartitionId> {
+        // A handle locks an index before it locks all of them.
+        let windows: Vec<_> =
+            self.engine.lock_windows().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
+        let has_state = |shared: &SharedWindow| shared.index.lock().is_ok_and(|index| index.head.is_some());
+        let stored =
+            windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.partition());
+        stored.chain(self.engine.sealed_partitions()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
+        Self::disk_bytes(self).map(Some)
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.engine.sync()
+    }
+}
