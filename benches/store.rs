@@ -84,7 +84,7 @@ fn rolling(millions: u64) {
     let start = monotonic();
     for first in (0..total).step_by(usize::try_from(IDS_PER_BLOCK).unwrap()) {
         append(&mut store, 0, first, IDS_PER_BLOCK);
-        store.expire(0.into(), first.saturating_sub(window)).unwrap();
+        store.expire(0.into(), first.saturating_sub(window), 0).unwrap();
     }
     rate("append and expire, rolling window", total, "ids/s", start);
     store.sync().unwrap();

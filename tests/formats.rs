@@ -204,7 +204,6 @@ fn header() -> FileHeader {
         "state_id": "aXb-c_AAQ0Cw",
         "kinds": ["payments"],
         "rules": ["00c0ffee", "deadbeef"],
-        "kept_ms": [3_600_000, 7_200_000],
     }))
     .unwrap();
     assert_eq!(binding.hash, HASH);
@@ -217,6 +216,7 @@ fn header() -> FileHeader {
         confirmed_tail: None,
         forgets: 0,
         incomplete_ms: 0,
+        missing_ms: 0,
         blocks: 0,
         ids: 0,
     };
@@ -230,6 +230,7 @@ fn header() -> FileHeader {
         confirmed_tail: tail,
         forgets: 3,
         incomplete_ms: 1_699_990_000_000,
+        missing_ms: 0,
         blocks: 1,
         ids: 4,
     };
@@ -239,6 +240,7 @@ fn header() -> FileHeader {
         state_next: 75,
         stream_time_ms: -5,
         tail: Some((0x1261_8772, 700)),
+        missing_ms: 1_699_980_000_000,
         blocks: 1,
         ids: 1,
         ..empty

@@ -142,7 +142,7 @@ impl Ledger for Stored {
         self.store.put(&block, head).unwrap();
     }
     fn expire(&mut self, first: Offset) {
-        self.store.expire(0.into(), first).unwrap();
+        self.store.expire(0.into(), first, 0).unwrap();
     }
     fn disk_bytes(&self) -> Option<u64> {
         Some(self.store.disk_bytes().unwrap())

@@ -244,7 +244,6 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
     let mut kept: Vec<_> =
         config.kinds.iter().filter_map(|kind| Some((&kind.name, kind.window.as_ref()?))).collect();
     kept.sort_unstable_by_key(|(name, _)| *name);
-    let kept_ms = |window: &config::WindowConfig| window.exact.max(window.bloom).as_millis();
     let of_all = rule(config, *hasher).fingerprint();
     let (kinds, rules) = (kinds(config), kinds(config).rules(of_all));
     let rule_of = |name: &str| rules.iter().find(|(id, _)| *id == KindId::named(name)).map(|(_, rule)| *rule);
@@ -263,10 +262,6 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
         state_id,
         kinds: kept.iter().map(|(name, _)| (*name).clone()).collect(),
         rules: std::iter::once(of_all).chain(named).collect(),
-        kept_ms: std::iter::once(&config.window)
-            .chain(kept.iter().map(|(_, window)| *window))
-            .map(|window| u64::try_from(kept_ms(window)).unwrap_or(u64::MAX))
-            .collect(),
         shares_slices: Some(config.dedupe.scope == Scope::Topic),
         accepts_change: config.identity.accept_change == Some(kinds.fingerprint(of_all)),
     }

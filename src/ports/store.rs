@@ -174,6 +174,11 @@ pub trait Store {
     fn release_lease(&mut self, _window: WindowId) {}
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
+    /// The latest stream time, epoch milliseconds, that was passed to [`Store::expire`] for this state; 0 when there is none. A window that has
+    /// become longer lacks owners from up to it.
+    fn missing_ms(&self, _window: WindowId) -> Result<i64, StoreError> {
+        Ok(0)
+    }
     /// Appends the owners in a block and sets the head, atomically.
     fn append(&mut self, block: &Block, number: Sequence, head: Head) -> Result<(), StoreError> {
         self.append_all(slice::from_ref(block), number, head)
@@ -211,8 +216,9 @@ pub trait Store {
     /// Removes these owners from the stored ones and from slices, and these identities from filters, and sets the head; ignores what is not
     /// stored.
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError>;
-    /// Removes owners below `first`, as far as no others are stored with them, and slices that have no others.
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError>;
+    /// Removes owners below `first`, as far as no others are stored with them, and slices that have no others. Owners from up to the stream time
+    /// `missing_ms`, in epoch milliseconds, do not count any more.
+    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError>;
     /// The owner with this number; `None` when it is not stored. Where it has the `expected` identity, nothing else is verified.
     fn owner(
         &self,

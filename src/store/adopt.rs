@@ -62,6 +62,14 @@ impl Adoption {
         })
     }
 
+    /// Sets [`crate::ports::Store::missing_ms`] of a window. The next head that is added stores it.
+    pub fn note_missing(&self, window: WindowId, missing_ms: i64) -> Result<(), StoreError> {
+        self.store.with(window, |_, index| {
+            index.missing_ms = missing_ms;
+            Ok(())
+        })
+    }
+
     /// Makes the imported database the current one, durably. Returns its path.
     pub fn finish(self) -> Result<PathBuf, OpenError> {
         let (dir, from) = (self.dir, self.store.path().to_path_buf());

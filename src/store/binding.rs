@@ -1,12 +1,9 @@
 //! The cluster, topics, group and identity rules that a store belongs to. State of another topic or cluster must
 //! never be used.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use crate::dedupe::{Fingerprint, HashKind, KindId, WindowId};
-use crate::units::duration_text;
 
 /// What the store's identities and offsets refer to. Stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -39,10 +36,6 @@ pub struct Binding {
     /// known.
     #[serde(default)]
     pub rules: Vec<Fingerprint>,
-    /// For how long each of these windows was kept, in ms. Ids that a longer window needs may have been deleted.
-    /// Empty if not known.
-    #[serde(default)]
-    pub kept_ms: Vec<u64>,
     /// Whether the sealed slices contain the owners of all partitions together, as topic scope requires. `None` if not known: then
     /// there are no slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,26 +86,17 @@ impl Binding {
         Some(Fingerprint::of_all(*unnamed, &named))
     }
 
-    /// Pairs each window's kind name with its value in `of` (its rule, or how long it is kept).
-    fn known<'a, T: Copy>(&'a self, of: &'a [T]) -> impl Iterator<Item = (Option<&'a str>, T)> {
-        std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str()))).zip(of.iter().copied())
+    /// The rules, each with the name of its kind, if it has one.
+    fn known_rules(&self) -> impl Iterator<Item = (Option<&str>, Fingerprint)> {
+        let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
+        kinds.zip(self.rules.iter().copied())
     }
 
     /// The relation when the stored rule of a window differs from that of `self`.
     fn other_rule(&self, stored: &Self) -> Option<Relation> {
-        self.known(&self.rules).find_map(|(kind, ours)| {
-            let (_, theirs) = stored.known(&stored.rules).find(|(known, _)| *known == kind)?;
+        self.known_rules().find_map(|(kind, ours)| {
+            let (_, theirs) = stored.known_rules().find(|(known, _)| *known == kind)?;
             (theirs != ours).then(|| Relation::OtherRule(kind.map(str::to_owned)))
-        })
-    }
-
-    /// The reason why the store is unusable if a window of `self` is longer than the one that was kept in the store.
-    fn lengthened(&self, stored: &Self) -> Option<String> {
-        self.known(&self.kept_ms).find_map(|(kind, ours)| {
-            let (_, theirs) = stored.known(&stored.kept_ms).find(|(known, _)| *known == kind)?;
-            let of = kind.map(|kind| format!(" of kind {kind:?}")).unwrap_or_default();
-            let [kept, asked] = [theirs, ours].map(|ms| duration_text(Duration::from_millis(ms)));
-            (theirs < ours).then(|| format!("it was kept for a window{of} of {kept}, which is now {asked}"))
         })
     }
 
@@ -177,9 +161,6 @@ impl Binding {
                 scope(ours)
             ));
         }
-        if let Some(reason) = self.lengthened(stored) {
-            return Relation::Foreign(reason);
-        }
         Relation::Ours(Box::new(Self {
             raw_id: self.raw_id.clone().or_else(|| stored.raw_id.clone()),
             clean_id: self.clean_id.clone().or_else(|| stored.clean_id.clone()),
@@ -237,7 +218,6 @@ mod tests {
             state_id: None,
             kinds: vec!["payments".into()],
             rules: ["00000001", "00000002"].map(|rule| rule.parse().unwrap()).to_vec(),
-            kept_ms: vec![86_400_000, 3_600_000],
             shares_slices: Some(true),
             accepts_change: false,
         }
@@ -257,24 +237,16 @@ mod tests {
             let is_rejected = matches!(renamed.relation(&stored), Relation::OtherRule(_));
             assert_eq!(is_rejected, place == 0, "stored ids belong to the name of their kind");
         }
-        let former = Binding { rules: Vec::new(), kept_ms: Vec::new(), ..binding() };
+        let former = Binding { rules: Vec::new(), ..binding() };
         assert_eq!(
             binding().relation(&former),
             Relation::Ours(Box::new(binding())),
-            "stored before rules and lengths were part of the binding"
+            "stored before rules were part of the binding"
         );
         assert_ne!(
             binding().fingerprint(),
             Binding { rules: vec![stored.rules[0]; 2], ..binding() }.fingerprint()
         );
-    }
-
-    #[test]
-    fn state_of_a_shorter_window_is_not_used_for_a_longer_one() {
-        let shorter = Binding { kept_ms: vec![86_400_000, 60_000], ..binding() };
-        assert_eq!(shorter.relation(&binding()), Relation::Ours(Box::new(shorter.clone())));
-        let Relation::Foreign(reason) = binding().relation(&shorter) else { panic!("accepted") };
-        assert!(reason.contains("payments") && reason.contains("of 1m, which is now 1h"), "{reason}");
     }
 
     #[test]

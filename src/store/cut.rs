@@ -67,8 +67,26 @@ pub(super) fn forget(
     engine.commit(index, WindowChange::head(head))
 }
 
-/// Removes, from the front, at most `most` of the runs that cover no offset at or beyond `first`. Returns their number.
+/// Removes runs as [`remove_front`] does, because the window has dropped their owners. What it lacks now is noted with the first of them, and also if none
+/// is removed: a dropped owner that stays in a run is removed when the others of its run are sealed, and one in a slice when that is merged.
 pub(super) fn expire(
+    engine: &Engine,
+    index: &mut WindowIndex,
+    first: Offset,
+    missing_ms: i64,
+) -> Result<usize, StoreError> {
+    let Some(head) = index.head else { return Ok(0) };
+    let is_noted = missing_ms <= index.missing_ms;
+    index.missing_ms = index.missing_ms.max(missing_ms);
+    let removed = remove_front(engine, index, first, usize::MAX)?;
+    if removed == 0 && !is_noted {
+        engine.commit(index, WindowChange::head(head))?;
+    }
+    Ok(removed)
+}
+
+/// Removes, from the front, at most `most` of the runs that cover no offset at or beyond `first`. Returns their number.
+pub(super) fn remove_front(
     engine: &Engine,
     index: &mut WindowIndex,
     first: Offset,

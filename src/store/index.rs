@@ -14,6 +14,8 @@ pub(super) struct WindowIndex {
     pub window: WindowId,
     /// The stored head. `None` if nothing is stored.
     pub head: Option<Head>,
+    /// [`crate::ports::Store::missing_ms`].
+    pub missing_ms: i64,
     /// The files of the runs.
     pub files: Files,
     /// In ascending order of offsets and numbers.
@@ -29,6 +31,7 @@ impl WindowIndex {
         Self {
             window,
             head: None,
+            missing_ms: 0,
             files: Files::default(),
             runs: VecDeque::new(),
             identities: 0,
@@ -39,7 +42,8 @@ impl WindowIndex {
     /// The record that matches this index.
     pub(super) fn record(&self) -> WindowRecord {
         let head = self.head.unwrap_or_default();
-        WindowRecord { head, runs: self.runs.len() as u64, identities: self.identities }
+        let (runs, identities, missing_ms) = (self.runs.len() as u64, self.identities, self.missing_ms);
+        WindowRecord { head, runs, identities, missing_ms }
     }
 
     /// Number of identities in all runs.

@@ -36,6 +36,10 @@ impl Store for SledStore {
         self.with(window, |_, index| Ok(index.head))
     }
 
+    fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
+        self.with(window, |_, index| Ok(index.missing_ms))
+    }
+
     fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         let Some(block) = blocks.first() else { return Ok(()) };
         self.write(&[block.window], |store| store.append_blocks(blocks, number, head))
@@ -70,9 +74,9 @@ impl Store for SledStore {
         })
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
         self.write(&[window], |store| {
-            let runs = store.with(window, |engine, index| expire(engine, index, first, usize::MAX))?;
+            let runs = store.with(window, |engine, index| expire(engine, index, first, missing_ms))?;
             // Deleted files must not stay open, or their space is not freed.
             if runs > 0 {
                 store.readers.get_mut().close();

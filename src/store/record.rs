@@ -1,9 +1,9 @@
 //! The record of a window: its head and counts, written in the same transaction as its runs.
 //!
-//! Layout, little endian: version 5 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
+//! Layout, little endian: version 6 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
 //! ones: no tail) and CRC, number of forgets, number of runs, number of identities, stream time in ms before which
-//! identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each), CRC32C of
-//! the window (4 bytes) and of everything before.
+//! identities may be missing, next offset and CRC of the last block at or before confirmed, stream time in ms up
+//! to which owners were dropped (8 bytes each), CRC32C of the window (4 bytes) and of everything before.
 //!
 //! The two counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
@@ -11,8 +11,8 @@
 use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 
-const VERSION: u8 = 5;
-const FIELDS: usize = 11;
+const VERSION: u8 = 6;
+const FIELDS: usize = 12;
 const BODY: usize = 1 + 8 * FIELDS;
 const NO_TAIL: u64 = u64::MAX;
 
@@ -25,6 +25,8 @@ pub(super) struct WindowRecord {
     pub runs: u64,
     /// Number of identities in them.
     pub identities: u64,
+    /// [`crate::ports::Store::missing_ms`].
+    pub missing_ms: i64,
 }
 
 impl WindowRecord {
@@ -46,6 +48,7 @@ impl WindowRecord {
             incomplete_ms.cast_unsigned(),
             confirmed_tail.0,
             confirmed_tail.1,
+            self.missing_ms.cast_unsigned(),
         ];
         let mut out = Vec::with_capacity(BODY + 4);
         out.push(VERSION);
@@ -63,8 +66,19 @@ impl WindowRecord {
             return None;
         }
         let fields: &[[u8; 8]; FIELDS] = fields.as_chunks().0.try_into().ok()?;
-        let [confirmed, state_next, stream_time, next, crc, forgets, runs, identities, incomplete, rest @ ..] =
-            fields.map(u64::from_le_bytes);
+        let [
+            confirmed,
+            state_next,
+            stream_time,
+            next,
+            crc,
+            forgets,
+            runs,
+            identities,
+            incomplete,
+            rest @ ..,
+            removed,
+        ] = fields.map(u64::from_le_bytes);
         let pair = |[next, crc]: [u64; 2]| Some((u32::try_from(crc).ok()?, next)).filter(|_| next != NO_TAIL);
         let head = Head {
             confirmed,
@@ -75,7 +89,7 @@ impl WindowRecord {
             forgets,
             incomplete_ms: incomplete.cast_signed(),
         };
-        Some(Self { head, runs, identities })
+        Some(Self { head, runs, identities, missing_ms: removed.cast_signed() })
     }
 }
 
@@ -101,6 +115,7 @@ mod tests {
             },
             runs: 10,
             identities: 11,
+            missing_ms: -14,
         };
         let bytes = record.encode(3.into());
         assert_eq!(WindowRecord::decode(3.into(), &bytes), Some(record));

@@ -32,7 +32,7 @@ pub(super) fn verify(
             *record = WindowRecord::decode(window, &value).ok_or_else(|| {
                 format!("the record of partition {window} is damaged or of another version")
             })?;
-            index.head = Some(record.head);
+            (index.head, index.missing_ms) = (Some(record.head), record.missing_ms);
             return Ok(());
         }
         let (window, first) = keys::parse_run(&key).ok_or("a key is damaged")?;

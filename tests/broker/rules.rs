@@ -1,5 +1,6 @@
 //! Tests on a real Apache Kafka: changes of the identity rule, the kinds and the window length between two starts.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::support::{Draft, Isolation, Pipe, Running, Sidecar, now_ms, shared_kafka, wait_until};
@@ -129,7 +130,7 @@ fn a_kind_with_changed_values_starts_with_an_empty_window() {
 }
 
 #[test]
-fn a_window_that_was_temporarily_short_has_all_ids_afterwards() {
+fn a_window_that_becomes_longer_uses_local_state_and_reports_how_far_it_reaches() {
     let pipe = Pipe::new(shared_kafka(), "lengthened", 1);
     let of = |length: &str| pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", length);
     let id = |id: &str| format!("{{\"id\":\"{id}\"}}");
@@ -149,11 +150,16 @@ fn a_window_that_was_temporarily_short_has_all_ids_afterwards() {
     assert_eq!(running.stop(), Some(0));
 
     let running = of("24h").start();
-    let length = || running.metric("dedupd_window_seconds{partition=\"0\"}");
     running.wait_running(1, LIMIT);
-    let seconds = wait_until("the window", LIMIT, length);
-    assert!((seconds - 86_400.0).abs() < 1.0, "{seconds}");
-    let known = [id("first"), id("second"), id("third"), id("fourth")];
+    let reports = |running: &Running, hours: Range<f64>| {
+        let name = "dedupd_window_seconds{partition=\"0\"}";
+        let is_so = |seconds: &f64| hours.contains(&(seconds / 3_600.0));
+        wait_until("the window", LIMIT, || running.metric(name).filter(is_so))
+    };
+    // The second id had expired at the fourth one.
+    reports(&running, 3.9..5.1);
+    assert!(!running.text().contains("quarantined"), "{}", running.text());
+    let known = [id("third"), id("second"), id("fourth")];
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     assert_eq!(
         forwarded(&pipe, &running, &known, start + 24 * HOUR_MS),
@@ -161,5 +167,23 @@ fn a_window_that_was_temporarily_short_has_all_ids_afterwards() {
         "an id within the reported window is unknown: {}",
         running.text()
     );
+    assert_eq!(forwarded(&pipe, &running, &[&id("fifth")], start + 34 * HOUR_MS), 1);
+    assert_eq!(forwarded(&pipe, &running, &[&id("sixth")], start + 34 * HOUR_MS), 1);
+    reports(&running, 14.0..15.1);
+    running.kill9();
+    let running = of("24h").start();
+    running.wait_running(1, LIMIT);
+    reports(&running, 14.0..15.1);
+    assert_eq!(running.stop(), Some(0));
+
+    // The state topic retains more than a short window. It is read where there is no local state.
+    let running = of("1h").start();
+    assert_eq!(forwarded(&pipe, &running, &[&id("seventh")], start + 40 * HOUR_MS), 1);
+    assert_eq!(running.stop(), Some(0));
+    remove_local(&of("24h"));
+    let running = of("24h").start();
+    running.wait_running(1, LIMIT);
+    reports(&running, 23.9..24.1);
+    assert_eq!(forwarded(&pipe, &running, &[&id("second"), &id("sixth")], start + 40 * HOUR_MS), 0);
     assert_eq!(running.stop(), Some(0));
 }

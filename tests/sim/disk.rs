@@ -221,6 +221,10 @@ impl Store for SimDisk {
         (**self).head(window)
     }
 
+    fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
+        (**self).missing_ms(window)
+    }
+
     fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         (**self).append_all(blocks, number, head)
     }
@@ -250,8 +254,8 @@ impl Store for SimDisk {
         (**self).forget(window, forgotten, head)
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        (**self).expire(window, first)
+    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
+        (**self).expire(window, first, missing_ms)
     }
 
     fn owner(

@@ -140,6 +140,10 @@ impl Store for SimStore {
         self.inner.head(window)
     }
 
+    fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
+        self.inner.missing_ms(window)
+    }
+
     fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
         for block in blocks {
             tracing::trace!(p = block.window.number(), block.first, block.next, number, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
@@ -208,8 +212,8 @@ impl Store for SimStore {
         self.write(|store| store.forget(window, forgotten, head))
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
-        self.write(|store| store.expire(window, first))
+    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
+        self.write(|store| store.expire(window, first, missing_ms))
     }
 
     fn owner(

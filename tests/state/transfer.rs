@@ -99,7 +99,7 @@ fn an_imported_state_can_be_used_like_any_other() {
         };
         store.put(&block, head(seconds + 1, T)).unwrap();
         assert_eq!(store.truncate(partition.into(), seconds - 1).unwrap().len(), 2);
-        store.expire(partition.into(), seconds / 2).unwrap();
+        store.expire(partition.into(), seconds / 2, 0).unwrap();
     }
     store.close().unwrap();
     let state = copied(other.path());

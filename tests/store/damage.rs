@@ -50,7 +50,7 @@ impl History {
             }
             store.put(&block, head(block.next)).unwrap();
             *next += length;
-            store.expire(partition.into(), next.saturating_sub(20_000)).unwrap();
+            store.expire(partition.into(), next.saturating_sub(20_000), 0).unwrap();
             if round == rounds / 2 {
                 store.close().unwrap();
                 copy(&database(dir.path()), &older);

@@ -68,7 +68,7 @@ fn slices_that_were_found_are_used_until_slices_change() {
     store.truncate(0.into(), 1_000).unwrap();
     assert_eq!(known(&store, &found), 999);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
-    store.expire(0.into(), 1_000).unwrap();
+    store.expire(0.into(), 1_000, 0).unwrap();
     assert_eq!(known(&store, &found), 0);
     store.close().unwrap();
 }

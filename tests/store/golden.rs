@@ -23,7 +23,7 @@ fn fill(store: &mut SledStore) {
     store.truncate(2.into(), 5_604).unwrap();
     let head = store.head(0.into()).unwrap().unwrap();
     store.forget(0.into(), ToForget { owners: &[1_070], ..ToForget::default() }, head).unwrap();
-    store.expire(2.into(), 1_650).unwrap();
+    store.expire(2.into(), 1_650, 0).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -52,7 +52,7 @@ fn owners_are_not_joined_across_a_span_of_stream_time() {
     for at_once in [1, 50, 3_000] {
         let (_dir, store) = of_single_identities(Duration::from_secs(1), 3_000, at_once, |store, next| {
             if next % 700 == 0 {
-                store.expire(0.into(), next / 2).unwrap();
+                store.expire(0.into(), next / 2, 0).unwrap();
             }
         });
         let mut widest = 0;
@@ -104,7 +104,7 @@ fn offsets_without_owners_take_no_number() {
     store.append(&block(0, 30..40, 1, 1), 17, head(40)).unwrap();
     store.truncate(0.into(), 25).unwrap();
     store.append(&empty(25..50), 17, head(50)).unwrap();
-    store.expire(0.into(), 50).unwrap();
+    store.expire(0.into(), 50, 0).unwrap();
     store.append(&empty(50..60), 17, head(60)).unwrap();
     assert_eq!((store.next_number(0.into()), store.ids(0.into())), (Ok(0), Ok(0)));
     store.close().unwrap();

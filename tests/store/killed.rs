@@ -23,7 +23,7 @@ fn write_until_killed(dir: &Path) -> ! {
             let length = if random.bool() { random.u64(1..8_000) } else { random.u64(1..40) };
             next = first + length;
             store.put(&block(partition, first..next, 1, 1), head(first)).unwrap();
-            store.expire(partition.into(), next.saturating_sub(WINDOW)).unwrap();
+            store.expire(partition.into(), next.saturating_sub(WINDOW), 0).unwrap();
         }
     }
 }

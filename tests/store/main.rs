@@ -20,6 +20,7 @@ mod hostile;
 mod joining;
 mod killed;
 mod leases;
+mod longer;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
 mod numbers;
@@ -236,7 +237,7 @@ impl Pair {
                 *floor = first.max(*floor);
                 self.both(
                     |store| {
-                        store.expire(partition.into(), first).unwrap();
+                        store.expire(partition.into(), first, 0).unwrap();
                         Vec::new()
                     },
                     0,
@@ -370,7 +371,7 @@ fn a_rolling_window_needs_little_disk_space() {
     let (window, length) = (300_000, 1_000);
     for first in (0..window * 8).step_by(1_000) {
         store.put(&block(0, first..first + length, 1, 1), head(first)).unwrap();
-        store.expire(0.into(), (first + length).saturating_sub(window)).unwrap();
+        store.expire(0.into(), (first + length).saturating_sub(window), 0).unwrap();
     }
     store.sync().unwrap();
     let live = contents(&store, 0).len() as u64 * 24;

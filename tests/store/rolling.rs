@@ -86,7 +86,7 @@ impl Soak {
                     append(&mut store, partition, *end..*end + length);
                 }
                 *end += length;
-                store.expire(partition.into(), end.saturating_sub(self.window)).expect("an expiry");
+                store.expire(partition.into(), end.saturating_sub(self.window), 0).expect("an expiry");
                 written += length;
                 if written >= next_measurement {
                     next_measurement = written + MEASURE_INTERVAL;

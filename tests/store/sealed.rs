@@ -104,9 +104,10 @@ impl History {
                     let has = has(&store, *window, (owned, *offset)).unwrap();
                     assert!(has, "{}: owner {offset} of {window} is lost by a kill", self.case);
                 }
-                let removed = &self.since[0][window].removed;
-                let before =
-                    Model::from([(*window, model::Owned { removed: removed.clone(), ..Default::default() })]);
+                let (expired, removed) = (owned.expired.clone(), self.since[0][window].removed.clone());
+                let numbers = owned.numbers.clone();
+                let before = model::Owned { expired, removed, numbers, ..Default::default() };
+                let before = Model::from([(*window, before)]);
                 check(&store, &before, &mut state.rng, &format!("{} after a kill", self.case)).unwrap();
             }
         }

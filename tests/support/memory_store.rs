@@ -309,7 +309,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset) -> Result<(), StoreError> {
+    fn expire(&mut self, window: WindowId, first: Offset, _missing_ms: i64) -> Result<(), StoreError> {
         self.if_held(window, ())?;
         self.write(window, 0, |partitions, slices| {
             // The ranges stay until all owners of the slice are dropped.

@@ -71,11 +71,17 @@ impl Window {
         self.marks.incomplete_ms().filter(|ms| *ms > self.needed_from_ms())
     }
 
+    /// Latest stream time, epoch milliseconds, of the owners that it lacks, also where they are not needed; 0 when there are none.
+    #[must_use]
+    pub fn missing_ms(&self) -> i64 {
+        self.marks.dropped_ms().max(self.marks.incomplete_ms()).unwrap_or(0)
+    }
+
     /// Whether the note, and no limit, is what shortens the window most.
     #[must_use]
     pub fn is_short_by_note(&self) -> bool {
         let dropped = self.marks.dropped_ms();
-        self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped <= ms))
+        self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped < ms))
     }
 
     /// [`Self::configured`] in milliseconds.

@@ -298,7 +298,8 @@ pub(crate) fn commit_state(
             let forgotten = ToForget { owners: &owners, identities: &identities, before: forgotten.at };
             StoreError::unless_lease_lost(store.forget(window, forgotten, state.head()))?;
         }
-        StoreError::unless_lease_lost(store.expire(window, first))?;
+        let missing_ms = state.windows.of_kind(kind).map_or(0, |window| window.missing_ms());
+        StoreError::unless_lease_lost(store.expire(window, first, missing_ms))?;
     }
     Ok(())
 }

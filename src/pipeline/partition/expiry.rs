@@ -45,7 +45,7 @@ impl Deleted {
         if first <= self.0 {
             return Ok(false);
         }
-        store.expire(window, first)?;
+        store.expire(window, first, oldest_ms)?;
         self.0 = first;
         Ok(is_more)
     }

@@ -170,8 +170,13 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
     state.state_next = head.state_next;
     state.forgets = head.forgets;
     state.windows.note_incomplete_before(head.incomplete_ms);
-    let kinds: Vec<KindId> = state.windows.iter().map(|(kind, _)| kind).collect();
     let (id, now) = (state.id, ctx.clock.elapsed());
+    let mut kinds = Vec::new();
+    for (kind, window) in state.windows.iter_mut() {
+        // A window that is longer than it was lacks what has expired.
+        window.note_incomplete_before(ctx.store.missing_ms(kind.window(id))?);
+        kinds.push(kind);
+    }
     // Owners must not be removed while they are read.
     ctx.store.end_seal();
     let (mut total, mut sealed) = (0, 0);

@@ -15,7 +15,7 @@ use crate::dedupe::{Offset, SlicePartition, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget,
 };
-use crate::store::cut::expire;
+use crate::store::cut::remove_front;
 use crate::store::engine::{BATCH, Engine};
 use crate::store::owners::SledStore;
 use crate::store::segments::Readers;
@@ -299,7 +299,7 @@ impl SledStore {
         let mut unneeded = mem::take(&mut self.sealing.unneeded);
         let is_any = !unneeded.is_empty();
         while let Some((window, next)) = unneeded.last().copied() {
-            let removed = self.with(window, |engine, index| expire(engine, index, next, left))?;
+            let removed = self.with(window, |engine, index| remove_front(engine, index, next, left))?;
             left = left.saturating_sub(removed);
             if left == 0 {
                 break;

@@ -68,6 +68,8 @@ pub(super) fn bad_block(window: WindowId, first: Offset, cause: &BlockError) -> 
 pub struct StoredSummary {
     /// The confirmed offset and the state topic position, among others.
     pub head: Head,
+    /// [`Store::missing_ms`].
+    pub missing_ms: i64,
     /// Number of stored identities.
     pub ids: u64,
     /// Number of those that are in sealed slices.
@@ -93,7 +95,8 @@ pub fn summarise(
     let mut summaries = BTreeMap::new();
     for window in windows {
         if let Some(head) = head_of(store, *window)? {
-            summaries.insert(*window, StoredSummary { head, ..StoredSummary::default() });
+            let missing_ms = store.missing_ms(*window)?;
+            summaries.insert(*window, StoredSummary { head, missing_ms, ..StoredSummary::default() });
         }
     }
     let stored: Vec<_> = summaries.keys().copied().collect();

@@ -75,7 +75,7 @@ fn write(
     for (window, mut summary) in summarise(store, binding.hash, &windows)? {
         // The ids in filters without owners are not in the file.
         let missing_ms = store.filters(window).iter().map(|filter| filter.time_ms.1 + 1).max();
-        summary.head.incomplete_ms = summary.head.incomplete_ms.max(missing_ms.unwrap_or(0));
+        summary.missing_ms = summary.missing_ms.max(missing_ms.unwrap_or(0));
         header.partitions.push(FilePart::of(window, &summary));
     }
     let sum = |of: fn(&FilePart) -> u64| header.partitions.iter().map(of).sum();
@@ -163,6 +163,7 @@ fn fill(
             bar.inc(some.len() as u64);
             adoption.add(part.window, &some, Head::default())?;
         }
+        adoption.note_missing(part.window, part.missing_ms)?;
         adoption.add(part.window, &[], part.head())?;
     }
     match reader.next_piece().map_err(|fault| file_error(from, &fault))? {

@@ -16,6 +16,8 @@ use fastrand::Rng;
 pub struct Owned {
     /// The owners that count.
     pub live: BTreeMap<Offset, Identity>,
+    /// Owners that have expired. The store can still have them.
+    pub expired: BTreeMap<Offset, Identity>,
     /// Owners that were undone or forgotten. No identity is used again.
     pub removed: Vec<(Offset, Identity)>,
     /// The numbers of the owners that were not undone.
@@ -32,6 +34,7 @@ impl Owned {
     pub fn cut(&mut self, from: Offset) {
         let gone = self.live.split_off(&from);
         self.removed.extend(gone);
+        self.removed.extend(self.expired.split_off(&from));
         let numbers = self.numbers.split_off(&from);
         self.next_number = numbers.values().next().copied().unwrap_or(self.next_number);
         for at in [&mut self.end, &mut self.confirmed, &mut self.floor] {
@@ -73,7 +76,15 @@ pub fn has(
     window: WindowId,
     (model, offset): (&Owned, Offset),
 ) -> Result<bool, StoreError> {
-    let identity = model.live[&offset];
+    has_owner(store, window, model, (offset, model.live[&offset]))
+}
+
+fn has_owner(
+    store: &SledStore,
+    window: WindowId,
+    model: &Owned,
+    (offset, identity): (Offset, Identity),
+) -> Result<bool, StoreError> {
     if store.sealed(window).last().is_none_or(|range| offset >= range.next) {
         let owner = Some(StoredOwner { offset, identity: Some(identity) });
         return Ok(store.owner(window, model.numbers[&offset], Some(identity))? == owner);
@@ -85,13 +96,22 @@ pub fn has(
     Ok(places.owners.contains(&owner) || !places.filters.is_empty())
 }
 
-/// Looks up some owners of each window, and some that were removed. An error is one of the store.
+/// Looks up some owners of each window, some that have expired, and some that were removed. An error is one of the store.
 pub fn check(store: &SledStore, model: &Model, rng: &mut Rng, case: &str) -> Result<(), StoreError> {
     for (window, owned) in model {
         let step = (owned.live.len() / 50).max(1);
         for (offset, _) in owned.live.iter().skip(rng.usize(..step)).step_by(step) {
             let has = has(store, *window, (owned, *offset))?;
             assert!(has, "{case}: owner {offset} of {window} is lost; sealed: {:?}", ranges(store, *window));
+        }
+        let missing_ms = store.missing_ms(*window)?;
+        for (offset, identity) in owned.expired.iter().rev().take(100) {
+            let is_noted = time_of(*offset) <= missing_ms;
+            let is_known = is_noted || has_owner(store, *window, owned, (*offset, *identity))?;
+            assert!(
+                is_known,
+                "{case}: owner {offset} of {window} has expired, and only owners up to {missing_ms} ms are noted"
+            );
         }
         for (offset, identity) in owned.removed.iter().rev().take(30) {
             let lookup = SealedLookup::new(*window, store.positions().key(*identity));
@@ -292,8 +312,9 @@ impl Modelled {
         let first = owned.floor + self.rng.u64(..=span) / [2, 4, 16][self.rng.usize(..3)];
         let of_window = self.of(window);
         of_window.floor = first;
-        of_window.live = of_window.live.split_off(&first);
-        self.store.expire(window, first).unwrap();
+        let live = of_window.live.split_off(&first);
+        of_window.expired.extend(std::mem::replace(&mut of_window.live, live));
+        self.store.expire(window, first, time_of(first) - 10).unwrap();
     }
 
     fn clear(&mut self) {

@@ -193,7 +193,7 @@ fn an_error_of_a_merge_discards_its_file_and_nothing_else() {
     for fault in DISCARDED {
         let mut filled = Filled::new();
         assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))));
-        filled.store.expire(0.into(), 600).unwrap();
+        filled.store.expire(0.into(), 600, 0).unwrap();
         // The new slice is written, and the merge that follows at once fails.
         filled.disk.spared.store(1, Ordering::SeqCst);
         filled.disk.set(Some(fault));
@@ -216,7 +216,7 @@ fn an_error_of_a_merge_discards_its_file_and_nothing_else() {
 fn before_merge() -> Filled {
     let mut filled = Filled::new();
     assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))));
-    filled.store.expire(0.into(), 600).unwrap();
+    filled.store.expire(0.into(), 600, 0).unwrap();
     filled
 }
 
@@ -284,7 +284,7 @@ fn owners_that_are_dropped_while_they_are_sealed_are_not_missed() {
     for dropped in [250, 1_000, 1_500] {
         let mut filled = Filled::new();
         // Before the thread reads the first block.
-        filled.store.expire(0.into(), dropped).unwrap();
+        filled.store.expire(0.into(), dropped, 0).unwrap();
         assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))), "{dropped}");
     }
 }

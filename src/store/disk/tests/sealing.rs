@@ -71,7 +71,7 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
     for first in [700, 1_000, 2_100] {
         let kept = disk.watch().expected.split_off(&first);
         disk.watch().expected = kept;
-        store.expire(0.into(), first).unwrap();
+        store.expire(0.into(), first, 0).unwrap();
         store.sync().unwrap();
     }
     assert_eq!(store.sealed(0.into()).first().map(|of| of.first), Some(2_000));
@@ -83,7 +83,7 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
 fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dropped() {
     let (disk, mut store) = filled(8, 250);
     seal(&mut store, 0..1_000);
-    store.expire(0.into(), 900).unwrap();
+    store.expire(0.into(), 900, 0).unwrap();
     store.truncate(0.into(), 100).unwrap();
     append(&mut store, 100..600);
     seal(&mut store, 100..400);
@@ -130,7 +130,7 @@ fn a_slice_that_is_dropped_while_it_is_merged_is_not_damaged() {
     let (disk, mut store) = filled(24, 250);
     (0..4_800).step_by(200).for_each(|first| seal(&mut store, first..first + 200));
     let written = write_merged(&mut store, 0.into(), &|| false, |store| {
-        store.expire(0.into(), 450).unwrap();
+        store.expire(0.into(), 450, 0).unwrap();
         store.sync().unwrap();
     });
     assert_eq!(written.err(), Some(StoreError::LeaseLost(0.into())));
@@ -300,7 +300,7 @@ fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
     forget(&disk, &mut store, 7);
     let key = store.engine.slices.iter().keys().map(Result::unwrap).find(|key| key.len() > 10).unwrap();
     let value = store.engine.slices.get(&key).unwrap().unwrap();
-    store.expire(0.into(), 500).unwrap();
+    store.expire(0.into(), 500, 0).unwrap();
     assert_eq!(store.engine.slices.get(&key).unwrap(), None);
     store.engine.slices.insert(&key, value).unwrap();
     close(&disk, store);

@@ -56,6 +56,9 @@ pub struct FilePart {
     /// Identities before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
     #[serde(default)]
     pub incomplete_ms: i64,
+    /// Identities that arrived up to this stream time were removed, epoch milliseconds: they are too old for the window, or in filters only.
+    #[serde(default)]
+    pub missing_ms: i64,
     /// Number of its blocks in the file.
     pub blocks: u64,
     /// Number of identities in them.
@@ -78,6 +81,7 @@ impl FilePart {
             confirmed_tail,
             forgets,
             incomplete_ms,
+            missing_ms: summary.missing_ms,
             blocks,
             ids,
         }
