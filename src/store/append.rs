@@ -26,10 +26,14 @@ pub(super) fn append(
             format!("rejected owners of partition {window} from number {number}: the next one is {next}");
         return Err(StoreError::Corrupt(what));
     }
+    let first = blocks.first().map_or(0, |block| block.first);
+    // A restore writes blocks together with the head behind them.
+    let valid = if head.confirmed <= first { head } else { index.head.unwrap_or_default() };
+    let base = valid.lowered(first);
     let (file, begin) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
     let last = index.last().filter(|run| run.file == file && run.file_end() == begin && run.end() == number);
     let mut appender =
-        Appender { place: (file, begin), number, span, last, bytes: Vec::new(), runs: Vec::new() };
+        Appender { place: (file, begin), number, span, base, last, bytes: Vec::new(), runs: Vec::new() };
     if number > index.next_number() {
         index.forget_recent();
     }
@@ -59,6 +63,8 @@ struct Appender {
     /// Number of the next owner.
     number: Sequence,
     span: MergeSpan,
+    /// The head without the runs that begin.
+    base: Head,
     /// The last run of the window, if it can be extended.
     last: Option<Run>,
     bytes: Vec<u8>,
@@ -117,6 +123,7 @@ impl Appender {
             file: self.place.0,
             at: self.place.1,
             crc: 0,
+            base: self.base,
         });
     }
 }

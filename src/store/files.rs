@@ -73,6 +73,7 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::Head;
     use crate::store::run::OWNER_BYTES;
 
     fn run(file: u32, at: u64, kib: u32) -> Run {
@@ -87,6 +88,7 @@ mod tests {
             file,
             at: at << 10,
             crc: 0,
+            base: Head::default(),
         }
     }
 

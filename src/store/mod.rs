@@ -2,7 +2,8 @@
 //!
 //! It does not depend on Kafka, the window or the clock. It may lose state at any time: the caller then restores it
 //! from the state topic. It never invents state: every run of owners has a checksum, and every window stores the counts
-//! of its runs and identities. A database in which these do not match is quarantined when it is opened.
+//! of its runs and identities. A database in which these do not match is quarantined when it is opened, unless only the last
+//! owners of windows are missing, as after a power loss.
 
 mod adopt;
 mod append;
@@ -20,6 +21,7 @@ mod joining;
 mod keys;
 mod leases;
 mod lock;
+mod lost;
 mod open;
 mod owners;
 mod port;

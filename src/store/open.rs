@@ -16,12 +16,14 @@ use super::error::{is_full, needs_operator};
 use super::guard::{GuardFault, WorkProgress, install_hook, run_guarded};
 use super::leases::SharedWindow;
 use super::lock::create_private;
+use super::lost::cut_lost;
 use super::owners::SledStore;
 use super::sealed::{SealedSlices, read_all};
 use super::segments::Segments;
-use super::verify::verify;
+use super::verify::{Verified, verify};
 use super::{OpenError, keys};
 use crate::dedupe::Positions;
+use crate::ports::StoreError;
 
 /// Size of sled's log segments in bytes. sled holds some segments whatever is stored: five at a low write rate. A
 /// message larger than a quarter of a segment is written to a file of its own, which sled does not sync; that quarter
@@ -132,12 +134,16 @@ fn try_open(path: &Path, binding: Option<&Binding>, start: &OpenStart) -> Result
         let db = (inner.sled)(&inside)?;
         progress.report();
         let mut engine = build_engine(db, inside, binding.as_ref(), inner.disk)?;
-        let mut windows = verify(&engine, &|| progress.report())?;
+        let Verified { mut windows, lost } = verify(&engine, &|| progress.report())?;
+        if let Some(lost) = lost.first().filter(|_| binding.is_none()) {
+            return Err(lost.cause.clone().into());
+        }
         let (sealed, slice_files) = read_all(&engine, &|| progress.report())?;
         engine.sealed = sealed;
+        cut_lost(&engine, &mut windows, lost)?;
         engine.cache_bytes = inner.cache_bytes - inner.cache_bytes / ENGINE_CACHE_SHARE;
         let files = windows.values_mut().map(|index| &mut index.files);
-        engine.sync_found().map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
+        engine.sync_found()?;
         engine.segments.begin(files, slice_files).map_err(OpenFailure::Disk)?;
         let shared = windows.into_iter().map(|(window, index)| (window, SharedWindow::new(index)));
         engine.windows = Mutex::new(shared.collect());
@@ -188,6 +194,12 @@ impl From<sled::Error> for OpenFailure {
             sled::Error::Io(cause) if needs_operator(&cause) => Self::Disk(cause),
             other => Self::Unusable(other.to_string()),
         }
+    }
+}
+
+impl From<StoreError> for OpenFailure {
+    fn from(error: StoreError) -> Self {
+        Self::Unusable(error.to_string())
     }
 }
 

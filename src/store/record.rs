@@ -1,9 +1,10 @@
 //! The record of a window: its head and counts, written in the same transaction as its runs.
 //!
-//! Layout, little endian: version 6 (1 byte), confirmed, state next, stream time in ms, the tail's next offset (all
-//! ones: no tail) and CRC, number of forgets, number of runs, number of identities, stream time in ms before which
-//! identities may be missing, next offset and CRC of the last block at or before confirmed, stream time in ms up
-//! to which owners were dropped (8 bytes each), CRC32C of the window (4 bytes) and of everything before.
+//! Layout, little endian: version 6 (1 byte), the head, number of runs, number of identities, stream time in ms up to which owners were
+//! dropped (8 bytes each), CRC32C of the window (4 bytes) and of everything before.
+//!
+//! A head: confirmed, state next, stream time in ms, the tail's next offset (all ones: no tail) and CRC, number of forgets, stream time in ms
+//! before which identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each).
 //!
 //! The two counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
@@ -12,8 +13,10 @@ use crate::dedupe::{Offset, WindowId};
 use crate::ports::Head;
 
 const VERSION: u8 = 6;
-const FIELDS: usize = 12;
-const BODY: usize = 1 + 8 * FIELDS;
+const HEAD_FIELDS: usize = 9;
+/// Bytes of a stored head.
+pub(super) const HEAD_BYTES: usize = 8 * HEAD_FIELDS;
+const BODY: usize = 1 + HEAD_BYTES + 3 * 8;
 const NO_TAIL: u64 = u64::MAX;
 
 /// A window's head, and the counts of its runs and identities.
@@ -32,26 +35,10 @@ pub(super) struct WindowRecord {
 impl WindowRecord {
     /// Encodes the stored form.
     pub(super) fn encode(&self, window: WindowId) -> Vec<u8> {
-        let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
-            self.head;
-        let pair = |tail: Option<(u32, Offset)>| tail.map_or((NO_TAIL, 0), |(crc, next)| (next, crc.into()));
-        let (tail, confirmed_tail) = (pair(tail), pair(confirmed_tail));
-        let fields: [u64; FIELDS] = [
-            confirmed,
-            state_next,
-            stream_time_ms.cast_unsigned(),
-            tail.0,
-            tail.1,
-            forgets,
-            self.runs,
-            self.identities,
-            incomplete_ms.cast_unsigned(),
-            confirmed_tail.0,
-            confirmed_tail.1,
-            self.missing_ms.cast_unsigned(),
-        ];
         let mut out = Vec::with_capacity(BODY + 4);
         out.push(VERSION);
+        out.extend_from_slice(&encode_head(&self.head));
+        let fields = [self.runs, self.identities, self.missing_ms.cast_unsigned()];
         out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
         out.extend_from_slice(&checksum(window, &out).to_le_bytes());
         out
@@ -65,31 +52,47 @@ impl WindowRecord {
         if *version != VERSION || crc != checksum(window, body) {
             return None;
         }
-        let fields: &[[u8; 8]; FIELDS] = fields.as_chunks().0.try_into().ok()?;
-        let [
-            confirmed,
-            state_next,
-            stream_time,
-            next,
-            crc,
-            forgets,
-            runs,
-            identities,
-            incomplete,
-            rest @ ..,
-            removed,
-        ] = fields.map(u64::from_le_bytes);
-        let pair = |[next, crc]: [u64; 2]| Some((u32::try_from(crc).ok()?, next)).filter(|_| next != NO_TAIL);
-        let head = Head {
-            confirmed,
-            state_next,
-            stream_time_ms: stream_time.cast_signed(),
-            tail: pair([next, crc]),
-            confirmed_tail: pair(rest),
-            forgets,
-            incomplete_ms: incomplete.cast_signed(),
-        };
-        Some(Self { head, runs, identities, missing_ms: removed.cast_signed() })
+        let (head, fields) = fields.split_first_chunk()?;
+        let fields: &[[u8; 8]; 3] = fields.as_chunks().0.try_into().ok()?;
+        let [runs, identities, missing] = fields.map(u64::from_le_bytes);
+        Some(Self { head: decode_head(head), runs, identities, missing_ms: missing.cast_signed() })
+    }
+}
+
+/// The stored form of a head.
+pub(super) fn encode_head(head: &Head) -> [u8; HEAD_BYTES] {
+    let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } = *head;
+    let pair = |tail: Option<(u32, Offset)>| tail.map_or((NO_TAIL, 0), |(crc, next)| (next, crc.into()));
+    let (tail, confirmed_tail) = (pair(tail), pair(confirmed_tail));
+    let fields: [u64; HEAD_FIELDS] = [
+        confirmed,
+        state_next,
+        stream_time_ms.cast_unsigned(),
+        tail.0,
+        tail.1,
+        forgets,
+        incomplete_ms.cast_unsigned(),
+        confirmed_tail.0,
+        confirmed_tail.1,
+    ];
+    let mut out = [0; HEAD_BYTES];
+    out.as_chunks_mut().0.iter_mut().zip(fields).for_each(|(bytes, field)| *bytes = field.to_le_bytes());
+    out
+}
+
+/// The head in its stored form, whose checksum is verified.
+pub(super) fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Head {
+    let mut fields = bytes.as_chunks().0.iter().map(|field| u64::from_le_bytes(*field));
+    let mut next = || fields.next().unwrap_or_default();
+    let pair = |next: u64, crc: u64| Some((u32::try_from(crc).ok()?, next)).filter(|_| next != NO_TAIL);
+    Head {
+        confirmed: next(),
+        state_next: next(),
+        stream_time_ms: next().cast_signed(),
+        tail: pair(next(), next()),
+        forgets: next(),
+        incomplete_ms: next().cast_signed(),
+        confirmed_tail: pair(next(), next()),
     }
 }
 

@@ -4,11 +4,13 @@
 //! an owner is at the place that its number in the run gives.
 //!
 //! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), one past the last covered offset (8), number of the
-//! first owner (8), count of owners (4), of those forgotten (4), stream time at the first and the last of them in ms (8 each), CRC32C of the key and
-//! everything before (4). The key is the window and the first covered offset.
+//! first owner (8), count of owners (4), of those forgotten (4), stream time at the first and the last of them in ms (8 each), the head without this run
+//! (72), CRC32C of the key and everything before (4). The key is the window and the first covered offset.
 
 use super::keys;
+use super::record::{decode_head, encode_head};
 use crate::dedupe::{Identity, Offset, Sequence, StoredOwner, WindowId};
+use crate::ports::Head;
 
 /// Most owners of a run: it is verified as a whole.
 pub(super) const MOST_OWNERS: u32 = 4_096;
@@ -37,6 +39,8 @@ pub(super) struct Run {
     pub at: u64,
     /// CRC32C of the owners.
     pub crc: u32,
+    /// A head of the window that is valid without this run and those behind it.
+    pub base: Head,
 }
 
 impl Run {
@@ -91,6 +95,7 @@ impl Run {
             &self.forgotten.to_le_bytes(),
             &self.times_ms.0.to_le_bytes(),
             &self.times_ms.1.to_le_bytes(),
+            &encode_head(&self.base),
         ]
         .concat();
         let crc = crc32c::crc32c_append(crc32c::crc32c(&keys::run(window, self.first)), &out);
@@ -112,27 +117,34 @@ impl Run {
         let (number, fields) = fields.split_first_chunk()?;
         let (owners, fields) = fields.split_first_chunk()?;
         let (forgotten, fields) = fields.split_first_chunk()?;
-        let (first_ms, last_ms) = fields.split_first_chunk()?;
+        let (first_ms, fields) = fields.split_first_chunk()?;
+        let (last_ms, base) = fields.split_first_chunk()?;
         let run = Self {
             first,
             next: u64::from_le_bytes(*next),
             number: u64::from_le_bytes(*number),
             owners: u32::from_le_bytes(*owners),
             forgotten: u32::from_le_bytes(*forgotten),
-            times_ms: (i64::from_le_bytes(*first_ms), i64::from_le_bytes(last_ms.try_into().ok()?)),
+            times_ms: (i64::from_le_bytes(*first_ms), i64::from_le_bytes(*last_ms)),
             file: u32::from_le_bytes(*file),
             at: u64::from_le_bytes(*at),
             crc: u32::from_le_bytes(*crc),
+            base: decode_head(base.try_into().ok()?),
         };
         let is_valid =
             (1..=MOST_OWNERS).contains(&run.owners) && run.forgotten <= run.owners && first < run.next;
         is_valid.then_some(run)
     }
 
+    /// Whether these are the bytes of its owners.
+    pub(super) fn has_bytes(&self, bytes: &[u8]) -> bool {
+        crc32c::crc32c(bytes) == self.crc && bytes.len() == self.bytes()
+    }
+
     /// The owners in bytes that were read, if they are those that were written.
     pub(super) fn verified(&self, bytes: &[u8]) -> Result<Vec<StoredOwner>, String> {
-        let computed = crc32c::crc32c(bytes);
-        if computed != self.crc || bytes.len() != self.bytes() {
+        if !self.has_bytes(bytes) {
+            let computed = crc32c::crc32c(bytes);
             return Err(format!(
                 "checksum mismatch of the owners: stored {:08x}, computed {computed:08x}",
                 self.crc
@@ -197,6 +209,7 @@ mod tests {
             file: u32::MAX,
             at: 96,
             crc: 0,
+            base: Head { confirmed: 4, tail: Some((1, 3)), confirmed_tail: Some((1, 3)), ..Head::default() },
         };
         run.extend(&bytes);
         (run, bytes)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sled::{IVec, Tree};
 
 use super::engine::Engine;
-use super::error::needs_operator;
+use super::error::{is_missing_data, needs_operator};
 use super::index::WindowIndex;
 use super::keys;
 use super::open::OpenFailure;
@@ -17,38 +17,74 @@ use crate::dedupe::{Offset, WindowId};
 /// Progress is reported once per this many entries.
 const PROGRESS_INTERVAL: u64 = 256;
 
+/// What was verified.
+pub(super) struct Verified {
+    pub windows: HashMap<WindowId, WindowIndex>,
+    /// The windows whose last owners are not in their files.
+    pub lost: Vec<LostTail>,
+}
+
+/// The runs at the end of a window whose entries a power loss has kept, and not their owners.
+pub(super) struct LostTail {
+    pub window: WindowId,
+    /// The first of them.
+    pub run: Run,
+    /// What is missing.
+    pub cause: String,
+}
+
+/// A window that is being verified.
+struct Checked {
+    index: WindowIndex,
+    record: WindowRecord,
+    lost: Option<LostTail>,
+}
+
+impl Checked {
+    fn new(window: WindowId) -> Self {
+        Self { index: WindowIndex::new(window), record: WindowRecord::default(), lost: None }
+    }
+}
+
 /// Verifies every run (entry, checksum, order), that look-ups find it, and that each window's record has the
-/// right counts of runs and identities. Returns the first error found, or the indexes of all windows.
-pub(super) fn verify(
-    engine: &Engine,
-    report_progress: &dyn Fn(),
-) -> Result<HashMap<WindowId, WindowIndex>, OpenFailure> {
-    let mut windows: HashMap<WindowId, (WindowIndex, WindowRecord)> = HashMap::new();
-    let nothing = |window| (WindowIndex::new(window), WindowRecord::default());
+/// right counts of runs and identities. Returns the first error found, or the indexes of all windows. The last runs of a window may lack their
+/// owners.
+pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<Verified, OpenFailure> {
+    let mut windows: HashMap<WindowId, Checked> = HashMap::new();
     let mut readers = Readers::default();
     each_entry(&engine.runs, report_progress, |key, value| {
         if let Some(window) = keys::parse_record(&key) {
-            let (index, record) = windows.entry(window).or_insert_with(|| nothing(window));
-            *record = WindowRecord::decode(window, &value).ok_or_else(|| {
+            let checked = windows.entry(window).or_insert_with(|| Checked::new(window));
+            let record = WindowRecord::decode(window, &value).ok_or_else(|| {
                 format!("the record of partition {window} is damaged or of another version")
             })?;
-            (index.head, index.missing_ms) = (Some(record.head), record.missing_ms);
+            (checked.index.head, checked.index.missing_ms) = (Some(record.head), record.missing_ms);
+            checked.record = record;
             return Ok(());
         }
         let (window, first) = keys::parse_run(&key).ok_or("a key is damaged")?;
-        let (index, _) = windows.entry(window).or_insert_with(|| nothing(window));
-        let run = check_run(engine, window, first, &value, &mut readers)?;
+        let Checked { index, lost, .. } = windows.entry(window).or_insert_with(|| Checked::new(window));
+        let bad = |cause: &str| run_error(window, first, cause);
+        let run = Run::decode(window, first, &value).ok_or_else(|| bad("their entry is damaged"))?;
+        match (check_owners(engine, window, &run, &mut readers)?, &*lost) {
+            // What a power loss takes is at the end.
+            (Ok(()), Some(before)) => return Err(before.cause.clone().into()),
+            (Err(cause), None) => *lost = Some(LostTail { window, run, cause }),
+            _ => {}
+        }
         if index.end() > first || index.next_number() > run.number {
-            return Err(run_error(window, first, "they overlap those before them").into());
+            return Err(bad("they overlap those before them").into());
         }
         index.insert(run);
         Ok(())
     })?;
-    let checked = windows.into_iter().map(|(window, (index, record))| {
+    let mut verified = Verified { windows: HashMap::new(), lost: Vec::new() };
+    for (window, Checked { index, record, lost }) in windows {
         check_counts(window, &index.record(), &record)?;
-        Ok((window, index))
-    });
-    checked.collect()
+        verified.windows.insert(window, index);
+        verified.lost.extend(lost);
+    }
+    Ok(verified)
 }
 
 /// Visits all entries of a tree in the order of their keys. Returns the first error found.
@@ -82,23 +118,26 @@ fn run_error(window: WindowId, first: Offset, cause: &str) -> String {
     format!("owners of partition {window} from {first} on: {cause}")
 }
 
-/// Verifies the entry of a run and its owners.
-fn check_run(
+/// Verifies the owners of a run. The inner error describes bytes that are missing or others than those that were written.
+fn check_owners(
     engine: &Engine,
     window: WindowId,
-    first: Offset,
-    value: &[u8],
+    run: &Run,
     readers: &mut Readers,
-) -> Result<Run, OpenFailure> {
-    let bad = |cause: &str| run_error(window, first, cause);
-    let run = Run::decode(window, first, value).ok_or_else(|| bad("their entry is damaged"))?;
+) -> Result<Result<(), String>, OpenFailure> {
+    let bad = |cause: &str| run_error(window, run.first, cause);
     let mut bytes = vec![0; run.bytes()];
-    readers.fill(&engine.segments, (run.file, run.at), &mut bytes).map_err(|cause| {
-        let message = bad(&format!("file {}: {cause}", run.file));
-        if needs_operator(&cause) { OpenFailure::Disk(cause) } else { message.into() }
-    })?;
-    run.verified(&bytes).map_err(|cause| bad(&cause))?;
-    Ok(run)
+    match readers.fill(&engine.segments, (run.file, run.at), &mut bytes) {
+        Err(cause) if needs_operator(&cause) => return Err(OpenFailure::Disk(cause)),
+        Err(cause) if is_missing_data(&cause) => return Ok(Err(bad(&format!("file {}: {cause}", run.file)))),
+        Err(cause) => return Err(bad(&format!("file {}: {cause}", run.file)).into()),
+        Ok(()) => {}
+    }
+    match run.verified(&bytes) {
+        Ok(_) => Ok(Ok(())),
+        Err(cause) if run.has_bytes(&bytes) => Err(bad(&cause).into()),
+        Err(cause) => Ok(Err(bad(&cause))),
+    }
 }
 
 fn check_counts(window: WindowId, counted: &WindowRecord, record: &WindowRecord) -> Result<(), OpenFailure> {

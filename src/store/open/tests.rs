@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, KindId, SliceMark, SlicePartition};
+use crate::dedupe::{Block, HashKind, Identity, KindId, SliceMark, SlicePartition, WindowId};
 use crate::ports::{Head, SealJob, Sealing, Store, StoreError};
 use crate::store::record::WindowRecord;
 
@@ -267,4 +267,60 @@ fn each_database_has_a_key_of_its_positions_and_keeps_it() {
     close(db, &path);
     let (new, reason) = position(dir.path());
     assert!(new != kept && reason.is_some_and(|reason| reason.contains("positions")));
+}
+
+/// Owners of a window that arrive at a time.
+fn arrived(window: WindowId, owners: Range<u64>, time_ms: i64) -> Block {
+    Block { window, time_first_ms: time_ms, time_last_ms: time_ms, ..block(owners) }
+}
+
+/// A directory with owners of two kinds; the named kind has two runs. Returns the files of both.
+fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    let mut confirmed_tail = None;
+    for (transaction, first) in [(1u32, 0), (2, 10), (3, 20)] {
+        let tail = Some((transaction, first + 10));
+        let head =
+            Head { confirmed: first, state_next: first / 2 + 1, tail, confirmed_tail, ..Head::default() };
+        let time_ms = first.cast_signed() * 60_000;
+        let windows = if transaction < 3 { vec![named, 0.into()] } else { vec![0.into()] };
+        for window in windows {
+            store.append(&arrived(window, first..first + 10, time_ms), first, head).unwrap();
+        }
+        confirmed_tail = tail;
+    }
+    let files = [1, 2].map(|file| store.engine.segments.path(file));
+    assert_eq!([480, 720], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
+    store.close().unwrap();
+    (dir, files)
+}
+
+#[test]
+fn a_kind_without_its_last_owners_lowers_the_head_of_all_kinds() {
+    let named = KindId::named("payments").window(0);
+    let (dir, [file, _]) = with_kinds(named);
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() - 5]).unwrap();
+    for _ in 0..2 {
+        let Opened { store, quarantined } = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+        assert_eq!(quarantined, None);
+        let tail = Some((1, 10));
+        let expected = Head { confirmed: 10, state_next: 6, tail, confirmed_tail: tail, ..Head::default() };
+        assert_eq!([0.into(), named].map(|window| store.head(window).unwrap()), [Some(expected); 2]);
+        assert_eq!([0.into(), named].map(|window| store.ids(window).unwrap()), [30, 10]);
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_run_without_its_owners_before_others_is_damage() {
+    let named = KindId::named("payments").window(0);
+    let (dir, [file, other]) = with_kinds(named);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[30] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    fs::remove_file(other).unwrap();
+    let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+    assert!(opened.quarantined.unwrap().reason.contains("owners of partition"));
 }
