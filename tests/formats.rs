@@ -1,4 +1,4 @@
-//! Every persistent format, against a golden file of version 1: later versions must read it, and write it byte for byte.
+//! Every persistent format, against a golden file: later versions must read it, and write it byte for byte.
 //!
 //! The golden files were written by a separate program from the descriptions of the formats, not by dedupd.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,17 +7,19 @@ use dedupd::app;
 use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
-    Block, BlockView, Checkpoint, Coordinates, Epoch, ForgetRecord, HashKind, Identity, KindId, OwnerLayout,
-    ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
+    Block, BlockView, Checkpoint, Coordinates, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity,
+    KindId, OwnerLayout, Section, ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey,
+    Tail, WindowCheckpoint,
 };
 use dedupd::store::Binding;
-use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, Piece, Writer};
+use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, FileTail, Piece, Writer};
 
 const BLOCK: &[u8] = include_bytes!("golden/block-v1.bin");
-const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v1.bin");
-const CHECKPOINT: &str = include_str!("golden/checkpoint-v1.txt");
-const STATE_KEY: &str = include_str!("golden/state-key-v1.txt");
-const EXPORT: &[u8] = include_bytes!("golden/export-v1.bin");
+const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v2.bin");
+const ENTRY_END: &[u8] = include_bytes!("golden/entry-end-v1.bin");
+const CHECKPOINT: &str = include_str!("golden/checkpoint-v2.txt");
+const STATE_KEY: &str = include_str!("golden/state-key-v2.txt");
+const EXPORT: &[u8] = include_bytes!("golden/export-v2.bin");
 
 const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v1.bin");
 const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v1.bin");
@@ -104,7 +106,6 @@ fn a_forget_record_is_read_and_written_byte_for_byte() {
     let record = ForgetRecord {
         hash: HASH,
         partition: 42,
-        number: 9,
         at: FIRST + 100_000,
         owners: vec![(FIRST + 7, identity(0)), (FIRST + 99_999, identity(3))],
     };
@@ -115,10 +116,71 @@ fn a_forget_record_is_read_and_written_byte_for_byte() {
     assert_eq!(ForgetRecord::decode(&without_owners.encode()), Ok(without_owners));
 }
 
+/// The end record of an entry with the golden block and the golden forget record.
+fn entry_end() -> EntryEnd {
+    let nothing_written = Section {
+        partition: 7,
+        first: 500,
+        next: 500,
+        clean_end: None,
+        time_first_ms: -5,
+        time_last_ms: T,
+        reset_kinds: Vec::new(),
+    };
+    let written = Section {
+        partition: 42,
+        first: FIRST,
+        next: FIRST + 100_000,
+        clean_end: Some((1 << 40) + 1),
+        time_first_ms: T,
+        time_last_ms: T + 60_000,
+        reset_kinds: vec![KindId::UNNAMED, payments()],
+    };
+    EntryEnd::of(0x01_2345_6789, [BLOCK, FORGET_RECORD].into_iter(), vec![nothing_written, written])
+}
+
+#[test]
+fn an_end_record_is_read_and_written_byte_for_byte() {
+    assert_eq!((entry_end().records, entry_end().content), (2, 0x76b7_60bb));
+    assert_eq!(EntryEnd::decode(ENTRY_END), Ok(entry_end()));
+    assert_eq!(entry_end().encode(), ENTRY_END);
+    assert!(EntryEnd::is_here(ENTRY_END));
+    assert!(![BLOCK, FORGET_RECORD].into_iter().any(EntryEnd::is_here));
+    let without_sections = EntryEnd { sections: Vec::new(), ..entry_end() };
+    assert_eq!(EntryEnd::decode(&without_sections.encode()), Ok(without_sections));
+}
+
+#[test]
+fn the_name_of_an_entry_covers_all_but_the_place_in_the_clean_topic() {
+    let name = EntryName { number: 0x01_2345_6789, crc: 0x9f04_887c };
+    assert_eq!(entry_end().name(), name);
+    let mut elsewhere = entry_end();
+    elsewhere.sections[1].clean_end = None;
+    assert_eq!(elsewhere.name(), name);
+    assert_ne!(elsewhere.encode(), ENTRY_END);
+    let changes: [fn(&mut EntryEnd); 8] = [
+        |end| end.number += 1,
+        |end| end.records += 1,
+        |end| end.content += 1,
+        |end| end.sections[1].first += 1,
+        |end| end.sections[1].next += 1,
+        |end| end.sections[1].time_first_ms += 1,
+        |end| end.sections[1].time_last_ms += 1,
+        |end| end.sections[1].reset_kinds.truncate(1),
+    ];
+    for (row, change) in changes.into_iter().enumerate() {
+        let mut other = entry_end();
+        change(&mut other);
+        assert_ne!(other.name().crc, name.crc, "change {row}");
+    }
+}
+
 #[test]
 fn every_truncation_and_every_flipped_bit_is_detected() {
-    let is_read = |bytes: &[u8]| Block::decode(bytes).is_ok() || ForgetRecord::decode(bytes).is_ok();
-    for golden in [BLOCK, FORGET_RECORD] {
+    let is_read = |bytes: &[u8]| {
+        Block::decode(bytes).is_ok() || ForgetRecord::decode(bytes).is_ok() || EntryEnd::decode(bytes).is_ok()
+    };
+    for golden in [BLOCK, FORGET_RECORD, ENTRY_END] {
         for at in 0..golden.len() {
             assert!(!is_read(&golden[..at]), "truncated to {at}");
             for bit in 0..8 {
@@ -150,8 +212,11 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
             (payments(), "deadbeef".parse().unwrap()),
         ],
         ahead_of_wall_ms: -7,
-        tail: Some(Tail { crc: 0x0ebe_ef01, next: 1_000, from: Some(76) }),
-        forgets: 3,
+        tail: Some(Tail {
+            entry: EntryName { number: 12_345, crc: 0x0ebe_ef01 },
+            next: 1_000,
+            from: Some(76),
+        }),
         windows: windows(),
         horizon_ms: Some(T + 100),
         late_ms: Some(250),
@@ -170,23 +235,20 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
 #[test]
 fn the_key_of_a_state_record_is_read_and_written_byte_for_byte() {
     let key = StateKey {
-        clean_end: Some(u64::MAX),
-        is_first: true,
-        copied: None,
         kind: Some("payments".to_owned()),
         rule: "00c0ffee".parse().ok(),
-        reset_kinds: vec![KindId::UNNAMED, payments()],
         raw: Some("aXb+c/AAQ0Cw==".to_owned()),
+        is_topic_wide: true,
         writer: "dedupd.events;odd=name.a.0".to_owned(),
     };
     assert_eq!(StateKey::parse(STATE_KEY), Some(key.clone()));
     assert_eq!(key.render(), STATE_KEY);
-    // A key of a later block, and of a version that did not mark the first block.
-    let unmarked = StateKey { is_first: false, ..key.clone() };
-    assert_eq!(StateKey::parse(&STATE_KEY.replace("first=1;", "")), Some(unmarked));
-    // A key of the last block of a complete copy.
-    let copied = StateKey { is_first: false, copied: Some(320), ..key };
-    assert_eq!(StateKey::parse(&STATE_KEY.replace("first=1;", "copied=320;")), Some(copied));
+    // A key in the journal of a single partition.
+    let of_a_partition = StateKey { is_topic_wide: false, ..key };
+    assert_eq!(of_a_partition.render(), STATE_KEY.replace("scope=topic;", ""));
+    assert_eq!(StateKey::parse(&of_a_partition.render()), Some(of_a_partition));
+    // Of another version.
+    assert_eq!(StateKey::parse(&STATE_KEY.replace("v2;", "v1;")), None);
 }
 
 /// The header of the golden export.
@@ -214,21 +276,20 @@ fn header() -> FileHeader {
         stream_time_ms: 0,
         tail: None,
         confirmed_tail: None,
-        forgets: 0,
         incomplete_ms: 0,
         missing_ms: 0,
         blocks: 0,
         ids: 0,
     };
-    let tail = Some((0x4d4d_8602, FIRST + 100_000));
+    let tail =
+        |number, crc, next| Some(FileTail::from(Tail { entry: EntryName { number, crc }, next, from: None }));
     let unnamed = FilePart {
         window: 42.into(),
         confirmed: FIRST + 100_000,
         state_next: 76,
         stream_time_ms: T + 60_000,
-        tail,
-        confirmed_tail: tail,
-        forgets: 3,
+        tail: tail(12_345, 0x4d4d_8602, FIRST + 100_000),
+        confirmed_tail: tail(12_344, 0x0ebe_ef01, FIRST + 99_000),
         incomplete_ms: 1_699_990_000_000,
         missing_ms: 0,
         blocks: 1,
@@ -239,7 +300,7 @@ fn header() -> FileHeader {
         confirmed: 700,
         state_next: 75,
         stream_time_ms: -5,
-        tail: Some((0x1261_8772, 700)),
+        tail: tail(6, 0x1261_8772, 700),
         missing_ms: 1_699_980_000_000,
         blocks: 1,
         ids: 1,

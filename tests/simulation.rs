@@ -261,7 +261,8 @@ fn over_a_slow_link_iterations_stay_short_and_every_record_is_committed() {
         // The first transactions time out, after ten seconds. Later a commit takes half of that.
         assert!(slow.longest < Duration::from_secs(13), "an iteration took {:?}", slow.longest);
         assert!(slow.silent < Duration::from_secs(11), "{:?} without progress", slow.silent);
-        assert!(slow.took < Duration::from_millis(ms) * 4_100 + Duration::from_mins(2), "{:?}", slow.took);
+        // A transaction has few records here: two records for each, and at most as many ends of entries.
+        assert!(slow.took < Duration::from_millis(ms) * 6_000 + Duration::from_mins(2), "{:?}", slow.took);
     }
 }
 

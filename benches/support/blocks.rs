@@ -1,9 +1,9 @@
-//! A state topic as it is left by many transactions with one block of the same size in each partition.
+//! A state topic as many transactions leave it in topic scope, each with one block of the same size for each partition.
 
 use std::time::Duration;
 
 use dedupd::clock::wall_ms;
-use dedupd::dedupe::{Block, Checkpoint, HashKind, Identity, PartitionId, StateKey, Tail};
+use dedupd::dedupe::{Block, Checkpoint, EntryEnd, HashKind, Identity, PartitionId, Section, StateKey, Tail};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -37,7 +37,7 @@ impl Blocks {
         u64::from(self.partitions) * self.ids_of_partition()
     }
 
-    /// Writes the blocks to the state topic of a pipe, and to raw the records that they cover.
+    /// Writes the blocks to the journal of a pipe, and to raw the records that they cover.
     pub fn write(self, pipe: &Pipe<'_>) {
         self.write_raw(pipe);
         let state = format!("{}.dedupd", pipe.clean);
@@ -45,41 +45,52 @@ impl Blocks {
         let producer: BaseProducer = transactional(pipe.kafka).create().expect("a transactional producer");
         producer.init_transactions(LIMIT).unwrap();
         let mut random = fastrand::Rng::with_seed(20_261_123);
-        let (writer, now_ms) = ("w".repeat(KEY_BYTES - "v1;tx=".len()), wall_ms());
-        let key = StateKey { writer, ..StateKey::default() }.render();
-        let mut checkpoints = vec![Checkpoint::default(); self.partitions as usize];
+        let (writer, now_ms) = ("w".repeat(KEY_BYTES - "v2;scope=topic;tx=".len()), wall_ms());
+        let key = StateKey { writer, is_topic_wide: true, ..StateKey::default() }.render();
+        let mut checkpoint = Checkpoint::default();
         let step_ms = i64::try_from(self.over.as_millis()).unwrap() / self.transactions.max(1).cast_signed();
+        // The blocks of a transaction, its end record and its marker.
+        let offsets = u64::from(self.partitions) + 2;
         for number in 0..self.transactions {
             let at_ms = now_ms - step_ms * (self.transactions - number).cast_signed();
             let covered = number * self.ids..(number + 1) * self.ids;
+            let block = |partition: PartitionId| Block {
+                hash: HashKind::Xxh3,
+                window: partition.into(),
+                first: covered.start,
+                next: covered.end,
+                time_first_ms: at_ms,
+                time_last_ms: at_ms,
+                entries: covered
+                    .clone()
+                    .map(|owner| (owner, Identity(random.u128(..).to_le_bytes())))
+                    .collect(),
+            };
+            let mut records: Vec<Vec<u8>> =
+                (0..self.partitions).map(block).map(|block| block.encode()).collect();
+            let section = |partition| Section {
+                partition,
+                first: covered.start,
+                next: covered.end,
+                clean_end: None,
+                time_first_ms: at_ms,
+                time_last_ms: at_ms,
+                reset_kinds: Vec::new(),
+            };
+            let sections = (0..self.partitions).map(section).collect();
+            let end = EntryEnd::of(number + 1, records.iter().map(|record| &**record), sections);
+            records.push(end.encode());
+            let from = offsets * number;
+            checkpoint = Checkpoint {
+                state_next: from,
+                stream_time_ms: at_ms,
+                horizon_ms: Some(at_ms),
+                tail: Some(Tail { entry: end.name(), next: covered.end, from: Some(from) }),
+                ..Checkpoint::default()
+            };
             producer.begin_transaction().unwrap();
-            for partition in 0..self.partitions {
-                let block = Block {
-                    hash: HashKind::Xxh3,
-                    window: partition.into(),
-                    first: covered.start,
-                    next: covered.end,
-                    time_first_ms: at_ms,
-                    time_last_ms: at_ms,
-                    entries: covered
-                        .clone()
-                        .map(|owner| (owner, Identity(random.u128(..).to_le_bytes())))
-                        .collect(),
-                }
-                .encode();
-                // Each transaction takes two offsets: those of the block and of the marker.
-                checkpoints[partition as usize] = Checkpoint {
-                    state_next: 2 * number,
-                    stream_time_ms: at_ms,
-                    tail: Some(Tail {
-                        crc: Block::checksum(&block),
-                        next: covered.end,
-                        from: Some(2 * number),
-                    }),
-                    ..Checkpoint::default()
-                };
-                let to = BaseRecord::to(&state).partition(i32::try_from(partition).unwrap());
-                producer.send(to.key(&key).payload(&block)).unwrap();
+            for record in &records {
+                producer.send(BaseRecord::to(&state).partition(0).key(&key).payload(record)).unwrap();
             }
             // A commit with records in flight waits for them in steps of 100 ms.
             while producer.in_flight_count() > 0 {
@@ -87,14 +98,14 @@ impl Blocks {
             }
             producer.commit_transaction(LIMIT).unwrap();
         }
-        self.commit(pipe, &checkpoints);
+        self.commit(pipe, &checkpoint);
     }
 
-    /// Commits the offsets of the group, each with a checkpoint that names the last block: otherwise a restore searches for
+    /// Commits the offsets of the group, each with a checkpoint that names the last entry: otherwise a restore searches for
     /// more records with another client.
-    fn commit(self, pipe: &Pipe<'_>, checkpoints: &[Checkpoint]) {
+    fn commit(self, pipe: &Pipe<'_>, checkpoint: &Checkpoint) {
         let mut list = TopicPartitionList::new();
-        for (partition, checkpoint) in (0..).zip(checkpoints) {
+        for partition in 0..i32::try_from(self.partitions).unwrap() {
             let mut added = list.add_partition(&pipe.raw, partition);
             added.set_offset(Offset::Offset(self.ids_of_partition().cast_signed())).unwrap();
             added.set_metadata(checkpoint.render_within(Checkpoint::MOST_BYTES));

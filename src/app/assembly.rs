@@ -13,7 +13,7 @@ use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
 use crate::pipeline::{
     EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
-    WorkerOptions, block_ids, most_partitions,
+    WorkerOptions, block_ids, most_partitions, most_sections,
 };
 use crate::store::{Binding, Joining};
 
@@ -118,7 +118,8 @@ pub(super) fn options(
         transaction_limit: TransactionSize {
             records: config.batch.max_records,
             bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
-            partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer),
+            partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer)
+                .min(most_sections(topology.largest_state, config.kinds.len() + 1)),
         },
         interval: config.batch.interval,
         transaction_timeout: config.batch.transaction_timeout,

@@ -18,7 +18,7 @@ use super::page::Page;
 use super::properties::Properties;
 use super::reading::ConfigReading;
 use super::rules;
-use super::section::{Form, Key, MaybeTable, Section, Shape, Table, joined, section};
+use super::section::{ConfigSection, Form, Key, MaybeTable, Shape, Table, joined, section};
 use super::topic_name::TopicName;
 use crate::dedupe::{Fingerprint, IdSource};
 
@@ -132,7 +132,7 @@ section! {
         force_header: Option<String> => MaybeText,
         /// The hash that maps an id to 16 bytes.
         hash + key_file: HashChoice = "xxh3" => Hash,
-        /// The fingerprint of the changed identity rules for which windows may start empty, once; or of a changed dedupe.scope.
+        /// The fingerprint of the changed identity rules for which windows may start empty, once.
         accept_change: Option<Fingerprint> => ChangedRules,
     }
 }

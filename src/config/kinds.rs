@@ -9,7 +9,7 @@ use super::page::{Page, quoted};
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::rules;
-use super::section::{Form, Key, Section, Shape, joined, section};
+use super::section::{ConfigSection, Form, Key, Shape, joined, section};
 use crate::dedupe::{IdSource, KindId};
 
 /// Maximum number of kinds: each has a window in every partition, and a share of the limits.

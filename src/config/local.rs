@@ -4,7 +4,7 @@ use super::forms::{Hash, Maybe, Sources};
 use super::keys::{HashChoice, HttpConfig, StateConfig, WindowConfig};
 use super::kinds::{KindConfig, KindsForm};
 use super::reading::ConfigReading;
-use super::section::{Form, Section};
+use super::section::{ConfigSection, Form};
 use crate::dedupe::IdSource;
 
 /// The configuration for reading the local state. Brokers, topics and group may be missing.

@@ -9,7 +9,7 @@ use super::keys::{KafkaConfig, RekeyConfig, SESSION_TIMEOUT, SchemasConfig};
 use super::page::Page;
 use super::reading::ConfigReading;
 use super::rules;
-use super::section::{Form, Section, Table};
+use super::section::{ConfigSection, Form, Table};
 use crate::dedupe::IdSource;
 
 /// The configuration of `rekey`. Keys that only `run` uses may be missing.

@@ -42,7 +42,7 @@ pub(super) trait Form<V> {
 }
 
 /// A table of keys, declared with [`section!`].
-pub(super) trait Section: Sized {
+pub(super) trait ConfigSection: Sized {
     /// All keys, in the order in which they are printed.
     fn keys() -> Vec<Key>;
     /// Reads all keys, below the key `at`. Returns `None` only after a problem was recorded.
@@ -54,7 +54,7 @@ pub(super) trait Section: Sized {
 /// The form of a section.
 pub(super) struct Table;
 
-impl<S: Section> Form<S> for Table {
+impl<S: ConfigSection> Form<S> for Table {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<S> {
         S::read(key, reading)
     }
@@ -72,7 +72,7 @@ impl<S: Section> Form<S> for Table {
 /// The form of a section that is read only when one of its keys is set.
 pub(super) struct MaybeTable;
 
-impl<S: Section> Form<Option<S>> for MaybeTable {
+impl<S: ConfigSection> Form<Option<S>> for MaybeTable {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<S>> {
         if reading.is_given(key) { S::read(key, reading).map(Some) } else { Some(None) }
     }
@@ -93,7 +93,7 @@ pub(super) fn joined(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
-/// Declares a struct and implements [`Section`] for it. One declaration per key:
+/// Declares a struct and implements [`ConfigSection`] for it. One declaration per key:
 ///
 /// `name: Type = DEFAULT => FORM; CHECK,`
 ///
@@ -113,7 +113,7 @@ macro_rules! section {
         #[derive(Debug, Clone, PartialEq)]
         pub struct $section { $($(#[$key_doc])* pub $key: $type),+ }
 
-        impl Section for $section {
+        impl ConfigSection for $section {
             fn keys() -> Vec<Key> {
                 vec![$(
                     Key {

@@ -12,7 +12,7 @@ use super::local::Local;
 use super::problem::Problems;
 use super::reading::ConfigReading;
 use super::rekeying::Rekeying;
-use super::section::{Form, Section};
+use super::section::{ConfigSection, Form};
 use super::small_files::read_small_text;
 
 /// The contents of a configuration file. Not `Debug`, because it may contain secrets.

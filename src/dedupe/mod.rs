@@ -10,9 +10,9 @@ pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
 pub use format::{
-    Block, BlockError, BlockView, Checkpoint, Epoch, ForgetRecord, OwnerLayout, PAGE_BYTES, ShardEntry,
-    SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
-    later_version,
+    Block, BlockError, BlockView, Checkpoint, Entry, EntryEnd, EntryName, EntryReader, Epoch, ForgetRecord,
+    JournalRecord, OwnerLayout, PAGE_BYTES, Section, ShardEntry, SliceError, SliceFooter, SliceMark,
+    SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint, other_version,
 };
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,

@@ -14,7 +14,7 @@ use super::partitions::list_of;
 use super::reader::{Ranges, TemporaryReaders};
 use super::state_topic::block;
 use crate::clock::monotonic;
-use crate::dedupe::{BlockError, BlockView, Coordinates, ForgetRecord, Offset, PartitionId};
+use crate::dedupe::{BlockError, BlockView, Coordinates, EntryEnd, ForgetRecord, Offset, PartitionId};
 use crate::ports::{Committed, Failure, Leftover, LogBounds, StateItem};
 
 /// Time limit of a request.
@@ -115,7 +115,9 @@ pub fn forecast(
 /// Estimates the ids of these ranges of the state topic. Also returns a record that cannot be decoded, if one was read.
 fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<(u64, Option<Unusable>), Failure> {
     let topic = readers.settings.state.as_str();
-    let length = (SAMPLE / (PLACES * (state.len() as Offset).max(1))).max(MIN_PLACE);
+    let length = (SAMPLE
+        / (PLACES * (state.values().filter(|log| !log.is_empty()).count() as Offset).max(1)))
+    .max(MIN_PLACE);
     let places: BTreeMap<_, _> = state.iter().map(|(number, log)| (*number, places(log, length))).collect();
     let rounds = places.values().map(Vec::len).max().unwrap_or(0);
     let limit = SAMPLE_TIME / u32::try_from(rounds).unwrap_or(1).max(1);
@@ -155,6 +157,9 @@ fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<(u64, Option<Unu
 fn count_of(bytes: &[u8]) -> Result<u64, BlockError> {
     if ForgetRecord::is_here(bytes) {
         return ForgetRecord::decode(bytes).map(|_| 0);
+    }
+    if EntryEnd::is_here(bytes) {
+        return EntryEnd::decode(bytes).map(|_| 0);
     }
     BlockView::verified(bytes).map(|block| block.count() as u64)
 }

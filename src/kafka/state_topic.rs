@@ -18,7 +18,7 @@ use super::side_log;
 use super::topic::TopicHandle;
 use super::unread::failure_of;
 use crate::clock;
-use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey, later_version};
+use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey, other_version};
 use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
 
 /// A read with this many items, or this many bytes of blocks (some 60,000 ids), ends. So the worker polls its group in time, and seals owners
@@ -91,10 +91,11 @@ impl KafkaStateLog {
         format!("{what} state topic {}", self.topic())
     }
 
-    fn of_later_release(&self, at: Coordinates, version: u32) -> Failure {
+    fn of_other_release(&self, at: Coordinates, version: u32) -> Failure {
         let what = format!(
-            "the record at offset {} of partition {} of topic {} was written by a later release of dedupd, with a key of \
-             version {version} that this build cannot read; start that release, or a later one",
+            "the record at offset {} of partition {} of topic {} was written by another release of dedupd, with a key of \
+             version {version} that this build cannot read; start that release; or set topics.state to a new topic, and the group's offsets to \
+             their current values (kafka-consumer-groups.sh --reset-offsets --to-current): the windows then start empty",
             at.offset,
             at.partition,
             self.topic()
@@ -110,22 +111,22 @@ impl KafkaStateLog {
         items: &mut Vec<StateItem>,
     ) -> Result<bool, Failure> {
         let Self { reader, open, .. } = self;
-        let mut later = None;
+        let mut other = None;
         let polled = reader.poll(wait, &mut |message| {
             let at = message.coordinates();
             *left = left.saturating_sub(message.value().map_or(0, <[u8]>::len));
             if let Some(reading) = open.get_mut(&at.partition) {
                 *reading = OpenRead::at(at.offset + 1, now);
             }
-            match later_key(&message) {
-                Some(version) => later = Some((at, version)),
+            match other_key(&message) {
+                Some(version) => other = Some((at, version)),
                 None => items.push(block(&message)),
             }
             // What follows a record that cannot be read is not applied.
-            later.is_none() && *left > 0
+            other.is_none() && *left > 0
         });
-        if let Some((at, version)) = later {
-            return Err(self.of_later_release(at, version));
+        if let Some((at, version)) = other {
+            return Err(self.of_other_release(at, version));
         }
         match polled {
             Ok(Polled::Nothing) => Ok(false),
@@ -172,8 +173,8 @@ fn key<'m>(message: &'m Message<'_>) -> Option<&'m str> {
 }
 
 /// The version of a key that this build cannot read.
-fn later_key(message: &Message<'_>) -> Option<u32> {
-    later_version(key(message)?)
+fn other_key(message: &Message<'_>) -> Option<u32> {
+    other_version(key(message)?)
 }
 
 /// A record of the state topic.

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{CopySample, PartitionId, Positions, Schemas, TopicFilter, WindowId};
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::journal::Journals;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
@@ -29,6 +30,8 @@ const RELOAD_PAUSE: Duration = Duration::from_millis(50);
 /// Large because all parts of a worker use it: one field for each thing that more than one of them needs.
 pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
+    /// Their journals.
+    pub(crate) journals: Journals,
     /// In topic scope, what finds copies in other partitions.
     pub(crate) topic: Option<TopicScope>,
     /// In partition scope, what estimates how many copies in other partitions are forwarded.
@@ -63,6 +66,7 @@ impl<W: WorkerPorts> Context<W> {
             options.is_topic_wide().then(|| TopicScope::new(topic_filter(&options, store.positions())));
         Self {
             partitions: Partitions::default(),
+            journals: Journals::default(),
             topic,
             copies: (!options.is_topic_wide()).then(CopySample::default),
             limits: WindowLimiter::default(),
@@ -156,8 +160,10 @@ impl<W: WorkerPorts> Context<W> {
         }
     }
 
-    /// Called when a partition was removed: in topic scope no record is processed before the worker has all of them again.
-    pub(crate) fn close_topic(&mut self) {
+    /// Called when a partition was removed: another worker may write to its journal, and in topic scope no record is processed before this
+    /// one has all partitions again.
+    pub(crate) fn removed(&mut self, id: PartitionId) {
+        self.journals.uncheck(self.options.journal_of(id));
         if let Some(topic) = &mut self.topic {
             topic.is_open = false;
         }

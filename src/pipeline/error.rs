@@ -31,12 +31,22 @@ pub enum Fatal {
     Operator(String),
 }
 
+/// The remedy when others write to the state topic.
+const OWN_STATE_TOPIC: &str = "give dedupd a state topic of its own: set topics.state to a new topic, and the group's offsets to their current values \
+                               (kafka-consumer-groups.sh --reset-offsets --to-current). The windows then start empty";
+
 impl Fatal {
     /// A record of the state topic that cannot be decoded.
     pub(crate) fn unusable(place: &str, error: &BlockError) -> Self {
         Self::Operator(format!(
-            "{place} contains no usable block: {error}; another program writes to the topic, or it is damaged: give dedupd a state topic of its \
-             own, with a new topics.state and group.id. The windows then start empty"
+            "{place} contains no usable block: {error}; another program writes to the topic, or it is damaged: {OWN_STATE_TOPIC}"
+        ))
+    }
+
+    /// A record of the state topic without a key of this version.
+    pub(crate) fn foreign(place: &str) -> Self {
+        Self::Operator(format!(
+            "{place} was not written by this version of dedupd: another program writes to the topic, or an earlier version did: {OWN_STATE_TOPIC}"
         ))
     }
 }

@@ -8,6 +8,7 @@ mod commit;
 mod context;
 mod error;
 pub mod failpoint;
+mod journal;
 mod kinds;
 mod limits;
 mod options;
@@ -46,7 +47,7 @@ pub(crate) use report::MissingIds;
 pub use report::WorkerReport;
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
-pub use sizes::{block_ids, metadata_bytes, most_partitions};
+pub use sizes::{block_ids, metadata_bytes, most_partitions, most_sections};
 pub use standby::{Standby, StandbyPace};
 pub use torn::EVIDENCE_RECORDS;
 pub use worker::Worker;

@@ -1,9 +1,12 @@
 //! The validated options of a worker.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start};
-use crate::dedupe::{Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, StateKey, later_version};
+use crate::dedupe::{
+    Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, PartitionId, StateKey, other_version,
+};
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
 use crate::pipeline::kinds::Kinds;
@@ -13,7 +16,7 @@ use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 #[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::Committed;
+use crate::ports::{Committed, LogId};
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
@@ -120,14 +123,26 @@ impl WorkerOptions {
         partitions.iter().count() as u64 * self.kinds.windows()
     }
 
+    /// The journal of a raw partition: a partition of the state topic. In topic scope one journal has all partitions.
+    pub(crate) fn journal_of(&self, partition: PartitionId) -> PartitionId {
+        if self.is_topic_wide() { 0 } else { partition }
+    }
+
+    /// The clean logs of these raw partitions, and their journals, each once.
+    pub(crate) fn outputs_of(&self, partitions: &[PartitionId]) -> Vec<LogId> {
+        let journals: BTreeSet<PartitionId> = partitions.iter().map(|id| self.journal_of(*id)).collect();
+        let clean = partitions.iter().copied().map(LogId::clean);
+        clean.chain(journals.into_iter().map(LogId::state)).collect()
+    }
+
     /// The key of a state record written by this worker.
-    pub(crate) fn state_key(&self, clean_end: Option<Offset>) -> StateKey {
+    pub(crate) fn state_key(&self) -> StateKey {
         StateKey {
-            clean_end,
             rule: Some(self.rule.fingerprint()),
             raw: self.raw_id.clone(),
+            is_topic_wide: self.is_topic_wide(),
             writer: self.writer.clone(),
-            ..StateKey::default()
+            kind: None,
         }
     }
 
@@ -192,55 +207,60 @@ impl WorkerOptions {
             None => Ok(()),
             Some((theirs, ours)) => Err(Fatal::Operator(format!(
                 "topic {} was deleted and recreated, or topics.state was changed: its id is {ours}, but the group's offsets were \
-                 committed with {theirs}. Restore topics.state or the topic; or, to continue from the committed offsets with an \
-                 empty window, stop all instances and set the group's offsets to their current values: \
-                 kafka-consumer-groups.sh --reset-offsets --to-current --execute --topic {} with the group's name",
-                self.state, self.raw
+                 committed with {theirs}. Restore topics.state or the topic; or, to continue from the committed offsets with \
+                 windows that start empty, {}",
+                self.state,
+                self.to_current()
             ))),
         }
     }
 
     /// Fails when a worker cannot continue from an offset of the group: it was committed by a later release, for other topics, or in another scope.
     pub(crate) fn check_metadata(&self, answer: &Committed) -> Result<(), Fatal> {
-        if let Some(version) = later_version(&answer.metadata) {
+        if let Some(version) = other_version(&answer.metadata) {
             return Err(Fatal::State(format!(
-                "the offset of partition {} of topic {} was committed by a later release of dedupd, with a checkpoint of \
-                 version {version} that this build cannot read; start that release, or a later one",
-                answer.partition, self.raw
+                "the offset of partition {} of topic {} was committed by another release of dedupd, with a checkpoint of \
+                 version {version} that this build cannot read; start that release; or, to continue from the committed offsets with windows \
+                 that start empty, set topics.state to a new topic and {}",
+                answer.partition,
+                self.raw,
+                self.to_current()
             )));
         }
         let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
         self.same_raw(checkpoint.raw.as_deref(), self.raw_id.as_deref())?;
         self.same_state(checkpoint.state.as_deref())?;
-        let accept = self.scope_fingerprint();
-        if self.is_of_scope(&checkpoint) || self.accept_change == Some(accept) {
+        // In topic scope it has a horizon.
+        self.same_scope(checkpoint.horizon_ms.is_some(), || {
+            format!(
+                "the group's offset for partition {} of topic {} was committed",
+                answer.partition, self.raw
+            )
+        })
+    }
+
+    /// Fails when `what` was written in another scope: copies in other partitions would be written, or records with an id of another partition
+    /// dropped, and the state is in other journals.
+    pub(crate) fn same_scope(&self, is_topic_wide: bool, what: impl FnOnce() -> String) -> Result<(), Fatal> {
+        if is_topic_wide == self.is_topic_wide() {
             return Ok(());
         }
-        let (theirs, effect) = match self.scope {
-            Scope::Partition => (Scope::Topic.as_str(), "copies in other partitions would be written"),
-            Scope::Topic => {
-                (Scope::Partition.as_str(), "records with an id of another partition would be dropped")
-            }
-        };
+        let theirs = if is_topic_wide { Scope::Topic } else { Scope::Partition }.as_str();
         Err(Fatal::State(format!(
-            "the group's offset for partition {} of topic {} was committed with dedupe.scope = \"{theirs}\", but the configured \
-             scope is \"{}\": {effect}. Set dedupe.scope = \"{theirs}\"; or change the scope of the group: stop all \
-             instances, and start them with identity.accept_change = \"{accept}\"",
-            answer.partition,
-            self.raw,
-            self.scope.as_str()
+            "{} with dedupe.scope = \"{theirs}\", but the configured scope is \"{}\". Set dedupe.scope = \"{theirs}\". To change the scope, \
+             with windows that start empty, set topics.state to a new topic and {}",
+            what(),
+            self.scope.as_str(),
+            self.to_current()
         )))
     }
 
-    /// Whether a checkpoint was written in the configured scope: in topic scope it has a horizon.
-    pub(crate) fn is_of_scope(&self, checkpoint: &Checkpoint) -> bool {
-        checkpoint.horizon_ms.is_some() == self.is_topic_wide()
-    }
-
-    /// The value of `identity.accept_change` that accepts a change to the configured scope.
-    #[must_use]
-    pub fn scope_fingerprint(&self) -> Fingerprint {
-        let rules = self.kinds.fingerprint(self.rule.fingerprint());
-        Fingerprint::of_all(rules, &[(self.scope.as_str(), rules)])
+    /// How the group continues where it is, without its checkpoints: another group would process all of raw again.
+    pub(crate) fn to_current(&self) -> String {
+        format!(
+            "stop all instances, and set the group's offsets to their current values: kafka-consumer-groups.sh --reset-offsets --to-current \
+             --execute --topic {} with the group's name",
+            self.raw
+        )
     }
 }

@@ -10,8 +10,16 @@ pub enum Safeguard {
     Markers,
     /// After leftovers were aborted, the three logs are made to agree (`repair`).
     Agreement,
-    /// A transaction decides only when all its blocks are read (`known`).
+    /// A transaction decides only when its entry is read from its first record on (`torn`).
     WholeTransactions,
+    /// An entry of which records are missing is not applied, unless it is the first one that retention has left (`journal`).
+    WholeEntries,
+    /// A journal is read again when the numbers of its entries have a gap (`journal`).
+    EntryNumbers,
+    /// Of the checkpoints of a journal's partitions, the one with the last entry decides (`torn`).
+    NewestCheckpoint,
+    /// A repair is one transaction for all partitions of the entry (`repair`).
+    WholeRepairs,
     /// A record beyond the expected offset is accepted only with proof (`order`).
     Gaps,
     /// Records that were polled and not processed, because the iteration took too long, are read again.
@@ -26,9 +34,9 @@ pub enum Safeguard {
     Undo,
     /// State in memory that a transaction has added to is dropped when the broker has undone that transaction (`repair`).
     UndoneState,
-    /// Local state is compared with the last committed block (`recovery`).
+    /// Local state is compared with the last committed entry (`recovery`).
     Tails,
-    /// The last block read by a restore is compared with the last committed block (`complete`).
+    /// The last entry read by a restore is compared with the last committed one (`complete`).
     RestoreEnd,
     /// Local owners at or beyond the committed offset are claims and not owners.
     Claims,

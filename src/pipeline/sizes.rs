@@ -1,11 +1,11 @@
 //! Size limits of the broker for blocks, offset metadata and offset commits.
 
-use crate::dedupe::{Block, Checkpoint};
+use crate::dedupe::{Block, Checkpoint, EntryEnd};
 
 /// Most identities of a block: about 540 KB, half of the default limit on the size of a record.
 const BLOCK_IDS: u64 = 30_000;
-/// Bytes of a state record beside its block: headers of batch and record, and a key of up to about 600 bytes.
-const BESIDE_BLOCK: u64 = 2_048;
+/// Bytes of a state record beside its value: headers of batch and record, and a key of up to about 600 bytes.
+const BESIDE_VALUE: u64 = 2_048;
 
 /// Most metadata of one commit, bytes, as long as no single checkpoint is longer than its share. All offsets of a
 /// transaction are one batch, which the broker limits to about 1 MiB.
@@ -21,7 +21,7 @@ const BESIDE_METADATA: usize = 80;
 #[must_use]
 pub fn block_ids(largest_batch: Option<u64>) -> usize {
     let fitting = largest_batch.map_or(BLOCK_IDS, |bytes| {
-        let room = bytes.saturating_sub(BESIDE_BLOCK + Block::MOST_BYTES_BESIDE_IDS);
+        let room = bytes.saturating_sub(BESIDE_VALUE + Block::MOST_BYTES_BESIDE_IDS);
         room / Block::MOST_BYTES_OF_ID
     });
     usize::try_from(fitting.clamp(1, BLOCK_IDS)).unwrap_or(1)
@@ -40,10 +40,20 @@ pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
     (OFFSETS_BATCH / one).max(1)
 }
 
+/// Most sections of an entry in a state topic that accepts batches of `largest_batch` bytes, so that its end record fits. Each has a place for all
+/// `kinds`.
+#[must_use]
+pub fn most_sections(largest_batch: Option<u64>, kinds: usize) -> usize {
+    let room = largest_batch.map_or(usize::MAX, |bytes| {
+        usize::try_from(bytes.saturating_sub(BESIDE_VALUE)).unwrap_or(usize::MAX)
+    });
+    EntryEnd::most_sections_in(room, kinds).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{HashKind, Identity};
+    use crate::dedupe::{HashKind, Identity, KindId, Section};
 
     /// The longest possible block with this many identities.
     fn longest(ids: usize) -> usize {
@@ -56,7 +66,7 @@ mod tests {
     fn every_block_fits_into_the_state_topics_batches() {
         for bytes in [8_192, 20_000, 65_536, 1_048_588] {
             let ids = block_ids(Some(bytes));
-            assert!(longest(ids) as u64 + BESIDE_BLOCK <= bytes, "{ids} ids for {bytes} bytes");
+            assert!(longest(ids) as u64 + BESIDE_VALUE <= bytes, "{ids} ids for {bytes} bytes");
             assert!(
                 ids as u64 * 40 > bytes.saturating_sub(4_096).min(BLOCK_IDS * 40 - 1),
                 "space is wasted: {ids}"
@@ -67,6 +77,30 @@ mod tests {
             (30_000, 30_000, 30_000)
         );
         assert_eq!((block_ids(Some(20_000)), block_ids(Some(0))), (688, 1));
+    }
+
+    #[test]
+    fn every_end_record_fits_into_the_state_topics_batches() {
+        let section = |kinds: u16| Section {
+            partition: 0,
+            first: 0,
+            next: 0,
+            clean_end: None,
+            time_first_ms: 0,
+            time_last_ms: 0,
+            reset_kinds: (0..kinds).map(KindId::numbered).collect(),
+        };
+        for (bytes, kinds) in [(8_192, 1), (20_000, 7), (1_048_588, 1), (1_048_588, 64)] {
+            let most = most_sections(Some(bytes), usize::from(kinds));
+            let of = |sections| {
+                EntryEnd::of(1, [].into_iter(), vec![section(kinds); sections]).encode().len() as u64
+            };
+            assert!(
+                of(most) + BESIDE_VALUE <= bytes && of(most + 1) + BESIDE_VALUE > bytes,
+                "{most} in {bytes}"
+            );
+        }
+        assert_eq!((most_sections(Some(0), 1), most_sections(None, 1) > 1 << 40), (1, true));
     }
 
     #[test]

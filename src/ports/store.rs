@@ -5,7 +5,7 @@ use std::slice;
 
 use crate::dedupe::{
     Block, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, OwnerRun, PartitionId, Positions,
-    Sequence, SlicePartition, StoredOwner, WindowId,
+    Sequence, SlicePartition, StoredOwner, Tail, WindowId,
 };
 
 /// How much of a window's local state is confirmed as committed.
@@ -17,26 +17,23 @@ pub struct Head {
     pub state_next: Offset,
     /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// The last block appended: its CRC32C, and the raw offset after the last one it covers. It is stored in full and
-    /// is the only block that may lie beyond `confirmed`. The committed offset's metadata contains the same pair for the
-    /// last committed block, so that the two can be compared. `None` if no block was appended.
-    pub tail: Option<(u32, Offset)>,
-    /// The last block at or before `confirmed`, in the same form: it equals the pair in the committed offset's
-    /// metadata if `tail` was not committed. `None` if there is no such block, or it is not known.
-    pub confirmed_tail: Option<(u32, Offset)>,
-    /// Number of times identities were forgotten in the window, as far as this state contains them.
-    pub forgets: u64,
+    /// The last entry whose owners are stored. They are stored in full, and are the only ones that may lie beyond `confirmed`. The
+    /// committed offset's metadata names the last committed entry, so that the two can be compared. `None` if there is none.
+    pub tail: Option<Tail>,
+    /// The last entry at or before `confirmed`: the committed offset's metadata names it if `tail` was not committed. `None` if there
+    /// is none, or it is not known.
+    pub confirmed_tail: Option<Tail>,
     /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to
     /// be.
     pub incomplete_ms: i64,
 }
 
 impl Head {
-    /// The part that stays valid when everything at or beyond `from` is removed. If `confirmed` is lowered, the blocks
+    /// The part that stays valid when everything at or beyond `from` is removed. If `confirmed` is lowered, the entries
     /// beyond `from` have to be read from the log start of the state topic.
     #[must_use]
     pub fn lowered(self, from: Offset) -> Self {
-        let is_left = |tail: &(u32, Offset)| tail.1 <= from;
+        let is_left = |tail: &Tail| tail.next <= from;
         let confirmed_tail = self.confirmed_tail.filter(is_left);
         let head = Self { tail: self.tail.filter(is_left).or(confirmed_tail), confirmed_tail, ..self };
         if head.confirmed > from { Self { confirmed: from, state_next: 0, ..head } } else { head }

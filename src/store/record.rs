@@ -3,17 +3,17 @@
 //! Layout, little endian: version 6 (1 byte), the head, number of runs, number of identities, stream time in ms up to which owners were
 //! dropped (8 bytes each), CRC32C of the window (4 bytes) and of everything before.
 //!
-//! A head: confirmed, state next, stream time in ms, the tail's next offset (all ones: no tail) and CRC, number of forgets, stream time in ms
-//! before which identities may be missing, next offset and CRC of the last block at or before confirmed (8 bytes each).
+//! A head: confirmed, state next, stream time in ms, stream time in ms before which identities may be missing; next offset (all ones: none), number
+//! and CRC of the last entry, and of the last one at or before confirmed (8 bytes each).
 //!
 //! The two counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
 
-use crate::dedupe::{Offset, WindowId};
+use crate::dedupe::{EntryName, Tail, WindowId};
 use crate::ports::Head;
 
 const VERSION: u8 = 6;
-const HEAD_FIELDS: usize = 9;
+const HEAD_FIELDS: usize = 10;
 /// Bytes of a stored head.
 pub(super) const HEAD_BYTES: usize = 8 * HEAD_FIELDS;
 const BODY: usize = 1 + HEAD_BYTES + 3 * 8;
@@ -61,19 +61,20 @@ impl WindowRecord {
 
 /// The stored form of a head.
 pub(super) fn encode_head(head: &Head) -> [u8; HEAD_BYTES] {
-    let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } = *head;
-    let pair = |tail: Option<(u32, Offset)>| tail.map_or((NO_TAIL, 0), |(crc, next)| (next, crc.into()));
-    let (tail, confirmed_tail) = (pair(tail), pair(confirmed_tail));
+    let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms } = *head;
+    let [next, number, crc] = tail_fields(tail);
+    let [confirmed_next, confirmed_number, confirmed_crc] = tail_fields(confirmed_tail);
     let fields: [u64; HEAD_FIELDS] = [
         confirmed,
         state_next,
         stream_time_ms.cast_unsigned(),
-        tail.0,
-        tail.1,
-        forgets,
         incomplete_ms.cast_unsigned(),
-        confirmed_tail.0,
-        confirmed_tail.1,
+        next,
+        number,
+        crc,
+        confirmed_next,
+        confirmed_number,
+        confirmed_crc,
     ];
     let mut out = [0; HEAD_BYTES];
     out.as_chunks_mut().0.iter_mut().zip(fields).for_each(|(bytes, field)| *bytes = field.to_le_bytes());
@@ -84,16 +85,23 @@ pub(super) fn encode_head(head: &Head) -> [u8; HEAD_BYTES] {
 pub(super) fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Head {
     let mut fields = bytes.as_chunks().0.iter().map(|field| u64::from_le_bytes(*field));
     let mut next = || fields.next().unwrap_or_default();
-    let pair = |next: u64, crc: u64| Some((u32::try_from(crc).ok()?, next)).filter(|_| next != NO_TAIL);
     Head {
         confirmed: next(),
         state_next: next(),
         stream_time_ms: next().cast_signed(),
-        tail: pair(next(), next()),
-        forgets: next(),
         incomplete_ms: next().cast_signed(),
-        confirmed_tail: pair(next(), next()),
+        tail: tail_of([next(), next(), next()]),
+        confirmed_tail: tail_of([next(), next(), next()]),
     }
+}
+
+fn tail_fields(tail: Option<Tail>) -> [u64; 3] {
+    tail.map_or([NO_TAIL, 0, 0], |tail| [tail.next, tail.entry.number, tail.entry.crc.into()])
+}
+
+fn tail_of([next, number, crc]: [u64; 3]) -> Option<Tail> {
+    let entry = EntryName { number, crc: u32::try_from(crc).ok()? };
+    Some(Tail { entry, next, from: None }).filter(|_| next != NO_TAIL)
 }
 
 fn checksum(window: WindowId, body: &[u8]) -> u32 {
@@ -106,14 +114,14 @@ mod tests {
 
     #[test]
     fn decoding_detects_every_flipped_bit_and_the_wrong_partition() {
+        let tail = |next, number, crc| Some(Tail { entry: EntryName { number, crc }, next, from: None });
         let record = WindowRecord {
             head: Head {
                 confirmed: 7,
                 state_next: 8,
                 stream_time_ms: -9,
-                tail: Some((5, 6)),
-                confirmed_tail: Some((3, 4)),
-                forgets: 12,
+                tail: tail(6, 5, u32::MAX),
+                confirmed_tail: tail(4, 3, 2),
                 incomplete_ms: 13,
             },
             runs: 10,
@@ -122,6 +130,9 @@ mod tests {
         };
         let bytes = record.encode(3.into());
         assert_eq!(WindowRecord::decode(3.into(), &bytes), Some(record));
+        let without_tails =
+            WindowRecord { head: Head { tail: None, confirmed_tail: None, ..record.head }, ..record };
+        assert_eq!(WindowRecord::decode(3.into(), &without_tails.encode(3.into())), Some(without_tails));
         assert_eq!(WindowRecord::decode(4.into(), &bytes), None);
         for at in 0..bytes.len() {
             assert_eq!(WindowRecord::decode(3.into(), &bytes[..at]), None);

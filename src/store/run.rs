@@ -5,7 +5,7 @@
 //!
 //! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), one past the last covered offset (8), number of the
 //! first owner (8), count of owners (4), of those forgotten (4), stream time at the first and the last of them in ms (8 each), the head without this run
-//! (72), CRC32C of the key and everything before (4). The key is the window and the first covered offset.
+//! (80), CRC32C of the key and everything before (4). The key is the window and the first covered offset.
 
 use super::keys;
 use super::record::{decode_head, encode_head};
@@ -192,6 +192,7 @@ pub(super) fn decoded(bytes: &[u8; OWNER_BYTES]) -> StoredOwner {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::dedupe::{EntryName, Tail};
 
     fn run() -> (Run, Vec<u8>) {
         let owners = [
@@ -199,6 +200,7 @@ mod tests {
             StoredOwner { offset: 9, identity: None },
         ];
         let bytes = encoded(owners);
+        let tail = Some(Tail { entry: EntryName { number: 2, crc: 1 }, next: 3, from: None });
         let mut run = Run {
             first: 5,
             next: 12,
@@ -209,7 +211,7 @@ mod tests {
             file: u32::MAX,
             at: 96,
             crc: 0,
-            base: Head { confirmed: 4, tail: Some((1, 3)), confirmed_tail: Some((1, 3)), ..Head::default() },
+            base: Head { confirmed: 4, tail, confirmed_tail: tail, ..Head::default() },
         };
         run.extend(&bytes);
         (run, bytes)

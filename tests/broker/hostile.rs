@@ -173,7 +173,7 @@ fn a_restore_does_not_skip_a_damaged_batch_of_the_state_topic() {
     kafka.stop();
     // Only the checksum of the batch covers the key.
     change(&segment(&kafka, "damaged-state.state"), |bytes| {
-        let at = bytes.windows(3).position(|window| window == b"v1;").unwrap();
+        let at = bytes.windows(3).position(|window| window == b"v2;").unwrap();
         bytes[at] ^= 1;
     });
     kafka.restart();

@@ -250,7 +250,7 @@ fn every_call_after_a_rejection_names_the_rejected_record() {
         let mut records = read(&source, 2);
         let mut sink = KafkaSink::new(settings);
         renewed(&mut sink).expect("a producer");
-        let (partition, next, metadata) = (PARTITION, FIRST + 1, "v1;s=0".to_owned());
+        let (partition, next, metadata) = (PARTITION, FIRST + 1, "v2;s=0".to_owned());
         let positions = [CommitPosition { partition, next, metadata }];
         for call in [Call::Forward, Call::PutState, SendOffsets, Drain, Commit] {
             progress.send(format!("{call:?}")).unwrap();

@@ -25,7 +25,7 @@ fn connected(mock: &Mock, settings: Settings, partition: u32, count: usize) -> (
 }
 
 fn position(partition: u32, next: u64) -> CommitPosition {
-    CommitPosition { partition, next, metadata: "v1;s=0".to_owned() }
+    CommitPosition { partition, next, metadata: "v2;s=0".to_owned() }
 }
 
 fn forward(sink: &mut KafkaSink, records: &mut [RawRecord<'_>]) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
-use dedupd::dedupe::{Block, Fields, HashKind, Identity, Schemas, StateKey};
+use dedupd::dedupe::{Block, EntryEnd, Fields, HashKind, Identity, Schemas, Section, StateKey};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
 use dedupd::pipeline::{PartitionLimit, StableEnds};
@@ -71,11 +71,23 @@ fn produce_state(mock: &Mock, blocks: u64) {
             entries,
         };
         let writer = "group.dead.0".to_owned();
-        let key = StateKey { clean_end: Some(next), writer, ..StateKey::default() }.render();
+        let key = StateKey { writer, ..StateKey::default() }.render();
+        let section = Section {
+            partition: SLOW.unsigned_abs(),
+            first,
+            next,
+            clean_end: Some(next),
+            time_first_ms: now_ms,
+            time_last_ms: now_ms,
+            reset_kinds: Vec::new(),
+        };
         let encoded = block.encode();
-        producer
-            .send(BaseRecord::to(STATE).partition(SLOW).key(&key).payload(&encoded))
-            .expect("room in the queue");
+        let end = EntryEnd::of(number + 1, [&*encoded].into_iter(), vec![section]).encode();
+        for record in [encoded, end] {
+            producer
+                .send(BaseRecord::to(STATE).partition(SLOW).key(&key).payload(&record))
+                .expect("room in the queue");
+        }
     }
     producer.flush(LIMIT).expect("all blocks acknowledged");
 }

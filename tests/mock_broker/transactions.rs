@@ -128,14 +128,14 @@ pub fn transaction(
     }
     sink.drain(PATIENCE).map_err(at(Call::Drain))?;
     for partition in next.keys() {
-        sink.put_state(*partition, "v1;tx=test", b"block").map_err(at(Call::PutState))?;
+        sink.put_state(*partition, "v2;tx=test", b"block").map_err(at(Call::PutState))?;
     }
     let positions: Vec<CommitPosition> = next
         .iter()
         .map(|(partition, next)| CommitPosition {
             partition: *partition,
             next: *next,
-            metadata: "v1;s=0".to_owned(),
+            metadata: "v2;s=0".to_owned(),
         })
         .collect();
     patiently(|wait| sink.send_offsets(source, &positions, wait)).map_err(at(Call::SendOffsets))?;

@@ -56,8 +56,6 @@ pub struct Choices {
     pub rule: u8,
     /// The process accepts a change of the rule.
     pub accepts: bool,
-    /// The process accepts a change of the scope.
-    pub accepts_scope: bool,
     /// The process accepts a gap in raw.
     pub accepts_gap: bool,
     /// The process finds another raw topic.
@@ -89,7 +87,6 @@ impl Choices {
             interval: Duration::from_millis(chance.rng.u64(5..1500)),
             rule: 0,
             accepts: false,
-            accepts_scope: false,
             accepts_gap: false,
             foreign: false,
             retry: None,
@@ -195,7 +192,7 @@ impl Choices {
         without: Option<Safeguard>,
     ) -> WorkerOptions {
         let (rule, kinds) = (rule(self.rule), self.kinds());
-        let mut options = WorkerOptions {
+        WorkerOptions {
             raw: "raw".to_owned(),
             raw_id: Some(self.raw_id()),
             state_id: None,
@@ -245,10 +242,6 @@ impl Choices {
             load_slice,
             // Often over after the first commit.
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
-        };
-        if self.accepts_scope {
-            options.accept_change = Some(options.scope_fingerprint());
         }
-        options
     }
 }

@@ -41,7 +41,9 @@ pub const CONTROLS: [(Sabotage, &str); 28] = [
 ];
 
 /// The same in topic scope.
-pub const TOPIC_CONTROLS: [(Sabotage, &str); 13] = [
+pub const TOPIC_CONTROLS: [(Sabotage, &str); 15] = [
+    (Sabotage::Without(Safeguard::NewestCheckpoint), "lost"),
+    (Sabotage::Without(Safeguard::WholeRepairs), "lost"),
     (Sabotage::Without(Safeguard::ForeignClaims), "lost"),
     (Sabotage::Without(Safeguard::OwnClaims), "duplicated"),
     (Sabotage::SliceMisses, "duplicated"),
@@ -58,9 +60,10 @@ pub const TOPIC_CONTROLS: [(Sabotage, &str); 13] = [
     (Sabotage::Without(Safeguard::EmptyEnds), "lost"),
 ];
 
-/// Sabotages that few histories depend on: an id that is forgotten when its slice has become a filter, a torn transaction of several
+/// Sabotages that few histories depend on: two reads of the evidence that end early in the same way, an id that is forgotten when its slice has become a filter, a torn transaction of several
 /// blocks without a checkpoint, and a record that is compacted away after a crash, while its claim and a copy in another partition stay.
-pub const RARE: [Sabotage; 4] = [
+pub const RARE: [Sabotage; 5] = [
+    Sabotage::EarlyEndAccepted,
     Sabotage::FilterKeepsForgotten,
     Sabotage::Without(Safeguard::WholeTransactions),
     Sabotage::Without(Safeguard::ForeignClaims),

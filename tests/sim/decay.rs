@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, Offset, StateKey, TimeSource};
+use dedupd::dedupe::{EntryEnd, Offset, Section, TimeSource};
 
 use crate::sim::chance::Fault;
-use crate::sim::cluster::{Cluster, Offsets, TRANSACTION_TIMEOUT};
+use crate::sim::cluster::{Cluster, Offsets, StateRecord, TRANSACTION_TIMEOUT};
 use crate::sim::raw::{Ids, RawLog};
 use crate::sim::tx_log::TxLog;
 
@@ -24,7 +24,23 @@ struct Needed {
     state: Offset,
 }
 
+/// The ends of the entries among records of a journal, each with its offset.
+pub fn ended<'a>(
+    records: impl Iterator<Item = (Offset, &'a StateRecord)>,
+) -> impl Iterator<Item = (Offset, EntryEnd)> {
+    records.filter_map(|(at, record)| Some((at, EntryEnd::decode(&record.block).ok()?)))
+}
+
+fn section_of(end: &EntryEnd, partition: usize) -> Option<&Section> {
+    end.section(u32::try_from(partition).unwrap())
+}
+
 impl Cluster {
+    /// The partition of the state topic that has the state of a raw partition.
+    pub fn journal_of(&self, partition: usize) -> usize {
+        if self.topic_ids.is_some() { 0 } else { partition }
+    }
+
     /// Adds an empty partition to every topic. Raw and clean may start at a higher offset.
     pub fn grow(&mut self) {
         let partition = u32::try_from(self.raw.len()).unwrap();
@@ -54,7 +70,8 @@ impl Cluster {
         if clean {
             self.clean[partition].delete(before, needed.clean);
         }
-        if state && self.state[partition].delete(before, needed.state) {
+        let journal = self.journal_of(partition);
+        if state && self.state[journal].delete(before, needed.state) {
             self.forgets = true;
         }
         // Records that took the offsets of lost ones are not processed, although they are below the committed offset.
@@ -80,18 +97,14 @@ impl Cluster {
     /// deleted.
     fn needed(&self, partition: usize) -> Needed {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
-        let blocks = self.state[partition].committed(0).filter_map(|(at, record)| {
-            let block = Block::decode(&record.block).ok()?;
-            Some((block.first, StateKey::parse(&record.key)?.clean_end, at))
-        });
-        let blocks: Vec<_> = blocks.collect();
-        let mut ends: Vec<Offset> = blocks.iter().filter_map(|(_, end, _)| *end).collect();
-        ends.dedup();
+        let entries: Vec<_> = ended(self.state[self.journal_of(partition)].committed(0)).collect();
+        let sections = || entries.iter().filter_map(|(_, end)| section_of(end, partition));
+        let ends: Vec<Offset> = sections().filter_map(|section| section.clean_end).collect();
         let clean = ends.iter().rev().nth(2).copied().unwrap_or(0);
-        let last = || blocks.iter().filter(|(_, end, _)| end.is_none_or(|end| end > clean));
-        let raw = last().map(|(first, ..)| *first).min().unwrap_or(0);
-        // While no block is committed, a repair may need a hidden one.
-        let state = last().next().map_or(0, |(.., at)| *at);
+        let last = sections().filter(|section| section.clean_end.is_none_or(|end| end > clean));
+        let raw = last.map(|section| section.first).min().unwrap_or(0);
+        // The last entries from their first record on. While none is committed, a repair may need a hidden one.
+        let state = entries.iter().rev().nth(2).map_or(0, |(at, end)| at - Offset::from(end.records));
         let state = if self.is_torn() { state } else { Offset::MAX };
         Needed { raw: raw.min(settled), clean, state }
     }
@@ -108,11 +121,12 @@ impl Cluster {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
         // A repair continues after a hidden committed block. The leader epoch of its records is not known then.
-        let hidden = self.state[partition].everything(0).filter(|_| self.is_torn());
-        let blocks = self.state[partition].ever_committed().chain(hidden);
-        let blocks = blocks.filter_map(|(_, record)| Block::decode(&record.block).ok());
+        let journal = &self.state[self.journal_of(partition)];
+        let hidden = journal.everything(0).filter(|_| self.is_torn());
+        let entries = ended(journal.ever_committed().chain(hidden));
         let known = settled.max(self.offsets[partition].highest);
-        clean.chain(blocks.map(|block| block.next)).fold(known, Offset::max)
+        let covered = entries.filter_map(|(_, end)| section_of(&end, partition).map(|section| section.next));
+        clean.chain(covered).fold(known, Offset::max)
     }
 
     /// An operator replaces the replica with a damaged batch by another one. Every record before it must be processed by then:
@@ -134,10 +148,15 @@ impl Cluster {
         self.reset = true;
         let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
         let shown: Vec<Offset> = (0..self.raw.len()).map(shown).collect();
+        let has_state = |p: usize| {
+            let mut entries = ended(self.state[self.journal_of(p)].committed(0));
+            entries.any(|(_, end)| section_of(&end, p).is_some())
+        };
+        let has_state: Vec<bool> = (0..self.raw.len()).map(has_state).collect();
         for (partition, offsets) in self.offsets.iter_mut().enumerate() {
             let is_known = match &offsets.settled {
                 Some((_, metadata)) => !metadata.is_empty(),
-                None => self.state[partition].committed(0).any(|(_, it)| Block::decode(&it.block).is_ok()),
+                None => has_state[partition],
             };
             if !is_known && offsets.pending.is_empty() {
                 let least = covered.filter(|(id, _)| *id == partition).map_or(0, |(_, offset)| offset);
@@ -172,7 +191,7 @@ impl Cluster {
         }
         let now_ms = self.wall_ms();
         let processed: Vec<Offset> = (0..self.raw.len()).map(|p| self.processed(p)).collect();
-        let is_torn = self.is_torn();
+        let (is_torn, is_topic_wide) = (self.is_torn(), self.topic_ids.is_some());
         let Self { chance, raw, offsets, .. } = self;
         for ((raw, offsets), processed) in raw.iter_mut().zip(offsets).zip(processed) {
             if offsets.settled.is_none() || !offsets.pending.is_empty() {
@@ -191,9 +210,15 @@ impl Cluster {
                 }
             }
             // Without an offset, nothing shows that the log has changed.
-            if !raw.is_broken && chance.hit(Fault::OffsetsLost) {
+            if !is_topic_wide && !raw.is_broken && chance.hit(Fault::OffsetsLost) {
                 offsets.settled = None;
             }
+        }
+        // The offsets of a group expire together. In partition scope it makes no difference.
+        let is_settled = self.offsets.iter().all(|offsets| offsets.pending.is_empty());
+        let is_intact = is_settled && !self.raw.iter().any(|raw| raw.is_broken);
+        if is_topic_wide && is_intact && self.chance.hit(Fault::OffsetsLost) {
+            self.offsets.iter_mut().for_each(|offsets| offsets.settled = None);
         }
     }
 }

@@ -26,6 +26,11 @@ impl Offsets {
         Checkpoint::parse(metadata)?.epoch_before(*offset)
     }
 
+    /// Whether a worker has committed the offset.
+    pub fn has_checkpoint(&self) -> bool {
+        self.settled.as_ref().is_some_and(|(_, metadata)| Checkpoint::parse(metadata).is_some())
+    }
+
     /// Whether leader epochs show that the log was truncated, or would show it if the log were truncated at `at`. They do not show that only
     /// markers behind the last record are lost.
     pub fn shows_truncation(&self, raw: &RawLog, at: Offset) -> bool {

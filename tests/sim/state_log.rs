@@ -18,9 +18,16 @@ use crate::sim::universe::{Sabotage, Universe};
 pub struct SimLog {
     universe: Rc<Universe>,
     worker: usize,
-    /// The next offset of each open partition.
-    open: BTreeMap<PartitionId, Offset>,
+    open: BTreeMap<PartitionId, OpenRead>,
     is_standby: bool,
+}
+
+/// How far an open partition is read.
+struct OpenRead {
+    /// The next offset.
+    next: Offset,
+    /// The offset at which its end was reported: like the real client, only once.
+    ended: Option<Offset>,
 }
 
 impl SimLog {
@@ -45,12 +52,12 @@ fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateIt
 
 /// Reads the next few items of each open partition.
 fn read(
-    open: &mut BTreeMap<PartitionId, Offset>,
+    open: &mut BTreeMap<PartitionId, OpenRead>,
     cluster: &mut Cluster,
     sabotage: Sabotage,
 ) -> Vec<StateItem> {
     let mut items = Vec::new();
-    for (partition, next) in open {
+    for (partition, OpenRead { next, ended }) in open {
         if *next < cluster.state[*partition as usize].bounds().low {
             items.push(StateItem::Gone { partition: *partition });
             continue;
@@ -71,7 +78,7 @@ fn read(
             items.push(item(*partition, offset, record));
             *next = offset + 1;
         }
-        if ends {
+        if ends && ended.replace(*next) != Some(*next) {
             items.push(StateItem::End { partition: *partition, next: *next });
         }
     }
@@ -81,7 +88,7 @@ fn read(
 impl StateLog for SimLog {
     fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
         self.call(|_| Ok(()))?;
-        self.open.insert(partition, from.unwrap_or(0));
+        self.open.insert(partition, OpenRead { next: from.unwrap_or(0), ended: None });
         Ok(())
     }
 

@@ -328,7 +328,14 @@ impl Universe {
             Err(Fatal::Operator(what)) if what.contains(DAMAGED_BATCH) => {
                 cluster.replace_damaged(place(what, "at offset "));
             }
-            Err(Fatal::Operator(what)) if what.contains(EXPIRED) => cluster.reset_offsets(None),
+            // In topic scope only where the checkpoints of all partitions are lost.
+            Err(Fatal::Operator(what))
+                if what.contains(EXPIRED)
+                    && (cluster.topic_ids.is_none()
+                        || cluster.offsets.iter().all(|offsets| !offsets.has_checkpoint())) =>
+            {
+                cluster.reset_offsets(None);
+            }
             // Local state covers more than what is left in the topics.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
                 cluster.reset_offsets(Some(place(what, "committed blocks up to ")));

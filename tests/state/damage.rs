@@ -80,7 +80,7 @@ fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
 /// A file of these frames with a valid checksum.
 fn file_of(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let all = frames.iter().flat_map(|(_, frame)| frame.clone());
-    let mut bytes: Vec<u8> = b"DDSTATE1".iter().copied().chain(all).collect();
+    let mut bytes: Vec<u8> = b"DDSTATE2".iter().copied().chain(all).collect();
     let hashed = bytes.len() - 16;
     let hash = xxhash_rust::xxh3::xxh3_128(&bytes[..hashed]);
     bytes[hashed..].copy_from_slice(&hash.to_le_bytes());

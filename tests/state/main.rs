@@ -26,7 +26,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use appending::Appending;
-use dedupd::dedupe::{Block, HashKind, Hasher, Identity, Offset, PartitionId, Window, WindowLimits};
+use dedupd::dedupe::{
+    Block, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Tail, Window, WindowLimits,
+};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
 
@@ -85,7 +87,8 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
         if (at + 1) % BATCH == 0 {
             let before = store.head(partition.into()).unwrap().unwrap_or_default();
             for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {
-                let tail = Some((Block::checksum(&block.encode()), block.next));
+                let entry = EntryName { number: (at + 1) / BATCH, crc: Block::checksum(&block.encode()) };
+                let tail = Some(Tail { entry, next: block.next, from: None });
                 store.put(&block, Head { tail, ..before }).unwrap();
             }
             let tail = store.head(partition.into()).unwrap().unwrap().tail;

@@ -120,7 +120,7 @@ fn sealed(shares_slices: bool, removes_blocks: bool) -> Instance {
     }
     let before = store.head(0.into()).unwrap().unwrap();
     let forgotten = ToForget { owners: &FORGOTTEN, ..ToForget::default() };
-    store.forget(0.into(), forgotten, Head { forgets: 1, ..before }).unwrap();
+    store.forget(0.into(), forgotten, before).unwrap();
     store.truncate(2.into(), CUT).unwrap();
     model.retain(|(partition, offset), _| *partition == 0 || *offset < CUT);
     model.retain(|(partition, offset), _| *partition == 2 || !FORGOTTEN.contains(offset));

@@ -112,7 +112,8 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     let (dir, files, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
-    store.set_head(1.into(), Head { tail: Some((7, 9)), ..head(9, -4) }).unwrap();
+    let tail = Some(Tail { entry: EntryName { number: 8, crc: 7 }, next: 9, from: None });
+    store.set_head(1.into(), Head { tail, ..head(9, -4) }).unwrap();
     store.close().unwrap();
     let (first, second) = (files.path().join("first"), files.path().join("second"));
     exported(dir.path(), &first);
@@ -120,7 +121,7 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     exported(other.path(), &second);
     assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
     let store = opened(other.path(), HashKind::Xxh3);
-    assert_eq!(store.head(1.into()).unwrap(), Some(Head { tail: Some((7, 9)), ..head(9, -4) }));
+    assert_eq!(store.head(1.into()).unwrap(), Some(Head { tail, ..head(9, -4) }));
     store.close().unwrap();
 }
 

@@ -15,9 +15,11 @@ fn golden() -> PathBuf {
 /// The owners of two partitions, of which the second one has several runs and files. Some were forgotten and undone.
 fn fill(store: &mut SledStore) {
     for (partition, lengths) in [(0, vec![7; 40]), (2, vec![600, 3, 3, 3, 2_000, 2_000])] {
-        for block in blocks(partition, (1_000, &lengths), 2, 1) {
-            let next = block.next;
-            store.put(&block, head(next)).unwrap();
+        let mut confirmed_tail = None;
+        for (number, block) in (1..).zip(blocks(partition, (1_000, &lengths), 2, 1)) {
+            let tail = Some(entry(number, block.next));
+            store.put(&block, Head { tail, confirmed_tail, ..head(block.next) }).unwrap();
+            confirmed_tail = tail;
         }
     }
     store.truncate(2.into(), 5_604).unwrap();

@@ -35,7 +35,9 @@ use std::{collections::BTreeMap, fs};
 
 use appending::Appending;
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId, Sequence, StoredOwner, WindowId};
+use dedupd::dedupe::{
+    Block, EntryName, HashKind, Identity, Offset, PartitionId, Sequence, StoredOwner, Tail, WindowId,
+};
 use dedupd::ports::{Head, Store, ToForget};
 use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
 use memory_store::MemoryStore;
@@ -83,6 +85,11 @@ fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writ
 
 fn head(confirmed: Offset) -> Head {
     Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, ..Head::default() }
+}
+
+/// An entry whose section ends before this offset.
+fn entry(number: u64, next: Offset) -> Tail {
+    Tail { entry: EntryName { number, crc: 0xC0FF_EE00 + u32::try_from(number).unwrap() }, next, from: None }
 }
 
 /// Scans all owners, and returns those with an identity. The scan stops after each run and is continued.
@@ -253,12 +260,13 @@ impl Pair {
             Step::Forget { partition, ref back } => {
                 let end = self.end.get(&partition).copied().unwrap_or(0);
                 let owners: Vec<Offset> = back.iter().map(|back| end.saturating_sub(*back)).collect();
-                let forgets = Head { forgets: writing, ..head(end) };
+                // Of the entry with the forget record.
+                let head = Head { tail: Some(entry(writing, end)), ..head(end) };
                 self.numbers.entry(partition).or_default().forget(&owners);
                 self.both(
                     |store| {
                         let forgotten = ToForget { owners: &owners, ..ToForget::default() };
-                        store.forget(partition.into(), forgotten, forgets).unwrap();
+                        store.forget(partition.into(), forgotten, head).unwrap();
                         Vec::new()
                     },
                     0,

@@ -61,7 +61,7 @@ pub enum BlockError {
         need: usize,
     },
     /// The first four bytes are not those of a block that this version can read.
-    #[error("not a dedupd block, or of a newer format: it starts with {0:02x?}")]
+    #[error("not a record of this version of dedupd: it starts with {0:02x?}")]
     Magic([u8; 4]),
     /// The checksum does not match the content.
     #[error("block checksum mismatch: stored {found:08x}, computed {computed:08x}")]

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use super::Epoch;
+use super::entry::EntryName;
 use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v1;s=…;t=…;b=…@…@…;f=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;m=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v2;s=…;t=…;b=…:…@…@…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;m=…;r=…;d=…;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
@@ -21,10 +22,8 @@ pub struct Checkpoint {
     pub rules: Vec<(KindId, Fingerprint)>,
     /// How far the partition's clock was ahead of the wall clock, in milliseconds; 0 when they agreed.
     pub ahead_of_wall_ms: i64,
-    /// The last block committed for the partition.
+    /// The last entry of the journal with a section of the partition.
     pub tail: Option<Tail>,
-    /// Number of the partition's last forget record: how many times ids were forgotten.
-    pub forgets: u64,
     /// What is missing in each window, before the owners of this commit.
     pub windows: Vec<WindowCheckpoint>,
     /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
@@ -49,29 +48,29 @@ pub struct Checkpoint {
     pub writer: String,
 }
 
-/// Identifies one block, so that a local block can be recognised as the committed one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The last entry with a section of a partition, so that local state can be recognised as the committed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// CRC32C of the block, stored at its end.
-    pub crc: u32,
-    /// One past the last raw offset that the block covers.
+    /// Its name.
+    pub entry: EntryName,
+    /// One past the last raw offset that its section covers.
     pub next: Offset,
-    /// A state offset at or before the block, if known. The block is found from there on, or its transaction was undone.
+    /// A journal offset at or before the entry, if known. The entry is found from there on, or its transaction was undone.
     pub from: Option<Offset>,
 }
 
-/// As in messages: the last raw offset that the block covers is before this one.
+/// As in messages: the last raw offset that the section covers is before this one.
 impl fmt::Display for Tail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block up to offset {}, checksum {:08x}", self.next, self.crc)
+        write!(f, "entry {} up to offset {}", self.entry, self.next)
     }
 }
 
 impl Tail {
-    /// Whether both name the same block.
+    /// Whether both name the same entry.
     #[must_use]
     pub fn names_same(&self, other: &Self) -> bool {
-        (self.crc, self.next) == (other.crc, other.next)
+        (self.entry, self.next) == (other.entry, other.next)
     }
 }
 
@@ -104,7 +103,6 @@ impl Checkpoint {
 
     fn render_with(&self, windows: &str) -> String {
         let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
-        let forgets = if self.forgets > 0 { format!(";f={}", self.forgets) } else { String::new() };
         let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
         let ahead = time("o", Some(self.ahead_of_wall_ms).filter(|ms| *ms != 0));
         let (horizon, late) = (time("h", self.horizon_ms), time("g", self.late_ms));
@@ -117,7 +115,7 @@ impl Checkpoint {
         let empty = self.empty_until.map(|until| format!(";m={until}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v1;s={};t={}{tail}{forgets}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{empty}{raw}{state};tx={}",
+            "v2;s={};t={}{tail}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{empty}{raw}{state};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -125,7 +123,7 @@ impl Checkpoint {
     /// Parses the text form; `None` when dedupd did not write it, or a newer version did.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.strip_prefix("v1;")?;
+        let mut fields = text.strip_prefix("v2;")?;
         let mut checkpoint = Self::default();
         let mut kind = KindId::UNNAMED;
         // The writer comes last and may itself contain semicolons.
@@ -143,7 +141,6 @@ impl Checkpoint {
                 ("g", value) => checkpoint.late_ms = Some(value.parse().ok()?),
                 ("a", value) => checkpoint.settled_ms = Some(value.parse().ok()?),
                 ("i", value) => checkpoint.rules.push(parse_rule(value)?),
-                ("f", value) => checkpoint.forgets = value.parse().ok()?,
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
                     let ms = value.parse().ok()?;
@@ -207,16 +204,19 @@ fn parse_epoch(value: &str) -> Option<Epoch> {
 }
 
 fn render_tail(tail: &Tail) -> String {
+    let (EntryName { number, crc }, next) = (tail.entry, tail.next);
     let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
-    format!(";b={:08x}@{}{from}", tail.crc, tail.next)
+    format!(";b={number}:{crc:08x}@{next}{from}")
 }
 
 fn parse_tail(value: &str) -> Option<Tail> {
     let mut parts = value.split('@');
-    let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+    let (number, crc) = parts.next()?.split_once(':')?;
+    let number = number.parse().ok().filter(|number| *number != u64::MAX)?;
+    let entry = EntryName { number, crc: u32::from_str_radix(crc, 16).ok()? };
     let next = parts.next()?.parse().ok()?;
     let from = parts.next().map(str::parse).transpose().ok()?;
-    Some(Tail { crc, next, from })
+    Some(Tail { entry, next, from })
 }
 
 #[cfg(test)]

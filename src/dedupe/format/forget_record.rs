@@ -3,7 +3,7 @@
 //! A block in the state topic is never rewritten, so forgetting appends a record: a restore reads the block with
 //! the owner first, then the forget record.
 //!
-//! Layout, little endian: `DDF1`, hash kind (1 byte) and key id (8), partition (4), number (8), raw
+//! Layout, little endian: `DDF2`, hash kind (1 byte) and key id (8), partition (4), raw
 //! offset from which on it applies (8), count (4), then for each owner its offset (8) and its identity (16),
 //! and the CRC32C of all preceding bytes (4).
 
@@ -11,8 +11,8 @@ use super::block::{BlockError, CRC_BYTES, hash_code, hash_of, take, verified_con
 use crate::dedupe::coordinates::{Offset, PartitionId};
 use crate::dedupe::identity::{HashKind, Identity};
 
-const MAGIC: [u8; 4] = *b"DDF1";
-const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 8 + 4;
+const MAGIC: [u8; 4] = *b"DDF2";
+const HEADER_BYTES: usize = 4 + 1 + 8 + 4 + 8 + 4;
 const ENTRY_BYTES: usize = 8 + 16;
 
 /// Forgotten owners of one partition.
@@ -22,8 +22,6 @@ pub struct ForgetRecord {
     pub hash: HashKind,
     /// Partition of the raw topic.
     pub partition: PartitionId,
-    /// Sequence number: how many forget records the partition has had, including this one.
-    pub number: u64,
     /// The next raw offset to process when it was written. Records from this offset on do not find the owners.
     pub at: Offset,
     /// The owners and their identities.
@@ -49,7 +47,7 @@ impl ForgetRecord {
         bytes.starts_with(&MAGIC)
     }
 
-    /// The encoded record: 41 bytes and 24 bytes per owner.
+    /// The encoded record: 33 bytes and 24 bytes per owner.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.owners.len() * ENTRY_BYTES);
@@ -58,7 +56,6 @@ impl ForgetRecord {
         out.push(kind);
         out.extend_from_slice(&key_id.to_le_bytes());
         out.extend_from_slice(&self.partition.to_le_bytes());
-        out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.at.to_le_bytes());
         out.extend_from_slice(&u32::try_from(self.owners.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (offset, identity) in &self.owners {
@@ -73,7 +70,7 @@ impl ForgetRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
         let content = verified_content(bytes, MAGIC)?;
         let [kind] = take(content, 4)?;
-        let count = u32::from_le_bytes(take(content, 33)?) as usize;
+        let count = u32::from_le_bytes(take(content, 25)?) as usize;
         let (entries, rest) = content.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<ENTRY_BYTES>();
         if entries.len() != count || !rest.is_empty() {
             let need = HEADER_BYTES + count.saturating_mul(ENTRY_BYTES);
@@ -84,8 +81,7 @@ impl ForgetRecord {
         Ok(Self {
             hash: hash_of(kind, u64::from_le_bytes(take(content, 5)?))?,
             partition: u32::from_le_bytes(take(content, 13)?),
-            number: u64::from_le_bytes(take(content, 17)?),
-            at: u64::from_le_bytes(take(content, 25)?),
+            at: u64::from_le_bytes(take(content, 17)?),
             owners: owners.collect::<Result<_, BlockError>>()?,
         })
     }

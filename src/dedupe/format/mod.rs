@@ -2,6 +2,7 @@
 
 mod block;
 mod checkpoint;
+mod entry;
 mod epoch;
 mod forget_record;
 mod slice;
@@ -11,11 +12,12 @@ mod window_checkpoint;
 
 pub use block::{Block, BlockError, BlockView};
 pub use checkpoint::{Checkpoint, Tail};
+pub use entry::{Entry, EntryEnd, EntryName, EntryReader, JournalRecord, Section};
 pub use epoch::Epoch;
 pub use forget_record::ForgetRecord;
 pub use slice::{
     OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
 };
 pub use state_key::StateKey;
-pub use version::later_version;
+pub use version::other_version;
 pub use window_checkpoint::WindowCheckpoint;

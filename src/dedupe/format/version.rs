@@ -1,13 +1,13 @@
 //! The versions of the formats that are text.
 
 /// The version that this build reads and writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// The version of a text like `v2;…`, if it is a later one than this build reads.
+/// The version of a text like `v3;…`, if it is another one than this build reads.
 #[must_use]
-pub fn later_version(text: &str) -> Option<u32> {
+pub fn other_version(text: &str) -> Option<u32> {
     let (number, _) = text.strip_prefix('v')?.split_once(';')?;
-    number.parse().ok().filter(|version| *version > VERSION)
+    number.parse().ok().filter(|version| *version != VERSION)
 }
 
 #[cfg(test)]
@@ -15,11 +15,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_later_version_is_one() {
-        assert_eq!(later_version("v2;s=0;tx=a"), Some(2));
-        assert_eq!(later_version("v10;"), Some(10));
-        for text in ["", "v", "v1;s=0;tx=a", "v0;", "v2", "v-2;", "vx;", "2;", "version;"] {
-            assert_eq!(later_version(text), None, "{text:?}");
+    fn only_another_version_is_one() {
+        for (text, version) in [("v3;s=0;tx=a", 3), ("v1;s=0;tx=a", 1), ("v10;", 10), ("v0;", 0)] {
+            assert_eq!(other_version(text), Some(version), "{text:?}");
+        }
+        for text in ["", "v", "v2;s=0;tx=a", "v2", "v3", "v-1;", "vx;", "3;", "version;"] {
+            assert_eq!(other_version(text), None, "{text:?}");
         }
     }
 }

@@ -364,6 +364,12 @@ impl Window {
         self.time.ms()
     }
 
+    /// Stream time at the first record of the open transaction, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn opened_ms(&self) -> i64 {
+        self.time.opened_ms()
+    }
+
     /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn committed_time_ms(&self) -> i64 {

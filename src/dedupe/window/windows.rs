@@ -5,7 +5,7 @@
 
 use super::{Owners, Window};
 use crate::dedupe::coordinates::{Offset, PartitionId};
-use crate::dedupe::format::{Block, BlockError, BlockView, WindowCheckpoint};
+use crate::dedupe::format::{Block, WindowCheckpoint};
 use crate::dedupe::identity::{HashKind, Identity, KindId};
 
 /// The windows of one partition, indexed by the position of the kind in the configuration.
@@ -93,6 +93,12 @@ impl Windows {
         blocks
     }
 
+    /// Stream time at the first record of the open transaction, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn opened_ms(&self) -> i64 {
+        self.iter().map(|(_, window)| window.opened_ms()).max().unwrap_or(0)
+    }
+
     /// Sets the stream time by which owners expire: [`Window::set_horizon`].
     pub fn set_horizon(&mut self, ms: i64) {
         self.iter_mut().for_each(|(_, window)| window.set_horizon(ms));
@@ -118,12 +124,6 @@ impl Windows {
         owners_of: impl Fn(KindId) -> O,
     ) -> Result<(), O::Error> {
         self.iter_mut().try_for_each(|(kind, window)| window.truncate(from, &owners_of(kind)).map(drop))
-    }
-
-    /// Restores a whole stored block; returns false when its kind is no longer configured.
-    pub fn restore(&mut self, view: &BlockView<'_>) -> Result<bool, BlockError> {
-        let Some(window) = self.of_kind(view.header.window.kind()) else { return Ok(false) };
-        window.restore(view, Offset::MAX).map(|_| true)
     }
 
     /// One past the last offset known to be committed.

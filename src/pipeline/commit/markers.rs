@@ -16,6 +16,7 @@
 //!
 //! The cost per transaction is one list-offsets request and one offset-fetch request. The broker answers both from memory.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -25,6 +26,7 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
@@ -59,14 +61,17 @@ impl Touched {
 
 impl<W: WorkerPorts> Committer<W> {
     /// Where the markers of the open transaction will be written. Called before the commit, when all records are acknowledged.
-    pub(crate) fn touched(&self) -> Touched {
+    pub(crate) fn touched(&self, options: &WorkerOptions) -> Touched {
         let offsets = self.transaction.touched();
         let starts = self.sink.side_starts();
         let mut logs: Vec<(LogId, Offset)> =
             starts.into_iter().filter_map(|(log, start)| Some((log, start? + 1))).collect();
         for id in &offsets {
             logs.extend(self.sink.clean_end(*id).map(|end| (LogId::clean(*id), end)));
-            logs.extend(self.sink.state_end(*id).map(|end| (LogId::state(*id), end)));
+        }
+        let journals: BTreeSet<PartitionId> = offsets.iter().map(|id| options.journal_of(*id)).collect();
+        for journal in journals {
+            logs.extend(self.sink.state_end(journal).map(|end| (LogId::state(journal), end)));
         }
         Touched { logs, offsets }
     }
@@ -79,7 +84,7 @@ impl<W: WorkerPorts> Committer<W> {
         side: Vec<(LogId, Option<Offset>)>,
     ) -> Result<Touched, WorkerError> {
         let offsets = self.transaction.touched();
-        let mut logs = LogId::pairs(&offsets);
+        let mut logs = ctx.options.outputs_of(&offsets);
         logs.extend(side.iter().filter(|(_, start)| start.is_none()).map(|(log, _)| *log));
         let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let logs = logs.into_iter().zip(bounds).map(|(log, bounds)| (log, bounds.high));

@@ -4,19 +4,20 @@
 //! moved; the local store may then hold blocks that were never committed, which the next start recognises by their
 //! owners. After the commit, the transaction contains everything that a restart needs.
 
+mod entry;
 pub mod markers;
 pub mod pace;
 pub mod size;
 pub mod transaction;
 pub mod undecided;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Block, Checkpoint, KindId, Offset, PartitionId, Sequence, StateKey, Tail, WindowId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::metrics::TransactionResult;
+use crate::pipeline::commit::entry::store_entries;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
 use crate::pipeline::commit::transaction::Transaction;
@@ -24,16 +25,17 @@ use crate::pipeline::commit::undecided::{EndedTransaction, Undecided};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
+use crate::pipeline::journal::JournalEnd;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::topic::TopicScope;
+use crate::pipeline::partition::{Partition, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
 use crate::ports::{
-    CommitPosition, Failure, GroupMember, Head, Remedy, Sink, Store, StoreError, ToForget, WrittenEnds,
+    CommitPosition, Failure, GroupMember, Remedy, Sink, Store, StoreError, ToForget, WrittenEnds,
 };
 
 /// Time limit of one blocking broker call.
@@ -80,26 +82,20 @@ impl<W: WorkerPorts> Committer<W> {
         failpoint::pass("before_store");
         // The local store is written first, while the broker is still acknowledging records. After a crash from here
         // on, the store holds owners at or beyond C, which the next start turns into claims.
-        let blocks = store_blocks(ctx)?;
+        let entries = store_entries(ctx)?;
         failpoint::pass("after_store");
         self.drain(ctx)?;
         failpoint::pass("after_drain");
-        let mut previous = None;
-        for (window, block) in &blocks {
-            let partition = window.partition();
-            let key =
-                self.state_key_of(ctx, *window, previous.replace(partition) != Some(partition)).render();
-            self.sink.put_state(partition, &key, block)?;
-            self.transaction.tally.state(key.len() + block.len());
+        for entry in &entries {
+            self.put_entry(ctx, entry)?;
         }
-        self.put_forgotten(ctx)?;
         failpoint::pass("after_state_records");
         self.send_offsets(ctx, source)?;
         failpoint::pass("after_send_offsets");
         // Without this drain, the client's commit would flush the state records in steps of 100 ms.
         self.drain(ctx)?;
         failpoint::pass("before_commit");
-        let touched = self.touched();
+        let touched = self.touched(&ctx.options);
         self.persistently(ctx, Sink::commit)?;
         failpoint::pass("after_commit");
         let (timeout, limit) = (ctx.options.transaction_timeout, ctx.options.transaction_limit);
@@ -137,8 +133,19 @@ impl<W: WorkerPorts> Committer<W> {
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
         let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
+        let is_first = has_positions_to_follow(ctx);
         for state in ctx.partitions.open_mut() {
-            let position = position(state, &ctx.options, (most, time_ahead_ms), horizon_ms);
+            let journal_end = ctx.journals.end(ctx.options.journal_of(state.id));
+            let ahead_of_wall = ahead_of_wall_ms(ctx.options.kinds.time(), (time_ahead_ms, state.ahead_ms));
+            let checkpoint = Checkpoint {
+                state_next: journal_end.next.max(state.state_next),
+                ahead_of_wall_ms: ahead_of_wall,
+                horizon_ms,
+                ..checkpoint_of(state, &ctx.options)
+            };
+            let metadata =
+                if is_first { String::new() } else { ctx.options.signed(checkpoint).render_within(most) };
+            let position = CommitPosition { partition: state.id, next: state.next, metadata };
             if let Some(open) = state.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
@@ -198,12 +205,22 @@ impl<W: WorkerPorts> Committer<W> {
             let Some((running, rejections)) = partition.record_mut() else { continue };
             if let Some(open) = &running.state.open {
                 let has_records = open.records > 0;
-                commit_state(&mut running.state, sink.state_end(id), store)?;
+                commit_state(&mut running.state, sink.state_end(ctx.options.journal_of(id)), store)?;
                 // A partition that only drops owners does not show that a record is accepted.
                 if has_records {
                     rejections.committed(id, running.state.committed);
                 }
             }
+        }
+        for (number, journal) in ctx.journals.ends_mut() {
+            // Only an entry makes it longer.
+            if let Some(next) = sink.state_end(number) {
+                *journal = JournalEnd { last: journal.last + 1, next };
+            }
+        }
+        let is_first = has_positions_to_follow(ctx);
+        if let Some(topic) = &mut ctx.topic {
+            topic.has_checkpoint |= !is_first;
         }
         self.transaction.close();
         self.pace.reset_backoff();
@@ -233,6 +250,14 @@ impl<W: WorkerPorts> Committer<W> {
     }
 }
 
+/// Whether a group without checkpoints, which has lost its offsets, gets positions of other partitions by a later transaction. Until then it has no checkpoint: a
+/// partition without an offset would count as new.
+fn has_positions_to_follow<W: WorkerPorts>(ctx: &Context<W>) -> bool {
+    let follows = |running: &Running| running.state.uncommitted_position && running.state.open.is_none();
+    let is_without = ctx.topic.as_ref().is_some_and(|topic| !topic.has_checkpoint);
+    is_without && ctx.partitions.iter().filter_map(Partition::running).any(follows)
+}
+
 /// Lets all windows expire by the horizon, and adds partitions without records whose windows have owners to drop, or whose lateness is not saved. Both
 /// have to be in their checkpoints, so they are committed like a partition with duplicates only.
 fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) {
@@ -255,30 +280,6 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
             left -= 1;
         }
     }
-}
-
-/// Writes the blocks of the open transaction to the local store and returns them encoded. If the last block of a
-/// partition is in the store, the earlier ones of the transaction are too.
-fn store_blocks<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<(WindowId, Vec<u8>)>, WorkerError> {
-    let mut blocks = Vec::new();
-    for state in ctx.partitions.open_mut() {
-        let mut numbers: BTreeMap<KindId, Sequence> =
-            state.windows.iter().map(|(kind, window)| (kind, window.next_number())).collect();
-        for block in state.blocks(ctx.options.hash, ctx.options.block_ids) {
-            let encoded = block.encode();
-            let from = Some(state.state_next);
-            let tail = Tail { crc: Block::checksum(&encoded), next: block.next, from };
-            if let Some(open) = state.open.as_mut() {
-                open.tail = Some(tail);
-            }
-            let head = Head { tail: Some((tail.crc, tail.next)), ..state.head() };
-            let number = numbers.entry(block.window.kind()).or_default();
-            ctx.store.append(&block, *number, head)?;
-            *number += block.entries.len() as Sequence;
-            blocks.push((block.window, encoded));
-        }
-    }
-    Ok(blocks)
 }
 
 /// Applies the committed transaction to the state of a partition, in memory and in the local store.
@@ -304,31 +305,21 @@ pub(crate) fn commit_state(
     Ok(())
 }
 
-fn position(
-    state: &DedupeState,
-    options: &WorkerOptions,
-    (most, time_ahead_ms): (usize, i64),
-    horizon_ms: Option<i64>,
-) -> CommitPosition {
+/// What the checkpoint of a partition states about it, after the open transaction.
+fn checkpoint_of(state: &DedupeState, options: &WorkerOptions) -> Checkpoint {
     let open_tail = state.open.as_ref().and_then(|open| open.tail);
-    let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
-    let checkpoint = options.signed(Checkpoint {
-        state_next: state.state_next,
+    Checkpoint {
         stream_time_ms: state.windows.stream_time_ms(),
         rules: options.rules(),
-        ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, state.ahead_ms)),
         tail: open_tail.or(state.tail),
-        forgets: forgotten.map_or(state.forgets, |forgotten| forgotten.number),
         windows: state.windows.checkpoints(),
-        horizon_ms,
         late_ms: state.late_ms().or(options.unknown_lateness()),
         settled_ms: Some(state.settled_ms),
         first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
         epoch: state.epoch,
         empty_until: state.epoch.filter(|epoch| !epoch.covers(state.next)).map(|_| state.next),
         ..Checkpoint::default()
-    });
-    CommitPosition { partition: state.id, next: state.next, metadata: checkpoint.render_within(most) }
+    }
 }
 
 /// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
@@ -343,34 +334,4 @@ fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
     } else {
         Some(ctx.partitions.fastest_ms())
     });
-}
-
-impl<W: WorkerPorts> Committer<W> {
-    /// The key of a block in the state topic. The first block of a partition in a transaction is marked, and names the kinds
-    /// whose windows are reset with it.
-    pub(crate) fn state_key_of(&self, ctx: &Context<W>, window: WindowId, is_first: bool) -> StateKey {
-        let (kind, id) = (window.kind(), window.partition());
-        let state = ctx.partitions.get(id).filter(|_| is_first).and_then(Partition::state);
-        let reset_kinds = state.map(|state| state.reset_kinds.iter().copied().collect());
-        StateKey {
-            is_first,
-            kind: ctx.options.kinds.name_of(kind).map(str::to_owned),
-            rule: ctx.options.rule_of(kind),
-            reset_kinds: reset_kinds.unwrap_or_default(),
-            ..ctx.options.state_key(self.sink.clean_end(id))
-        }
-    }
-
-    /// Writes the forgotten ids to the state topic, in the open transaction.
-    pub(crate) fn put_forgotten(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        for state in ctx.partitions.open_mut() {
-            let Some(forgotten) = state.open.as_ref().and_then(|open| open.forgotten.as_ref()) else {
-                continue;
-            };
-            let (key, forgotten) = (ctx.options.state_key(None).render(), forgotten.encode());
-            self.sink.put_state(state.id, &key, &forgotten)?;
-            self.transaction.tally.state(key.len() + forgotten.len());
-        }
-        Ok(())
-    }
 }

@@ -30,8 +30,8 @@ pub struct Transaction {
     /// Its size so far. Partitions without records do not count: how long they take shows nothing about records.
     pub size: TransactionSize,
     touched: BTreeSet<PartitionId>,
-    /// The partition whose logs it repairs, if it does: then it counts nothing.
-    pub repairs: Option<PartitionId>,
+    /// The partitions whose logs it repairs, if it does: then it counts nothing.
+    pub repairs: Vec<PartitionId>,
     /// The limit on its size, which outlives the transaction.
     limit: SizeLimit,
     /// Monotonic time since which the first records of the next transaction may have been waiting in the client: they arrived
@@ -108,7 +108,7 @@ impl Transaction {
     /// The partitions that the transaction touched, also those that were released meanwhile.
     #[must_use]
     pub fn touched(&self) -> Vec<PartitionId> {
-        self.touched.iter().copied().chain(self.repairs).collect()
+        self.touched.iter().chain(&self.repairs).copied().collect()
     }
 
     /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].

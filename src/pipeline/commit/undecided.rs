@@ -89,7 +89,7 @@ impl Undecided {
         ctx: &mut Context<W>,
         transaction: &mut Transaction,
     ) {
-        let is_repair = transaction.repairs.is_some();
+        let is_repair = !transaction.repairs.is_empty();
         let ended = EndedTransaction::take(ctx, transaction);
         match ended.positions.is_empty() {
             true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),

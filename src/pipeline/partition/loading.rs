@@ -168,7 +168,6 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
     let trusted = if ctx.options.keeps(Safeguard::Claims) { trusted } else { Offset::MAX };
     let head = ctx.store.head(state.id.into())?.unwrap_or_default();
     state.state_next = head.state_next;
-    state.forgets = head.forgets;
     state.windows.note_incomplete_before(head.incomplete_ms);
     let (id, now) = (state.id, ctx.clock.elapsed());
     let mut kinds = Vec::new();

@@ -1,6 +1,6 @@
 //! How much of a partition's local state is confirmed to be committed.
 
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, Tail};
 use crate::pipeline::error::Fatal;
 use crate::pipeline::options::WorkerOptions;
 use crate::ports::{Head, LogBounds};
@@ -26,50 +26,36 @@ pub(crate) enum StatePlan {
 
 /// Compares the committed offset, its metadata and the local store.
 ///
-/// The last transaction before a crash is read from the state topic, although its blocks are in the store. Two attempts at a
-/// transaction can end with equal blocks and differ in those before, for example when the second attempt leaves a rejected
-/// record out. When the machine has lost the last writes to the store, it may hold the blocks of the first attempt. Where the
-/// state topic, which begins at `state_low`, no longer holds that transaction, the store is all that is left of it.
+/// The checkpoint names the last committed entry of the partition, and the name covers all of its content. So the store has everything up to
+/// it if its last entry has that name, or the one before, when the last one was not committed. What is confirmed may lie beyond that
+/// entry: the records behind it were duplicates.
 pub(crate) fn plan(
     head: Option<Head>,
     committed: Option<Offset>,
     checkpoint: Option<&Checkpoint>,
-    state_low: Offset,
 ) -> StatePlan {
     let Some(head) = head else { return StatePlan::Restore };
     let catch_up = StatePlan::CatchUp { confirmed: head.confirmed, from: head.state_next };
-    // Without metadata another program has set the offset. Only the state topic shows whether it was moved forward or back.
+    // Without metadata another program has set the offset. Only the journal shows whether it was moved forward or back.
     let Some((committed, checkpoint)) = committed.zip(checkpoint) else { return catch_up };
-    if head.confirmed > committed || head.forgets > checkpoint.forgets {
-        // The marker of a later offset was missing, and that transaction left no other trace; or the logs were truncated. Which
-        // blocks the store held at the committed offset cannot be compared.
+    let is_named = |tail: Option<Tail>| match (tail, checkpoint.tail) {
+        (Some(stored), Some(named)) => stored.names_same(&named),
+        (stored, named) => stored.is_none() && named.is_none(),
+    };
+    if is_named(head.tail) {
+        return StatePlan::Load { confirmed: committed };
+    }
+    if is_named(head.confirmed_tail) {
+        // The owners of the last entry may be below an offset that was committed since without them.
+        let next = head.confirmed_tail.map_or(0, |tail| tail.next);
+        return StatePlan::Load { confirmed: next.min(committed) };
+    }
+    // An entry that the store takes for committed was undone, or the journal was truncated and written again.
+    let number = |tail: Option<Tail>| tail.map_or(0, |tail| tail.entry.number);
+    if head.confirmed > committed || number(head.confirmed_tail) >= number(checkpoint.tail) {
         return StatePlan::Restore;
     }
-    if head.confirmed < committed {
-        let is_deleted = head.state_next < state_low && checkpoint.forgets == head.forgets;
-        let last = head.tail.filter(|_| is_deleted).zip(checkpoint.tail);
-        return match last.filter(|(stored, named)| *stored == (named.crc, named.next)) {
-            Some(((_, next), _)) => StatePlan::Load { confirmed: next.min(committed) },
-            None => catch_up,
-        };
-    }
-    let is_below = |tail: &(u32, Offset)| tail.1 <= committed;
-    let stored = head.tail.filter(is_below).or(head.confirmed_tail.filter(is_below));
-    let tails = checkpoint.tail.zip(stored);
-    if tails.is_some_and(|(tail, stored)| (tail.crc, tail.next) != stored) {
-        // The local state has the same length as what was committed, but another last block: the logs were truncated and
-        // written again.
-        return StatePlan::Restore;
-    }
-    // Blocks without identities are equal when they cover the same offsets again, after a truncation of raw. The machine may have
-    // lost the writes of the later one, so the local state has to reach beyond its place in the state topic.
-    let is_earlier = checkpoint.tail.and_then(|tail| tail.from).is_some_and(|from| head.state_next <= from);
-    // Forgetting an id leaves the committed offset and the last block unchanged.
-    if checkpoint.forgets == head.forgets && !is_earlier {
-        StatePlan::Load { confirmed: committed }
-    } else {
-        catch_up
-    }
+    catch_up
 }
 
 /// Whether a state log that no longer holds the state offset `from` may have held a block there or behind it. Local state continues at the
@@ -101,7 +87,7 @@ pub(crate) fn all_expired(
     local: Option<(Offset, Offset)>,
 ) -> Fatal {
     let local = local.map_or_else(String::new, |(_, confirmed)| {
-        format!(" The local state ends at offset {confirmed}, but newer records were processed.")
+        format!(" The local state ends at offset {confirmed}, and newer records may have been processed.")
     });
     Fatal::Operator(format!(
         "the group has no offset for partition {id} of topic {}, and the records of that partition in topic {} are \
@@ -115,66 +101,106 @@ pub(crate) fn all_expired(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::Tail;
+    use crate::dedupe::EntryName;
 
     const CATCH_UP: StatePlan = StatePlan::CatchUp { confirmed: 100, from: 40 };
+    const RESTORE: StatePlan = StatePlan::Restore;
 
-    /// Local state whose last block has this checksum and ends before `next`.
-    fn head(confirmed: Offset, crc: u32, next: Offset) -> Head {
-        Head { confirmed, state_next: 40, tail: Some((crc, next)), ..Head::default() }
+    /// An entry with this number, whose section ends before `next`.
+    fn entry(number: u64, next: Offset) -> Tail {
+        Tail { entry: EntryName { number, crc: 1 }, next, from: None }
     }
 
-    /// A checkpoint that names such a block as the last one.
-    fn named(crc: u32, next: Offset) -> Checkpoint {
-        Checkpoint { tail: Some(Tail { crc, next, from: None }), ..Checkpoint::default() }
+    /// An entry with the same number and end, and other content.
+    fn other(number: u64, next: Offset) -> Tail {
+        Tail { entry: EntryName { number, crc: 2 }, ..entry(number, next) }
+    }
+
+    /// Local state whose last entry is confirmed.
+    fn head(confirmed: Offset, last: Tail) -> Head {
+        Head { confirmed, state_next: 40, tail: Some(last), confirmed_tail: Some(last), ..Head::default() }
+    }
+
+    /// Local state that is confirmed up to entry 7, and has another entry behind it.
+    fn unconfirmed(confirmed: Offset, last: Tail) -> Head {
+        Head { tail: Some(last), ..head(confirmed, entry(7, 100)) }
+    }
+
+    /// Local state without a confirmed entry.
+    fn without_entry(tail: Option<Tail>) -> Head {
+        Head { tail, confirmed_tail: None, ..head(100, entry(0, 0)) }
+    }
+
+    fn planned(head: Head, committed: Offset, tail: Option<Tail>) -> StatePlan {
+        plan(Some(head), Some(committed), Some(&Checkpoint { tail, ..Checkpoint::default() }))
     }
 
     #[test]
     fn every_row_of_the_table() {
         let load = |confirmed| StatePlan::Load { confirmed };
-        let hidden = Head { confirmed_tail: Some((7, 100)), ..head(100, 8, 150) };
-        let forgot = Head { forgets: 1, ..head(100, 7, 100) };
-        let elsewhere = |next| Checkpoint { forgets: 1, ..named(7, next) };
-        let from = |from| Checkpoint {
-            tail: Some(Tail { crc: 7, next: 100, from: Some(from) }),
-            ..Checkpoint::default()
-        };
-        // The head, the committed offset and its checkpoint, the first offset of the state topic, the plan.
+        // The head, the committed offset, the entry that its checkpoint names, the plan.
         let rows = [
-            ("exactly the committed state", head(100, 7, 100), 100, named(7, 100), 0, load(100)),
-            ("the last block was never committed", head(100, 8, 150), 100, named(7, 100), 0, load(100)),
-            ("only duplicates since the last block", head(190, 7, 150), 190, named(7, 150), 0, load(190)),
-            ("beyond the committed offset", head(23, 7, 20), 20, named(7, 20), 0, StatePlan::Restore),
-            ("a crash before the update of the head", head(100, 7, 150), 150, named(7, 150), 0, CATCH_UP),
-            ("the state topic still holds the block", head(100, 7, 150), 150, named(7, 150), 40, CATCH_UP),
-            ("deleted from the state topic", head(100, 7, 150), 150, named(7, 150), 41, load(150)),
-            ("deleted there, duplicates followed", head(100, 7, 150), 190, named(7, 150), 41, load(150)),
-            ("deleted there, another is committed", head(100, 7, 150), 150, named(9, 150), 41, CATCH_UP),
-            ("deleted there, ids were forgotten", head(100, 7, 150), 150, elsewhere(150), 41, CATCH_UP),
-            ("another block at the same end", head(100, 7, 100), 100, named(9, 100), 0, StatePlan::Restore),
-            ("an aborted block hides the committed one", hidden, 100, named(7, 100), 0, load(100)),
-            ("an aborted block hides another one", hidden, 100, named(9, 100), 0, StatePlan::Restore),
-            ("it was aborted, others were committed", head(100, 7, 150), 200, named(9, 200), 0, CATCH_UP),
-            ("the block is before the local end", head(100, 7, 100), 100, from(39), 0, load(100)),
-            // Raw was truncated and written again, and so was this block. The machine has lost the second one.
-            ("an equal block at the local end", head(100, 7, 100), 100, from(40), 0, CATCH_UP),
-            ("an equal block beyond the local end", head(100, 7, 100), 100, from(44), 0, CATCH_UP),
-            ("another instance forgot ids", head(100, 7, 100), 100, elsewhere(100), 0, CATCH_UP),
-            ("a forget record was undone", forgot, 100, named(7, 100), 0, StatePlan::Restore),
-            ("the forget record was read", forgot, 100, elsewhere(100), 0, load(100)),
+            ("exactly the committed state", head(100, entry(7, 100)), 100, entry(7, 100), load(100)),
+            ("only duplicates since the last entry", head(190, entry(7, 150)), 190, entry(7, 150), load(190)),
+            ("the head lacks duplicates", head(150, entry(7, 150)), 190, entry(7, 150), load(190)),
+            (
+                "a crash before the head was set",
+                unconfirmed(100, entry(8, 150)),
+                150,
+                entry(8, 150),
+                load(150),
+            ),
+            ("it was never committed", unconfirmed(100, entry(8, 150)), 100, entry(7, 100), load(100)),
+            // Its owners at 100..130 are not committed.
+            ("only its duplicates were", unconfirmed(130, entry(8, 150)), 130, entry(7, 100), load(100)),
+            ("the offset was moved before it", unconfirmed(100, entry(8, 150)), 60, entry(7, 100), load(60)),
+            ("another one was committed", unconfirmed(100, entry(8, 150)), 150, other(8, 150), CATCH_UP),
+            ("it was aborted, later ones not", unconfirmed(100, entry(8, 150)), 200, entry(9, 200), CATCH_UP),
+            (
+                "an aborted one hides another one",
+                unconfirmed(100, entry(8, 150)),
+                100,
+                other(7, 100),
+                RESTORE,
+            ),
+            ("entries of another instance", head(100, entry(7, 100)), 200, entry(9, 200), CATCH_UP),
+            ("another instance forgot ids", head(100, entry(7, 100)), 100, entry(8, 100), CATCH_UP),
+            ("a forget record was undone", head(100, entry(8, 100)), 100, entry(7, 100), RESTORE),
+            ("a confirmed entry was undone", head(150, entry(8, 150)), 100, entry(7, 100), RESTORE),
+            ("its number was used again", head(100, entry(8, 100)), 200, other(8, 200), RESTORE),
+            ("another entry at the same end", head(100, entry(7, 100)), 100, other(7, 100), RESTORE),
+            ("an equal entry at another end", head(100, entry(7, 100)), 110, entry(7, 110), RESTORE),
+            ("the journal was written again", head(100, entry(8, 100)), 200, entry(3, 200), RESTORE),
+            ("no entry is confirmed", without_entry(None), 150, entry(1, 150), CATCH_UP),
+            (
+                "the first one is the committed one",
+                without_entry(Some(entry(1, 150))),
+                150,
+                entry(1, 150),
+                load(150),
+            ),
         ];
-        for (row, head, committed, checkpoint, low, expected) in rows {
-            assert_eq!(plan(Some(head), Some(committed), Some(&checkpoint), low), expected, "{row}");
+        for (row, head, committed, named, expected) in rows {
+            assert_eq!(planned(head, committed, Some(named)), expected, "{row}");
         }
     }
 
     #[test]
+    fn a_checkpoint_without_an_entry_is_that_of_a_store_without_one() {
+        assert_eq!(planned(without_entry(None), 190, None), StatePlan::Load { confirmed: 190 });
+        // The first entry was never committed, so none of its owners is.
+        let first = without_entry(Some(entry(1, 150)));
+        assert_eq!(planned(first, 190, None), StatePlan::Load { confirmed: 0 });
+        assert_eq!(planned(head(100, entry(7, 100)), 100, None), RESTORE);
+    }
+
+    #[test]
     fn without_local_state_or_checkpoint_the_state_topic_is_read() {
-        assert_eq!(plan(None, Some(5), None, 0), StatePlan::Restore);
+        assert_eq!(plan(None, Some(5), None), RESTORE);
+        assert_eq!(plan(None, Some(5), Some(&Checkpoint::default())), RESTORE);
         // Another program set the offset, perhaps to its previous value. The end of the restore detects a rewind.
         for committed in [None, Some(100), Some(60)] {
-            let local = Head { tail: None, ..head(100, 0, 0) };
-            assert_eq!(plan(Some(local), committed, None, 0), CATCH_UP, "{committed:?}");
+            assert_eq!(plan(Some(without_entry(None)), committed, None), CATCH_UP, "{committed:?}");
         }
     }
 

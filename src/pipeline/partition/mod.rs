@@ -176,8 +176,8 @@ pub struct Partition {
     pub id: PartitionId,
     phase: Phase,
     /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
-    /// agree. The first offset of its state log at that time.
-    pub checked_from: Option<Offset>,
+    /// agree.
+    pub is_checked: bool,
     /// Number of consecutive restores that ended before the last committed block.
     pub early_ends: u32,
     /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it counts.
@@ -195,7 +195,7 @@ impl Partition {
         Self {
             id,
             phase: Phase::locating(now),
-            checked_from: None,
+            is_checked: false,
             early_ends: 0,
             behind_state: None,
             rejections: Rejections::default(),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Block, BlockView, Checkpoint, Fingerprint, ForgetRecord, KindId, Offset, StateKey, Tail, Window, WindowId,
+    Block, BlockError, BlockView, Checkpoint, Entry, Fingerprint, ForgetRecord, JournalRecord, KindId,
+    Offset, PartitionId, Section, Tail, Window, WindowId,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::error::WorkerError;
@@ -49,7 +50,7 @@ impl ReadPurpose {
 /// Large because it holds all that one slice leaves for the next, and all that decides at the end whether the state is complete.
 #[derive(Debug)]
 pub struct Restoring {
-    /// The state, complete up to the last block read.
+    /// The state, complete up to the last entry read.
     pub state: Box<DedupeState>,
     /// What the local store lacks of it.
     pub unwritten: Unwritten,
@@ -59,25 +60,24 @@ pub struct Restoring {
     pub progress: ReadProgress,
     /// The committed offset that the state has to reach; `None` when the group has none.
     pub committed: Option<Offset>,
-    /// State topic offset at which reading started.
+    /// What was needed next when the journal ended last, before all of it was read.
+    pub ended_at: Option<Offset>,
+    /// Journal offset at which reading started.
     pub from: Offset,
-    /// End of the log when reading started.
+    /// End of the journal when reading started.
     pub until: Offset,
-    /// Last state topic offset read.
-    pub at: Offset,
-    /// First offset of the log when reading started.
+    /// The next journal offset that is needed: the entries before it are applied.
+    pub needed: Offset,
+    /// First offset of the journal when reading started.
     pub low: Offset,
-    /// The last block read.
+    /// The last entry read that has a section of the partition.
     pub last: Option<Tail>,
-    /// Stream time at the first block read that has one, epoch milliseconds.
+    /// Stream time at the first section read that has one, epoch milliseconds.
     pub first_ms: Option<i64>,
-    /// One past the last raw offset covered by a block.
+    /// One past the last raw offset covered by a section.
     pub covered: Option<Offset>,
-    /// The raw offset up to which local state was committed; may lie beyond the last block.
+    /// The raw offset up to which local state was committed; may lie beyond the last section.
     pub confirmed: Option<Offset>,
-    /// The first block of a named kind that reaches beyond the blocks of the unnamed kind: its state topic offset,
-    /// and the highest raw offset that such blocks cover.
-    pub ahead: Option<(Offset, Offset)>,
     /// Kinds for which the group has another identity rule than this process, and the operator accepted the change:
     /// their blocks are skipped.
     pub emptied: BTreeSet<KindId>,
@@ -89,7 +89,7 @@ pub struct Restoring {
     pub purpose: ReadPurpose,
     /// What was deleted of the local store meanwhile, because it has left the windows.
     pub expiry: StoredExpiry,
-    /// The forget record whose owners are being searched in the stored blocks. No record behind it is read meanwhile.
+    /// The forget record whose owners are being searched in the stored ones. No entry behind it is read meanwhile.
     pub forgetting: Option<Forgetting>,
 }
 
@@ -108,15 +108,15 @@ impl Restoring {
             rules,
             progress: ReadProgress::start(now),
             committed: None,
+            ended_at: None,
             from,
             until: log.stable,
-            at: from,
+            needed: from,
             low: log.low,
             last: None,
             first_ms: None,
             covered: None,
             confirmed: None,
-            ahead: None,
             emptied: BTreeSet::new(),
             left_out: BTreeMap::new(),
             checkpoint: None,
@@ -130,35 +130,28 @@ impl Restoring {
     #[must_use]
     pub fn share(&self) -> f64 {
         let total = self.until.saturating_sub(self.from).max(1);
-        (self.at.saturating_sub(self.from) as f64 / total as f64).min(1.0)
+        (self.needed.saturating_sub(self.from) as f64 / total as f64).min(1.0)
     }
 
-    /// Notes a block that was read at this offset of the state topic.
-    fn note(&mut self, block: &Block, tail: Tail, offset: Offset) {
-        self.at = offset;
-        self.covered = Some(block.next);
-        // The block is newer than the local state, and may end below `confirmed`. The records in between were all
+    /// Notes the section of an entry that was read.
+    fn note(&mut self, section: &Section, entry: &Entry) {
+        self.covered = Some(section.next);
+        // The entry is newer than the local state, and may end below `confirmed`. The records in between were all
         // duplicates, and they stay duplicates.
         self.confirmed = None;
-        self.progress.ids += block.entries.len() as u64;
-        self.state.state_next = self.resume_after(block, offset);
-        self.last = Some(tail);
-        // A repair can have voided a transaction at an unknown time (0): what is behind that block shows where the window begins.
-        if block.time_first_ms > 0 {
-            self.first_ms.get_or_insert(block.time_first_ms);
+        self.state.state_next = entry.at + 1;
+        self.last = Some(Tail { entry: entry.end.name(), next: section.next, from: Some(entry.begin) });
+        // Of an entry that retention has cut, no owner is known. A repair can have undone a transaction at an unknown time (0): what is behind
+        // that section shows where the window begins.
+        let first_ms = if entry.is_whole { section.time_first_ms } else { section.time_last_ms };
+        if first_ms > 0 {
+            self.first_ms.get_or_insert(first_ms);
         }
     }
 
-    /// The state offset at which a later restore has to start to miss nothing, once this block is read. The unnamed kind counts
-    /// for all kinds, so it is the first block of a named kind that reaches beyond what the unnamed kind covers by now.
-    fn resume_after(&mut self, block: &Block, offset: Offset) -> Offset {
-        let kind = block.window.kind();
-        match &mut self.ahead {
-            Some((_, next)) if kind != KindId::UNNAMED => *next = block.next.max(*next),
-            None if kind != KindId::UNNAMED => self.ahead = Some((offset, block.next)),
-            ahead => drop(ahead.take_if(|(_, next)| *next <= block.next)),
-        }
-        self.ahead.map_or(offset + 1, |(first, _)| first)
+    /// Whether the first entry that is read is that of a log whose start retention has deleted, so that records of it may be missing.
+    fn may_be_cut(&self) -> bool {
+        self.from <= self.low
     }
 
     pub(crate) fn log_left_out(&self, topic: &str) {
@@ -194,108 +187,144 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         Ok(restoring.unwritten.write(self.store)?)
     }
 
-    /// Adds one record of the state topic to the state.
-    pub(crate) fn record(
+    /// Adds an entry of the journal to the state, as far as it concerns the partition. Returns false when records of it are missing.
+    pub(crate) fn entry(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
+        let id = restoring.state.id;
+        let Some(section) = entry.end.section(id) else {
+            restoring.needed = entry.at + 1;
+            return Ok(true);
+        };
+        if !entry.is_whole && !restoring.may_be_cut() && self.options.keeps(Safeguard::WholeEntries) {
+            return Ok(false);
+        }
+        restoring.note(section, entry);
+        section.reset_kinds.iter().try_for_each(|kind| self.discard_read(restoring, *kind))?;
+        if self.is_foreign(restoring, entry.at, &entry.key, (self.options.hash, id.into()))? {
+            restoring.needed = entry.at + 1;
+            return Ok(true);
+        }
+        self.undo_from(restoring, section.first)?;
+        let (mut blocks, mut forgotten) = (Vec::new(), Vec::new());
+        for record in entry.records_of(id) {
+            if ForgetRecord::is_here(&record.bytes) {
+                let decoded = ForgetRecord::decode(&record.bytes);
+                let decoded = decoded.map_err(|e| WorkerError::block(&self.place(id, record.offset), &e))?;
+                forgotten.push(decoded);
+            } else if let Some(block) = self.block(restoring, record)? {
+                blocks.push(block);
+            }
+        }
+        let unnamed = WindowId::from(id);
+        // Where ids are forgotten, the head names the entry when their owners are deleted.
+        if forgotten.is_empty() && blocks.iter().all(|block| block.window != unnamed) {
+            let covered = section.first..section.next;
+            let block = Block::empty(self.options.hash, unnamed, covered, section.time_last_ms);
+            blocks.push(Block { time_first_ms: section.time_first_ms, ..block });
+        }
+        self.restore(restoring, blocks, section)?;
+        // Written after the owners of earlier entries.
+        forgotten.into_iter().try_for_each(|forgotten| self.forgotten(restoring, entry.at, forgotten))?;
+        restoring.needed = entry.at + 1;
+        Ok(true)
+    }
+
+    /// The text of a place in the journal, for errors.
+    pub(crate) fn place(&self, id: PartitionId, offset: Offset) -> String {
+        let journal = self.options.journal_of(id);
+        format!("topic {} partition {journal} offset {offset}", self.options.state)
+    }
+
+    /// The block in a record of the partition, if it is of a rule that counts.
+    fn block(
         &mut self,
         restoring: &mut Restoring,
-        offset: Offset,
-        key: StateKey,
-        bytes: &[u8],
-    ) -> Result<(), WorkerError> {
+        record: &JournalRecord,
+    ) -> Result<Option<Block>, WorkerError> {
         let id = restoring.state.id;
-        // An error is rare, and a text for each record would take a noticeable part of the time.
-        let place = || format!("topic {} partition {id} offset {offset}", self.options.state);
-        if ForgetRecord::is_here(bytes) {
-            let forgotten = ForgetRecord::decode(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-            let foreign = self.is_foreign(restoring, &place, &key, (forgotten.hash, id.into()))?;
-            return self.forgotten(restoring, offset, (forgotten, foreign));
+        let unusable = |error: &BlockError| WorkerError::block(&self.place(id, record.offset), error);
+        let view = BlockView::verified(&record.bytes).map_err(|error| unusable(&error))?;
+        let (hash, window) = (view.header.hash, view.header.window);
+        let block = view.to_block().map_err(|error| unusable(&error))?;
+        if self.is_foreign(restoring, record.offset, &record.key, (hash, window))? {
+            return Ok(None);
         }
-        let view = BlockView::verified(bytes).map_err(|e| WorkerError::block(&place(), &e))?;
-        let foreign = self.is_foreign(restoring, &place, &key, (view.header.hash, view.header.window))?;
-        let block = view.to_block().map_err(|e| WorkerError::block(&place(), &e))?;
-        let tail = Tail { crc: Block::checksum(bytes), next: block.next, from: Some(offset) };
-        restoring.note(&block, tail, offset);
-        if foreign {
+        restoring.progress.ids += block.entries.len() as u64;
+        if restoring.state.windows.of_kind(window.kind()).is_none() {
+            let kind = record.key.kind.clone().unwrap_or_default();
+            *restoring.left_out.entry(kind).or_default() += block.entries.len() as u64;
+            return Ok(None);
+        }
+        Ok(Some(block))
+    }
+
+    /// Undoes all owners of the partition at or beyond an offset, of all kinds, also of kinds that the writer had not configured.
+    fn undo_from(&mut self, restoring: &mut Restoring, first: Offset) -> Result<(), WorkerError> {
+        if first >= restoring.state.windows.next() {
             return Ok(());
         }
-        if !restoring.unwritten.takes(&block) {
-            self.write(restoring)?;
-        }
-        let is_copy = restoring.purpose != ReadPurpose::Start;
-        let state = &mut *restoring.state;
-        if block.first == block.next {
-            // A block with an empty offset range voids all owners at or beyond it, of all kinds, also of kinds that its writer
-            // had not configured.
-            state.truncate(block.next, &*self.store, is_copy)?;
-            cut_back(self.store, &self.options.kinds.windows_of(id), block.next)?;
-        }
-        let ids = block.entries.len() as u64;
         // Owners that leave the window leave the store in the same iteration: a slice that is being written with them is then
         // discarded. It would end as one that has the new owners, too, and they would leave the index.
-        let replaces =
-            state.windows.of_kind(block.window.kind()).is_some_and(|window| block.first < window.next());
-        if replaces {
-            self.write(restoring)?;
-        }
+        self.write(restoring)?;
+        let is_copy = restoring.purpose != ReadPurpose::Start;
         let state = &mut *restoring.state;
-        let mut number = 0;
-        if let Some(window) = state.windows.of_kind(block.window.kind()) {
-            if replaces {
-                let stored = Stored { store: &*self.store, window: block.window, is_copy };
-                window.truncate(block.first, &stored)?;
-            }
-            number = window.next_number();
-        }
-        if !state.windows.restore(&view).map_err(|e| WorkerError::block("the state topic", &e))? {
-            *restoring.left_out.entry(key.kind.unwrap_or_default()).or_default() += ids;
-            return Ok(());
-        }
-        let is_complete = self.options.keeps(Safeguard::FilterOfAll);
-        if let Some(topic) = self.topic.as_mut().filter(|_| is_complete) {
-            let identities = block.entries.iter().map(|(_, identity)| (*identity, block.time_last_ms));
-            topic.filter.insert_all(id, &identities.collect::<Vec<_>>());
-        }
-        let head = Head {
-            confirmed: block.next,
-            state_next: state.state_next,
-            stream_time_ms: block.time_last_ms,
-            tail: Some((tail.crc, tail.next)),
-            confirmed_tail: Some((tail.crc, tail.next)),
-            forgets: state.forgets,
-            incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
-        };
-        restoring.unwritten.add(block, number, head, bytes.len());
-        if replaces || restoring.unwritten.is_full(self.options.block_ids) {
-            self.write(restoring)?;
+        state.truncate(first, &*self.store, is_copy)?;
+        cut_back(self.store, &self.options.kinds.windows_of(state.id), first)?;
+        // Owners that have left the window, whose numbers it does not know, may still be stored.
+        for (kind, window) in state.windows.iter_mut() {
+            window.number_from(self.store.next_number(kind.window(state.id))?);
         }
         Ok(())
     }
 
-    /// Forgets the identities of a forget record, which was written after the blocks read so far. Their stored owners are deleted
-    /// at once, or after a search ([`Restoring::forgetting`]).
+    /// Adds the owners in the blocks of an entry.
+    fn restore(
+        &mut self,
+        restoring: &mut Restoring,
+        blocks: Vec<Block>,
+        section: &Section,
+    ) -> Result<(), WorkerError> {
+        if !restoring.unwritten.takes(&blocks) {
+            self.write(restoring)?;
+        }
+        let state = &mut *restoring.state;
+        let tail = restoring.last.map(|tail| Tail { from: None, ..tail });
+        for block in blocks {
+            let (id, encoded) = (state.id, block.encode());
+            let Some(window) = state.windows.of_kind(block.window.kind()) else { continue };
+            let number = window.next_number();
+            let view = BlockView::trusted(&encoded);
+            let restored = view.and_then(|view| window.restore(&view, Offset::MAX));
+            restored.map_err(|e| WorkerError::block("the state topic", &e))?;
+            let is_complete = self.options.keeps(Safeguard::FilterOfAll);
+            if let Some(topic) = self.topic.as_mut().filter(|_| is_complete) {
+                let identities = block.entries.iter().map(|(_, identity)| (*identity, block.time_last_ms));
+                topic.filter.insert_all(id, &identities.collect::<Vec<_>>());
+            }
+            let head = Head {
+                confirmed: section.next,
+                state_next: state.state_next,
+                stream_time_ms: section.time_last_ms,
+                tail,
+                confirmed_tail: tail,
+                incomplete_ms: state.windows.incomplete_before_ms().unwrap_or(0),
+            };
+            restoring.unwritten.add(block, number, head, encoded.len());
+        }
+        if restoring.unwritten.is_full(self.options.block_ids) { self.write(restoring) } else { Ok(()) }
+    }
+
+    /// Forgets the identities of a forget record. Their stored owners are deleted at once, or after a search ([`Restoring::forgetting`]).
     fn forgotten(
         &mut self,
         restoring: &mut Restoring,
         offset: Offset,
-        (forgotten, foreign): (ForgetRecord, bool),
+        forgotten: ForgetRecord,
     ) -> Result<(), WorkerError> {
-        restoring.at = offset;
-        let state = &mut *restoring.state;
-        state.state_next = offset + 1;
-        if foreign {
-            state.forgets = state.forgets.max(forgotten.number);
-            return Ok(());
-        }
         // The owners are looked up in the store.
         self.write(restoring)?;
         let is_copy = restoring.purpose != ReadPurpose::Start;
         restoring.state.forget(&forgotten, &*self.store, is_copy)?;
         let state = &*restoring.state;
-        // Without a stored block there is no head to update. A new head would claim that local state is complete up to
-        // offset 0.
-        if self.store.head(state.id.into())?.is_none() {
-            return Ok(());
-        }
         // A table of another size may load owners that this one has evicted.
         let evicts = |window: &WindowId| {
             state.windows.iter().any(|(kind, it)| kind == window.kind() && it.slots().is_some())
@@ -319,7 +348,8 @@ impl<W: WorkerPorts> Restorer<'_, W> {
     ) -> Result<(), WorkerError> {
         let state = &mut *restoring.state;
         let Some(before) = self.store.head(state.id.into())? else { return Ok(()) };
-        let head = Head { state_next: forgetting.offset + 1, forgets: state.forgets, ..before };
+        let tail = restoring.last.map(|tail| Tail { from: None, ..tail });
+        let head = Head { state_next: forgetting.offset + 1, tail, confirmed_tail: tail, ..before };
         for window_id in self.options.kinds.windows_of(state.id) {
             let mut owners = forgetting.record.offsets();
             if let Some(window) = state.windows.of_kind(window_id.kind()) {

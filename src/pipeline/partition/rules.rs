@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, PartitionId, StateKey, WindowId};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, Offset, PartitionId, StateKey, WindowId};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
@@ -69,11 +69,11 @@ impl WorkerOptions {
 
 impl<W: WorkerPorts> Restorer<'_, W> {
     /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
-    /// of offsets is used. `place` names the record in errors.
+    /// of offsets is used. `at` is its offset in the journal.
     pub(crate) fn is_foreign(
         &mut self,
         restoring: &mut Restoring,
-        place: &dyn Fn() -> String,
+        at: Offset,
         key: &StateKey,
         (hash, window): (HashKind, WindowId),
     ) -> Result<bool, WorkerError> {
@@ -83,14 +83,13 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         let other_rule = key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let is_emptied = restoring.emptied.contains(&kind);
         if !other_rule && hash == self.options.hash {
-            key.reset_kinds.iter().try_for_each(|kind| self.discard_read(restoring, *kind))?;
             return Ok(is_emptied);
         }
         let named =
             restoring.checkpoint.as_ref().and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
         let is_accepted = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
         if !is_accepted {
-            self.options.check_accepted(&place(), kind)?;
+            self.options.check_accepted(&self.place(restoring.state.id, at), kind)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {
@@ -109,7 +108,11 @@ impl<W: WorkerPorts> Restorer<'_, W> {
 
     /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
     /// its blocks in the store.
-    fn discard_read(&mut self, restoring: &mut Restoring, kind: KindId) -> Result<(), WorkerError> {
+    pub(crate) fn discard_read(
+        &mut self,
+        restoring: &mut Restoring,
+        kind: KindId,
+    ) -> Result<(), WorkerError> {
         let Restoring { state, unwritten, rules, .. } = restoring;
         if rules.iter().all(|(of, _)| *of != kind) {
             return Ok(());

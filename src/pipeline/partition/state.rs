@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::{Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Tail, Windows};
+use crate::dedupe::{
+    Block, Checkpoint, ForgetRecord, HashKind, KindId, Offset, PartitionId, Section, Tail, Windows,
+};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::loading::cut_back;
 use crate::pipeline::partition::order::Order;
@@ -17,7 +19,7 @@ pub struct Uncommitted {
     pub records: usize,
     /// Whether any record was written, to the clean topic or to a side topic.
     pub wrote: bool,
-    /// The last block written for it; `None` before that.
+    /// The entry with its section; `None` before that is written.
     pub tail: Option<Tail>,
     /// The offset and metadata of its commit, set when they are sent.
     pub sent: Option<(Offset, String)>,
@@ -40,13 +42,11 @@ pub struct DedupeState {
     pub next: Offset,
     /// State topic offset at or before everything newer than `committed`.
     pub state_next: Offset,
-    /// The last committed block.
+    /// The last committed entry with a section of the partition.
     pub tail: Option<Tail>,
-    /// Number of times identities were forgotten in this partition, up to C.
-    pub forgets: u64,
     /// What the open transaction did here; kept while its outcome is unknown.
     pub open: Option<Uncommitted>,
-    /// The group was rewound and the state beyond C was removed. The next transaction has to write a block even
+    /// The group was rewound and the state beyond C was removed. The next transaction has to add a section even
     /// without identities; otherwise a later restore would revive the removed owners.
     pub rewound: bool,
     /// The start offset of this partition was chosen by this process only. It is committed although no record was
@@ -81,7 +81,6 @@ impl DedupeState {
             next: 0,
             state_next: 0,
             tail: None,
-            forgets: 0,
             open: None,
             rewound: false,
             uncommitted_position: false,
@@ -100,9 +99,6 @@ impl DedupeState {
     pub fn complete(&mut self, committed: Offset, checkpoint: &Checkpoint) {
         self.committed = committed;
         self.next = committed;
-        // The first forget records may have been deleted from the topic, together with the blocks that they refer to,
-        // so their number is taken from the checkpoint.
-        self.forgets = self.forgets.max(checkpoint.forgets);
         self.first_raw_partitions = checkpoint.first_raw_partitions;
         self.ahead_of_wall_ms = checkpoint.ahead_of_wall_ms;
         self.epoch = checkpoint.epoch_before(committed);
@@ -132,18 +128,33 @@ impl DedupeState {
         self.epoch = self.committed_epoch;
     }
 
-    /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`.
-    ///
-    /// Empty when nothing was written. A block without identities is written when only records without an id were
-    /// forwarded, or records went to a side topic only. It later proves that the transaction was complete, also to a
-    /// group that has lost its offset.
+    /// Whether the open transaction adds a section of this partition to the journal: when something was written, or owners are undone or
+    /// forgotten. Without identities it proves that the transaction was complete, also to a group that has lost its offset.
     #[must_use]
-    pub fn blocks(&mut self, hash: HashKind, most: usize) -> Vec<Block> {
-        let Some(open) = &self.open else { return Vec::new() };
-        if !open.wrote && !self.rewound && !self.windows.has_pending() {
-            return Vec::new();
-        }
+    pub fn adds_section(&self) -> bool {
+        let wrote = self.open.as_ref().map(|open| open.wrote || open.forgotten.is_some());
+        wrote.is_some_and(|wrote| wrote || self.rewound || self.windows.has_pending())
+    }
+
+    /// The blocks of the open transaction, each with at most `most` identities: everything new in `committed..next`. The last one is of the
+    /// unnamed kind, even without identities: its head in the store stands for all kinds.
+    #[must_use]
+    pub fn blocks(&self, hash: HashKind, most: usize) -> Vec<Block> {
         self.windows.blocks(hash, self.id, &(self.committed..self.next), most)
+    }
+
+    /// The section of the open transaction, before its clean records are acknowledged.
+    #[must_use]
+    pub fn section(&self) -> Section {
+        Section {
+            partition: self.id,
+            first: self.committed,
+            next: self.next,
+            clean_end: None,
+            time_first_ms: self.windows.opened_ms(),
+            time_last_ms: self.windows.stream_time_ms(),
+            reset_kinds: self.reset_kinds.iter().copied().collect(),
+        }
     }
 
     /// Called when the open transaction has written a record of this partition.
@@ -190,7 +201,6 @@ impl DedupeState {
         store: &impl Store,
         is_copy: bool,
     ) -> Result<(), StoreError> {
-        self.forgets = self.forgets.max(forgotten.number);
         let (id, windows) = (self.id, &mut self.windows);
         let owners_of = |kind: KindId| Stored { store, window: kind.window(id), is_copy };
         forgotten.owners.iter().try_for_each(|owner| windows.forget(*owner, owners_of))
@@ -205,7 +215,7 @@ impl DedupeState {
     /// The head that the local store may record for this partition.
     #[must_use]
     pub fn head(&self) -> Head {
-        let tail = self.tail.map(|tail| (tail.crc, tail.next));
+        let tail = self.tail.map(|tail| Tail { from: None, ..tail });
         Head {
             confirmed: self.committed,
             state_next: self.state_next,
@@ -213,7 +223,6 @@ impl DedupeState {
             stream_time_ms: self.windows.committed_time_ms(),
             tail,
             confirmed_tail: tail,
-            forgets: self.forgets,
             incomplete_ms: self.windows.incomplete_before_ms().unwrap_or(0),
         }
     }
@@ -223,8 +232,12 @@ impl DedupeState {
     #[must_use]
     pub fn is_of(&self, answer: &Committed) -> bool {
         // A commit that only forgets ids leaves the offset unchanged.
-        let forgets = Checkpoint::parse(&answer.metadata).map_or(self.forgets, |it| it.forgets);
-        let is_same = answer.offset == Some(self.committed) && forgets == self.forgets;
+        let is_same_entry = |it: Checkpoint| match (it.tail, self.tail) {
+            (Some(theirs), Some(ours)) => theirs.names_same(&ours),
+            (theirs, ours) => theirs.is_none() && ours.is_none(),
+        };
+        let is_same = answer.offset == Some(self.committed)
+            && Checkpoint::parse(&answer.metadata).is_none_or(is_same_entry);
         is_same || self.was_committed_as(answer.offset, &answer.metadata)
     }
 

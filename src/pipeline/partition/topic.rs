@@ -34,6 +34,8 @@ pub struct TopicScope {
     pub filter: TopicFilter,
     /// Whether the state of all partitions is there, so that records are processed.
     pub is_open: bool,
+    /// Whether the group has a checkpoint for any partition.
+    pub has_checkpoint: bool,
     horizon_ms: i64,
     /// Where the logs ended at some time, until all records before that are read. See [`Self::note_ends`].
     earlier_ends: BTreeMap<PartitionId, RawEnd>,
@@ -43,7 +45,7 @@ impl TopicScope {
     /// Without identities. `filter` is empty.
     #[must_use]
     pub fn new(filter: TopicFilter) -> Self {
-        Self { filter, is_open: false, horizon_ms: 0, earlier_ends: BTreeMap::new() }
+        Self { filter, is_open: false, has_checkpoint: false, horizon_ms: 0, earlier_ends: BTreeMap::new() }
     }
 
     /// The stream time by which windows expire, epoch milliseconds. It is that of the commit before the last one: a broker may
@@ -216,9 +218,7 @@ pub fn copy_elsewhere<T: Store>(
 pub fn has_settled_state(partition: &Partition) -> bool {
     match partition.phase() {
         Phase::Running(_) => true,
-        Phase::Locating(Locating { state: Some(state), .. }) => {
-            state.open.is_none() && partition.checked_from.is_some()
-        }
+        Phase::Locating(Locating { state: Some(state), .. }) => state.open.is_none() && partition.is_checked,
         Phase::Locating(_) | Phase::Loading(_) | Phase::Restoring(_) => false,
     }
 }

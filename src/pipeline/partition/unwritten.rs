@@ -24,12 +24,10 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Whether a block can be added before the others are written.
-    pub(crate) fn takes(&self, block: &Block) -> bool {
-        let last = self.windows.get(&block.window).and_then(|(blocks, ..)| blocks.last());
-        // An empty range voids what was read before it.
-        let continues = last.is_none_or(|last| last.next <= block.first) && block.first < block.next;
-        continues && (self.ids == 0 || self.ids + block.entries.len() <= IDS)
+    /// Whether the blocks of an entry can be added before the others are written. All of an entry is written together: its heads claim all of
+    /// it.
+    pub(crate) fn takes(&self, blocks: &[Block]) -> bool {
+        self.ids == 0 || self.ids + blocks.iter().map(|block| block.entries.len()).sum::<usize>() <= IDS
     }
 
     /// Adds a block of `bytes` encoded bytes whose first owner has this number, and the head that the store has once it is written.
@@ -54,10 +52,6 @@ impl Unwritten {
 
     /// Writes all blocks. The unnamed kind, which has the lowest window id, comes last: its head stands for all kinds, so it
     /// must not claim them complete before they are.
-    ///
-    /// What a named kind has read beyond the last block of the unnamed kind is written too. That head does not claim it: the
-    /// head's `state_next` is at or before the first such block (`Restoring::resume_after`), and its owners are at or beyond
-    /// `confirmed`, so a restart removes them from the store and reads them again.
     pub(crate) fn write(&mut self, store: &mut impl Store) -> Result<(), StoreError> {
         let Self { windows, .. } = std::mem::take(self);
         windows.values().rev().try_for_each(|(blocks, number, head)| store.append_all(blocks, *number, *head))
@@ -75,15 +69,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_block_that_continues_its_window_is_joined() {
-        let (unnamed, named) = (WindowId::from(3), KindId::named("payments").window(3));
+    fn blocks_of_an_entry_are_joined_with_earlier_ones_unless_they_are_too_many() {
+        let payments = KindId::named("payments").window(3);
         let mut unwritten = Unwritten::default();
-        unwritten.add(block(unnamed, 5, 9), 0, Head::default(), 100);
-        assert!(unwritten.takes(&block(unnamed, 9, 12)) && unwritten.takes(&block(unnamed, 20, 21)));
-        assert!(!unwritten.takes(&block(unnamed, 8, 12)), "it replaces an owner");
-        assert!(!unwritten.takes(&block(unnamed, 2, 4)), "it goes back");
-        assert!(!unwritten.takes(&block(unnamed, 9, 9)), "it voids the owners beyond it");
-        assert!(unwritten.takes(&block(named, 2, 9)), "another window");
+        let many = [block(3.into(), 0, 2 * IDS as u64)];
+        assert!(unwritten.takes(&many), "there are no earlier ones");
+        unwritten.add(block(3.into(), 5, 9), 0, Head::default(), 100);
+        assert!(!unwritten.takes(&many));
+        // The identities of all windows count together.
+        let of_payments = |ids: Offset| [block(3.into(), 9, 10), block(payments, 9, 9 + ids)];
+        let left = IDS as u64 - 5;
+        assert!(unwritten.takes(&of_payments(left)) && !unwritten.takes(&of_payments(left + 1)));
     }
 
     #[test]
@@ -91,11 +87,12 @@ mod tests {
         let mut unwritten = Unwritten::default();
         unwritten.add(block(3.into(), 5, 9), 0, Head::default(), 100);
         assert!(!unwritten.is_full(5) && unwritten.is_full(4));
-        let ids = IDS as u64 - 4;
-        assert!(
-            unwritten.takes(&block(3.into(), 9, 9 + ids)) && !unwritten.takes(&block(3.into(), 9, 10 + ids))
-        );
         unwritten.add(block(3.into(), 9, 10), 4, Head::default(), BYTES - 100);
+        assert!(unwritten.is_full(30_000));
+        let mut unwritten = Unwritten::default();
+        unwritten.add(block(3.into(), 0, IDS as u64 - 1), 0, Head::default(), 100);
+        assert!(!unwritten.is_full(30_000));
+        unwritten.add(block(3.into(), 9_000, 9_001), 4, Head::default(), 100);
         assert!(unwritten.is_full(30_000));
     }
 }

@@ -136,7 +136,8 @@ fn accept<W: WorkerPorts>(
 /// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
 /// set since, nor its blocks from those that covered the same offsets before the log was truncated.
 pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool {
-    ctx.partitions.iter().filter_map(Partition::running).any(|running| running.state.uncommitted_position)
+    let mut running = ctx.partitions.iter().filter_map(Partition::running);
+    running.any(|running| running.state.uncommitted_position && !running.held)
 }
 
 /// The error for a group that was reset to below what the state topic has committed.

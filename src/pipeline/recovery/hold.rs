@@ -11,6 +11,7 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::recovery::commit_pending_position;
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::Source;
 
@@ -85,6 +86,7 @@ fn release<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError
         access.source.seek_behind(id, next, epoch)?;
         // If its next record still needs a schema, the partition waits again when it is read.
         running.resume();
+        commit_pending_position(access, id)?;
     }
     Ok(())
 }

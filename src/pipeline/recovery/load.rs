@@ -79,7 +79,6 @@ impl Recovery {
                 let committed = answer.offset.unwrap_or(0);
                 state.tail = checkpoint.tail;
                 state.state_next = state.state_next.max(checkpoint.state_next);
-                state.uncommitted_position |= !access.ctx.options.is_of_scope(&checkpoint);
                 state.complete(committed, &checkpoint);
                 let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
                 tracing::debug!(

@@ -1,12 +1,12 @@
 //! Reads the committed offset of partitions, and decides how the state of each one is loaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{BlockView, Checkpoint, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, EntryEnd, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::{Access, commit_state};
 use crate::pipeline::context::Context;
@@ -77,7 +77,8 @@ impl Recovery {
         if let Some(mut state) = locating.state.take() {
             if state.was_committed_as(answer.offset, &answer.metadata) {
                 // The response to the commit was lost, and the commit has succeeded.
-                commit_state(&mut state, access.committer.sink.state_end(id), &mut access.ctx.store)?;
+                let journal_end = access.committer.sink.state_end(access.ctx.options.journal_of(id));
+                commit_state(&mut state, journal_end, &mut access.ctx.store)?;
                 if let Some(partition) = access.ctx.partitions.get_mut(id) {
                     partition.rejections.committed(id, state.committed);
                 }
@@ -102,12 +103,13 @@ impl Recovery {
         let changed = access.ctx.options.changed_rules(checkpoint.as_ref(), id)?;
         if let Some(topic) = &mut access.ctx.topic {
             checkpoint.as_ref().and_then(|it| it.horizon_ms).into_iter().for_each(|ms| topic.resume(ms));
+            topic.has_checkpoint |= checkpoint.is_some();
         }
         let now = access.ctx.clock.elapsed();
         let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
         partition.missing_since.get_or_insert(now);
         // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
-        let (ended_early, state_low) = (partition.early_ends > 0, partition.checked_from.unwrap_or(0));
+        let ended_early = partition.early_ends > 0;
         let is_usable = !ended_early && !has_unusable_slices(access.ctx, id);
         let head = access.ctx.store.head(id.into())?.filter(|_| is_usable);
         let plan = match (head, answer.offset) {
@@ -115,7 +117,7 @@ impl Recovery {
             (Some(_), Some(confirmed)) if !access.ctx.options.keeps(Safeguard::Tails) => {
                 StatePlan::Load { confirmed }
             }
-            _ => plan(head, answer.offset, checkpoint.as_ref(), state_low),
+            _ => plan(head, answer.offset, checkpoint.as_ref()),
         };
         match plan {
             StatePlan::Load { confirmed } => {
@@ -198,22 +200,28 @@ pub fn check_start(
         options.check_metadata(answer)?;
         let checkpoint = Checkpoint::parse(&answer.metadata);
         options.changed_rules(checkpoint.as_ref(), answer.partition)?;
-        if let (Some(checkpoint), Some(log)) = (&checkpoint, of(logs.state, answer.partition)) {
+        let journal = options.journal_of(answer.partition);
+        if let (Some(checkpoint), Some(log)) = (&checkpoint, of(logs.state, journal)) {
             check_length(options, answer.partition, log.high, checkpoint)?;
         }
     }
+    let mut last = BTreeMap::new();
     for item in logs.last {
-        let StateItem::Block { partition, key: Some(key), .. } = item else { continue };
+        let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
         options.same_pair(key)?;
-        let answer = committed.iter().find(|answer| answer.partition == *partition);
-        if answer.is_some_and(|answer| answer.offset.is_none()) {
-            options.same_group(key)?;
-        }
-        match answer.and_then(|answer| answer.offset).zip(covered(item)) {
-            Some((at, (_, covered))) if covered > at && options.on_rewind == OnRewind::Stop => {
-                return Err(rewound_group(options, *partition, at, covered));
+        let what = || format!("topic {} partition {partition} offset {offset} was written", options.state);
+        options.same_scope(key.is_topic_wide, what)?;
+        // A later section replaces an earlier one: a repair may have rewound the partition.
+        last.extend(covered(item).into_iter().map(|(partition, covered)| (partition, (covered, key))));
+    }
+    for answer in committed {
+        let Some((covered, key)) = last.get(&answer.partition) else { continue };
+        match answer.offset {
+            None => options.same_group(key)?,
+            Some(at) if *covered > at && options.on_rewind == OnRewind::Stop => {
+                return Err(rewound_group(options, answer.partition, at, *covered));
             }
-            _ => {}
+            Some(_) => {}
         }
     }
     for answer in committed {
@@ -238,9 +246,12 @@ pub fn start_notes(options: &WorkerOptions, committed: &[Committed], logs: Start
         let Some(raw) = of(logs.raw, id) else { continue };
         let latest = Some(raw.stable).filter(|_| options.start == Start::Latest);
         let next = answer.offset.or(latest);
-        let known = logs.last.iter().filter_map(|item| covered(item).filter(|(of, _)| *of == id));
-        let known = known.map(|(_, next)| next).max().unwrap_or(0);
-        if checkpoint.is_none() && next.is_some_and(|next| skips_records(known, next, raw)) {
+        let mut known = logs.last.iter().flat_map(covered).filter(|(of, _)| *of == id);
+        // In topic scope its last section may be far before the end of the journal.
+        let is_all = !options.is_topic_wide() || logs.last.is_empty();
+        let known = known.next_back().map(|(_, next)| next).or(is_all.then_some(0));
+        let skips = known.zip(next).is_some_and(|(known, next)| skips_records(known, next, raw));
+        if checkpoint.is_none() && skips {
             skipping.push(id);
         }
         if !options.kinds_by_other_rules(checkpoint.as_ref()).is_empty() {
@@ -254,10 +265,11 @@ pub fn start_notes(options: &WorkerOptions, committed: &[Committed], logs: Start
     [named(skipping, SKIPS_RECORDS), named(emptied, accepted)].into_iter().flatten().collect()
 }
 
-/// The partition of a block of the state topic, and the offset of raw behind it.
-fn covered(item: &StateItem) -> Option<(PartitionId, Offset)> {
-    let StateItem::Block { partition, block, .. } = item else { return None };
-    Some((*partition, BlockView::verified(block).ok()?.header.next))
+/// The partitions of the entry that a record of the state topic ends, each with the offset of raw behind it.
+fn covered(item: &StateItem) -> Vec<(PartitionId, Offset)> {
+    let StateItem::Block { block, .. } = item else { return Vec::new() };
+    let sections = EntryEnd::decode(block).map(|end| end.sections).unwrap_or_default();
+    sections.into_iter().map(|section| (section.partition, section.next)).collect()
 }
 
 fn of(logs: &[LogBounds], partition: PartitionId) -> Option<LogBounds> {

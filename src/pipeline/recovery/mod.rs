@@ -29,7 +29,7 @@ use crate::pipeline::partition::{Partition, Phase, Running};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::resume_offset;
 use crate::pipeline::recovery::locate::take_local_state;
-use crate::pipeline::recovery::restore::abandon_restore;
+use crate::pipeline::recovery::restore::{abandon_restore, search_forgotten};
 use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
@@ -41,8 +41,6 @@ const READ_SLICE: Duration = Duration::from_millis(20);
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What starts partitions.
-///
-/// Large because each step of a start is one method, in the file of that step, and a step may be followed by several others.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// The transactional producer, and what earlier producers left open.
@@ -55,7 +53,7 @@ impl Recovery {
     pub(crate) fn recover<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         fit_tables(access)?;
         if access.ctx.partitions.has_nothing_pending() {
-            return Ok(());
+            return access.ctx.open_journals().map(drop);
         }
         let advanced = self.advance(access);
         // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
@@ -94,24 +92,34 @@ impl Recovery {
         let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
         let until = access.ctx.clock.elapsed() + READ_SLICE;
         if !is_grave(&outcome) {
-            outcome = self.search_forgotten(access, until).and(outcome);
+            let searched = search_forgotten(access.ctx, until).map_err(|(id, error)| {
+                abandon_restore(access.ctx, id);
+                error
+            });
+            outcome = searched.and(outcome);
         }
-        let is_reading = |p: &Partition| matches!(p.phase(), Phase::Restoring(it) if it.forgetting.is_none());
         loop {
             let left = until.saturating_sub(access.ctx.clock.elapsed());
-            if is_grave(&outcome) || left.is_zero() || !access.ctx.partitions.iter().any(is_reading) {
+            if is_grave(&outcome) || left.is_zero() {
                 break;
+            }
+            match access.ctx.open_journals() {
+                Ok(true) => {}
+                opened => {
+                    outcome = opened.map(drop).and(outcome);
+                    break;
+                }
             }
             let items = access.ctx.log.read(left)?;
             if items.is_empty() {
                 break;
             }
             for item in items {
-                // The log delivers each record once, so a partition whose record is skipped here restarts its restore. No
+                // The log delivers each record once, so a journal of which one is skipped here is opened again. No
                 // partition is started with a producer that is about to be replaced, or after a commit whose local effects
                 // are incomplete.
                 let result = if is_grave(&outcome) {
-                    abandon_restore(access.ctx, item.partition());
+                    access.ctx.reopen_journal(item.partition());
                     Ok(())
                 } else {
                     self.restored(access, item)
@@ -172,13 +180,14 @@ impl Recovery {
     }
 }
 
-/// Adds a position that only this worker has to the next commit, although no record has arrived.
-fn commit_pending_position<W: WorkerPorts>(
+/// Adds a position that only this worker has to the next commit, although no record has arrived. In topic scope when the states of all partitions are there:
+/// the one of another partition may be lost, and its offset with it.
+pub(crate) fn commit_pending_position<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     id: PartitionId,
 ) -> Result<(), WorkerError> {
     let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
-    let Some(running) = partition.running_mut().filter(|it| it.state.uncommitted_position) else {
+    let Some(running) = partition.running_mut().filter(|it| it.state.uncommitted_position && !it.held) else {
         return Ok(());
     };
     if let Err(failed) =

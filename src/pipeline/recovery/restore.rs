@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Checkpoint, KindId, Offset, PartitionId, StateKey};
+use crate::dedupe::{Checkpoint, Entry, KindId, Offset, PartitionId};
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
+use crate::pipeline::journal::{Lacking, Taken};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::loading::clear;
 use crate::pipeline::partition::local::{all_expired, is_behind_the_log, usable};
@@ -18,9 +19,9 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::complete::is_restored;
-use crate::pipeline::recovery::restored_offset::end_offset;
-use crate::ports::{Committed, LogBounds, StateItem, StateLog, Store};
+use crate::pipeline::recovery::complete::{misses_entries, restored};
+use crate::pipeline::recovery::restored_offset::{end_offset, has_expired};
+use crate::ports::{Committed, LogBounds, StateItem, Store};
 
 /// What a restore starts with.
 #[derive(Debug)]
@@ -49,7 +50,8 @@ impl Recovery {
         let local = if let Base::Local(_, local) = &base { Some(*local) } else { None };
         let usable = usable(local, &bounds, answer.offset);
         let is_behind = local.is_some_and(|(from, _)| is_behind_the_log(from, &bounds));
-        if answer.offset.is_none() && is_behind && bounds.low >= bounds.stable {
+        let is_empty = bounds.low >= bounds.stable;
+        if answer.offset.is_none() && is_behind && is_empty && has_expired(access, id)? {
             return Err(all_expired(&access.ctx.options, id, local).into());
         }
         let (loaded, reset_kinds) = match base {
@@ -78,83 +80,73 @@ impl Recovery {
         if let Some(partition) = access.ctx.partitions.get_mut(id) {
             partition.enter(Phase::Restoring(Box::new(restoring)));
         }
-        let opened = self.read_from(access, id, (from, bounds.stable));
-        if opened.is_err() {
+        if from < bounds.stable {
+            access.ctx.await_end(id);
+            failpoint::pass("before_state_open");
+            return Ok(());
+        }
+        let ended = self.end_restore(access, id, from);
+        if ended.is_err() {
             abandon_restore(access.ctx, id);
         }
-        opened
+        ended
     }
 
-    /// Reads the state topic from an offset on, or ends the restore when the log ends there.
-    fn read_from<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        (from, until): (Offset, Offset),
-    ) -> Result<(), WorkerError> {
-        if from >= until {
-            return self.end_restore(access, id, from);
-        }
-        failpoint::pass("before_state_open");
-        Ok(access.ctx.log.open(id, Some(from))?)
-    }
-
-    /// Continues the search for the owners of forgotten identities. Where it ends, reading continues behind the forget record.
-    pub(crate) fn search_forgotten<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        until: Duration,
-    ) -> Result<(), WorkerError> {
-        let is_searching =
-            |p: &Partition| matches!(p.phase(), Phase::Restoring(it) if it.forgetting.is_some());
-        for id in access.ctx.partitions.ids(is_searching) {
-            let searched = self.search_forgotten_of(access, id, until);
-            if searched.is_err() {
-                abandon_restore(access.ctx, id);
-            }
-            searched?;
-            if access.ctx.clock.elapsed() >= until {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn search_forgotten_of<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        until: Duration,
-    ) -> Result<(), WorkerError> {
-        match continue_search(access.ctx, id, until)? {
-            Some(range) => self.read_from(access, id, range),
-            None => Ok(()),
-        }
-    }
-
-    /// Processes one item read from the state topic. The log delivers each record once, so a restore that misses a record
-    /// restarts: otherwise its end would be mistaken for that of a complete restore.
+    /// Processes one item read from a journal. A restore that misses an entry restarts: otherwise its end would be mistaken for that of a
+    /// complete restore.
     pub(crate) fn restored<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         item: StateItem,
     ) -> Result<(), WorkerError> {
-        let id = item.partition();
-        if access.ctx.partitions.restoring_mut(id).is_some_and(|restoring| restoring.forgetting.is_some()) {
-            // Reading continues behind the forget record when its owners are found.
-            return Ok(());
-        }
-        let result = match item {
+        let journal = item.partition();
+        match item {
             StateItem::Block { offset, key, block, .. } => {
-                restore_record(access.ctx, id, offset, key.unwrap_or_default(), &block)
+                let taken = access.ctx.take_record(journal, offset, key, block);
+                if let Ok(Taken::Nothing) = taken {
+                    return Ok(());
+                }
+                let partitions = access.ctx.restoring_from(journal);
+                match taken {
+                    Ok(Taken::Nothing) => Ok(()),
+                    Ok(Taken::Entry(entry)) => restore_entry(access.ctx, &partitions, &entry),
+                    Ok(Taken::Lacks(gap)) => misses_entries(access.ctx, &partitions, gap),
+                    Err(error) => {
+                        for id in &partitions {
+                            abandon_restore(access.ctx, *id);
+                        }
+                        Err(error)
+                    }
+                }
             }
-            StateItem::End { next, .. } => self.end_restore(access, id, next),
-            StateItem::Gone { .. } => restart_restore(access.ctx, id),
-        };
-        if result.is_err() {
-            abandon_restore(access.ctx, id);
+            StateItem::End { next, .. } => {
+                let Some(next) = access.ctx.end_of_entries(journal, next) else { return Ok(()) };
+                for id in access.ctx.restoring_from(journal) {
+                    let ended = match access.ctx.partitions.restoring_mut(id) {
+                        // Another partition may have needed more of the journal: what lies between has no committed records.
+                        Some(it) if it.forgetting.is_none() => {
+                            let next = next.max(it.needed);
+                            self.end_restore(access, id, next)
+                        }
+                        _ => Ok(()),
+                    };
+                    if ended.is_err() {
+                        abandon_restore(access.ctx, id);
+                        // The others have not ended.
+                        access.ctx.reopen_journal(journal);
+                        return ended;
+                    }
+                }
+                Ok(())
+            }
+            StateItem::Gone { .. } => {
+                for id in access.ctx.restoring_from(journal) {
+                    restart_restore(access.ctx, id);
+                }
+                access.ctx.reopen_journal(journal);
+                Ok(())
+            }
         }
-        result
     }
 
     fn end_restore<W: WorkerPorts>(
@@ -168,11 +160,8 @@ impl Recovery {
         let restoring = access.ctx.partitions.get_mut(id).and_then(|partition| partition.take_restoring(now));
         let Some(mut restoring) = restoring else { return Ok(()) };
         access.ctx.restorer().1.write(&mut restoring)?;
-        if !is_restored(access.ctx, &mut restoring, next)? {
-            return Ok(());
-        }
+        let Some(mut restoring) = restored(access.ctx, restoring, next)? else { return Ok(()) };
         restoring.log_left_out(&access.ctx.options.state);
-        access.ctx.log.close(id)?;
         let Some(committed) = end_offset(&mut self.start_bounds, access, &mut restoring)? else {
             return Ok(());
         };
@@ -182,10 +171,14 @@ impl Recovery {
             tracing::warn!(partition = id, offset = committed, "{SKIPS_RECORDS}");
             state.windows.note_incomplete_before(access.ctx.time.now_ms(&access.ctx.clock));
         }
+        // The group may continue behind what its checkpoint names.
+        state.tail = restoring.last.or(state.tail);
+        if checkpoint.is_none() && state.tail.is_none() {
+            state.tail = access.ctx.store.head(id.into())?.and_then(|head| head.confirmed_tail);
+        }
         let ReadProgress { since, ids, .. } = progress;
-        // An offset without our metadata was set by another program. After a change of the scope, the first commit makes it final.
-        let is_ours = checkpoint.as_ref().is_some_and(|it| access.ctx.options.is_of_scope(it));
-        state.uncommitted_position |= restoring.committed.is_some() && !is_ours;
+        // An offset without our metadata was set by another program.
+        state.uncommitted_position |= restoring.committed.is_some() && checkpoint.is_none();
         state.state_next = state.state_next.max(next);
         state.complete(committed, &checkpoint.unwrap_or_default());
         access.ctx.store.set_head(id.into(), state.head())?;
@@ -198,6 +191,33 @@ impl Recovery {
             "state restored from the state topic"
         );
         self.start_loaded(access, state)
+    }
+}
+
+/// Adds an entry to the restores of these partitions.
+fn restore_entry<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    partitions: &[PartitionId],
+    entry: &Entry,
+) -> Result<(), WorkerError> {
+    let mut missed = Vec::new();
+    for id in partitions {
+        match apply_entry(ctx, *id, entry) {
+            Ok(true) => {}
+            Ok(false) => missed.push(*id),
+            Err(error) => {
+                abandon_restore(ctx, *id);
+                // The others have not read it.
+                ctx.reopen_journal(ctx.options.journal_of(*id));
+                return Err(error);
+            }
+        }
+    }
+    let number = entry.end.number;
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        misses_entries(ctx, &missed, Lacking { last: number, next: number })
     }
 }
 
@@ -238,10 +258,10 @@ pub(crate) fn abandon_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: Partitio
 
 /// Restarts a restore because the log no longer holds the next record. It restarts at the log start because the log
 /// bounds have changed.
-fn restart_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+fn restart_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) {
     let topic = &ctx.options.state;
     if let Some(restoring) = ctx.partitions.restoring_mut(id) {
-        let at = restoring.at;
+        let at = restoring.needed;
         tracing::warn!(
             partition = id,
             at,
@@ -249,42 +269,52 @@ fn restart_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Res
         );
     }
     abandon_restore(ctx, id);
-    Ok(ctx.log.close(id)?)
 }
 
-/// Adds a record of the state topic to the restore of a partition, if there is one.
-pub(crate) fn restore_record<W: WorkerPorts>(
+/// Adds an entry of the journal to the restore of a partition, if there is one that needs it. Returns false when records of it are missing.
+pub(crate) fn apply_entry<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
-    offset: Offset,
-    key: StateKey,
-    bytes: &[u8],
-) -> Result<(), WorkerError> {
-    ctx.options.same_pair(&key)?;
+    entry: &Entry,
+) -> Result<bool, WorkerError> {
     let (partitions, mut restorer) = ctx.restorer();
-    let Some(restoring) = partitions.restoring_mut(id) else { return Ok(()) };
-    if restoring.committed.is_none() && restoring.purpose == ReadPurpose::Start {
-        restorer.options.same_group(&key)?;
+    let Some(restoring) = partitions.restoring_mut(id) else { return Ok(true) };
+    if restoring.forgetting.is_some() || entry.at < restoring.needed {
+        return Ok(true);
     }
-    restorer.record(restoring, offset, key, bytes)?;
-    if restoring.forgetting.is_some() { Ok(ctx.log.close(id)?) } else { Ok(()) }
+    if restoring.committed.is_none() && restoring.purpose == ReadPurpose::Start {
+        restorer.options.same_group(&entry.key)?;
+    }
+    restorer.entry(restoring, entry)
 }
 
-/// Continues the search for the owners of forgotten identities in one partition. When it has ended, returns the state offsets
-/// from which and up to which the log is read next.
-pub(crate) fn continue_search<W: WorkerPorts>(
+/// Continues the searches for the owners of forgotten identities. Where one ends, the journal is read on behind the forget record.
+/// Returns the partition whose search failed.
+pub(crate) fn search_forgotten<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    until: Duration,
+) -> Result<(), (PartitionId, WorkerError)> {
+    let is_searching = |p: &Partition| matches!(p.phase(), Phase::Restoring(it) if it.forgetting.is_some());
+    for id in ctx.partitions.ids(is_searching) {
+        continue_search(ctx, id, until).map_err(|error| (id, error))?;
+        if ctx.clock.elapsed() >= until {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn continue_search<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     until: Duration,
-) -> Result<Option<(Offset, Offset)>, WorkerError> {
-    let Some(restoring) = ctx.partitions.restoring_mut(id) else { return Ok(None) };
-    let Some(forgetting) = &mut restoring.forgetting else { return Ok(None) };
+) -> Result<(), WorkerError> {
+    let Some(restoring) = ctx.partitions.restoring_mut(id) else { return Ok(()) };
+    let Some(forgetting) = &mut restoring.forgetting else { return Ok(()) };
     forgetting.read(&ctx.store, || ctx.clock.elapsed() >= until)?;
-    let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(None) };
-    let range = (forgetting.offset + 1, restoring.until);
+    let Some(forgetting) = restoring.forgetting.take_if(|it| it.is_done()) else { return Ok(()) };
+    // The end may have been reported meanwhile.
+    ctx.await_end(id);
     let (partitions, mut restorer) = ctx.restorer();
-    if let Some(restoring) = partitions.restoring_mut(id) {
-        restorer.delete_forgotten(restoring, forgetting)?;
-    }
-    Ok(Some(range))
+    partitions.restoring_mut(id).map_or(Ok(()), |restoring| restorer.delete_forgotten(restoring, forgetting))
 }

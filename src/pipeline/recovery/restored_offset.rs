@@ -12,6 +12,7 @@ use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::rewound;
 use crate::pipeline::recovery::start_bounds::StartBounds;
+use crate::pipeline::torn::all_partitions;
 use crate::ports::{GroupMember, LogId, LogTails};
 
 /// The offset at which the restored state ends; `None` when the committed offset has to be read again.
@@ -51,7 +52,7 @@ pub(crate) fn end_offset<W: WorkerPorts>(
                 state.uncommitted_position = access.ctx.options.start == Start::Latest || restoring.low > 0;
                 confirmed
             }
-            None if restoring.low > 0 => {
+            None if restoring.low > 0 && has_expired::<W>(access, state.id)? => {
                 return Err(all_expired(&access.ctx.options, state.id, None).into());
             }
             None => first_offset(bounds, access, state)?,
@@ -60,12 +61,30 @@ pub(crate) fn end_offset<W: WorkerPorts>(
     Ok(Some(offset))
 }
 
+/// Whether the offset of a partition without one may have expired. The offsets of a group expire together, so no other partition of its journal has a
+/// checkpoint then, and none is written before the positions of all are known. An offset without one was set by an operator, who may not be done.
+pub(crate) fn has_expired<W: WorkerPorts>(
+    access: &Access<'_, W>,
+    id: PartitionId,
+) -> Result<bool, WorkerError> {
+    let journal = access.ctx.options.journal_of(id);
+    let others = all_partitions(access.ctx).into_iter();
+    let others: Vec<PartitionId> =
+        others.filter(|other| *other != id && access.ctx.options.journal_of(*other) == journal).collect();
+    if others.is_empty() {
+        return Ok(true);
+    }
+    let answers = access.source.committed(&others, REQUEST_TIMEOUT)?;
+    Ok(answers.iter().all(|answer| Checkpoint::parse(&answer.metadata).is_none()))
+}
+
 fn first_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
     state: &mut DedupeState,
 ) -> Result<Offset, WorkerError> {
     let id = state.id;
+    bounds.check_scope(access)?;
     let log = bounds.raw(access, id)?;
     warn_of_foreign_records(access, id)?;
     if was_added_later::<W>(&access.ctx.options, access.source, id)? {

@@ -7,7 +7,7 @@
 //! before that could be below C. They are discarded whenever C is read ([`StartBounds::clear`]). What remains is the same as
 //! a response that takes long, at most [`MAX_AGE`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -18,7 +18,8 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::ports::{Failure, LogBounds, LogId, LogTails, Remedy, Source};
+use crate::pipeline::torn::all_partitions;
+use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, Source, StateItem};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
 /// a slow broker answer for all partitions again and again.
@@ -32,6 +33,8 @@ const APART: Duration = Duration::from_secs(3);
 pub(crate) struct StartBounds {
     raw: Answers,
     state: Answers,
+    /// Whether the journals of the other scope were found empty.
+    has_one_scope: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +65,7 @@ impl StartBounds {
         self.raw.get((id, now), || starting(partitions, options), request)
     }
 
-    /// The bounds of the state log of a partition that is about to start.
+    /// The bounds of the journal of a partition that is about to start.
     pub(crate) fn state<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
@@ -70,14 +73,40 @@ impl StartBounds {
     ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
-        self.state.get(
-            (id, now),
-            || starting(partitions, options),
-            |ids| {
-                let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
-                Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
-            },
-        )
+        let journals = || {
+            let journals = starting(partitions, options).into_iter().map(|id| options.journal_of(id));
+            journals.collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        self.state.get((options.journal_of(id), now), journals, |ids| {
+            let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
+            Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
+        })
+    }
+}
+
+impl StartBounds {
+    /// Fails when a journal of the other scope has records, which a restore in this scope does not read: a group that has lost its offsets
+    /// would write all of raw again.
+    pub(crate) fn check_scope<W: WorkerPorts>(&mut self, access: &Access<'_, W>) -> Result<(), WorkerError> {
+        let options = &access.ctx.options;
+        if self.has_one_scope {
+            return Ok(());
+        }
+        let all = all_partitions(access.ctx).into_iter();
+        let journals: Vec<PartitionId> = all.filter(|id| (*id == 0) != options.is_topic_wide()).collect();
+        let logs: Vec<LogId> = journals.iter().copied().map(LogId::state).collect();
+        let bounds = access.ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
+        let last =
+            |log: &LogBounds| log.low.max(log.stable.saturating_sub(options.evidence_records))..log.stable;
+        let ends = journals.into_iter().zip(bounds.iter().map(last)).filter(|(_, range)| !range.is_empty());
+        for item in access.ctx.log.tails(&ends.collect::<Vec<_>>(), Leftover::Committed, REQUEST_TIMEOUT)? {
+            let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
+            let what =
+                || format!("topic {} partition {partition} offset {offset} was written", options.state);
+            options.same_scope(key.is_topic_wide, what)?;
+        }
+        self.has_one_scope = true;
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of each copy: how far it is read, what the log has beyond that, and why it is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{Checkpoint, Offset, PartitionId, Window};
@@ -139,14 +139,16 @@ impl Copies {
         }
         self.measured = Some(now);
         let ids = self.measured(&ctx.partitions);
-        let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
+        let journals: BTreeSet<PartitionId> = ids.iter().map(|id| ctx.options.journal_of(*id)).collect();
+        let logs: Vec<LogId> = journals.iter().copied().map(LogId::state).collect();
         if logs.is_empty() {
             return;
         }
         match ctx.log.stable_ends(&logs, REQUEST_TIMEOUT) {
             Ok(ends) => {
-                for (id, end) in ids.into_iter().zip(ends) {
-                    self.all.entry(id).or_default().end = Some(end);
+                let ends: BTreeMap<PartitionId, Offset> = journals.into_iter().zip(ends).collect();
+                for id in ids {
+                    self.all.entry(id).or_default().end = ends.get(&ctx.options.journal_of(id)).copied();
                 }
             }
             Err(failed) => tracing::debug!(%failed, "requesting the lag of standby copies failed"),
@@ -159,7 +161,8 @@ impl Copies {
         partitions.ids(|p| is_followed(p) || is_refused(&p.id))
     }
 
-    pub fn status(&self, partitions: &Partitions) -> StandbyStatus {
+    /// `is_topic_wide`: all copies follow one journal.
+    pub fn status(&self, partitions: &Partitions, is_topic_wide: bool) -> StandbyStatus {
         let lag = |id: &PartitionId| {
             let copy = self.all.get(id)?;
             Some(copy.end?.saturating_sub(copy.next))
@@ -168,7 +171,11 @@ impl Copies {
         StandbyStatus {
             partitions: followed(partitions).len() as u64,
             complete: self.all.values().filter(|copy| copy.is_complete).count() as u64,
-            lag_records: self.measured(partitions).iter().map(lag).sum(),
+            lag_records: {
+                let measured = self.measured(partitions);
+                let mut lags = measured.iter().map(lag);
+                if is_topic_wide { lags.try_fold(0, |most, lag| Some(lag?.max(most))) } else { lags.sum() }
+            },
             refused: self.all.values().find(is_refused).and_then(|copy| copy.refused.clone()),
             slow: None,
         }

@@ -35,7 +35,7 @@ use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
 use crate::pipeline::standby::copies::Copies;
 use crate::pipeline::worker::sealing::Sealer;
-use crate::ports::{Committed, Remedy, StateLog, Store, StoreError};
+use crate::ports::{Committed, Remedy, Store, StoreError};
 
 /// Work between two looks at what else has to be done.
 const SLICE: Duration = Duration::from_millis(20);
@@ -173,11 +173,11 @@ impl<W: WorkerPorts> Standby<W> {
     /// Stops following, because a worker of this process starts: it uses the copies as its local state.
     pub fn release(&mut self) {
         for id in self.ctx.partitions.ids(|_| true) {
-            self.close(id);
             self.ctx.release_leases(id);
         }
         self.ctx.store.end_seal();
         self.ctx.partitions.remove_all();
+        self.close_journals();
         self.sealer = Sealer::of_copy();
         self.copies.clear();
         self.group.clear();
@@ -186,7 +186,7 @@ impl<W: WorkerPorts> Standby<W> {
     /// What the copies are like now.
     #[must_use]
     pub fn status(&self) -> StandbyStatus {
-        self.copies.status(&self.ctx.partitions)
+        self.copies.status(&self.ctx.partitions, self.ctx.options.is_topic_wide())
     }
 
     /// Handles a failure, of one partition or of all. Returns an error when the process has to end.
@@ -243,16 +243,17 @@ impl<W: WorkerPorts> Standby<W> {
 
     /// Stops reading a partition until a monotonic time. What is in the store stays.
     fn abandon(&mut self, id: PartitionId, not_before: Duration) {
-        self.close(id);
         if let Some(partition) = self.ctx.partitions.get_mut(id) {
             partition.unload(not_before);
         }
         self.copies.stopped(id);
+        self.close_journals();
     }
 
-    fn close(&mut self, id: PartitionId) {
-        if let Err(failed) = self.ctx.log.close(id) {
-            tracing::debug!(%failed, partition = id, "closing a partition of the state topic failed");
+    /// Closes the journals that no copy needs.
+    fn close_journals(&mut self) {
+        if let Err(failed) = self.ctx.open_journals() {
+            tracing::debug!(%failed, "closing a partition of the state topic failed");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Begins copies: takes the windows, compares the local state with the log, and opens the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -15,7 +15,7 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::load::read_local_slice;
 use crate::pipeline::standby::origin::{Origin, origin};
 use crate::pipeline::standby::{HELD_PAUSE, RETRY_PAUSE, Standby};
-use crate::ports::{Committed, Head, LogBounds, LogId, LogTails, StateLog, Store};
+use crate::ports::{Committed, Head, LogBounds, LogId, LogTails, Store};
 
 /// Partitions that are begun one by one when a common request has failed. Each request can take its whole time limit.
 const APART: usize = 4;
@@ -42,17 +42,19 @@ impl<W: WorkerPorts> Standby<W> {
 
     /// Begins these copies. Returns whether their logs could be requested.
     fn start_all(&mut self, due: &[PartitionId]) -> Result<bool, Fatal> {
-        let logs: Vec<LogId> = due.iter().copied().map(LogId::state).collect();
+        let journals: BTreeSet<PartitionId> = due.iter().map(|id| self.ctx.options.journal_of(*id)).collect();
+        let logs: Vec<LogId> = journals.iter().copied().map(LogId::state).collect();
         let bounds = match (self.ctx.log.bounds(&logs, REQUEST_TIMEOUT), due) {
-            (Ok(bounds), _) => bounds,
+            (Ok(bounds), _) => journals.into_iter().zip(bounds).collect::<BTreeMap<_, _>>(),
             (Err(failed), [id]) => return self.failed(Some(*id), failed.into()).map(|()| true),
             (Err(failed), _) => {
                 tracing::debug!(%failed, "requesting where the logs of standby copies end failed; requesting one by one");
                 return Ok(false);
             }
         };
-        for (id, bounds) in due.iter().zip(bounds) {
-            self.start(*id, &bounds).or_else(|error| self.failed(Some(*id), error))?;
+        for id in due {
+            let Some(bounds) = bounds.get(&self.ctx.options.journal_of(*id)) else { continue };
+            self.start(*id, bounds).or_else(|error| self.failed(Some(*id), error))?;
         }
         Ok(true)
     }
@@ -80,7 +82,8 @@ impl<W: WorkerPorts> Standby<W> {
             Origin::Empty { from } => {
                 clear(&mut self.ctx.store, &self.ctx.options.kinds.windows_of(id))?;
                 let state = self.state(id, Head::default());
-                self.follow(state, (from, log), None)
+                self.follow(state, (from, log), None);
+                Ok(())
             }
             Origin::Local { from, confirmed } => {
                 cut_back(&mut self.ctx.store, &self.ctx.options.kinds.windows_of(id), confirmed)?;
@@ -89,7 +92,8 @@ impl<W: WorkerPorts> Standby<W> {
                     for (kind, window) in state.windows.iter_mut() {
                         window.number_from(self.ctx.store.next_number(kind.window(id))?);
                     }
-                    return self.follow(state, (from, log), Some(confirmed));
+                    self.follow(state, (from, log), Some(confirmed));
+                    return Ok(());
                 }
                 let answer = Committed { partition: id, offset: None, metadata: String::new() };
                 let next = AfterLoading::Restore(answer, checkpoint, (from, confirmed));
@@ -122,7 +126,7 @@ impl<W: WorkerPorts> Standby<W> {
         windows.set_stream_time(head.stream_time_ms);
         windows.note_incomplete_before(head.incomplete_ms);
         let mut state = Box::new(DedupeState::new(id, windows, BTreeSet::new()));
-        (state.state_next, state.forgets) = (head.state_next, head.forgets);
+        state.state_next = head.state_next;
         state
     }
 
@@ -137,16 +141,14 @@ impl<W: WorkerPorts> Standby<W> {
             let loaded = self.ctx.partitions.get_mut(id).and_then(|partition| partition.take_loaded(now));
             let Some(Loading { next, state, .. }) = loaded.map(|it| *it) else { continue };
             let AfterLoading::Restore(_, _, (from, confirmed)) = *next else { continue };
-            let followed = self.ctx.log.bounds(&[LogId::state(id)], REQUEST_TIMEOUT);
-            let followed = followed.map_err(WorkerError::from).and_then(|bounds| match bounds.first() {
+            let followed =
+                self.ctx.log.bounds(&[LogId::state(self.ctx.options.journal_of(id))], REQUEST_TIMEOUT);
+            let followed = followed.map_err(WorkerError::from).map(|bounds| match bounds.first() {
                 Some(log) if matches!(origin(Some((from, confirmed)), log), Origin::Local { .. }) => {
-                    self.follow(state, (from.max(log.low), log), Some(confirmed))
+                    self.follow(state, (from.max(log.low), log), Some(confirmed));
                 }
                 // The log was truncated or its start deleted meanwhile.
-                _ => {
-                    self.abandon(id, now + RETRY_PAUSE);
-                    Ok(())
-                }
+                _ => self.abandon(id, now + RETRY_PAUSE),
             });
             followed.or_else(|error| self.failed(Some(id), error))?;
         }
@@ -159,7 +161,7 @@ impl<W: WorkerPorts> Standby<W> {
         mut state: Box<DedupeState>,
         (from, log): (Offset, &LogBounds),
         confirmed: Option<Offset>,
-    ) -> Result<(), WorkerError> {
+    ) {
         let id = state.id;
         let checkpoint = self.group.get(&id).cloned().flatten();
         tracing::debug!(partition = id, from, until = log.stable, "standby copy: following the state topic");
@@ -171,7 +173,7 @@ impl<W: WorkerPorts> Standby<W> {
         if let Some(partition) = self.ctx.partitions.get_mut(id) {
             partition.enter(Phase::Restoring(Box::new(restoring)));
         }
+        self.ctx.await_end(id);
         self.copies.started(id, from, confirmed.is_none() && log.low > 0);
-        Ok(self.ctx.log.open(id, Some(from))?)
     }
 }

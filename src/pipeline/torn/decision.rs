@@ -1,74 +1,109 @@
-//! Determines the outcome of the last transaction of a partition from what its logs show.
+//! Determines the outcome of the last transaction of a journal from what its logs show.
 //!
-//! A transaction writes to three logs for a partition: records to the clean topic, blocks to the state topic, and
-//! the offset to the group's offsets. Normally either all three show it or none does. After a broker failure a marker can be
-//! missing in some of them (see [`super`]). What was left open there has been aborted before this decision, so each
-//! log shows the transaction or never will. *Shown* means visible to `read_committed` readers, *hidden* means not visible.
-//! **The clean log decides**, because its readers may have read the records:
+//! A transaction writes to several logs: an entry to the journal, records to the clean log of each of its partitions, and the offsets of all of
+//! them to the group's offsets, which are one log. Normally either all show it or none does. After a broker failure a marker can be missing in
+//! some of them (see [`super`]). What was left open there has been aborted before this decision, so each log shows the transaction or never
+//! will. *Shown* means visible to `read_committed` readers, *hidden* means not visible.
 //!
-//! | clean | block | offset | what happened | decision |
-//! |---|---|---|---|---|
-//! | shown | shown | shown | committed | agreed |
-//! | shown | shown | hidden | committed, offset undone | advance the offset to the end of the block |
-//! | shown | hidden | shown | committed, block undone | rewrite the block |
-//! | shown | hidden | hidden | committed, block and offset undone | rewrite both |
-//! | hidden | shown | shown | committed, records undone | void the block, rewind to its first offset |
-//! | hidden | shown | hidden | committed, records and offset undone | void the block |
-//! | hidden | hidden | shown | committed, records and block undone | rewind to the block's first offset |
-//! | hidden | hidden | hidden | aborted | agreed |
+//! If no log shows it, it was aborted. If any does, it was committed, and **the clean logs decide** for their partitions, because their
+//! readers may have read the records: a partition whose clean log shows it, or that wrote none, is *completed*, and one whose clean log hides
+//! it is *rewound*: its records are processed again from its first offset on.
 //!
-//! A rewind is exact where the clean log shows nothing of the transaction: its records are processed again.
-//! For a transaction without clean records (its block only voids others) the clean column is unknown. Then the block or the
-//! offset, whichever is shown, decides for the other.
+//! | entry | offsets | clean logs | decision |
+//! |---|---|---|---|
+//! | shown | shown | all shown | agreed |
+//! | shown | hidden | all shown | commit the offsets again |
+//! | shown | any | some hidden | another entry undoes the sections of those, and has the targets of the others |
+//! | hidden | any | some shown, or offsets shown | write the entry again; sections whose clean log hides it are undone in it |
+//! | hidden | hidden | all hidden | agreed |
 //!
-//! A clean topic may be compacted. Compaction removes aborted records, expired tombstones, and records that a later one with the
-//! same key replaces. So a record that no reader finds is no evidence ([`CleanVisibility::Gone`]). Block and offset decide if they agree;
-//! otherwise an operator has to ([`TornDecision::Undecidable`]).
+//! A repair is one transaction for all partitions of the entry, and its entry has a section with the target of each. So if it is torn itself,
+//! it leaves a case of the same table, and if it is interrupted, the evidence is unchanged. The rows hold for one transaction: a producer begins the
+//! next one only when it has seen all markers of the last ([`crate::pipeline::commit::markers`]).
 //!
-//! The decision can be repeated: the action of each row is one ordinary transaction. If that is interrupted, it is aborted and
-//! leaves the evidence unchanged. If it is torn itself, it leaves a case of the same table. The rows hold for one
-//! transaction: a producer begins the next one only when it has seen all markers of the last ([`crate::pipeline::commit::markers`]).
+//! The checkpoint that names the entry with the highest number is the truth; an older one speaks only for its own offset. A clean topic may be
+//! compacted: a record that no reader finds is no evidence ([`CleanVisibility::Gone`]). Then entry and offsets decide if they agree; otherwise
+//! an operator has to ([`TornDecision::Undecidable`]).
 
-use crate::dedupe::{Checkpoint, ForgetRecord, Offset, StateKey, Tail};
-use crate::pipeline::torn::tails::{CleanVisibility, Tails, TransactionBlocks};
+use std::collections::BTreeMap;
 
-/// The evidence that decides about the last transaction of a partition.
-#[derive(Debug)]
-pub(crate) struct Evidence<'a> {
+use crate::dedupe::{
+    Checkpoint, Entry, EntryEnd, EntryName, JournalRecord, Offset, PartitionId, Section, Tail,
+};
+use crate::pipeline::torn::tails::{CleanVisibility, Tails};
+
+/// What the group has committed for a partition of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
     /// The committed offset, when the group has one.
     pub committed: Option<Offset>,
     /// The metadata of the committed offset, if dedupd wrote it.
-    pub checkpoint: Option<&'a Checkpoint>,
-    /// First offset that the state log holds.
-    pub state_low: Offset,
-    /// The state log, starting at or before the block that the checkpoint names.
-    pub tails: &'a Tails,
-    /// Whether the clean log shows the last group of `tails.shown`.
-    pub last: CleanVisibility,
-    /// Whether the clean log shows each group of `tails.hidden`, in the same order. Only the entries of groups newer than the
-    /// last committed one count.
-    pub hidden: &'a [CleanVisibility],
+    pub checkpoint: Option<Checkpoint>,
 }
 
-/// What to do before the committed offset can be relied on.
+impl Position {
+    /// Whether another program has set the committed offset.
+    pub fn is_set_elsewhere(&self) -> bool {
+        self.committed.is_some() && self.checkpoint.is_none()
+    }
+
+    fn tail(&self) -> Option<Tail> {
+        self.checkpoint.as_ref()?.tail
+    }
+}
+
+/// The evidence that decides about the last transaction of a journal.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    /// The partitions of the journal.
+    pub positions: &'a BTreeMap<PartitionId, Position>,
+    /// First offset that the journal holds.
+    pub journal_low: Offset,
+    /// The journal, starting at or before the entry that the newest checkpoint names.
+    pub tails: &'a Tails,
+    /// What the clean log of a partition shows, by the end of what a transaction wrote to it.
+    pub clean: &'a BTreeMap<(PartitionId, Offset), CleanVisibility>,
+    /// Only the newest checkpoint says whether an entry was committed.
+    pub newest_only: bool,
+}
+
+/// The transaction that makes the logs agree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Repair {
+    /// The entry that it writes; `None` if only the offsets are to be committed.
+    pub writes: Option<Vec<JournalRecord>>,
+    /// The end of that entry, or of the one that is committed. Each section ends at the offset to commit.
+    pub end: EntryEnd,
+    /// The partitions that are rewound.
+    pub rewound: Vec<PartitionId>,
+    /// The entry that is repaired.
+    pub of: EntryName,
+}
+
+impl Repair {
+    /// Without all partitions but one, for tests.
+    pub fn of_one(mut self) -> Self {
+        self.end.sections.truncate(1);
+        self
+    }
+
+    /// The entry that the checkpoints name.
+    pub fn name(&self) -> EntryName {
+        self.end.name()
+    }
+}
+
+/// What to do before the committed offsets can be relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TornDecision {
     /// Nothing: the logs agree.
     Agreed,
-    /// Rewrite these blocks, and commit the offset at their end.
-    Redo(TransactionBlocks),
-    /// Commit the offset at the end of this transaction, whose blocks are committed.
-    Advance(TransactionBlocks),
-    /// Void the blocks of this transaction from this raw offset on, and commit that offset.
-    Rewind(Offset, TransactionBlocks),
-    /// Rewrite the forget record.
-    RedoForgotten(StateKey, ForgetRecord),
-    /// Commit the same offset with this number of forget records.
-    AdvanceForgets(u64),
-    /// The block named by the committed offset is not in the state log, and its content cannot be recovered.
-    Missing(Tail),
+    /// Make them agree.
+    Repair(Repair),
+    /// The entry named by the committed offset of a partition is not in the journal, and its content cannot be recovered.
+    Missing(PartitionId, Tail),
     /// The logs disagree about this transaction, and what would decide has been deleted.
-    Undecidable(Lack, TransactionBlocks),
+    Undecidable(Lack, Section),
 }
 
 /// What was deleted before the outcome of a transaction was decided.
@@ -76,8 +111,8 @@ pub(crate) enum TornDecision {
 pub(crate) enum Lack {
     /// Compaction has removed its last record from the clean log.
     Record,
-    /// Retention has deleted its first blocks from the state log.
-    Blocks,
+    /// Retention has deleted the first records of its entry.
+    Records,
 }
 
 impl TornDecision {
@@ -85,155 +120,171 @@ impl TornDecision {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Agreed => "agreed",
-            Self::Redo(_) => "rewrite the blocks",
-            Self::Advance(_) => "commit the offset again",
-            Self::Rewind(..) => "process the records again",
-            Self::RedoForgotten(..) => "rewrite the forgotten ids",
-            Self::AdvanceForgets(_) => "commit the number of forget records again",
-            Self::Missing(_) => "a committed block is missing",
+            Self::Repair(repair) if !repair.rewound.is_empty() => "process records again",
+            Self::Repair(Repair { writes: Some(_), .. }) => "write the entry again",
+            Self::Repair(_) => "commit the offsets again",
+            Self::Missing(..) => "a committed entry is missing",
             Self::Undecidable(..) => "none",
         }
     }
 }
 
-/// The stream time at the offset to which a transaction is rewound, epoch milliseconds; 0 while unknown. It is not that of the blocks that
-/// retention has left of the transaction: these may be much later, and copies in other partitions would not count.
-pub(crate) fn time_at(
-    (to, group): (Offset, &TransactionBlocks),
-    committed: Option<Offset>,
-    checkpoint: Option<&Checkpoint>,
-) -> i64 {
-    match checkpoint {
-        Some(checkpoint) if committed == Some(to) => checkpoint.stream_time_ms,
-        None if group.is_cut => 0,
-        _ => group.times.0,
-    }
+/// Whether the group's offsets show a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offsets {
+    Shown,
+    Hidden,
+    /// The group has no offset of its partitions that dedupd wrote.
+    Unknowable,
 }
 
 /// Decides by the table at the top of this module.
 pub(crate) fn decide(evidence: &Evidence<'_>) -> TornDecision {
-    match by_table(evidence) {
-        TornDecision::Redo(group) if evidence.lacks_blocks(&group) && !evidence.is_set_elsewhere() => {
-            TornDecision::Undecidable(Lack::Blocks, group)
-        }
-        // A rewind to the committed offset does not depend on the first block.
-        TornDecision::Rewind(to, group)
-            if evidence.lacks_blocks(&group) && Some(to) != evidence.committed =>
-        {
-            match evidence.committed.filter(|_| evidence.is_set_elsewhere()) {
-                // The operator has decided where processing continues.
-                Some(committed) => TornDecision::Rewind(to.min(committed), group),
-                None => TornDecision::Undecidable(Lack::Blocks, group),
-            }
-        }
-        TornDecision::Redo(mut group) => {
-            group.is_cut = evidence.lacks_blocks(&group);
-            TornDecision::Redo(group)
-        }
-        decision => decision,
+    if let Some(entry) = evidence.hidden_but_in_clean() {
+        return evidence.write_again(entry);
     }
+    let last = evidence.tails.shown.last();
+    let newest = evidence.newest();
+    if let Some((id, named)) = newest
+        && last.is_none_or(|last| last.end.number < named.entry.number)
+    {
+        return evidence.named_but_hidden(id, named);
+    }
+    last.map_or(TornDecision::Agreed, |last| evidence.shown(last))
 }
 
 impl Evidence<'_> {
-    /// Whether blocks of the transaction precede those that were read. The checkpoint of its offset names an offset before them.
-    fn lacks_blocks(&self, group: &TransactionBlocks) -> bool {
-        let named = self.checkpoint.and_then(|checkpoint| checkpoint.tail);
-        let named = named.filter(|named| named.from.is_some_and(|from| from >= self.state_low));
-        group.is_cut && !named.is_some_and(|named| group.tail.names_same(&named))
+    fn clean(&self, section: &Section) -> CleanVisibility {
+        let end = section.clean_end.and_then(|end| self.clean.get(&(section.partition, end)));
+        end.copied().unwrap_or(CleanVisibility::Unknowable)
     }
 
-    /// Whether another program has set the committed offset.
-    fn is_set_elsewhere(&self) -> bool {
-        self.committed.is_some() && self.checkpoint.is_none()
+    fn has_clean(&self, entry: &Entry, visibility: CleanVisibility) -> bool {
+        entry.end.sections.iter().any(|section| self.clean(section) == visibility)
     }
 
-    /// Commits the offset at the end of the last committed transaction, unless nothing shows that its records were committed.
-    fn advance(&self, group: &TransactionBlocks) -> TornDecision {
-        match self.last {
-            CleanVisibility::Gone => TornDecision::Undecidable(Lack::Record, group.clone()),
-            _ => TornDecision::Advance(group.clone()),
-        }
+    /// The last aborted attempt whose records the clean log shows: of the transaction that was committed, or a copy of its entry.
+    fn hidden_but_in_clean(&self) -> Option<&Entry> {
+        let hidden = self.tails.hidden.iter().filter(|entry| self.tails.is_newest(entry));
+        hidden.rev().find(|entry| self.has_clean(entry, CleanVisibility::Yes))
     }
-}
 
-fn by_table(evidence: &Evidence<'_>) -> TornDecision {
-    let tails = evidence.tails;
-    if let Some(group) = shown_but_for_its_blocks(tails, evidence.hidden) {
-        return TornDecision::Redo(group);
+    /// The name with the highest number in the checkpoints.
+    fn newest(&self) -> Option<(PartitionId, Tail)> {
+        let named = self.positions.iter().filter_map(|(id, position)| Some((*id, position.tail()?)));
+        let by_number = |(_, tail): &(PartitionId, Tail)| tail.entry.number;
+        if self.newest_only { named.max_by_key(by_number) } else { named.min_by_key(by_number) }
     }
-    let last = tails.shown.last();
-    if let Some(group) = last.filter(|_| evidence.last == CleanVisibility::No) {
-        // What was committed before this transaction stays committed, also when another program has set a lower offset.
-        let own = evidence.committed.filter(|_| evidence.checkpoint.is_some());
-        return TornDecision::Rewind(group.first.min(own.unwrap_or(group.first)), group.clone());
-    }
-    // Without metadata another program has set the offset. It stays, and `group.on_rewind` defines what follows from it.
-    let Some((committed, checkpoint)) = evidence.committed.zip(evidence.checkpoint) else {
-        return TornDecision::Agreed;
-    };
-    let Some(named) = checkpoint.tail else {
-        // A committed block beyond this offset is the first block of the partition, and its offset was undone.
-        return match last.filter(|group| group.tail.next > committed) {
-            Some(group) => evidence.advance(group),
-            None => agreed_blocks(tails, checkpoint),
+
+    fn offsets(&self, entry: &Entry) -> Offsets {
+        let name = entry.end.name();
+        let own = entry.end.sections.iter().filter_map(|of| self.positions.get(&of.partition));
+        let named: Vec<_> = own.filter(|it| it.checkpoint.is_some()).map(Position::tail).collect();
+        let shows = |tail: &Option<Tail>| {
+            tail.is_some_and(|tail| tail.entry == name || tail.entry.number > name.number)
         };
-    };
-    let is_named = |group: &&TransactionBlocks| group.tail.names_same(&named);
-    if last.is_some_and(|group| is_named(&group)) {
-        return agreed_blocks(tails, checkpoint);
-    }
-    // An earlier attempt can have written the same block. The committed one is the last of them.
-    let attempt = tails.shown.iter().chain(&tails.hidden).filter(is_named).max_by_key(|group| group.at);
-    let is_followed = attempt.is_some_and(|group| !tails.is_newest(group)) || tails.continues_after(&named);
-    if let (true, Some(last)) = (is_followed, last) {
-        return evidence.advance(last);
-    }
-    let is_cut = named.from.is_some_and(|from| from < evidence.state_low);
-    // A member that had lost the partition may have written the same block and aborted it. Where retention has deleted the
-    // committed block, the aborted one must not be mistaken for it. A checkpoint that continues behind the block was written by a
-    // later transaction, perhaps of the member that has aborted the same block before.
-    let is_ended = named.from.is_some_and(|from| checkpoint.state_next > from);
-    let is_other = |group: &TransactionBlocks| is_cut && (is_ended || !group.is_by(&checkpoint.writer));
-    match tails.hidden.iter().zip(evidence.hidden).rfind(|(group, _)| is_named(group) && !is_other(group)) {
-        Some((group, CleanVisibility::No)) => TornDecision::Rewind(group.first.min(committed), group.clone()),
-        Some((group, CleanVisibility::Gone)) => TornDecision::Undecidable(Lack::Record, group.clone()),
-        Some((group, _)) => TornDecision::Redo(group.clone()),
-        // The checkpoint was written by a version that does not store the state offset of the block.
-        None if named.from.is_none() => TornDecision::Agreed,
-        // Retention has deleted the block, so what is left in the log is newer.
-        None if is_cut => last.map_or(TornDecision::Agreed, |last| evidence.advance(last)),
-        None => TornDecision::Missing(named),
-    }
-}
-
-/// Decides about the forget records, which have to agree too, once the blocks agree.
-fn agreed_blocks(tails: &Tails, checkpoint: &Checkpoint) -> TornDecision {
-    match &tails.hidden_forget {
-        _ if tails.forgets > checkpoint.forgets => TornDecision::AdvanceForgets(tails.forgets),
-        Some((key, forgotten))
-            if forgotten.number == checkpoint.forgets && tails.forgets < forgotten.number =>
-        {
-            TornDecision::RedoForgotten(key.clone(), forgotten.clone())
+        match named.iter().any(shows) {
+            true => Offsets::Shown,
+            false if named.is_empty() => Offsets::Unknowable,
+            false => Offsets::Hidden,
         }
-        _ => TornDecision::Agreed,
     }
-}
 
-/// The blocks of the last transaction that the clean log shows and the state log does not. Attempts to rewrite them may have
-/// left several copies. The first copy of each block counts, from the first attempt on that has the first block.
-fn shown_but_for_its_blocks(tails: &Tails, shown: &[CleanVisibility]) -> Option<TransactionBlocks> {
-    // A member that had lost the partition may have rewritten older blocks in a transaction that was aborted.
-    let is_known =
-        |group: &TransactionBlocks| tails.shown.last().is_some_and(|last| group.tail.next <= last.tail.next);
-    let is_shown = |(group, shown): &(&TransactionBlocks, &CleanVisibility)| {
-        **shown == CleanVisibility::Yes && tails.is_newest(group) && !is_known(group)
-    };
-    let shown = || tails.hidden.iter().zip(shown).filter(is_shown);
-    let (last, _) = shown().next_back()?;
-    let copies = || shown().map(|(group, _)| group).filter(|group| group.clean_end() == last.clean_end());
-    let all_are_cut = copies().all(|group| group.is_cut);
-    let mut copies = copies().skip_while(|group| group.is_cut && !all_are_cut);
-    Some(copies.next()?.clone().joined(copies))
+    /// Whether a partition of a committed transaction is completed. `None` when nothing shows it. Where compaction has removed the record, an operator
+    /// decides by the offset.
+    fn is_completed(&self, section: &Section) -> Option<bool> {
+        match self.clean(section) {
+            CleanVisibility::Yes | CleanVisibility::Unknowable => Some(true),
+            CleanVisibility::No => Some(false),
+            CleanVisibility::Gone => {
+                let position = self.positions.get(&section.partition).filter(|it| it.is_set_elsewhere());
+                position.and_then(|it| it.committed).map(|offset| offset >= section.next)
+            }
+        }
+    }
+
+    /// The last committed entry of the journal, which no checkpoint exceeds.
+    fn shown(&self, entry: &Entry) -> TornDecision {
+        let is_rewound = |section: &&Section| self.is_completed(section) == Some(false);
+        let rewound: Vec<PartitionId> =
+            entry.end.sections.iter().filter(is_rewound).map(|section| section.partition).collect();
+        let offsets = self.offsets(entry);
+        if rewound.is_empty() && offsets != Offsets::Hidden {
+            return TornDecision::Agreed;
+        }
+        if let Some(gone) = entry.end.sections.iter().find(|it| self.is_completed(it).is_none()) {
+            return TornDecision::Undecidable(Lack::Record, gone.clone());
+        }
+        let of = entry.end.name();
+        if rewound.is_empty() {
+            return TornDecision::Repair(Repair { writes: None, end: entry.end.clone(), rewound, of });
+        }
+        let target = |section: &Section| {
+            if rewound.contains(&section.partition) {
+                return self.undone(section);
+            }
+            Section { first: section.next, time_first_ms: section.time_last_ms, ..section.clone() }
+        };
+        let sections = entry.end.sections.iter().map(target);
+        let sections =
+            sections.map(|it| Section { clean_end: None, reset_kinds: Vec::new(), ..it }).collect();
+        let end = EntryEnd::of(entry.end.number + 1, [].into_iter(), sections);
+        TornDecision::Repair(Repair { writes: Some(Vec::new()), end, rewound, of })
+    }
+
+    /// The section that rewinds a partition. What was committed before the transaction stays committed.
+    fn undone(&self, section: &Section) -> Section {
+        let own = self.positions.get(&section.partition).filter(|it| it.checkpoint.is_some());
+        let first = own.and_then(|it| it.committed).map_or(section.first, |own| own.min(section.first));
+        Section { first, ..section.clone() }.undone()
+    }
+
+    /// A committed transaction whose entry is aborted.
+    fn write_again(&self, entry: &Entry) -> TornDecision {
+        let mut rewound = Vec::new();
+        let mut sections = Vec::new();
+        for section in &entry.end.sections {
+            match self.is_completed(section) {
+                None => return TornDecision::Undecidable(Lack::Record, section.clone()),
+                Some(false) => {
+                    rewound.push(section.partition);
+                    sections.push(self.undone(section));
+                }
+                Some(true) => sections.push(section.clone()),
+            }
+        }
+        let mut lost = sections.iter().filter(|section| {
+            let position = self.positions.get(&section.partition);
+            section.first < section.next && !position.is_some_and(Position::is_set_elsewhere)
+        });
+        if let Some(lost) = lost.next().cloned().filter(|_| !entry.is_whole) {
+            return TornDecision::Undecidable(Lack::Records, lost);
+        }
+        let is_kept = |record: &&JournalRecord| !rewound.iter().any(|id| record.is_of(*id));
+        let records: Vec<JournalRecord> = entry.records.iter().filter(is_kept).cloned().collect();
+        let end = EntryEnd::of(entry.end.number, records.iter().map(|record| &*record.bytes), sections);
+        TornDecision::Repair(Repair { writes: Some(records), end, rewound, of: entry.end.name() })
+    }
+
+    /// A checkpoint names an entry beyond all committed ones.
+    fn named_but_hidden(&self, id: PartitionId, named: Tail) -> TornDecision {
+        let is_cut = named.from.is_some_and(|from| from < self.journal_low);
+        let checkpoint = self.positions.get(&id).and_then(|position| position.checkpoint.as_ref());
+        // A member that had lost the journal may have written the same entry and aborted it. Where retention has deleted the
+        // committed entry, the aborted one must not be mistaken for it. A checkpoint that continues behind the entry was written by a
+        // later transaction, perhaps of the member that has aborted the same entry before.
+        let is_other = |entry: &Entry| {
+            let is_ended = checkpoint.zip(named.from).is_some_and(|(it, from)| it.state_next > from);
+            is_cut && (is_ended || checkpoint.is_some_and(|it| it.writer != entry.key.writer))
+        };
+        let is_named = |entry: &&Entry| entry.end.name() == named.entry && !is_other(entry);
+        match self.tails.hidden.iter().rfind(is_named) {
+            Some(entry) => self.write_again(entry),
+            // Retention has deleted it, or may have: the checkpoint was written with the name that the local state has.
+            None if is_cut || named.from.is_none() => TornDecision::Agreed,
+            None => TornDecision::Missing(id, named),
+        }
+    }
 }
 
 #[cfg(test)]

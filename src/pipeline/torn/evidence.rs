@@ -1,10 +1,10 @@
-//! What the logs of a partition show of its last transactions, and the decision that follows.
+//! What the logs of a journal's partitions show of its last transactions, and the decision that follows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
-use crate::pipeline::torn::decision::{Evidence, TornDecision, decide};
-use crate::pipeline::torn::tails::{CleanVisibility, Tails, TransactionBlocks};
+use crate::dedupe::{Checkpoint, Entry, Offset, PartitionId, Tail};
+use crate::pipeline::torn::decision::{Evidence, Position, TornDecision, decide};
+use crate::pipeline::torn::tails::{CleanVisibility, Tails};
 use crate::ports::{CommitPosition, Committed, LogBounds};
 
 /// Where processing of a raw partition resumes, whichever worker owns it.
@@ -16,137 +16,202 @@ pub(crate) struct ResumePoint {
     pub is_final: bool,
 }
 
-/// The committed offset, the log bounds and the last transactions of one partition.
-pub(super) struct PartitionEvidence<'a> {
-    pub answer: &'a Committed,
-    pub checkpoint: Option<Checkpoint>,
-    pub clean: LogBounds,
-    pub state: LogBounds,
-    /// The state offset from which `tails` are read.
+/// What the clean logs show, by partition and the end of what a transaction wrote to it.
+pub(super) type CleanShown = BTreeMap<(PartitionId, Offset), CleanVisibility>;
+
+/// The committed offsets, the log bounds and the last transactions of a journal.
+///
+/// Large because it was read at one time, and each answer follows from several of the logs.
+pub(super) struct JournalEvidence {
+    /// Number of the journal.
+    pub journal: PartitionId,
+    /// Its partitions.
+    pub answers: BTreeMap<PartitionId, Committed>,
+    positions: BTreeMap<PartitionId, Position>,
+    /// The bounds of their clean logs.
+    pub clean: BTreeMap<PartitionId, LogBounds>,
+    /// The bounds of the journal.
+    pub bounds: LogBounds,
+    /// The offset from which `tails` are read.
     pub from: Offset,
     pub tails: Tails,
 }
 
-impl<'a> PartitionEvidence<'a> {
-    /// Without tails. Where no checkpoint names the last block, the last `records` of the state log are to be read first.
-    pub fn new(answer: &'a Committed, [clean, state]: [LogBounds; 2], records: Offset) -> Self {
-        let checkpoint = Checkpoint::parse(&answer.metadata);
-        let named = checkpoint.as_ref().map(|checkpoint| {
+impl JournalEvidence {
+    /// Without tails. Where no checkpoint names the last entry, the last `records` of the journal are to be read first.
+    pub fn new(
+        journal: PartitionId,
+        answers: BTreeMap<PartitionId, Committed>,
+        clean: BTreeMap<PartitionId, LogBounds>,
+        bounds: LogBounds,
+        records: Offset,
+    ) -> Self {
+        let position = |answer: &Committed| Position {
+            committed: answer.offset,
+            checkpoint: Checkpoint::parse(&answer.metadata),
+        };
+        let positions = answers.iter().map(|(id, answer)| (*id, position(answer))).collect();
+        let mut evidence =
+            Self { journal, answers, positions, clean, bounds, from: 0, tails: Tails::default() };
+        let newest = evidence.newest().map(|(checkpoint, tail)| {
             let next = checkpoint.state_next.saturating_sub(1);
-            checkpoint.tail.and_then(|tail| tail.from).map_or(next, |from| from.min(next))
+            tail.from.map_or(next, |from| from.min(next))
         });
-        let from = named.unwrap_or(state.high.saturating_sub(records));
-        let from = from.clamp(state.low, state.stable.max(state.low));
-        Self { answer, checkpoint, clean, state, from, tails: Tails::default() }
+        let from = newest.unwrap_or(bounds.high.saturating_sub(records));
+        evidence.from = from.clamp(bounds.low, bounds.stable.max(bounds.low));
+        evidence
     }
 
-    /// Extends the range to be read, until it has each transaction that decides from its first block on, or the log starts. A
-    /// checkpoint names an offset before them. Returns false when nothing more is to be read.
-    pub fn extend(&mut self) -> bool {
+    /// The checkpoint that names the last entry.
+    fn newest(&self) -> Option<(&Checkpoint, Tail)> {
+        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
+        let naming = checkpoints.filter_map(|checkpoint| Some((checkpoint, checkpoint.tail?)));
+        naming.max_by_key(|(_, tail)| tail.entry.number)
+    }
+
+    /// Number of the last committed entry: 0 when there is none.
+    pub fn last_number(&self) -> u64 {
+        let named = self.newest().map(|(_, tail)| tail.entry.number);
+        let shown = self.tails.shown.iter().map(|entry| entry.end.number);
+        shown.chain(named).max().unwrap_or(0)
+    }
+
+    /// A partition of the last entries that is not known here: raw has more than this process has seen.
+    pub fn unknown_partition(&self) -> Option<PartitionId> {
+        let sections = self.tails.last().flat_map(|entry| &entry.end.sections);
+        sections.map(|section| section.partition).filter(|id| !self.answers.contains_key(id)).max()
+    }
+
+    /// Extends the range to be read, until it has each entry that decides from its first record on, or the journal starts. A checkpoint
+    /// names an offset before them, unless another partition, whose checkpoint is lost, has added the last one. Where the group has lost the
+    /// offset of one of the `needed` partitions, its last section is needed too. Returns false when nothing more is to be read.
+    pub fn extend(&mut self, needed: &[PartitionId]) -> bool {
         // Aborted transactions and attempts at a repair may follow the last committed one, which decides too.
-        let is_complete = !self.tails.shown.is_empty() && self.tails.last().all(|group| !group.is_cut);
-        if self.checkpoint.is_some() || self.from == self.state.low || is_complete {
+        let are_whole = !self.tails.shown.is_empty() && self.tails.last().all(|entry| entry.is_whole);
+        let lacks = |id: &PartitionId| {
+            self.answers.get(id).is_some_and(|answer| answer.offset.is_none()) && self.covered(*id).is_none()
+        };
+        let is_named = self.newest().is_some() && self.positions.values().all(|it| it.checkpoint.is_some());
+        // While another partition has a checkpoint, the group has not lost its offsets: the partition is new.
+        let is_complete = (are_whole || is_named) && (self.has_checkpoint() || !needed.iter().any(lacks));
+        if self.from == self.bounds.low || is_complete {
             return false;
         }
-        let read = self.state.high.saturating_sub(self.from).max(1);
-        self.from = self.state.high.saturating_sub(2 * read).max(self.state.low);
+        let read = self.bounds.high.saturating_sub(self.from).max(1);
+        self.from = self.bounds.high.saturating_sub(2 * read).max(self.bounds.low);
         true
     }
 
-    /// The committed position, if another program has set it: it has no metadata of ours. A repair of the logs leaves it
+    /// The committed position of a partition, if another program has set it: it has no metadata of ours. A repair of the logs leaves it
     /// unchanged.
-    pub fn position_set_elsewhere(&self) -> Option<CommitPosition> {
-        let next = self.answer.offset.filter(|_| self.checkpoint.is_none())?;
-        Some(CommitPosition {
-            partition: self.answer.partition,
-            next,
-            metadata: self.answer.metadata.clone(),
-        })
+    pub fn position_set_elsewhere(&self, id: PartitionId) -> Option<CommitPosition> {
+        let answer = self.answers.get(&id)?;
+        let next =
+            answer.offset.filter(|_| self.positions.get(&id).is_some_and(Position::is_set_elsewhere))?;
+        Some(CommitPosition { partition: id, next, metadata: answer.metadata.clone() })
     }
 
-    /// The offsets of the state topic that were read, and the last blocks of the transactions that were found, for messages.
+    /// Whether any partition has a checkpoint. The offsets of a group expire together.
+    pub fn has_checkpoint(&self) -> bool {
+        self.positions.values().any(|position| position.checkpoint.is_some())
+    }
+
+    /// The checkpoint of a partition.
+    pub fn checkpoint(&self, id: PartitionId) -> Option<&Checkpoint> {
+        self.positions.get(&id)?.checkpoint.as_ref()
+    }
+
+    /// The offsets of the journal that were read, and the entries that were found, for messages.
     pub fn summary(&self) -> String {
-        let ends = |groups: &[TransactionBlocks]| {
-            let ends =
-                groups.iter().map(|group| format!("{} (up to raw offset {})", group.at, group.tail.next));
-            let ends: Vec<String> = ends.collect();
-            if ends.is_empty() { "none".to_owned() } else { ends.join(", ") }
+        let named = |entries: &[Entry]| {
+            let entries = entries.iter().map(|entry| format!("{} at {}", entry.end.number, entry.at));
+            let entries: Vec<String> = entries.collect();
+            if entries.is_empty() { "none".to_owned() } else { entries.join(", ") }
         };
         format!(
-            "offsets {} to {} hold committed blocks at {}, and aborted blocks at {}",
+            "offsets {} to {} hold committed entries {}, and aborted entries {}",
             self.from,
-            self.state.high,
-            ends(&self.tails.shown),
-            ends(&self.tails.hidden)
+            self.bounds.high,
+            named(&self.tails.shown),
+            named(&self.tails.hidden)
         )
     }
 
-    fn clean_holds(&self, end: Offset) -> bool {
-        end > 0 && self.clean.holds(end - 1)
+    /// Whether the clean log of a partition holds the last record before this end.
+    fn clean_holds(&self, id: PartitionId, end: Offset) -> bool {
+        end > 0 && self.clean.get(&id).is_some_and(|log| log.holds(end - 1))
     }
 
-    /// The clean ends that decide.
-    pub fn clean_ends(&self) -> impl Iterator<Item = Offset> {
-        self.tails.last().filter_map(TransactionBlocks::clean_end).filter(|end| self.clean_holds(*end))
+    /// The ends in the clean logs that decide.
+    pub fn clean_ends(&self) -> impl Iterator<Item = (PartitionId, Offset)> {
+        let sections = self.tails.last().flat_map(|entry| &entry.end.sections);
+        let ends = sections.filter_map(|section| Some((section.partition, section.clean_end?)));
+        ends.filter(|(id, end)| self.clean_holds(*id, *end))
     }
 
-    /// What the clean log shows of the last committed transaction, and of each aborted one: the records that a reader of
-    /// committed records finds, and those that only a reader of all records finds.
-    pub fn sort(
-        &self,
-        [committed, aborted]: [&BTreeSet<(PartitionId, Offset)>; 2],
-    ) -> (CleanVisibility, Vec<CleanVisibility>) {
-        let of = |group: &TransactionBlocks| match group.clean_end().filter(|end| self.clean_holds(*end)) {
-            None => CleanVisibility::Unknowable,
-            Some(end) if committed.contains(&(self.answer.partition, end - 1)) => CleanVisibility::Yes,
-            Some(end) if aborted.contains(&(self.answer.partition, end - 1)) => CleanVisibility::No,
-            Some(_) => CleanVisibility::Gone,
+    /// Whether a marker can still decide about records in one of these logs. A partition of the journal may have leftovers when another has
+    /// none, also of a transaction without an entry.
+    pub fn is_open(&self) -> bool {
+        self.bounds.has_open_records() || self.clean.values().any(LogBounds::has_open_records)
+    }
+
+    /// What the clean logs show at these ends: the records that a reader of committed records finds, and those that only a reader of all records
+    /// finds.
+    pub fn sort(&self, [committed, aborted]: [&BTreeSet<(PartitionId, Offset)>; 2]) -> CleanShown {
+        let of = |(id, end): (PartitionId, Offset)| match (id, end - 1) {
+            at if committed.contains(&at) => CleanVisibility::Yes,
+            at if aborted.contains(&at) => CleanVisibility::No,
+            _ => CleanVisibility::Gone,
         };
-        (
-            self.tails.shown.last().map_or(CleanVisibility::Unknowable, of),
-            self.tails.hidden.iter().map(of).collect(),
-        )
+        self.clean_ends().map(|at| (at, of(at))).collect()
     }
 
-    /// Where processing of the partition resumes. `None` when the offset and the state have expired, and an operator has to set
+    /// One past the last raw offset of a partition that the committed entries cover, as far as they were read.
+    fn covered(&self, id: PartitionId) -> Option<Offset> {
+        let last = self.tails.shown.iter().rev().find_map(|entry| entry.end.section(id));
+        last.map(|section| section.next)
+    }
+
+    /// Where processing of a partition resumes. `None` when the offset and the state have expired, and an operator has to set
     /// the offset. `local` is the end of the local state, where a group without an offset resumes.
     pub fn resume_point(
         &self,
-        shown: &(CleanVisibility, Vec<CleanVisibility>),
+        id: PartitionId,
+        decision: &TornDecision,
         local: Option<Offset>,
     ) -> Option<ResumePoint> {
-        let covered = self.tails.shown.last().map(|group| group.tail.next);
-        let log_start = (self.state.low == 0).then_some(0);
-        let next = self.answer.offset.or(covered.max(local)).or(log_start)?;
-        let is_open = self.clean.has_open_records() || self.state.has_open_records();
-        let decision = self.decide(shown);
-        if self.position_set_elsewhere().is_some() {
+        let committed = self.answers.get(&id).and_then(|answer| answer.offset);
+        // While another partition has a checkpoint, this one has no offset because nothing of it was processed.
+        let log_start = (self.bounds.low == 0 || self.has_checkpoint()).then_some(0);
+        let next = committed.or(self.covered(id).max(local)).or(log_start)?;
+        let clean = self.clean.get(&id);
+        let is_open = clean.is_some_and(LogBounds::has_open_records) || self.bounds.has_open_records();
+        if self.position_set_elsewhere(id).is_some() {
             return Some(ResumePoint { next, is_final: !is_open });
         }
-        if is_open || matches!(decision, TornDecision::Missing(_) | TornDecision::Undecidable(..)) {
-            return Some(ResumePoint { next: self.lowest_rewind().min(next), is_final: false });
+        if is_open || matches!(decision, TornDecision::Missing(..) | TornDecision::Undecidable(..)) {
+            // No repair rewinds to before the last transaction.
+            let lowest = self.tails.last_of(id).map(|section| section.first).min().unwrap_or(0);
+            return Some(ResumePoint { next: lowest.min(next), is_final: false });
         }
-        let next = match decision {
-            TornDecision::Rewind(to, _) => to,
-            TornDecision::Redo(group) | TornDecision::Advance(group) => next.max(group.tail.next),
-            _ => next,
-        };
-        Some(ResumePoint { next, is_final: true })
+        let repaired =
+            if let TornDecision::Repair(repair) = decision { repair.end.section(id) } else { None };
+        Some(ResumePoint { next: repaired.map_or(next, |section| section.next), is_final: true })
     }
 
-    /// The lowest offset that a repair may rewind to. No repair rewinds to before the last transaction.
-    fn lowest_rewind(&self) -> Offset {
-        self.tails.last().map(|group| if group.is_cut { 0 } else { group.first }).min().unwrap_or(0)
-    }
-
-    pub fn decide(&self, (last, hidden): &(CleanVisibility, Vec<CleanVisibility>)) -> TornDecision {
+    /// The decision, by what the clean logs show. `newest_only`: see [`Evidence::newest_only`].
+    pub fn decide(&self, clean: &CleanShown, newest_only: bool) -> TornDecision {
         decide(&Evidence {
-            committed: self.answer.offset,
-            checkpoint: self.checkpoint.as_ref(),
-            state_low: self.state.low,
+            positions: &self.positions,
+            journal_low: self.bounds.low,
             tails: &self.tails,
-            last: *last,
-            hidden,
+            clean,
+            newest_only,
         })
+    }
+
+    /// Whether another read of the logs has found the same.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        (&self.answers, &self.clean, self.bounds) == (&other.answers, &other.clean, other.bounds)
     }
 }

@@ -22,6 +22,7 @@ mod evidence;
 pub mod producer;
 mod reading;
 pub mod repair;
+mod resume;
 pub mod side;
 pub mod tails;
 
@@ -43,8 +44,8 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::ports::{
-    CommitPosition, Failure, GroupMember, Leftover, LogBounds, LogId, LogTails, ProducerLife, Remedy,
-    StateItem,
+    CommitPosition, Failure, GroupMember, Leftover, LogBounds, LogId, LogTails, OutputTopic, ProducerLife,
+    Remedy, StateItem,
 };
 
 /// Timeout of the first check of the group's offsets. Offsets of other members are pending for a short time only.
@@ -151,22 +152,23 @@ pub(crate) fn without_leftovers<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     waiting: &[PartitionId],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) = waiting
-        .iter()
-        .partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.checked_from.is_some()));
+    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
+        waiting.iter().partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.is_checked));
     if !access.ctx.options.keeps(Safeguard::Markers) || unknown.is_empty() {
         return Ok(waiting.to_vec());
     }
     let mut free = known;
     let mut has_aborted = false;
-    for ends in reachable(access.ctx, &unknown)? {
-        if open_of(&ends).next().is_some() {
+    let logs = reachable(access.ctx, &unknown)?;
+    for id in unknown {
+        let Some(ends) = OutputBounds::of(&access.ctx.options, &logs, id) else { continue };
+        if ends.open().next().is_some() {
             has_aborted = has_aborted || left_open(access, &ends)?;
         } else {
-            if let Some(locating) = access.ctx.partitions.locating_mut(ends.0) {
+            if let Some(locating) = access.ctx.partitions.locating_mut(id) {
                 locating.left_open = None;
             }
-            free.push(ends.0);
+            free.push(id);
         }
     }
     Ok(free)
@@ -176,13 +178,13 @@ pub(crate) fn without_leftovers<W: WorkerPorts>(
 /// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
 /// Returns whether a transaction was aborted: there is at most one such request in an iteration.
 fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) -> Result<bool, WorkerError> {
-    let (id, _, state) = ends;
+    let OutputBounds { id, journal, state, .. } = ends;
     let (now, timeout, ours) = (
         access.ctx.clock.elapsed(),
         access.ctx.options.transaction_timeout,
         access.ctx.options.writer.clone(),
     );
-    let place: Vec<(LogId, Offset)> = open_of(ends).collect();
+    let place: Vec<(LogId, Offset)> = ends.open().collect();
     let logs: Vec<LogId> = place.iter().map(|(log, _)| *log).collect();
     let Some(locating) = access.ctx.partitions.locating_mut(*id) else { return Ok(false) };
     let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
@@ -194,7 +196,7 @@ fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) ->
     if left.rounds.is_due(now) {
         let is_first = left.rounds.begun() == 0;
         let writers = if is_first {
-            writers(access.ctx, access.source, &[(*id, state.stable..state.high)], &[*id])?
+            writers(access.ctx, access.source, &[(*journal, state.stable..state.high)], &[*id])?
         } else {
             known_writers(access.ctx, access.source)?
         };
@@ -264,37 +266,34 @@ pub(crate) fn all_partitions<W: WorkerPorts>(ctx: &Context<W>) -> Vec<PartitionI
     ctx.known_partitions().filter(|id| ctx.options.partition_limit.covers(*id)).collect()
 }
 
-/// The clean and state logs of these partitions that have open records of any writer, each with the offset at which the
+/// The clean logs and the journals of these partitions that have open records of any writer, each with the offset at which the
 /// open records begin.
 fn open_logs<W: WorkerPorts>(
     ctx: &Context<W>,
     ids: &[PartitionId],
 ) -> Result<BTreeMap<LogId, Offset>, WorkerError> {
-    Ok(reachable(ctx, ids)?.iter().flat_map(open_of).collect())
+    let open = reachable(ctx, ids)?.into_iter().filter(|(_, bounds)| bounds.has_open_records());
+    Ok(open.map(|(log, bounds)| (log, bounds.stable)).collect())
 }
 
-/// The bounds of the clean and state logs of these partitions. Leaves out partitions that have no leader now, because they
-/// must not delay the others. Fails when no partition is reachable.
+/// The bounds of the clean logs and the journals of these partitions. Leaves out logs that have no leader now, because they
+/// must not delay the others. Fails when no log is reachable.
 fn reachable<W: WorkerPorts>(
     ctx: &Context<W>,
     ids: &[PartitionId],
-) -> Result<Vec<OutputBounds>, WorkerError> {
+) -> Result<BTreeMap<LogId, LogBounds>, WorkerError> {
     let deadline = ctx.clock.elapsed() + REQUEST_TIMEOUT * 2;
-    let (mut found, mut failure) = (Vec::new(), None);
-    let mut left = vec![ids];
-    while let Some(ids) = left.pop().filter(|ids| !ids.is_empty()) {
-        match ctx
-            .log
-            .bounds(&LogId::pairs(ids), if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT })
-        {
-            Ok(bounds) => {
-                let ends = bounds.chunks_exact(2).filter_map(|ends| Some((*ends.first()?, *ends.last()?)));
-                found.extend(ids.iter().zip(ends).map(|(id, (clean, state))| (*id, clean, state)));
-            }
+    let (mut found, mut failure) = (BTreeMap::new(), None);
+    let all = ctx.options.outputs_of(ids);
+    let mut left = vec![&*all];
+    while let Some(logs) = left.pop().filter(|logs| !logs.is_empty()) {
+        let wait = if failure.is_none() { REQUEST_TIMEOUT } else { FIRST_CHECK_TIMEOUT };
+        match ctx.log.bounds(logs, wait) {
+            Ok(bounds) => found.extend(logs.iter().copied().zip(bounds)),
             Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
             Err(failed) => {
                 failure.get_or_insert(failed);
-                let (first, second) = ids.split_at(ids.len() / 2);
+                let (first, second) = logs.split_at(logs.len() / 2);
                 if !first.is_empty() && ctx.clock.elapsed() < deadline {
                     left.extend([second, first]);
                 }
@@ -344,10 +343,10 @@ fn known_writers<W: WorkerPorts>(
     source: &W::Source,
 ) -> Result<BTreeSet<String>, WorkerError> {
     let all = all_partitions(ctx);
-    let reachable = reachable(ctx, &all)?.into_iter();
     let records = ctx.options.evidence_records;
     let from = |state: &LogBounds| state.low.max(state.high.saturating_sub(records));
-    let ends: Vec<_> = reachable.map(|(id, _, state)| (id, from(&state)..state.high)).collect();
+    let logs = reachable(ctx, &all)?.into_iter().filter(|(log, _)| log.topic == OutputTopic::State);
+    let ends: Vec<_> = logs.map(|(log, state)| (log.partition, from(&state)..state.high)).collect();
     writers(ctx, source, &ends, &all)
 }
 
@@ -365,13 +364,29 @@ fn writers<W: WorkerPorts>(
     Ok(named.collect())
 }
 
-/// The bounds of the clean and of the state log of a partition.
-type OutputBounds = (PartitionId, LogBounds, LogBounds);
+/// The bounds of the clean log of a partition and of its journal.
+struct OutputBounds {
+    id: PartitionId,
+    journal: PartitionId,
+    clean: LogBounds,
+    state: LogBounds,
+}
 
-/// The logs that have open records, each with the offset at which these begin.
-fn open_of((id, clean, state): &OutputBounds) -> impl Iterator<Item = (LogId, Offset)> + use<> {
-    let logs = [(LogId::clean(*id), *clean), (LogId::state(*id), *state)];
-    logs.into_iter().filter(|(_, bounds)| bounds.has_open_records()).map(|(log, bounds)| (log, bounds.stable))
+impl OutputBounds {
+    /// `None` when one of them is not reachable.
+    fn of(options: &WorkerOptions, logs: &BTreeMap<LogId, LogBounds>, id: PartitionId) -> Option<Self> {
+        let journal = options.journal_of(id);
+        let (clean, state) = (*logs.get(&LogId::clean(id))?, *logs.get(&LogId::state(journal))?);
+        Some(Self { id, journal, clean, state })
+    }
+
+    /// The logs that have open records, each with the offset at which these begin.
+    fn open(&self) -> impl Iterator<Item = (LogId, Offset)> + use<> {
+        let logs = [(LogId::clean(self.id), self.clean), (LogId::state(self.journal), self.state)];
+        logs.into_iter()
+            .filter(|(_, bounds)| bounds.has_open_records())
+            .map(|(log, bounds)| (log, bounds.stable))
+    }
 }
 
 fn writer_of(item: &StateItem) -> Option<String> {

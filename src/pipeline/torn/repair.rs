@@ -1,27 +1,28 @@
-//! Makes the logs of a partition agree before its committed offset is relied on. [`super::decision`] decides how.
+//! Makes the logs of a journal's partitions agree before their committed offsets are relied on. [`super::decision`] decides how.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Block, Checkpoint, Offset, PartitionId, StateKey, Tail};
+use crate::dedupe::coordinates::ranges;
+use crate::dedupe::{Checkpoint, Entry, PartitionId, Section, StateKey, Tail};
 use crate::metrics::Resolution;
 use crate::pipeline::commit::Access;
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::journal::JournalEnd;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::local::{all_expired, usable};
 use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::decision::{Lack, TornDecision, time_at};
-use crate::pipeline::torn::evidence::{PartitionEvidence, ResumePoint};
+use crate::pipeline::sizes::metadata_bytes;
+use crate::pipeline::torn::all_partitions;
+use crate::pipeline::torn::decision::{Lack, Repair, TornDecision};
+use crate::pipeline::torn::evidence::JournalEvidence;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
-use crate::pipeline::torn::tails::TransactionBlocks;
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
-use crate::ports::{CommitPosition, Committed, GroupMember, Sink, Store};
+use crate::ports::{CommitPosition, Committed, Failure, GroupMember, Remedy, Sink, Source, Store};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
@@ -54,34 +55,48 @@ fn check_logs<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     answers: &[Committed],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let is_checked = |answer: &&Committed| {
-        access.ctx.partitions.get(answer.partition).is_none_or(|p| p.checked_from.is_some())
-    };
-    let (done, unchecked): (Vec<&Committed>, Vec<&Committed>) = answers.iter().partition(is_checked);
-    let mut checked: Vec<PartitionId> = done.iter().map(|answer| answer.partition).collect();
+    let is_checked = |id: PartitionId| access.ctx.partitions.get(id).is_none_or(|p| p.is_checked);
+    let (mut checked, unchecked): (Vec<PartitionId>, Vec<PartitionId>) =
+        answers.iter().map(|answer| answer.partition).partition(|id| is_checked(*id));
     if !access.ctx.options.repairs() {
+        assume_ends(access.ctx, answers);
         return Ok(answers.iter().map(|answer| answer.partition).collect());
     }
-    if unchecked.is_empty() {
+    let has_checked = |id: &PartitionId| access.ctx.journals.is_checked(access.ctx.options.journal_of(*id));
+    // A partition that was assigned later: it was not part of the last transactions of the journal.
+    let (later, unchecked): (Vec<PartitionId>, Vec<PartitionId>) =
+        unchecked.into_iter().partition(has_checked);
+    agreed(access.ctx, answers, &later);
+    checked.extend(later);
+    let members = with_members(access, answers, &unchecked)?;
+    if members.is_empty() {
         return Ok(checked);
     }
     let until = access.ctx.clock.elapsed() + EVIDENCE_SLICE;
-    let mut unread = last_transactions(access.ctx, unchecked.into_iter())?;
+    let mut unread = last_transactions(access.ctx, &members)?;
     while let Some(piece) = next_piece(&access.ctx.options, &mut unread) {
-        let piece = read_evidence(access.ctx, piece)?;
-        for (evidence, visibility) in piece.iter().zip(visibility(access.ctx, &piece)?) {
-            let id = evidence.answer.partition;
-            match evidence.decide(&visibility) {
+        let piece = read_evidence(access.ctx, piece, &[])?;
+        for (evidence, clean) in piece.iter().zip(visibility(access.ctx, &piece)?) {
+            check_scope(&access.ctx.options, evidence)?;
+            if let Some(unknown) = evidence.unknown_partition() {
+                // It has to be assigned first: its clean log decides too.
+                note_partition(access, evidence.journal, unknown)?;
+                continue;
+            }
+            if evidence.is_open() {
+                continue;
+            }
+            match evidence.decide(&clean, access.ctx.options.keeps(Safeguard::NewestCheckpoint)) {
                 TornDecision::Agreed => {
-                    if let Some(partition) = access.ctx.partitions.get_mut(id) {
-                        partition.checked_from = Some(evidence.state.low);
-                    }
-                    // From now on the state counts as settled, also before the partition is located.
-                    let drops = access.ctx.options.keeps(Safeguard::UndoneState);
-                    if let Some(locating) = access.ctx.partitions.locating_mut(id).filter(|_| drops) {
-                        locating.state.take_if(|state| !state.is_of(evidence.answer));
-                    }
-                    checked.push(id);
+                    let last = last_number(access.ctx, evidence)?;
+                    let end = JournalEnd { last, next: evidence.bounds.high };
+                    let journal = access.ctx.journals.get_mut(evidence.journal);
+                    (journal.end, journal.is_checked) = (end, true);
+                    // The others come later: their clean logs have leftovers, or had a moment ago.
+                    let own = evidence.answers.keys().copied().filter(|id| unchecked.contains(id));
+                    let own: Vec<PartitionId> = own.collect();
+                    agreed(access.ctx, &members, &own);
+                    checked.extend(own);
                 }
                 decision => repair(access, evidence, decision)?,
             }
@@ -94,250 +109,279 @@ fn check_logs<W: WorkerPorts>(
     Ok(checked)
 }
 
+/// The last entry of a journal names a partition that this process does not know: raw has grown.
+fn note_partition<W: WorkerPorts>(
+    access: &Access<'_, W>,
+    journal: PartitionId,
+    unknown: PartitionId,
+) -> Result<(), WorkerError> {
+    let options = &access.ctx.options;
+    let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
+    if raw > unknown as usize {
+        options.partition_limit.note_raw(raw);
+        return Ok(());
+    }
+    Err(Failure::new(
+        Remedy::Retry,
+        format!(
+            "the last entry of topic {} partition {journal} has partition {unknown} of topic {}, which has {raw} as far as the broker knows: \
+             waiting until it has more; if raw was recreated, or another program wrote the entry, set topics.state to a new topic, and the \
+             group's offsets to their current values (kafka-consumer-groups.sh --reset-offsets --to-current)",
+            options.state, options.raw
+        ),
+    )
+    .into())
+}
+
+/// Fails when entries of the journal were written in another scope: their partitions are others than those whose logs are compared.
+fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<(), Fatal> {
+    let place = |entry: &Entry| {
+        format!("topic {} partition {} offset {} was written", options.state, evidence.journal, entry.at)
+    };
+    let mut last = evidence.tails.last();
+    last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
+}
+
+/// Number of the last committed entry of a journal; 0 when there is none. Where the group has lost its offsets and retention has deleted the
+/// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
+fn last_number<W: WorkerPorts>(ctx: &Context<W>, evidence: &JournalEvidence) -> Result<u64, WorkerError> {
+    let mut last = evidence.last_number();
+    if last == 0 {
+        for id in evidence.answers.keys().filter(|id| ctx.partitions.get(**id).is_some()) {
+            let stored = ctx.store.head((*id).into())?.and_then(|head| head.confirmed_tail);
+            last = last.max(stored.map_or(0, |tail| tail.entry.number));
+        }
+    }
+    Ok(last)
+}
+
+/// The logs of these partitions agree with their committed offsets.
+fn agreed<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed], ids: &[PartitionId]) {
+    let drops = ctx.options.keeps(Safeguard::UndoneState);
+    for answer in answers.iter().filter(|answer| ids.contains(&answer.partition)) {
+        if let Some(partition) = ctx.partitions.get_mut(answer.partition) {
+            partition.is_checked = true;
+        }
+        // From now on the state counts as settled, also before the partition is located.
+        if let Some(locating) = ctx.partitions.locating_mut(answer.partition).filter(|_| drops) {
+            locating.state.take_if(|state| !state.is_of(answer));
+        }
+    }
+}
+
+/// Where nothing is checked, the journals end where the checkpoints say.
+fn assume_ends<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed]) {
+    for answer in answers {
+        let journal = ctx.journals.get_mut(ctx.options.journal_of(answer.partition));
+        let checkpoint = Checkpoint::parse(&answer.metadata).unwrap_or_default();
+        journal.end.last = journal.end.last.max(checkpoint.tail.map_or(0, |tail| tail.entry.number));
+        journal.end.next = journal.end.next.max(checkpoint.state_next);
+    }
+}
+
+/// The committed offsets of all partitions of the journals of these ones. Without those of a journal that has a partition which is not assigned
+/// yet.
+fn with_members<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    answers: &[Committed],
+    ids: &[PartitionId],
+) -> Result<Vec<Committed>, WorkerError> {
+    let of_ids = |answer: &&Committed| ids.contains(&answer.partition);
+    if !access.ctx.options.is_topic_wide() || ids.is_empty() {
+        return Ok(answers.iter().filter(of_ids).cloned().collect());
+    }
+    let all = all_partitions(access.ctx);
+    let is_missing = |id: &PartitionId| !answers.iter().any(|answer| answer.partition == *id);
+    let missing: Vec<PartitionId> = all.iter().copied().filter(is_missing).collect();
+    let has_all = access.ctx.options.keeps(Safeguard::AllPartitions);
+    if has_all && all.iter().any(|id| access.ctx.partitions.get(*id).is_none()) {
+        return Ok(Vec::new());
+    }
+    let mut members = answers.to_vec();
+    if !missing.is_empty() {
+        members.extend(access.source.committed(&missing, REQUEST_TIMEOUT)?);
+    }
+    Ok(members)
+}
+
 fn repair<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    evidence: &PartitionEvidence<'_>,
+    evidence: &JournalEvidence,
     decision: TornDecision,
 ) -> Result<(), WorkerError> {
-    let id = evidence.answer.partition;
     if !is_confirmed(access.ctx, access.source, evidence, &decision)? {
         return Ok(());
     }
+    let name = decision.name();
+    let repair = match decision {
+        TornDecision::Repair(repair) if access.ctx.options.keeps(Safeguard::WholeRepairs) => repair,
+        TornDecision::Repair(repair) => repair.of_one(),
+        TornDecision::Undecidable(lack, section) => {
+            return Err(undecidable(&access.ctx.options, lack, &section).into());
+        }
+        TornDecision::Missing(id, _) => return Err(missing_entry(&access.ctx.options, evidence, id).into()),
+        TornDecision::Agreed => return Ok(()),
+    };
+    let ids: Vec<PartitionId> = repair.end.sections.iter().map(|section| section.partition).collect();
     tracing::warn!(
-        partition = id,
-        offset = evidence.answer.offset,
-        metadata = evidence.answer.metadata,
-        decision = decision.name(),
+        partitions = %ranges(ids.iter().copied()),
+        rewound = %ranges(repair.rewound.iter().copied()),
+        entry = repair.end.number,
+        decision = name,
+        read = %evidence.summary(),
         "the broker left the last transaction without some of its markers; repairing its traces"
     );
-    let resolution = match decision {
-        TornDecision::Rewind(..) => Resolution::Rewound,
-        _ => Resolution::Redone,
-    };
-    let is_back = matches!(decision, TornDecision::Rewind(..));
-    let (records, next, checkpoint) = plan_repair(access, evidence, decision)?;
-    // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
-    // election.
-    let is_same = is_back || evidence.answer.offset == Some(next);
-    let epoch = checkpoint.epoch.filter(|epoch| is_same && epoch.covers(next));
-    let checkpoint = Checkpoint { epoch, ..checkpoint };
+    let resolution = if repair.rewound.is_empty() { Resolution::Redone } else { Resolution::Rewound };
+    let positions: Vec<CommitPosition> =
+        repair.end.sections.iter().map(|it| position(access.ctx, evidence, &repair, it)).collect();
     access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
-    access.committer.transaction.repairs = Some(id);
-    write_repair(
-        access,
-        (id, records),
-        evidence.position_set_elsewhere().unwrap_or_else(|| CommitPosition {
-            partition: id,
-            next,
-            metadata: checkpoint.render(),
-        }),
-    )
-    .map_err(WorkerError::rewinding)?;
+    access.committer.transaction.repairs.clone_from(&ids);
+    write_repair(access, evidence.journal, &repair, &positions).map_err(WorkerError::rewinding)?;
     access.ctx.report.metrics.torn_transactions(resolution).inc();
-    if let Some(partition) = access.ctx.partitions.get_mut(id) {
-        partition.unload(access.ctx.clock.elapsed());
+    let now = access.ctx.clock.elapsed();
+    for id in ids {
+        access.ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.unload(now));
     }
     Ok(())
 }
 
-/// The state records, the offset and the checkpoint that a decision requires.
-fn plan_repair<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    evidence: &PartitionEvidence<'_>,
-    decision: TornDecision,
-) -> Result<Planned, WorkerError> {
-    let before = evidence.checkpoint.clone().unwrap_or(Checkpoint {
-        state_next: evidence.state.low,
-        first_raw_partitions: Some(access.ctx.options.raw_partitions),
+/// The offset that a repair commits for a partition, with its checkpoint.
+fn position<W: WorkerPorts>(
+    ctx: &Context<W>,
+    evidence: &JournalEvidence,
+    repair: &Repair,
+    section: &Section,
+) -> CommitPosition {
+    let (id, is_back) = (section.partition, repair.rewound.contains(&section.partition));
+    if let Some(position) = evidence.position_set_elsewhere(id) {
+        return position;
+    }
+    let committed = evidence.answers.get(&id).and_then(|answer| answer.offset);
+    let before = evidence.checkpoint(id).cloned().unwrap_or(Checkpoint {
+        first_raw_partitions: Some(ctx.options.raw_partitions),
         // Without one, the windows would be taken for those of partition scope.
-        horizon_ms: access.ctx.topic.as_ref().map(TopicScope::horizon_ms),
+        horizon_ms: ctx.topic.as_ref().map(TopicScope::horizon_ms),
         ..Checkpoint::default()
     });
-    let committed = evidence.answer.offset.unwrap_or(0);
-    // A copy can be interrupted after any block. So its first block proves nothing, and its last block names their number.
-    let ours = |key: &StateKey| StateKey {
-        is_first: false,
-        copied: None,
-        writer: access.ctx.options.writer.clone(),
-        ..key.clone()
+    // Transactions without an entry may have followed one whose offsets are shown. Where they are not, the offset that is committed may be one to
+    // which this entry goes back.
+    let is_shown = !is_back && before.tail.is_some_and(|tail| tail.entry == repair.of);
+    let next = committed.filter(|_| is_shown).map_or(section.next, |it| it.max(section.next));
+    let is_named = is_shown && repair.writes.is_none();
+    let from = if repair.writes.is_some() { evidence.bounds.high } else { evidence.from };
+    let tail = Tail { entry: repair.name(), next: section.next, from: Some(from) };
+    // The time at the offset to which a partition is rewound, if it is where the group is.
+    let is_unmoved = is_back && committed == Some(next) && evidence.checkpoint(id).is_some();
+    let is_ahead = next > section.next;
+    // The epoch belongs to a record before the committed offset. Records beyond it may have been read after another leader
+    // election.
+    let is_same = is_back || committed == Some(next);
+    let epoch = before.epoch.filter(|epoch| is_same && epoch.covers(next));
+    let checkpoint = if is_named {
+        before
+    } else {
+        Checkpoint {
+            state_next: before.state_next.max(evidence.from),
+            tail: Some(tail),
+            // How late the records of the entry are is not known here.
+            late_ms: ctx.options.unknown_lateness(),
+            stream_time_ms: if is_ahead || is_unmoved { before.stream_time_ms } else { section.time_last_ms },
+            ..before
+        }
     };
-    let forgets = before.forgets.max(evidence.tails.forgets);
-    let before = access.ctx.options.signed(Checkpoint { forgets, ..before });
-    // How late the records of the group are is not known here.
-    let late_ms = access.ctx.options.unknown_lateness();
-    let after = |group: &TransactionBlocks| Checkpoint {
-        tail: Some(group.tail),
-        late_ms,
-        stream_time_ms: group.times.1,
-        ..before.clone()
+    // A group that has lost its offsets gets its first checkpoints when the positions of all partitions are known.
+    let metadata = if evidence.has_checkpoint() {
+        let most = metadata_bytes(repair.end.sections.len());
+        ctx.options.signed(Checkpoint { epoch, ..checkpoint }).render_within(most)
+    } else {
+        String::new()
     };
-    Ok(match decision {
-        TornDecision::Redo(group) => {
-            let tail = Tail { from: Some(evidence.state.high), ..group.tail };
-            let checkpoint = if group.tail.next > committed { after(&group) } else { before.clone() };
-            let mut records: Vec<_> =
-                group.blocks.iter().map(|(key, bytes)| (ours(key), bytes.clone())).collect();
-            let copied = (!group.is_cut).then_some(records.len());
-            records.last_mut().into_iter().for_each(|(key, _)| key.copied = copied);
-            (
-                records.into_iter().map(|(key, bytes)| (key.render(), bytes)).collect(),
-                group.tail.next.max(committed),
-                Checkpoint { tail: Some(tail), ..checkpoint },
-            )
-        }
-        TornDecision::Advance(group) => (Vec::new(), group.tail.next, after(&group)),
-        TornDecision::Rewind(to, group) => {
-            let stream_time_ms = time_at((to, &group), evidence.answer.offset, evidence.checkpoint.as_ref());
-            let (records, tail) = void(access, evidence, (to, stream_time_ms));
-            (records, to, Checkpoint { stream_time_ms, tail, ..before })
-        }
-        TornDecision::RedoForgotten(key, forgotten) => {
-            (vec![(ours(&key).render(), forgotten.encode())], committed, before)
-        }
-        TornDecision::AdvanceForgets(forgets) => (Vec::new(), committed, Checkpoint { forgets, ..before }),
-        TornDecision::Undecidable(lack, group) => {
-            return Err(undecidable(&access.ctx.options, evidence, lack, &group).into());
-        }
-        TornDecision::Agreed | TornDecision::Missing(_) => {
-            return Err(missing_block(&access.ctx.options, evidence).into());
-        }
-    })
-}
-
-/// A block with an empty offset range for every kind. A restore that reads it forgets all owners at or beyond `to` that it
-/// has read.
-fn void<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    evidence: &PartitionEvidence<'_>,
-    (to, stream_time_ms): (Offset, i64),
-) -> (Vec<(String, Vec<u8>)>, Option<Tail>) {
-    let (mut records, mut tail) = (Vec::new(), None);
-    for (number, window) in (0..).zip(access.ctx.options.kinds.windows_of(evidence.answer.partition)) {
-        let encoded = Block::empty(access.ctx.options.hash, window, to..to, stream_time_ms).encode();
-        tail = Some(Tail { crc: Block::checksum(&encoded), next: to, from: Some(evidence.state.high) });
-        let is_first = number == 0;
-        let key = StateKey {
-            clean_end: None,
-            is_first,
-            ..access.committer.state_key_of(access.ctx, window, false)
-        };
-        records.push((key.render(), encoded));
-    }
-    (records, tail)
+    CommitPosition { partition: id, next, metadata }
 }
 
 fn write_repair<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (id, records): (PartitionId, Vec<(String, Vec<u8>)>),
-    position: CommitPosition,
+    journal: PartitionId,
+    repair: &Repair,
+    positions: &[CommitPosition],
 ) -> Result<(), WorkerError> {
-    for (key, bytes) in &records {
-        access.committer.sink.put_state(id, key, bytes)?;
+    if let Some(records) = &repair.writes {
+        let ours = |key: &StateKey| StateKey { writer: access.ctx.options.writer.clone(), ..key.clone() };
+        for record in records {
+            access.committer.put_record(journal, &ours(&record.key), &record.bytes)?;
+        }
+        let key = access.ctx.options.state_key();
+        access.committer.put_record(journal, &key, &repair.end.encode())?;
     }
     failpoint::pass("repair_written");
-    access.committer.send_positions(access.ctx, access.source, &[position])?;
+    access.committer.send_positions(access.ctx, access.source, positions)?;
     access.committer.sink.drain(access.ctx.options.transaction_timeout)?;
     failpoint::pass("repair_sent");
-    let touched = access.committer.touched();
+    let touched = access.committer.touched(&access.ctx.options);
     access.committer.persistently(access.ctx, Sink::commit)?;
     failpoint::pass("repair_committed");
     access.committer.transaction.close();
     await_markers(access.ctx, access.source, touched)
 }
 
-/// Where processing of these partitions resumes.
-pub(crate) fn resume_points<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    ids: &[PartitionId],
-) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
-    let answers = source.committed(ids, REQUEST_TIMEOUT)?;
-    let mut unread = last_transactions(ctx, answers.iter())?;
-    let mut evidence = Vec::new();
-    while let Some(piece) = next_piece(&ctx.options, &mut unread) {
-        let piece = read_evidence(ctx, piece)?;
-        let visibility = visibility(ctx, &piece)?;
-        evidence.extend(piece.into_iter().zip(visibility));
-    }
-    let mut resume_points = BTreeMap::new();
-    for (evidence, visibility) in evidence {
-        let id = evidence.answer.partition;
-        // The local state of a partition that another worker owns does not count.
-        let is_ours = ctx.partitions.get(id).is_some();
-        let head = if is_ours { ctx.store.head(id.into())? } else { None };
-        let local = head.map(|head| (head.state_next, head.confirmed));
-        let local_end = usable(local, &evidence.state, None).map(|(_, confirmed)| confirmed);
-        match evidence.resume_point(&visibility, local_end) {
-            Some(point) => drop(resume_points.insert(id, point)),
-            None if is_ours => return Err(all_expired(&ctx.options, id, local).into()),
-            // The owner of the partition reports this error, or resumes from its local state.
-            None => {}
-        }
-    }
-    Ok(resume_points)
-}
-
-/// Whether the partition, read again, has the same committed offset and log bounds, and the same decision follows.
+/// Whether the journal and its partitions, read again, have the same committed offsets and log bounds, and the same decision follows.
 ///
 /// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
 /// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
 fn is_confirmed<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
-    first: &PartitionEvidence<'_>,
+    first: &JournalEvidence,
     decision: &TornDecision,
 ) -> Result<bool, WorkerError> {
-    let answers = source.committed(&[first.answer.partition], REQUEST_TIMEOUT)?;
-    let unread = last_transactions(ctx, answers.iter())?;
-    let again = read_evidence(ctx, unread)?;
-    let visibility = visibility(ctx, &again)?;
-    let is_same = again.iter().zip(&visibility).any(|(again, visibility)| {
-        let is_unchanged =
-            (again.answer, again.clean, again.state) == (first.answer, first.clean, first.state);
-        is_unchanged && again.decide(visibility) == *decision
-    });
+    let ids: Vec<PartitionId> = first.answers.keys().copied().collect();
+    let answers = source.committed(&ids, REQUEST_TIMEOUT)?;
+    let unread = last_transactions(ctx, &answers)?;
+    let again = read_evidence(ctx, unread, &[])?;
+    let clean = visibility(ctx, &again)?;
+    let newest_only = ctx.options.keeps(Safeguard::NewestCheckpoint);
+    let is_same = again
+        .iter()
+        .zip(&clean)
+        .any(|(again, clean)| again.is_same_as(first) && again.decide(clean, newest_only) == *decision);
     if !is_same {
         tracing::info!(
-            partition = first.answer.partition,
-            offset = first.answer.offset,
+            journal = first.journal,
             decision = decision.name(),
             read = %first.summary(),
-            read_again = %again.iter().map(PartitionEvidence::summary).collect::<String>(),
-            "the logs of a partition do not agree, and a second read shows something else; checking them again"
+            read_again = %again.iter().map(JournalEvidence::summary).collect::<String>(),
+            "the logs do not agree, and a second read shows something else; checking them again"
         );
     }
     Ok(is_same)
 }
 
-fn missing_block(options: &WorkerOptions, evidence: &PartitionEvidence<'_>) -> Fatal {
+fn missing_entry(options: &WorkerOptions, evidence: &JournalEvidence, id: PartitionId) -> Fatal {
+    let offset = evidence.answers.get(&id).and_then(|answer| answer.offset);
     Fatal::Operator(format!(
-        "the group's offset {} for partition {} of topic {} was committed with a block that is missing in topic {}, \
-         although records written before and after that block are there: the state topic has lost committed records (an \
-         unclean leader election, or a restore from a copy). Two reads agree: {}. To continue at this offset with an empty \
-         window, stop all instances and reset the group's offset to its current value with kafka-consumer-groups.sh \
-         --reset-offsets --to-current",
-        evidence.answer.offset.unwrap_or(0),
-        evidence.answer.partition,
+        "the group's offset {} for partition {id} of topic {} was committed with an entry that is missing in topic {}, partition {}, \
+         although records written before and after that entry are there: the state topic has lost committed records (an \
+         unclean leader election, or a restore from a copy). Two reads agree: {}. To continue at the offsets of all partitions with empty \
+         windows, stop all instances and set the group's offsets to their current values with kafka-consumer-groups.sh \
+         --reset-offsets --to-current --execute --topic {}",
+        offset.unwrap_or(0),
         options.raw,
         options.state,
-        evidence.summary()
+        evidence.journal,
+        evidence.summary(),
+        options.raw
     ))
 }
 
-fn undecidable(
-    options: &WorkerOptions,
-    evidence: &PartitionEvidence<'_>,
-    lack: Lack,
-    group: &TransactionBlocks,
-) -> Fatal {
+fn undecidable(options: &WorkerOptions, lack: Lack, section: &Section) -> Fatal {
     let WorkerOptions { raw, state, .. } = options;
-    let (id, end) = (evidence.answer.partition, group.clean_end().unwrap_or(0));
+    let (id, end) = (section.partition, section.clean_end.unwrap_or(0));
     let lacks = match lack {
         Lack::Record => format!(
             "log compaction has removed its last record, offset {} of the clean topic, partition {id}",
             end.saturating_sub(1)
         ),
-        Lack::Blocks => format!("retention has deleted its first blocks from topic {state}"),
+        Lack::Records => format!("retention has deleted its first records from topic {state}"),
     };
     Fatal::Operator(format!(
         "the broker left the last transaction of partition {id} of topic {raw} without some of its markers, and {lacks}: \
@@ -345,11 +389,8 @@ fn undecidable(
          all instances and set the group's offset with kafka-consumer-groups.sh --reset-offsets --topic {raw}:{id} \
          --to-offset {} --execute if they are there. If not, set it to the first of them, and start once with \
          group.on_rewind = \"reemit\"",
-        group.first,
-        group.tail.next.saturating_sub(1),
-        group.tail.next
+        section.first,
+        section.next.saturating_sub(1),
+        section.next
     ))
 }
-
-/// Records for the state topic with their keys, the offset, and its checkpoint.
-type Planned = (Vec<(String, Vec<u8>)>, Offset, Checkpoint);

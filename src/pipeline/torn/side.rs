@@ -42,7 +42,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::producer::Torn;
-use crate::pipeline::torn::repair::resume_points;
+use crate::pipeline::torn::resume::resume_points;
 use crate::pipeline::torn::{all_partitions, purge};
 use crate::ports::{LogBounds, LogId, LogTails, ProducerLife, SideRecord};
 
@@ -203,8 +203,8 @@ impl Torn {
         if self.waits_for_sides() {
             return Some(self.next_side_check());
         }
-        let is_torn = access.ctx.options.repairs()
-            && access.ctx.partitions.get(id).is_some_and(|p| p.checked_from.is_none());
+        let is_torn =
+            access.ctx.options.repairs() && access.ctx.partitions.get(id).is_some_and(|p| !p.is_checked);
         is_torn.then(|| access.ctx.clock.elapsed())
     }
 
@@ -295,7 +295,7 @@ fn check_sides<W: WorkerPorts>(
                         partition,
                         "the broker left a transaction without its marker in a side topic, and it is not yet known \
                          whether it was committed: a transaction is open in the clean or the state topic of that raw \
-                         partition, or the group has no offset for it and the state topic has no block of it; no record is \
+                         partition, or the group has no offset for it and the state topic has no entry of it; no record is \
                          forwarded until this is known"
                     );
                 }

@@ -96,8 +96,10 @@ fn answer<W: WorkerPorts>(
     let request = &search.request;
     let answer = find_owners(access.ctx, search)?;
     if request.forget && !answer.places.is_empty() {
-        if !can_write {
-            let what = "no transaction can be written, because the producer is being replaced; nothing is forgotten: retry";
+        // In topic scope nothing is committed before the state of all partitions is there.
+        if !can_write || access.ctx.topic.as_ref().is_some_and(|topic| !topic.is_open) {
+            let what = "no transaction can be written now: the producer is being replaced, or partitions are not ready yet; nothing is forgotten: \
+                        retry";
             request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
             return Ok(());
         }
@@ -131,7 +133,6 @@ fn forget<W: WorkerPorts>(
         let forgotten = ForgetRecord {
             hash: access.ctx.options.hash,
             partition: id,
-            number: state.forgets + 1,
             at: state.committed,
             owners: owners.iter().map(|owner| (*owner, identity)).collect(),
         };

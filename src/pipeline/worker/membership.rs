@@ -17,7 +17,7 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::exclusive::Exclusive;
-use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StateLog, Store, StoreError};
+use crate::ports::{Failure, GroupEvent, GroupMember, Head, Remedy, Store, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
 /// replace itself: after an outage longer than its session timeout it rejoins, and the broker takes its own late
@@ -104,6 +104,7 @@ impl<W: WorkerPorts> Parts<W> {
                     // offset.
                     abort_open(&mut self.committer, &mut self.ctx, source)?;
                     self.ctx.relocate(source, Duration::ZERO)?;
+                    self.ctx.journals.uncheck_all();
                 }
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
                 failpoint::pass("before_assign");
@@ -178,15 +179,16 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.rejoining = true;
         self.membership.events.clear();
         self.membership.exclusive.iter_mut().for_each(Exclusive::rejoins);
-        let closed: Vec<_> =
-            self.ctx.partitions.ids(|_| true).into_iter().map(|id| self.ctx.log.close(id)).collect();
         let ended = abort_open(&mut self.committer, &mut self.ctx, source);
         self.ctx.partitions.ids(|_| true).into_iter().for_each(|id| self.ctx.release_leases(id));
+        for id in self.ctx.partitions.ids(|_| true) {
+            self.ctx.removed(id);
+        }
         self.ctx.partitions.remove_all();
-        self.ctx.close_topic();
+        let closed = self.ctx.open_journals();
         source.rejoin()?;
         self.membership.rejoining = false;
-        closed.into_iter().collect::<Result<(), _>>()?;
+        closed?;
         ended
     }
 }
@@ -208,15 +210,21 @@ pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<(), Work
 /// Marks the committed state of a partition as confirmed in the local store, and removes the partition.
 fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
     let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
-    ctx.close_topic();
+    ctx.removed(id);
+    // Its state has everything up to the end of the journal, also where the last entries are of other partitions.
+    let end = ctx.journals.end(ctx.options.journal_of(id)).next;
     let confirmed = match partition.running().filter(|running| running.state.open.is_none()) {
-        Some(running) => StoreError::unless_lease_lost(ctx.store.set_head(id.into(), running.state.head())),
+        Some(running) => {
+            let head = running.state.head();
+            let head = Head { state_next: head.state_next.max(end), ..head };
+            StoreError::unless_lease_lost(ctx.store.set_head(id.into(), head))
+        }
         None => Ok(None),
     };
     ctx.release_leases(id);
     confirmed?;
-    ctx.log.close(id)?;
-    Ok(())
+    // The journal of a restore that has ended is closed.
+    ctx.open_journals().map(drop)
 }
 
 /// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
@@ -232,11 +240,9 @@ pub(crate) fn lease_lost<W: WorkerPorts>(
 
 /// Drops the state of these partitions in memory, and ends their restores.
 pub(crate) fn drop_states<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source, ids: &[PartitionId]) {
-    let mut restoring = ids.to_vec();
-    restoring.retain(|id| ctx.partitions.restoring_mut(*id).is_some());
-    let mut results = vec![ctx.unload(source, ids)];
-    results.extend(restoring.into_iter().map(|id| ctx.log.close(id).map_err(WorkerError::from)));
-    for failed in results.into_iter().filter_map(Result::err) {
+    let unloaded = ctx.unload(source, ids);
+    let closed = ctx.open_journals().map(drop);
+    for failed in [unloaded, closed].into_iter().filter_map(Result::err) {
         tracing::debug!(%failed, partitions = %ranges(ids.iter().copied()), "failed to pause partitions or to close a restore");
     }
 }

@@ -101,7 +101,8 @@ impl<W: WorkerPorts> Parts<W> {
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.committer.sink.discard();
         self.recovery.torn.replace();
-        self.ctx.partitions.iter_mut().for_each(|p| p.checked_from = None);
+        self.ctx.partitions.iter_mut().for_each(|p| p.is_checked = false);
+        self.ctx.journals.uncheck_all();
         if self.committer.transaction.is_open() {
             self.committer.undecided.count_ended(&mut self.ctx, &mut self.committer.transaction);
         }

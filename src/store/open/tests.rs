@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, KindId, SliceMark, SlicePartition, WindowId};
+use crate::dedupe::{
+    Block, EntryName, HashKind, Identity, KindId, SliceMark, SlicePartition, Tail, WindowId,
+};
 use crate::ports::{Head, SealJob, Sealing, Store, StoreError};
 use crate::store::record::WindowRecord;
 
@@ -274,13 +276,18 @@ fn arrived(window: WindowId, owners: Range<u64>, time_ms: i64) -> Block {
     Block { window, time_first_ms: time_ms, time_last_ms: time_ms, ..block(owners) }
 }
 
+/// The name of an entry with ten offsets.
+fn tail(number: u64) -> Tail {
+    Tail { entry: EntryName { number, crc: 7 }, next: 10 * number, from: None }
+}
+
 /// A directory with owners of two kinds; the named kind has two runs. Returns the files of both.
 fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
     let mut confirmed_tail = None;
-    for (transaction, first) in [(1u32, 0), (2, 10), (3, 20)] {
-        let tail = Some((transaction, first + 10));
+    for (transaction, first) in [(1, 0), (2, 10), (3, 20)] {
+        let tail = Some(tail(transaction));
         let head =
             Head { confirmed: first, state_next: first / 2 + 1, tail, confirmed_tail, ..Head::default() };
         let time_ms = first.cast_signed() * 60_000;
@@ -305,7 +312,7 @@ fn a_kind_without_its_last_owners_lowers_the_head_of_all_kinds() {
     for _ in 0..2 {
         let Opened { store, quarantined } = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
         assert_eq!(quarantined, None);
-        let tail = Some((1, 10));
+        let tail = Some(tail(1));
         let expected = Head { confirmed: 10, state_next: 6, tail, confirmed_tail: tail, ..Head::default() };
         assert_eq!([0.into(), named].map(|window| store.head(window).unwrap()), [Some(expected); 2]);
         assert_eq!([0.into(), named].map(|window| store.ids(window).unwrap()), [30, 10]);

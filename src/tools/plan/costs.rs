@@ -17,9 +17,12 @@ const SEALED_DISK_BYTES_PER_ID: f64 = 25.0;
 const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 340e6;
 /// Bytes of an id in a block: 16, and a one-byte offset delta.
 const BLOCK_BYTES_PER_ID: f64 = 17.0;
-/// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record
-/// batch and record 71, key about 60, and the transaction marker 78.
-const BLOCK_BYTES: f64 = 266.0;
+/// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record 10, key about 60, and the section of its
+/// partition in the end record 46.
+const BLOCK_BYTES: f64 = 173.0;
+/// Bytes of an entry without its blocks and sections: record batch 61, end record with its key 98, and the transaction marker 78. In partition scope
+/// each partition has entries of its own.
+const ENTRY_BYTES: f64 = 237.0;
 /// Transactions per second while records arrive, with the default `batch.interval` of 100 ms.
 const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 /// Ids per second from the local state into the exact index. `cargo bench --bench restore` prints it
@@ -52,11 +55,13 @@ pub(super) fn disk_bytes(window_ids: u64, sealed: Option<&SealedBytes>) -> u64 {
     count(unsealed as f64 * DISK_BYTES_PER_ID + with_owners * SEALED_DISK_BYTES_PER_ID + in_filters)
 }
 
-/// One block per partition and transaction with new ids, kept for the retention time.
+/// One entry per transaction with new ids, and in it a block for each partition, kept for the retention time. In topic scope.
 pub(super) fn state_topic(asked: &Workload) -> StateTopic {
     let retention = retention(asked.window());
     let blocks = f64::from(asked.partitions) * TRANSACTIONS_PER_SECOND;
-    let bytes_per_second = asked.new_ids() * BLOCK_BYTES_PER_ID + blocks.min(asked.new_ids()) * BLOCK_BYTES;
+    let bytes_per_second = asked.new_ids() * BLOCK_BYTES_PER_ID
+        + blocks.min(asked.new_ids()) * BLOCK_BYTES
+        + TRANSACTIONS_PER_SECOND.min(asked.new_ids()) * ENTRY_BYTES;
     StateTopic {
         bytes: count(bytes_per_second * retention.as_secs_f64()),
         retention_seconds: retention.as_secs(),

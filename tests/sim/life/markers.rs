@@ -91,7 +91,7 @@ fn positions_move_behind_markers_and_skip_no_record() {
     assert!(times > 100, "{times}: too few");
     let unproven = Sabotage::Without(Safeguard::EmptyEnds);
     for scope in [Scope::Partition, Scope::Topic] {
-        let loses = (0..20).any(|seed| {
+        let loses = (0..400).any(|seed| {
             let violations = end_transactions(unproven, seed, scope).violations;
             violations.iter().any(|what| what.starts_with("lost"))
         });

@@ -1,10 +1,14 @@
 //! Histories with torn transactions.
 
 use dedupd::dedupe::Checkpoint;
+use dedupd::metrics::Metrics;
+use dedupd::pipeline::Safeguard;
 
 use super::*;
 use crate::sim::cluster::Marked;
 use crate::sim::config::SHORT;
+use crate::sim::decay::ended;
+use crate::sim::universe::Sabotage;
 
 /// The first transaction of a partition has one block for each of `records` records, and its markers reach one log only. With
 /// the marker in clean, another instance then continues without local state, and receives a copy of every record. Returns the
@@ -40,13 +44,67 @@ pub fn compact_the_last_record(setting: &Setting) -> Vec<String> {
     life.end(calmed).violations
 }
 
+/// What is lost of the middle one of three entries.
+#[derive(Debug, Clone, Copy)]
+enum LostOf {
+    Entry,
+    Record,
+}
+
+/// The journal has lost committed records, as after an unclean leader election whose other replicas were filled from a copy. A worker without local state
+/// continues, and receives a copy of every record. Returns the violations.
+fn lose_journal_records(setting: &Setting, lost: LostOf) -> Vec<String> {
+    let mut life = Life::quiet(setting, 1, Choices::one_id_blocks);
+    let mut ends = Vec::new();
+    for batch in 0..3 {
+        life.produce_ids(3 * batch..3 * batch + 3);
+        assert!(life.calm(), "the records are not processed");
+        let cluster = life.universe.cluster.borrow();
+        ends.push(ended(cluster.state[0].committed(0)).last().unwrap());
+    }
+    life.leave(0);
+    life.processes[0].store = SimDisk::memory();
+    {
+        let mut cluster = life.universe.cluster.borrow_mut();
+        let (at, end) = &ends[1];
+        let first = at - Offset::from(end.records);
+        let lost = match lost {
+            LostOf::Entry => first..at + 1,
+            LostOf::Record => first..first + 1,
+        };
+        assert!(lost.into_iter().all(|at| cluster.state[0].compact(at, Offset::MAX)), "no such record");
+    }
+    life.produce_ids(0..9);
+    let calmed = life.calm();
+    life.end(calmed).violations
+}
+
+#[test]
+fn a_journal_that_lacks_committed_records_is_not_taken_for_whole() {
+    let of = |sabotage, lost| lose_journal_records(&Setting { sabotage, metrics: Metrics::new() }, lost);
+    for (lost, rule) in [(LostOf::Entry, Safeguard::EntryNumbers), (LostOf::Record, Safeguard::WholeEntries)]
+    {
+        let refused = of(Sabotage::Nothing, lost);
+        let is_refused = refused.iter().any(|what| what.contains("or lack records"));
+        assert!(
+            is_refused && !refused.iter().any(|what| what.starts_with("duplicated")),
+            "{lost:?}: {refused:?}"
+        );
+        let applied = of(Sabotage::Without(rule), lost);
+        assert!(
+            applied.iter().any(|what| what.starts_with("duplicated")),
+            "{lost:?} does not depend on {rule:?}"
+        );
+    }
+}
+
 /// Ids of the transaction that a standby reads in several steps. Each has a block of its own.
 const OF_LARGE: u64 = 300;
 /// The id that a copy must not lose.
 const KEPT: u64 = 0;
 
 /// A large transaction begins with a copy of an id, and its other records are many windows later. Its markers reach the state topic
-/// only, so a repair undoes it. A standby reads all of that in small steps, and takes over. Returns how often the id was forwarded.
+/// only, so a repair undoes it. A standby reads the transaction before it is undone, and takes over later. Returns how often the id was forwarded.
 pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
     let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
     let at_ms = life.universe.cluster.borrow().wall_ms();
@@ -61,6 +119,9 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
         *tears_next = Some(Marked::State);
     }
     life.iterate_while(|life| life.universe.cluster.borrow().tears_next.is_some());
+    let copy = SimDisk::memory();
+    let mut standby = life.standby_on(0, &copy);
+    life.follow_to_the_end(&mut standby);
     // The worker ends before it has read the records again.
     life.universe.cluster.borrow_mut().delivers_only = Some(1);
     let written = life.universe.cluster.borrow().state[0].committed(0).count();
@@ -69,8 +130,6 @@ pub fn follow_an_undone_transaction(setting: &Setting) -> usize {
         !cluster.is_settled() || cluster.state[0].committed(0).count() <= written
     });
     life.leave(0);
-    let copy = SimDisk::memory();
-    let mut standby = life.standby_on(0, &copy);
     life.follow_to_the_end(&mut standby);
     standby.release();
     life.processes[0].store = copy;

@@ -7,10 +7,18 @@ fn absent_fields_read_back_as_absent() {
 
 #[test]
 fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
-    for text in ["", "v2;s=1", "hello", "v1;s=x;t=1", "v1;b=12;tx=a", "\u{fffd}\u{fffd}"] {
+    for text in [
+        "",
+        "v1;s=1;tx=a",
+        "hello",
+        "v2;s=x;t=1",
+        "v2;b=12;tx=a",
+        "v2;b=18446744073709551615:0@1;tx=a",
+        "\u{fffd}\u{fffd}",
+    ] {
         assert_eq!(Checkpoint::parse(text), None, "{text:?}");
     }
-    let odd = Checkpoint::parse("v1;s=4;later=1;tx=w").unwrap();
+    let odd = Checkpoint::parse("v2;s=4;later=1;tx=w").unwrap();
     assert_eq!((odd.state_next, odd.windows.len()), (4, 0));
 }
 
@@ -24,8 +32,11 @@ fn core(writer: usize) -> Checkpoint {
         stream_time_ms: i64::MIN,
         rules: vec![(KindId::UNNAMED, "deadbeef".parse().unwrap())],
         ahead_of_wall_ms: i64::MIN,
-        tail: Some(Tail { crc: u32::MAX, next: u64::MAX, from: Some(u64::MAX) }),
-        forgets: u64::MAX,
+        tail: Some(Tail {
+            entry: EntryName { number: u64::MAX - 1, crc: u32::MAX },
+            next: u64::MAX,
+            from: Some(u64::MAX),
+        }),
         windows: Vec::new(),
         horizon_ms: Some(i64::MAX),
         late_ms: Some(i64::MAX),

@@ -9,12 +9,12 @@ pub use read::{FileFault, FileReader, Piece};
 pub use write::Writer;
 
 use super::find::StoredSummary;
-use crate::dedupe::{Offset, WindowId};
+use crate::dedupe::{EntryName, Offset, Tail, WindowId};
 use crate::ports::Head;
 use crate::store::Binding;
 
 /// The first bytes: magic and version.
-const MAGIC: [u8; 8] = *b"DDSTATE1";
+const MAGIC: [u8; 8] = *b"DDSTATE2";
 /// Kinds of frames. A frame consists of its kind (1 byte), the length of its content (u32, little endian), and its
 /// content.
 const HEADER: u8 = 1;
@@ -46,13 +46,11 @@ pub struct FilePart {
     pub state_next: Offset,
     /// Stream time at `confirmed`, epoch milliseconds.
     pub stream_time_ms: i64,
-    /// CRC32C and next offset of the last block: [`Head::tail`].
-    pub tail: Option<(u32, Offset)>,
-    /// The same of the last block at or before `confirmed`: [`Head::confirmed_tail`].
+    /// The last entry of the journal: [`Head::tail`].
+    pub tail: Option<FileTail>,
+    /// The last one at or before `confirmed`: [`Head::confirmed_tail`].
     #[serde(default, rename = "settled")]
-    pub confirmed_tail: Option<(u32, Offset)>,
-    /// How often ids of the window were forgotten.
-    pub forgets: u64,
+    pub confirmed_tail: Option<FileTail>,
     /// Identities before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
     #[serde(default)]
     pub incomplete_ms: i64,
@@ -65,11 +63,33 @@ pub struct FilePart {
     pub ids: u64,
 }
 
+/// An entry of the journal, as [`Tail`] names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileTail {
+    number: u64,
+    crc: u32,
+    /// One past the last raw offset that its section covers.
+    next: Offset,
+}
+
+impl From<Tail> for FileTail {
+    fn from(Tail { entry: EntryName { number, crc }, next, .. }: Tail) -> Self {
+        Self { number, crc, next }
+    }
+}
+
+impl From<FileTail> for Tail {
+    fn from(FileTail { number, crc, next }: FileTail) -> Self {
+        Self { entry: EntryName { number, crc }, next, from: None }
+    }
+}
+
 impl FilePart {
     /// Creates the entry of a partition from its summary.
     #[must_use]
     pub fn of(window: WindowId, summary: &StoredSummary) -> Self {
-        let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms } =
+        let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms } =
             summary.head;
         let (blocks, ids) = (summary.runs + summary.sealed_blocks, summary.ids);
         Self {
@@ -77,9 +97,8 @@ impl FilePart {
             confirmed,
             state_next,
             stream_time_ms,
-            tail,
-            confirmed_tail,
-            forgets,
+            tail: tail.map(FileTail::from),
+            confirmed_tail: confirmed_tail.map(FileTail::from),
             incomplete_ms,
             missing_ms: summary.missing_ms,
             blocks,
@@ -90,9 +109,8 @@ impl FilePart {
     /// The head that an import writes to the local store.
     #[must_use]
     pub fn head(&self) -> Head {
-        let Self {
-            confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms, ..
-        } = *self;
-        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, forgets, incomplete_ms }
+        let Self { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms, .. } = *self;
+        let (tail, confirmed_tail) = (tail.map(Tail::from), confirmed_tail.map(Tail::from));
+        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms }
     }
 }

@@ -1,7 +1,9 @@
 //! Histories in topic scope in which one partition lags behind the others. The window of each is two seconds.
 
 use super::*;
+use crate::sim::decay::ended;
 use crate::sim::universe::Sabotage;
+use dedupd::dedupe::EntryEnd;
 use dedupd::metrics::{Metrics, PartitionStatus, WorkerStatus};
 use dedupd::pipeline::Safeguard;
 
@@ -86,7 +88,8 @@ impl Life {
 
     /// Reads the copy in partition 0.
     fn read_the_copy(&mut self) -> Shown {
-        self.wait_without_records(40);
+        // After a restart until the state is restored, too.
+        self.wait_without_records(80);
         let limit = self.status_of(1).window.limit;
         self.deliver_only(Some(0));
         self.process_delivered(0);
@@ -109,9 +112,10 @@ fn lag_beyond_retention(setting: &Setting, has_local: bool) -> Shown {
     {
         let mut cluster = life.universe.cluster.borrow_mut();
         let keep_ms = begin_ms + AHEAD * WINDOW_MS - 5 * WINDOW_MS / 2;
-        let is_kept = |block: &[u8]| dedupd::dedupe::Block::decode(block).unwrap().time_first_ms >= keep_ms;
-        let kept = cluster.state[1].committed(0).find(|(_, it)| is_kept(&it.block)).map(|(at, _)| at);
-        assert!(cluster.state[1].delete(Duration::MAX, kept.unwrap()));
+        let is_kept = |end: &EntryEnd| end.section(1).is_some_and(|section| section.time_first_ms >= keep_ms);
+        let kept = ended(cluster.state[0].committed(0)).find(|(_, end)| is_kept(end));
+        let kept = kept.map(|(at, end)| at - Offset::from(end.records));
+        assert!(cluster.state[0].delete(Duration::MAX, kept.unwrap()));
     }
     life.read_the_copy()
 }
@@ -171,23 +175,6 @@ fn a_partition_that_lags_is_shown_before_anything_is_lost() {
     life.wait_without_records(40);
     let shown = life.worker_status();
     assert!(shown.expiry_lag_seconds < 1.0 && shown.notes.is_empty(), "{shown:?}");
-}
-
-/// A partition is ten windows behind when the scope changes from partition to topic.
-fn lag_at_a_change_of_scope(setting: &Setting) -> Shown {
-    let mut life = topic(setting, 2, |_| ());
-    life.processes[0].choices.scope = Scope::Partition;
-    life.run_ahead();
-    // The store of another scope is quarantined.
-    life.restart(false);
-    (life.processes[0].choices.scope, life.processes[0].choices.accepts_scope) = (Scope::Topic, true);
-    life.read_the_copy()
-}
-
-#[test]
-fn after_a_change_of_scope_a_lagging_partition_finds_the_owners_of_the_others() {
-    assert_eq!(lag_at_a_change_of_scope(&Setting::sound()), Shown { forwarded: 1, limit: None });
-    assert_eq!(lag_at_a_change_of_scope(&without(Safeguard::NeededFrom)).forwarded, 2);
 }
 
 /// Partition 0 lags by ten windows. Returns how often an id is forwarded that partition 1 uses again after the window.

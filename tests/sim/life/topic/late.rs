@@ -41,8 +41,6 @@ fn partitions_whose_clocks_always_differ_find_each_others_ids_within_the_window(
 /// What happens to partition 0 before it has no record for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// The scope changes from partition to topic.
-    ChangeOfScope,
     /// It is read before any other partition.
     ReadFirst,
     /// Its last record, and then its window, are committed while a partition has unread records. The ones before it were not late.
@@ -65,13 +63,6 @@ fn three_partitions(setting: &Setting) -> Life {
 /// The steps up to [`LAST`]: partition 0 is late, and that is not measured.
 fn begin_late(life: &mut Life, begin_ms: i64, before: Before) {
     match before {
-        Before::ChangeOfScope => {
-            life.processes[0].choices.scope = Scope::Partition;
-            for step in 0..=LAST {
-                life.produce_step(begin_ms, step, [Some(LATE_MS), Some(0), Some(0)]);
-                life.process_all();
-            }
-        }
         Before::ReadFirst => {
             for step in 0..=LAST {
                 life.produce_step(begin_ms, step, [Some(LATE_MS), Some(0), Some(0)]);
@@ -107,7 +98,6 @@ fn late_and_idle(setting: &Setting, before: Before) -> usize {
     let begin_ms = life.universe.cluster.borrow().wall_ms() - 2 * BACKLOG_MS;
     begin_late(&mut life, begin_ms, before);
     life.restart(false);
-    (life.processes[0].choices.scope, life.processes[0].choices.accepts_scope) = (Scope::Topic, true);
     for step in LAST + 2..100 {
         if step == OF_KEPT {
             life.produce_at(1, KEPT, begin_ms + 100 * step);
@@ -148,7 +138,7 @@ impl Life {
 
 #[test]
 fn how_late_a_partition_is_is_not_forgotten_while_it_has_no_records() {
-    let all = [Before::ChangeOfScope, Before::ReadFirst, Before::CommittedIdle, Before::Torn];
+    let all = [Before::ReadFirst, Before::CommittedIdle, Before::Torn];
     let of = |setting: &Setting| all.map(|before| (before, late_and_idle(setting, before)));
     let times = |times: usize| all.map(|before| (before, times));
     assert_eq!(of(&Setting::sound()), times(1));

@@ -258,6 +258,9 @@ const LIVE: History = read_live_pairs;
 /// The first histories that are wrong, of at most `seeds`.
 fn wrong(history: History, sabotage: Sabotage, seeds: u64) -> Option<(u64, Vec<String>)> {
     let from = crate::variable("DEDUPD_SIM_FROM").unwrap_or(0);
+    if from > 0 {
+        crate::trace();
+    }
     let setting = Setting { sabotage, metrics: Metrics::new() };
     (from..from + seeds).find_map(|seed| {
         let result = catch_unwind(AssertUnwindSafe(|| history(&setting, seed)));

@@ -1,0 +1,48 @@
+//! Where processing of partitions resumes, whichever worker owns them.
+
+use std::collections::BTreeMap;
+
+use crate::dedupe::PartitionId;
+use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::local::{all_expired, usable};
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::safeguard::Safeguard;
+use crate::pipeline::torn::all_partitions;
+use crate::pipeline::torn::evidence::ResumePoint;
+use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
+use crate::ports::{GroupMember, Store};
+
+/// Where processing of these partitions resumes.
+pub(crate) fn resume_points<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    ids: &[PartitionId],
+) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
+    // A journal is decided with all of its partitions.
+    let all = if ctx.options.is_topic_wide() { all_partitions(ctx) } else { ids.to_vec() };
+    let answers = source.committed(&all, REQUEST_TIMEOUT)?;
+    let mut unread = last_transactions(ctx, &answers)?;
+    let mut resume_points = BTreeMap::new();
+    while let Some(piece) = next_piece(&ctx.options, &mut unread) {
+        let piece = read_evidence(ctx, piece, ids)?;
+        for (evidence, clean) in piece.iter().zip(visibility(ctx, &piece)?) {
+            let decision = evidence.decide(&clean, ctx.options.keeps(Safeguard::NewestCheckpoint));
+            for id in ids.iter().filter(|id| evidence.answers.contains_key(id)) {
+                // The local state of a partition that another worker owns does not count.
+                let is_ours = ctx.partitions.get(*id).is_some();
+                let head = if is_ours { ctx.store.head((*id).into())? } else { None };
+                let local = head.map(|head| (head.state_next, head.confirmed));
+                let local_end = usable(local, &evidence.bounds, None).map(|(_, confirmed)| confirmed);
+                match evidence.resume_point(*id, &decision, local_end) {
+                    Some(point) => drop(resume_points.insert(*id, point)),
+                    None if is_ours => return Err(all_expired(&ctx.options, *id, local).into()),
+                    // The owner of the partition reports this error, or resumes from its local state.
+                    None => {}
+                }
+            }
+        }
+    }
+    Ok(resume_points)
+}
