@@ -10,6 +10,8 @@ pub enum Safeguard {
     Markers,
     /// After leftovers were aborted, the three logs are made to agree (`repair`).
     Agreement,
+    /// The last transaction of a journal is decided only while no record is open in it and in the clean logs of its partitions (`torn`).
+    OpenRecords,
     /// A transaction decides only when its entry is read from its first record on (`torn`).
     WholeTransactions,
     /// An entry of which records are missing is not applied, unless it is the first one that retention has left (`journal`).

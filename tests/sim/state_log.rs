@@ -44,6 +44,15 @@ impl SimLog {
     fn call<T>(&self, effect: impl FnOnce(&mut Cluster) -> Result<T, Failure>) -> Result<T, Failure> {
         self.universe.call(self.worker, Exposure::Before, effect)
     }
+
+    /// Fails when one of these logs has no leader.
+    fn reach(&self, mut logs: impl Iterator<Item = LogId>) -> Result<(), Failure> {
+        let unreachable = self.universe.unreachable.borrow();
+        match logs.find(|log| unreachable.contains(log)) {
+            Some(log) => Err(failed(Remedy::Retry, &format!("{log:?} has no leader"))),
+            None => Ok(()),
+        }
+    }
 }
 
 fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateItem {
@@ -110,10 +119,12 @@ impl StateLog for SimLog {
 
 impl LogTails for SimLog {
     fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<LogBounds>, Failure> {
+        self.reach(logs.iter().copied())?;
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log)).collect()))
     }
 
     fn stable_ends(&self, logs: &[LogId], _: Duration) -> Result<Vec<Offset>, Failure> {
+        self.reach(logs.iter().copied())?;
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log).stable).collect()))
     }
 
@@ -168,6 +179,7 @@ impl LogTails for SimLog {
         _: Duration,
     ) -> Result<Vec<bool>, Failure> {
         let sabotage = self.universe.sabotage;
+        self.reach(at.iter().map(|(partition, _)| LogId::clean(*partition)))?;
         self.call(|cluster| {
             let shows = |(partition, offset): &(PartitionId, Offset)| {
                 let end = reported_end(cluster, sabotage, *offset..*offset + 1)?;

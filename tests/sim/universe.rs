@@ -1,6 +1,7 @@
 //! What the ports of all workers share: the cluster, the workers, and the injection of faults into calls.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, WorkerPorts};
-use dedupd::ports::Failure;
+use dedupd::ports::{Failure, LogId};
 
 use crate::sim::chance::{Exposure, Fault, injected};
 use crate::sim::cluster::Cluster;
@@ -112,6 +113,8 @@ impl WorkerPorts for SimWorld {
 pub struct Universe {
     /// The cluster.
     pub cluster: RefCell<Cluster>,
+    /// The logs that have no leader now.
+    pub unreachable: RefCell<BTreeSet<LogId>>,
     /// The workers. A slot is borrowed while its worker runs, and empty while its process is down.
     pub workers: Vec<RefCell<Option<SimWorker>>>,
     /// Whether the workers share one process and one store.
@@ -163,6 +166,7 @@ impl Universe {
         Self {
             is_topic_wide: cluster.topic_ids.is_some(),
             cluster: RefCell::new(cluster),
+            unreachable: RefCell::default(),
             workers: (0..workers).map(|_| RefCell::new(None)).collect(),
             shared,
             sabotage,

@@ -149,8 +149,8 @@ impl JournalEvidence {
         ends.filter(|(id, end)| self.clean_holds(*id, *end))
     }
 
-    /// Whether a marker can still decide about records in one of these logs. A partition of the journal may have leftovers when another has
-    /// none, also of a transaction without an entry.
+    /// Whether a record is open in one of these logs. Readers of committed records do not find what was committed behind it, also where it
+    /// belongs to another program, so the transaction would count as aborted there. Other partitions of the journal may have none.
     pub fn is_open(&self) -> bool {
         self.bounds.has_open_records() || self.clean.values().any(LogBounds::has_open_records)
     }

@@ -83,7 +83,7 @@ fn check_logs<W: WorkerPorts>(
                 note_partition(access, evidence.journal, unknown)?;
                 continue;
             }
-            if evidence.is_open() {
+            if evidence.is_open() && access.ctx.options.keeps(Safeguard::OpenRecords) {
                 continue;
             }
             match evidence.decide(&clean, access.ctx.options.keeps(Safeguard::NewestCheckpoint)) {

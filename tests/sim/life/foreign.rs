@@ -4,7 +4,7 @@ use super::*;
 use crate::sim::tx_log::{Fate, Producer};
 
 /// The number of the other program.
-const FOREIGN: Producer = Producer::MAX - 1;
+pub const FOREIGN: Producer = Producer::MAX - 1;
 
 /// How long the transaction is open: many transaction timeouts.
 const OPEN: Duration = Duration::from_mins(5);

@@ -4,6 +4,7 @@ mod filtered;
 mod forgotten;
 mod lagging;
 mod late;
+mod leftovers;
 mod outdated;
 mod pairs;
 
