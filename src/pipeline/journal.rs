@@ -10,7 +10,7 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::partition::{Partition, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::StateLog;
+use crate::ports::{StateLog, Store, StoreError};
 
 /// A partition of the state topic, to which the transactions of some raw partitions add their entries.
 #[derive(Debug, Default)]
@@ -41,6 +41,8 @@ struct Reading {
     entries: EntryReader,
     /// Number of the last entry that was read.
     number: Option<u64>,
+    /// No entry before the offset at which it was opened has a higher number; `None` while that is not known.
+    stored: Option<u64>,
     /// The end of the log was reported, and nothing was read since.
     is_at_end: bool,
     /// A restore lacks something that the log has reported, and that it reports only once.
@@ -128,12 +130,15 @@ impl Reading {
         self.is_at_end = false;
         let Some(entry) = self.entries.push(record)? else { return Ok(Taken::Nothing) };
         self.border = entry.at + 1;
-        let before = self.number.replace(entry.end.number);
-        // The first one may be cut by retention.
-        let continues =
-            |last: u64| (last + 1 == entry.end.number || !rules.numbers) && (entry.is_whole || !rules.whole);
-        match before.filter(|last| !continues(*last)) {
-            Some(last) => Ok(Taken::Lacks(Lacking { last, next: entry.end.number })),
+        let number = entry.end.number;
+        let follows = |last: u64| last + 1 == number || !rules.numbers;
+        let lacks_behind = match self.number.replace(number) {
+            Some(last) => Some(last).filter(|last| !follows(*last) || rules.whole && !entry.is_whole),
+            // The first one may be cut by retention, and may be one that local state has.
+            None => self.stored.filter(|last| number > *last && !follows(*last)),
+        };
+        match lacks_behind {
+            Some(last) => Ok(Taken::Lacks(Lacking { last, next: number })),
             None => Ok(Taken::Entry(Box::new(entry))),
         }
     }
@@ -174,15 +179,31 @@ impl<W: WorkerPorts> Context<W> {
                     *reading = Reading::default();
                 }
                 Some(first) if !reading.is_read() || reading.border > first => {
-                    self.log.open(journal, Some(first))?;
                     // Opened where the entries that were read end, it continues behind the last of them.
                     let number = reading.number.filter(|_| reading.border == first);
-                    *reading = Reading { next: Some(first), border: first, number, ..Reading::default() };
+                    let stored = self.last_stored(journal, first)?;
+                    self.log.open(journal, Some(first))?;
+                    let opened =
+                        Reading { next: Some(first), border: first, number, stored, ..Reading::default() };
+                    self.journals.get_mut(journal).reading = opened;
                 }
                 _ => {}
             }
         }
         Ok(is_any)
+    }
+
+    /// A number that no entry before this offset of a journal exceeds: the highest one in the local state of its partitions, if each of them
+    /// names its last entry and has all of its entries before that offset.
+    fn last_stored(&self, journal: PartitionId, first: Offset) -> Result<Option<u64>, StoreError> {
+        let mut last = None;
+        for id in self.known_partitions().filter(|id| self.options.journal_of(*id) == journal) {
+            let head = self.store.head(id.into())?.filter(|head| head.state_next >= first);
+            // Without a name there may have been entries: the group may have lost it, or owners up to it were removed.
+            let Some(tail) = head.and_then(|head| head.confirmed_tail) else { return Ok(None) };
+            last = last.max(Some(tail.entry.number));
+        }
+        Ok(last)
     }
 
     /// Makes the next [`Self::open_journals`] open a journal again.
@@ -256,7 +277,16 @@ mod tests {
 
     /// What these values lead to, at offsets from 10 on, when it is read from 10 on: the numbers of entries and gaps.
     fn taken(values: &[Vec<u8>], rules: ReadRules) -> Vec<Result<u64, (u64, u64)>> {
-        let mut reading = reading_at(10);
+        taken_behind(None, values, rules)
+    }
+
+    /// The same behind local state whose last entry has this number.
+    fn taken_behind(
+        stored: Option<u64>,
+        values: &[Vec<u8>],
+        rules: ReadRules,
+    ) -> Vec<Result<u64, (u64, u64)>> {
+        let mut reading = Reading { stored, ..reading_at(10) };
         let mut taken = Vec::new();
         for (offset, bytes) in (10..).zip(values) {
             let record = JournalRecord { offset, key: StateKey::default(), bytes: bytes.clone() };
@@ -282,6 +312,17 @@ mod tests {
         assert_eq!(taken(&[end_of(6, &[]), end_of(6, &[])], ALL), [Ok(6), Err((6, 6))]);
         let rules = ReadRules { numbers: false, ..ALL };
         assert_eq!(taken(&[end_of(6, &[]), end_of(8, &[])], rules), [Ok(6), Ok(8)]);
+    }
+
+    #[test]
+    fn an_entry_that_is_missing_behind_local_state_is_a_gap() {
+        let behind = |number, rules| taken_behind(Some(5), &[end_of(number, &[])], rules);
+        assert_eq!(behind(7, ALL), [Err((5, 7))]);
+        assert_eq!(behind(6, ALL), [Ok(6)]);
+        assert_eq!(behind(7, ReadRules { numbers: false, ..ALL }), [Ok(7)]);
+        // The head may be older than its last entry: that is read once more.
+        assert_eq!([4, 5].map(|number| behind(number, ALL)), [[Ok(4)], [Ok(5)]]);
+        assert_eq!(taken_behind(Some(5), &[end_of(5, &[]), end_of(7, &[])], ALL), [Ok(5), Err((5, 7))]);
     }
 
     #[test]

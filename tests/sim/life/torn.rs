@@ -51,19 +51,36 @@ enum LostOf {
     Record,
 }
 
-/// The journal has lost committed records, as after an unclean leader election whose other replicas were filled from a copy. A worker without local state
+/// Which entries the local state has of the worker that continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Local {
+    Nothing,
+    /// Those before the one of which something is lost.
+    Before,
+}
+
+/// The journal has lost committed records, as after an unclean leader election whose other replicas were filled from a copy. A worker with this local state
 /// continues, and receives a copy of every record. Returns the violations.
-fn lose_journal_records(setting: &Setting, lost: LostOf) -> Vec<String> {
-    let mut life = Life::quiet(setting, 1, Choices::one_id_blocks);
-    let mut ends = Vec::new();
+fn lose_journal_records(setting: &Setting, scope: Scope, (lost, local): (LostOf, Local)) -> Vec<String> {
+    let mut life = Life::quiet(setting, 2, |chance| {
+        let mut choices = Choices::one_id_blocks(chance);
+        choices.scope = scope;
+        choices
+    });
+    let (mut ends, mut store) = (Vec::new(), SimDisk::memory());
+    life.produce_ids_to(1, [100]);
     for batch in 0..3 {
         life.produce_ids(3 * batch..3 * batch + 3);
         assert!(life.calm(), "the records are not processed");
+        if batch == 0 && local == Local::Before {
+            life.leave(0);
+            store = life.processes[0].store.snapshot();
+        }
         let cluster = life.universe.cluster.borrow();
         ends.push(ended(cluster.state[0].committed(0)).last().unwrap());
     }
     life.leave(0);
-    life.processes[0].store = SimDisk::memory();
+    life.processes[0].store = store;
     {
         let mut cluster = life.universe.cluster.borrow_mut();
         let (at, end) = &ends[1];
@@ -81,20 +98,24 @@ fn lose_journal_records(setting: &Setting, lost: LostOf) -> Vec<String> {
 
 #[test]
 fn a_journal_that_lacks_committed_records_is_not_taken_for_whole() {
-    let of = |sabotage, lost| lose_journal_records(&Setting { sabotage, metrics: Metrics::new() }, lost);
-    for (lost, rule) in [(LostOf::Entry, Safeguard::EntryNumbers), (LostOf::Record, Safeguard::WholeEntries)]
-    {
-        let refused = of(Sabotage::Nothing, lost);
+    let rules = [(LostOf::Entry, Safeguard::EntryNumbers), (LostOf::Record, Safeguard::WholeEntries)];
+    let histories = [Scope::Partition, Scope::Topic].into_iter().flat_map(|scope| {
+        [Local::Nothing, Local::Before].map(|local| rules.map(|(lost, rule)| (scope, lost, local, rule)))
+    });
+    for (scope, lost, local, rule) in histories.flatten() {
+        let of = |sabotage| {
+            lose_journal_records(&Setting { sabotage, metrics: Metrics::new() }, scope, (lost, local))
+        };
+        let name = format!("{scope:?}, {lost:?}, {local:?}");
+        let refused = of(Sabotage::Nothing);
         let is_refused = refused.iter().any(|what| what.contains("or lack records"));
         assert!(
             is_refused && !refused.iter().any(|what| what.starts_with("duplicated")),
-            "{lost:?}: {refused:?}"
+            "{name}: {refused:?}"
         );
-        let applied = of(Sabotage::Without(rule), lost);
-        assert!(
-            applied.iter().any(|what| what.starts_with("duplicated")),
-            "{lost:?} does not depend on {rule:?}"
-        );
+        let applied = of(Sabotage::Without(rule));
+        let is_applied = applied.iter().any(|what| what.starts_with("duplicated"));
+        assert!(is_applied, "{name} does not depend on {rule:?}: {applied:?}");
     }
 }
 
