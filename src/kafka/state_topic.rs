@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
 use rdkafka::error::RDKafkaErrorCode;
-use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
 use super::ends::EndReader;
@@ -159,7 +158,7 @@ impl KafkaStateLog {
                 self.close(partition)?;
                 items.push(StateItem::Gone { partition });
             } else if may_be_stopped {
-                self.open(partition, Some(next))?;
+                self.open(partition, next)?;
             } else {
                 self.open.insert(partition, OpenRead::at(next, now));
             }
@@ -189,12 +188,11 @@ pub(super) fn block(message: &Message<'_>) -> StateItem {
 }
 
 impl StateLog for KafkaStateLog {
-    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+    fn open(&mut self, partition: PartitionId, from: Offset) -> Result<(), Failure> {
         self.close(partition)?;
-        let start = from.map_or(KafkaOffset::Beginning, kafka_offset);
-        let opened = self.reader.open(self.topic(), partition, start);
+        let opened = self.reader.open(self.topic(), partition, kafka_offset(from));
         opened.map_err(|e| failure(&self.doing("opening"), &e))?;
-        self.open.insert(partition, OpenRead::at(from.unwrap_or(0), clock::monotonic()));
+        self.open.insert(partition, OpenRead::at(from, clock::monotonic()));
         Ok(())
     }
 

@@ -182,7 +182,7 @@ impl<W: WorkerPorts> Context<W> {
                     // Opened where the entries that were read end, it continues behind the last of them.
                     let number = reading.number.filter(|_| reading.border == first);
                     let stored = self.last_stored(journal, first)?;
-                    self.log.open(journal, Some(first))?;
+                    self.log.open(journal, first)?;
                     let opened =
                         Reading { next: Some(first), border: first, number, stored, ..Reading::default() };
                     self.journals.get_mut(journal).reading = opened;

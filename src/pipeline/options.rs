@@ -57,7 +57,7 @@ pub struct WorkerOptions {
     pub writer: String,
     /// Where ids are read from.
     pub rule: IdentityRule,
-    /// The identity rules for which windows may start empty, once, or the scope: the operator accepts the change to these.
+    /// The identity rules for which windows may start empty, once: the operator accepts the change to these.
     pub accept_change: Option<Fingerprint>,
     /// The hash that makes identities from ids.
     pub hash: HashKind,
@@ -98,8 +98,7 @@ pub struct WorkerOptions {
     pub transaction_timeout: Duration,
     /// Most identities of a block.
     pub block_ids: usize,
-    /// Records at the end of a state log that are searched for writers, and read first to find its last transaction where no
-    /// checkpoint names it.
+    /// Records at the end of a journal that are searched for writers, and read first to find its last entry where no checkpoint names it.
     pub evidence_records: Offset,
     /// How much local state one iteration reads.
     pub load_slice: LoadSlice,

@@ -36,7 +36,7 @@ impl LogBounds {
 pub enum OutputTopic {
     /// New records, one partition for each raw partition.
     Clean,
-    /// Blocks, one partition for each raw partition.
+    /// The journals.
     State,
     /// The dead-letter topic.
     DeadLetter,

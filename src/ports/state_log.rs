@@ -48,8 +48,8 @@ impl StateItem {
 
 /// The state topic, read with `read_committed`.
 pub trait StateLog {
-    /// Starts reading a partition, at `from` or at its earliest offset.
-    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure>;
+    /// Starts reading a partition at this offset.
+    fn open(&mut self, partition: PartitionId, from: Offset) -> Result<(), Failure>;
     /// The next items of all open partitions; returns after `wait` at the latest.
     fn read(&mut self, wait: Duration) -> Result<Vec<StateItem>, Failure>;
     /// Stops reading a partition.

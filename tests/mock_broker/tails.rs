@@ -128,7 +128,7 @@ fn a_read_of_the_state_topic_ends_at_a_number_of_bytes() {
     let partition = PARTITION.try_into().unwrap();
     produce_with(&mock.client_config(), STATE, partition, &vec![("key", value.as_str()); COUNT]);
     let mut log = log(&mock);
-    log.open(PARTITION, None).unwrap();
+    log.open(PARTITION, 0).unwrap();
     let (mut read, mut largest) = (Vec::new(), 0);
     while read.len() < COUNT {
         let items = log.read(LIMIT).unwrap();

@@ -32,7 +32,7 @@ pub struct Throttled {
 }
 
 impl StateLog for Throttled {
-    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+    fn open(&mut self, partition: PartitionId, from: Offset) -> Result<(), Failure> {
         self.inner.open(partition, from)
     }
 

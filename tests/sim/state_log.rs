@@ -95,9 +95,9 @@ fn read(
 }
 
 impl StateLog for SimLog {
-    fn open(&mut self, partition: PartitionId, from: Option<Offset>) -> Result<(), Failure> {
+    fn open(&mut self, partition: PartitionId, from: Offset) -> Result<(), Failure> {
         self.call(|_| Ok(()))?;
-        self.open.insert(partition, OpenRead { next: from.unwrap_or(0), ended: None });
+        self.open.insert(partition, OpenRead { next: from, ended: None });
         Ok(())
     }
 

@@ -342,7 +342,7 @@ impl Universe {
             }
             // Local state covers more than what is left in the topics.
             Err(Fatal::Operator(what)) if cluster.reset && what.contains(REWOUND) => {
-                cluster.reset_offsets(Some(place(what, "committed blocks up to ")));
+                cluster.reset_offsets(Some(place(what, "committed entries up to ")));
             }
             Err(fatal) if !cluster.dead.contains(&worker) && !matches!(fatal, Fatal::Fenced(_)) => {
                 cluster.violations.push(format!("worker {worker} failed: {fatal}"));

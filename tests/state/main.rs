@@ -87,7 +87,8 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
         if (at + 1) % BATCH == 0 {
             let before = store.head(partition.into()).unwrap().unwrap_or_default();
             for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {
-                let entry = EntryName { number: (at + 1) / BATCH, crc: Block::checksum(&block.encode()) };
+                let crc = u32::from_le_bytes(*block.encode().last_chunk().unwrap());
+                let entry = EntryName { number: (at + 1) / BATCH, crc };
                 let tail = Some(Tail { entry, next: block.next, from: None });
                 store.put(&block, Head { tail, ..before }).unwrap();
             }

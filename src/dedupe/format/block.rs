@@ -137,13 +137,6 @@ impl Block {
         out
     }
 
-    /// The checksum at the end of an encoded block; it distinguishes blocks. A checksum of all bytes would not: the CRC
-    /// of data followed by the CRC of that data is the same number for all data.
-    #[must_use]
-    pub fn checksum(encoded: &[u8]) -> u32 {
-        encoded.last_chunk().map_or(0, |crc| u32::from_le_bytes(*crc))
-    }
-
     /// Byte position of the identities in an encoded block of `bytes` bytes with `count` identities; `None` when no such
     /// block can exist.
     fn identities_at(bytes: usize, count: usize) -> Option<usize> {

@@ -17,7 +17,7 @@ pub(crate) enum StatePlan {
     CatchUp {
         /// Local owners at or beyond this raw offset are unconfirmed.
         confirmed: Offset,
-        /// State topic offset at which reading starts.
+        /// Offset of the journal at which reading starts.
         from: Offset,
     },
     /// Everything is read from the state topic.
@@ -58,15 +58,15 @@ pub(crate) fn plan(
     catch_up
 }
 
-/// Whether a state log that no longer holds the state offset `from` may have held a block there or behind it. Local state continues at the
-/// marker of its last block, or behind that marker, where the next block begins. The last entry of a log without open records is a
-/// marker, so nothing else was there only if the log ends right behind `from`. Local state that continues at 0 has no last block.
+/// Whether a journal that no longer holds the offset `from` may have held an entry there or behind it. Local state continues at the marker
+/// of its last entry, or behind that marker, where the next entry begins. What a log without open records ends with is a marker, so nothing
+/// else was there only if the log ends right behind `from`. Local state that continues at 0 has no last entry.
 pub(crate) fn is_behind_the_log(from: Offset, log: &LogBounds) -> bool {
     from < log.low && (from == 0 || from + 1 < log.high)
 }
 
-/// What of the local state is a base to continue from: (state offset, raw offset). Where the log no longer holds that state
-/// offset, and held no block behind it, local state is still complete for a group without an offset.
+/// What of the local state is a base to continue from: (journal offset, raw offset). Where the journal no longer holds that offset, and held
+/// no entry behind it, local state is still complete for a group without an offset.
 pub(crate) fn usable(
     local: Option<(Offset, Offset)>,
     log: &LogBounds,
@@ -213,7 +213,7 @@ mod tests {
         let empty = LogBounds { low: 25, stable: 25, high: 25 };
         assert_eq!(usable(Some((24, 7)), &empty, None), Some((25, 7)));
         assert_eq!(usable(Some((23, 7)), &empty, None), None);
-        // A block may have been at 9: local state that has read the whole log continues behind its last marker.
+        // An entry may have been at 9: local state that has read the whole log continues behind its last marker.
         assert_eq!(usable(Some((9, 7)), &log, None), None);
         // Nothing local was ever committed: what was at offset 0 is not known.
         assert_eq!(usable(Some((0, 0)), &LogBounds { low: 1, stable: 1, high: 1 }, None), None);

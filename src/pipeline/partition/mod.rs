@@ -43,9 +43,9 @@ use crate::ports::LogId;
 pub enum Phase {
     /// Paused. The committed offset has to be read first.
     Locating(Locating),
-    /// Paused. Blocks are being read from the local store.
+    /// Paused. Owners are being read from the local store.
     Loading(Box<Loading>),
-    /// Paused. Blocks are being read from the state topic.
+    /// Paused. Entries are being read from the journal.
     Restoring(Box<Restoring>),
     /// Records are processed.
     Running(Running),
@@ -178,7 +178,7 @@ pub struct Partition {
     /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
     /// agree.
     pub is_checked: bool,
-    /// Number of consecutive restores that ended before the last committed block.
+    /// Number of consecutive restores that ended before the last committed entry, or lacked records.
     pub early_ends: u32,
     /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it counts.
     pub behind_state: Option<Offset>,

@@ -1,10 +1,10 @@
 //! State with identities of another rule: when it is rejected, what is skipped, and how a window is reset.
 //!
-//! Each state record and each committed offset names the identity rule by which its identities were made. Those that name no
-//! rule were written by an older version, and count as ours. A rule that differs from the configured one needs an operator:
-//! equal bytes from another field would count as known ids, and new events would be dropped. Once the change is accepted, the
-//! affected windows start empty. The first commit after that records the reset twice: its checkpoint names the new rule, and
-//! its state record names the kinds whose windows are reset. From then on, records before it are skipped without an error.
+//! The key of each record of a journal names the identity rule by which its identities were made, and each checkpoint the rules of all
+//! windows. What names no rule for a kind counts as ours. A rule that differs from the configured one needs an operator: equal bytes
+//! from another field would count as known ids, and new events would be dropped. Once the change is accepted, the affected windows
+//! start empty. The first commit after that records the reset twice: its checkpoint names the new rule, and its section of the
+//! partition names the kinds whose windows are reset. From then on, entries before it are skipped without an error.
 
 use std::collections::BTreeSet;
 
@@ -68,8 +68,8 @@ impl WorkerOptions {
 }
 
 impl<W: WorkerPorts> Restorer<'_, W> {
-    /// Whether a state record read for a restore was made by another rule, or before its window was reset. Then only its range
-    /// of offsets is used. `at` is its offset in the journal.
+    /// Whether a record of the journal was made by another rule, or before its window was reset. Then only the sections of its entry
+    /// are used. `at` is its offset in the journal.
     pub(crate) fn is_foreign(
         &mut self,
         restoring: &mut Restoring,
@@ -107,7 +107,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
     }
 
     /// Discards what was read so far for a kind. For a kind without a window nothing was loaded, and this worker does not hold
-    /// its blocks in the store.
+    /// its owners in the store.
     pub(crate) fn discard_read(
         &mut self,
         restoring: &mut Restoring,

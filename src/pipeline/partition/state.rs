@@ -32,7 +32,7 @@ pub struct Uncommitted {
 /// Large because it holds all that a checkpoint names and a head stores, which a commit changes together.
 #[derive(Debug)]
 pub struct DedupeState {
-    /// Number of the raw partition, and of its clean and state partitions.
+    /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
     /// The identities that count, by kind.
     pub windows: Windows,
@@ -40,7 +40,7 @@ pub struct DedupeState {
     pub committed: Offset,
     /// The next raw offset expected; ahead of `committed` while a transaction is open.
     pub next: Offset,
-    /// State topic offset at or before everything newer than `committed`.
+    /// Offset in the journal: every section of the partition that is newer than `tail` is at or behind it.
     pub state_next: Offset,
     /// The last committed entry with a section of the partition.
     pub tail: Option<Tail>,
@@ -95,7 +95,7 @@ impl DedupeState {
         }
     }
 
-    /// The state is complete up to `committed`. Sets what blocks do not contain, from the checkpoint.
+    /// The state is complete up to `committed`. Sets what entries do not contain, from the checkpoint.
     pub fn complete(&mut self, committed: Offset, checkpoint: &Checkpoint) {
         self.committed = committed;
         self.next = committed;
@@ -164,7 +164,7 @@ impl DedupeState {
         }
     }
 
-    /// Applies the committed transaction. Returns for each kind the first offset whose block is still needed.
+    /// Applies the committed transaction. Returns for each kind the first raw offset whose owner is still needed.
     pub fn commit(&mut self, state_end: Option<Offset>) -> Vec<(KindId, Offset)> {
         self.lateness.save(self.late_ms());
         let open = self.open.take().unwrap_or_default();

@@ -134,7 +134,7 @@ fn accept<W: WorkerPorts>(
 
 /// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
 /// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
-/// set since, nor its blocks from those that covered the same offsets before the log was truncated.
+/// set since, nor its section from one that covered the same offsets before the log was truncated.
 pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool {
     let mut running = ctx.partitions.iter().filter_map(Partition::running);
     running.any(|running| running.state.uncommitted_position && !running.held)
@@ -156,7 +156,7 @@ pub(crate) fn rewound_group(
 
 fn rewound_names(options: &WorkerOptions, id: PartitionId, committed: Offset, covered: Offset) -> String {
     format!(
-        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed blocks up to \
+        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed entries up to \
          {covered}",
         options.raw
     )

@@ -5,7 +5,7 @@
 //! Nothing is written to Kafka, and the reader is no member of the group.
 //!
 //! - Only committed records are read, in their order, and the head of the store names what it has: after a crash the copy
-//!   continues there. Blocks that a repair voids are removed by the block that voids them, as in a restore.
+//!   continues there. Owners that a repair undoes are removed by the entry of the repair, as in a restore.
 //! - A copy is written only under the lease of its windows. It takes a lease only while no worker holds it, and a worker takes it
 //!   away at any time.
 //! - Old owners are sealed as they are by a worker ([`Sealer`]). Where nothing is sealed, the windows keep only arrival times. Owners
