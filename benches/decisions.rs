@@ -27,10 +27,11 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    Fields, IdentityRule, IndexKey, Offset, SchemaId, Schemas, TimeSource, Verdict, Window, WindowLimits,
+    Coordinates, Fields, IdentityRule, IndexKey, RecordTime, SchemaId, Schemas, TimeSource, Verdict, Window,
+    WindowLimits,
 };
 use dedupd::schemas::{SchemaText, parse};
-use ledger::{Array, Ledger};
+use ledger::{Array, Ledger, owner};
 use spent::spent;
 use stream::{Repeats, Stream};
 
@@ -71,10 +72,10 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     while window.ids() < ids - BATCH {
         for _ in 0..BATCH {
             let key = window.key(stream.fresh());
-            window.admit(at, &key);
+            window.admit(owner(at, time_ms(at), key.identity), &key);
             at += 1;
         }
-        settle(&mut window, &mut ledger, at);
+        settle(&mut window, &mut ledger);
     }
     let (mut dropped, mut expected, mut keys) = (0u64, 0u64, Vec::<IndexKey>::with_capacity(CHUNK));
     let mut longest = 0.0f64;
@@ -89,15 +90,16 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
                 keys.push(window.key(identity));
             }
             for key in &keys {
-                window.observe(Some(1_700_000_000_000 + at.cast_signed() / 1_000), i64::MAX);
-                match window.verdict(at, key, &ledger).unwrap() {
-                    Verdict::New | Verdict::Retry => window.admit(at, key),
+                let now_ms = time_ms(at);
+                let time = RecordTime { own_ms: now_ms, stream_ms: now_ms };
+                match window.verdict(Coordinates { partition: 0, offset: at }, time, key, &ledger).unwrap() {
+                    Verdict::New | Verdict::Retry => window.admit(owner(at, now_ms, key.identity), key),
                     Verdict::Duplicate { .. } => dropped += 1,
                 }
                 at += 1;
             }
         }
-        settle(&mut window, &mut ledger, at);
+        settle(&mut window, &mut ledger);
         longest = longest.max(spent() - began);
     }
     let rate = (MEASURED / BATCH * BATCH) as f64 / (spent() - start);
@@ -106,10 +108,15 @@ fn rolling<L: Ledger>(ids: u64, name: &str, mut ledger: L) -> f64 {
     rate
 }
 
-fn settle<L: Ledger>(window: &mut Window, ledger: &mut L, next: Offset) {
-    ledger.append(window.pending());
-    let first_live = window.commit(next);
-    ledger.expire(first_live);
+/// Stream time of a record, epoch milliseconds.
+fn time_ms(offset: u64) -> i64 {
+    1_700_000_000_000 + offset.cast_signed() / 1_000
+}
+
+fn settle<L: Ledger>(window: &mut Window, ledger: &mut L) {
+    ledger.append(window.next_number(), window.pending());
+    let first_needed = window.commit();
+    ledger.expire(first_needed);
 }
 
 /// The usual alternative: a set of identities, and a queue of them to remove the oldest.

@@ -14,12 +14,8 @@
     reason = "a measurement fails by panicking"
 )]
 
-#[path = "support/across.rs"]
-mod across;
 #[path = "support/allocated.rs"]
 mod allocated;
-#[path = "../tests/support/appending.rs"]
-mod appending;
 #[path = "support/callgrind.rs"]
 mod callgrind;
 #[path = "support/contest.rs"]
@@ -41,7 +37,6 @@ mod stream;
 
 use std::path::Path;
 
-use across::Across;
 use callgrind::{Request, send};
 use contest::{Contestant, DUPLICATES_PERCENT, Entry, TRANSACTION};
 use ledger::Array;
@@ -119,9 +114,6 @@ fn entries(ids: u64, dir: &Path) -> Vec<Make<'_>> {
     let stored = || Stored::below(dir);
     vec![
         filled("dedupd, exact; owners in an array", ROUND, 1, move |name| exact(name, ids)),
-        filled("dedupd, exact, 12 partitions, topic scope", ROUND, 2, move |name| {
-            Across::new(name, ids, records)
-        }),
         filled("dedupd, exact; owners in its store", ROUND, 1, move |name| Ours::exact(name, ids, stored())),
         filled(
             "dedupd, 1/10 exact, 10 sealed slices; its store",
@@ -194,18 +186,16 @@ fn report(entry: &mut Entry) {
 fn counted(name: &str, millions: f64) {
     #[expect(clippy::cast_sign_loss, reason = "a size")]
     let ids = (millions * 1e6) as u64;
-    let records = ids * 100 / (100 - DUPLICATES_PERCENT);
     let make = || -> Box<dyn Contestant> {
         match name {
             "exact" => Box::new(exact("exact", ids)),
-            "topic" => Box::new(Across::new("topic", ids, records)),
             "xxh3" => Box::new(xxh3("xxh3", ids)),
             "hashbrown" => Box::new(foldhash("hashbrown", ids)),
             "fastbloom" => Box::new(RotatingFilters::new("fastbloom", ids, RATE)),
-            _ => panic!("exact, topic, xxh3, hashbrown or fastbloom, not {name}"),
+            _ => panic!("exact, xxh3, hashbrown or fastbloom, not {name}"),
         }
     };
-    let mut entry = Entry::filled(make, ROUND, if name == "topic" { 2 } else { 1 });
+    let mut entry = Entry::filled(make, ROUND, 1);
     let batches: Vec<_> = (0..20)
         .map(|_| {
             let mut records = Vec::new();

@@ -18,20 +18,20 @@ use rolling::Soak;
 
 fn main() {
     let windows = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(8);
-    let soak = |partitions, window, transaction| {
+    let soak = |journals, window, transaction| {
         let (undone_one_in, seed) = (None, 20_261_121);
-        Soak { partitions, window, windows, transaction, undone_one_in, seed }
+        Soak { journals, window, windows, transaction, undone_one_in, seed }
     };
     measure("transactions of 50,000 records", &soak(4, 1_500_000, 50_000..=50_000));
     measure("transactions of 500 to 5,000 records", &soak(12, 250_000, 500..=5_000));
     let undone = Soak { undone_one_in: Some(2), ..soak(12, 250_000, 500..=5_000) };
     measure("the same, every other one aborted and retried", &undone);
     measure("low rate: 1 to 5 records per transaction", &soak(2, 200_000, 1..=5));
-    measure("low rate, many partitions", &soak(40, 5_000, 1..=5));
+    measure("low rate, many journals", &soak(40, 5_000, 1..=5));
 }
 
 fn measure(what: &str, soak: &Soak) {
-    println!("\n{what}, {} partitions, windows of {} records each:", soak.partitions, soak.window);
+    println!("\n{what}, {} journals, windows of {} ids each:", soak.journals, soak.window);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let began = monotonic();
     let mut worst = 0.0f64;

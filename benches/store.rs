@@ -6,8 +6,6 @@
     reason = "a bench fails by panicking"
 )]
 
-#[path = "../tests/support/appending.rs"]
-mod appending;
 #[path = "support/files.rs"]
 mod files;
 
@@ -15,11 +13,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use appending::Appending;
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Block, HashKind, Identity, KindId, OwnerRun, SliceMark, SlicePartition};
+use dedupd::dedupe::{Coordinates, Identity, OwnerRun, SealedRange, SliceMark, StoredOwner};
 use dedupd::ports::{Head, SealJob, SealedLookup, Sealing, Store};
-use dedupd::store::{Binding, SledStore, open};
+use dedupd::store::{Binding, OWNER_BYTES, SledStore, open};
 use files::drop_cached;
 
 const IDS_PER_BLOCK: u64 = 4_000;
@@ -88,7 +85,7 @@ fn rolling(millions: u64) {
     }
     rate("append and expire, rolling window", total, "ids/s", start);
     store.sync().unwrap();
-    let live = window as f64 * 24.0;
+    let live = window as f64 * OWNER_BYTES as f64;
     println!(
         "{:40} {:>12.2} x live",
         "disk of the rolling window",
@@ -114,8 +111,8 @@ fn sealed(total: u64) {
     let mut store = opened(dir.path());
     let of_slice = total / SLICES / IDS_PER_BLOCK * IDS_PER_BLOCK;
     for first in (0..of_slice * SLICES).step_by(usize::try_from(of_slice).unwrap()) {
-        let partitions = vec![append_slice(&mut store, 0, first..first + of_slice)];
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
+        let range = append_slice(&mut store, first..first + of_slice);
+        store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -133,24 +130,21 @@ fn sealed(total: u64) {
     store.close().unwrap();
 }
 
-/// How fast slices of 12 partitions together are written, and merged when there are more than 24.
+/// How fast slices are written, and merged when there are more than 24.
 fn merged(total: u64) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let binding = Binding { partitions: SPREAD, shares_slices: Some(true), ..Binding::default() };
-    let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
-    let of_slice = total / u64::from(SPREAD) / 8 / IDS_PER_BLOCK * IDS_PER_BLOCK;
-    let ids = of_slice * u64::from(SPREAD);
+    let mut store = opened(dir.path());
+    let of_slice = total / 8 / IDS_PER_BLOCK * IDS_PER_BLOCK;
     let mut time = [Duration::ZERO; 2];
     let (mut sealed, mut merged) = (0, 0);
     for first in (0..of_slice * 30).step_by(usize::try_from(of_slice).unwrap()) {
-        let covered = |partition| append_slice(&mut store, partition, first..first + of_slice);
-        let partitions = (0..SPREAD).map(covered).collect();
+        let range = append_slice(&mut store, first..first + of_slice);
         let (mut start, mut slices) = (monotonic(), store.sealed(0.into()).len());
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
+        store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
         loop {
             match store.poll_seal().unwrap() {
                 Sealing::Done(_) => {
-                    sealed += ids;
+                    sealed += of_slice;
                     time[0] += start.elapsed();
                     (start, slices) = (monotonic(), store.sealed(0.into()).len());
                 }
@@ -162,8 +156,7 @@ fn merged(total: u64) {
         let ranges = store.sealed(0.into());
         if ranges.len() < slices {
             // The slices that were merged are one range now.
-            let longest = ranges.iter().map(SlicePartition::owners).max().unwrap();
-            merged += longest * u64::from(SPREAD);
+            merged += ranges.iter().map(SealedRange::owners).max().unwrap();
             time[1] += start.elapsed();
         }
     }
@@ -173,13 +166,13 @@ fn merged(total: u64) {
     store.close().unwrap();
 }
 
-/// Appends blocks with an owner at each offset, and returns them as owners to seal.
-fn append_slice(store: &mut SledStore, partition: u32, owners: Range<u64>) -> SlicePartition {
+/// Appends owners with these numbers, and returns them as owners to seal.
+fn append_slice(store: &mut SledStore, owners: Range<u64>) -> SealedRange {
     let Range { start: first, end: next } = owners;
     let blocks = (first..next).step_by(usize::try_from(IDS_PER_BLOCK).unwrap());
-    blocks.for_each(|first| append(store, partition, first, IDS_PER_BLOCK));
+    blocks.for_each(|first| append(store, 0, first, IDS_PER_BLOCK));
     let marks = vec![SliceMark { next, count: next - first, time_ms: (0, 0) }];
-    SlicePartition { partition, first, next, marks }
+    SealedRange { first, next, marks }
 }
 
 fn in_slices(store: &SledStore, (known, ahead): (u64, bool), what: &str) {
@@ -223,7 +216,7 @@ fn lookups(store: &SledStore, (partitions, range): (u32, u64), what: &str) {
         // Each offset has an owner, so that is its number too.
         let expected = Some(identity(partition, offset));
         let owner = store.owner(partition.into(), offset, expected).unwrap().unwrap();
-        assert_eq!((owner.offset, owner.identity), (offset, expected));
+        assert_eq!((owner.at.offset, owner.identity), (offset, expected));
     }
     rate(what, count, "look-ups/s", start);
 }
@@ -235,18 +228,15 @@ fn opened(dir: &Path) -> SledStore {
 
 fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
     let time = i64::try_from(first / 100).unwrap();
-    let block = Block {
-        hash: HashKind::Xxh3,
-        window: partition.into(),
-        first,
-        next: first + count,
-        time_first_ms: time,
-        time_last_ms: time,
-        entries: (first..first + count).map(|o| (o, identity(partition, o))).collect(),
+    let owner = |offset| StoredOwner {
+        at: Coordinates { partition, offset },
+        time_ms: time,
+        identity: Some(identity(partition, offset)),
     };
-    let head =
-        Head { confirmed: first, state_next: first, stream_time_ms: time, tail: None, ..Head::default() };
-    store.put(&block, head).unwrap();
+    let owners: Vec<_> = (first..first + count).map(owner).collect();
+    let head = Head { confirmed: first, state_next: first, time_ms: time, ..Head::default() };
+    let run = OwnerRun { number: first, times_ms: (time, time), owners: &owners };
+    store.append(partition.into(), &run, &head).unwrap();
 }
 
 fn identity(partition: u32, offset: u64) -> Identity {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::clock::monotonic;
 use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
 
-/// Time limit for the workers' answers. Reading a large window's blocks takes seconds.
+/// Time limit for the workers' answers. Reading a large window's owners takes seconds.
 pub(crate) const ANSWER: Duration = Duration::from_mins(1);
 
 /// Replaces the filter of the log, and returns the new one.
@@ -64,7 +64,7 @@ pub enum WindowPart {
 /// A record that owns an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OwnerPlace {
-    /// Partition of the raw topic.
+    /// Partition of the raw topic; in a filter the number of its journal.
     pub partition: PartitionId,
     /// The kind of the record, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ impl fmt::Display for OwnerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.offset {
             Some(offset) => write!(f, "{}@{offset}", self.partition)?,
-            None => write!(f, "{} (in a filter)", self.partition)?,
+            None => write!(f, "in a filter of journal {}", self.partition)?,
         }
         self.kind.as_ref().map_or(Ok(()), |kind| write!(f, " of kind {kind}"))
     }

@@ -29,7 +29,7 @@ pub use sink::{CommitPosition, Reason, Side, Sink, WrittenEnds};
 pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
 pub use store::{
-    FilterJob, FilterSummary, FoundSlices, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store,
-    StoreError, ToForget, VisitOwner, VisitRun,
+    Covered, FilterJob, FilterSummary, FoundSlices, Head, SealJob, SealedLookup, SealedPlaces, Sealing,
+    Store, StoreError, ToForget, VisitOwner, VisitRun,
 };
 pub use truncation::Truncation;

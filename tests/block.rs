@@ -1,45 +1,81 @@
 //! Blocks with any content are read as written, and damage is detected. `tests/formats.rs` fixes their bytes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use dedupd::dedupe::{Block, BlockView, HashKind, Identity};
+use dedupd::dedupe::{Block, BlockError, Coordinates, ForgetRecord, HashKind, Identity, KindId, Owner};
 use proptest::prelude::*;
+
+fn block(owners: Vec<Owner>) -> Block {
+    Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners }
+}
+
+/// These bytes with a valid checksum.
+fn sealed(mut content: Vec<u8>) -> Vec<u8> {
+    let sum = crc32c::crc32c(&content);
+    content.extend_from_slice(&sum.to_le_bytes());
+    content
+}
 
 #[test]
 fn an_id_takes_less_than_20_bytes() {
-    let entries: Vec<_> = (0..4_000u64).map(|i| (i * 100, Identity(u128::from(i).to_le_bytes()))).collect();
-    let block = Block {
-        hash: HashKind::Xxh3,
-        window: 42.into(),
-        first: 0,
-        next: 400_000,
-        time_first_ms: 1_700_000_000_000,
-        time_last_ms: 1_700_000_060_000,
-        entries,
+    // Partitions of a topic, each with a record in ten of its own, a few milliseconds apart.
+    let owner = |number: u32| Owner {
+        at: Coordinates { partition: number / 500, offset: 1_000_000 + u64::from(number) * 10 },
+        time_ms: 1_700_000_000_000 + i64::from(number % 500) * 12,
+        identity: Identity(u128::from(number).to_le_bytes()),
     };
-    assert!(block.encode().len() < 20 * 4_000);
+    assert!(block((0..4_000).map(owner).collect()).encode().len() < 19 * 4_000);
+}
+
+#[test]
+fn an_inconsistent_block_with_a_valid_checksum_is_an_error() {
+    let owner =
+        Owner { at: Coordinates { partition: 3, offset: 7 }, time_ms: 5, identity: Identity([1; 16]) };
+    let whole = block(vec![owner; 2]).encode();
+    let content = whole[..whole.len() - 4].to_vec();
+    assert_eq!(sealed(content.clone()), whole);
+    let with = |at: usize, byte: u8| {
+        let mut changed = content.clone();
+        changed[at] = byte;
+        Block::decode(&sealed(changed))
+    };
+    // The count of owners in the header, the count of the run, an unknown hash, and a block of the version before.
+    for (at, byte) in [(23, 1), (23, 3), (23, 200), (28, 1), (28, 3), (4, 2)] {
+        let decoded = with(at, byte);
+        assert!(
+            matches!(decoded, Err(BlockError::Truncated { .. } | BlockError::Inconsistent(_))),
+            "{at}: {decoded:?}"
+        );
+    }
+    assert_eq!(with(3, b'1'), Err(BlockError::Magic(*b"DDB1")));
 }
 
 prop_compose! {
+    fn hashes()(key_id in proptest::option::of(any::<u64>())) -> HashKind {
+        key_id.map_or(HashKind::Xxh3, |key_id| HashKind::SipHash { key_id })
+    }
+}
+
+prop_compose! {
+    fn owners()(
+        partition in prop_oneof![4 => 0..3u32, 1 => any::<u32>()],
+        offset in prop_oneof![4 => 0..1_000u64, 1 => any::<u64>()],
+        time_ms in prop_oneof![4 => 1_700_000_000_000..1_700_000_060_000i64, 1 => Just(0), 1 => any::<i64>()],
+        identity: [u8; 16],
+    ) -> Owner {
+        Owner { at: Coordinates { partition, offset }, time_ms, identity: Identity(identity) }
+    }
+}
+
+prop_compose! {
+    /// In any order of partitions and offsets.
     fn blocks()(
-        key_id in proptest::option::of(any::<u64>()),
-        partition: u32,
-        first in 0..u64::MAX / 2,
-        gaps in proptest::collection::vec(prop_oneof![1..200u64, 1..u64::from(u32::MAX)], 0..300),
-        tail in 0..10_000u64,
-        times: (i64, i64),
-        seed: u128,
+        hash in hashes(), kind: u16, owners in proptest::collection::vec(owners(), 0..300), sorted: bool,
     ) -> Block {
-        let owners = gaps.iter().scan(first, |at, gap| { let here = *at; *at += gap; Some(here) });
-        let entries: Vec<_> = (seed..).zip(owners).map(|(i, at)| (at, Identity(i.wrapping_mul(seed | 1).to_le_bytes()))).collect();
-        Block {
-            hash: key_id.map_or(HashKind::Xxh3, |key_id| HashKind::SipHash { key_id }),
-            window: partition.into(),
-            first,
-            next: entries.last().map_or(first, |(last, _)| last + 1) + tail,
-            time_first_ms: times.0,
-            time_last_ms: times.1,
-            entries,
+        let mut owners = owners;
+        if sorted {
+            owners.sort_by_key(|owner| owner.at);
         }
+        Block { hash, kind: KindId::numbered(kind), owners }
     }
 }
 
@@ -48,22 +84,37 @@ proptest! {
 
     #[test]
     fn every_encoded_block_decodes_to_itself(block in blocks()) {
-        prop_assert_eq!(block.encode().len(), block.encoded_bytes());
-        prop_assert_eq!(Block::decode(&block.encode()), Ok(block));
+        let bytes = block.encode();
+        let most = Block::MOST_BYTES_BESIDE_IDS + Block::MOST_BYTES_OF_ID * block.owners.len() as u64;
+        prop_assert!(bytes.len() as u64 <= most);
+        prop_assert_eq!(Block::decode(&bytes), Ok(block));
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), crc: bool) {
-        bytes.splice(0..0, *b"DDB1");
-        if crc {
-            let sum = crc32c::crc32c(&bytes);
-            bytes.extend_from_slice(&sum.to_le_bytes());
-        }
-        if let Ok(block) = Block::decode(&bytes) {
-            prop_assert!(block.first <= block.next);
-        }
-        if let Ok(view) = BlockView::trusted(&bytes) {
-            drop(view.for_each(|_, _| ()));
+    fn every_encoded_forget_record_decodes_to_itself(
+        hash in hashes(), identities in proptest::collection::vec(any::<[u8; 16]>(), 0..100), flip in 1u8.., at: prop::sample::Index,
+    ) {
+        let record = ForgetRecord { hash, identities: identities.into_iter().map(Identity).collect() };
+        let mut bytes = record.encode();
+        prop_assert_eq!(bytes.len(), 21 + 16 * record.identities.len());
+        prop_assert!(ForgetRecord::is_here(&bytes));
+        prop_assert!(matches!(Block::decode(&bytes), Err(BlockError::Magic(_))));
+        prop_assert_eq!(ForgetRecord::decode(&bytes), Ok(record));
+        let content = bytes.len() - 4;
+        prop_assert!(ForgetRecord::decode(&sealed([&bytes[..content], &[0]].concat())).is_err());
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        prop_assert!(ForgetRecord::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), crc: bool) {
+        for magic in [b"DDB2", b"DDF3"] {
+            let mut bytes = [magic, &*bytes].concat();
+            if crc {
+                bytes = sealed(bytes);
+            }
+            drop((Block::decode(&bytes), ForgetRecord::decode(&bytes)));
         }
     }
 
@@ -73,5 +124,11 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
         prop_assert!(Block::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_block_is_damaged(block in blocks(), left: prop::sample::Index) {
+        let bytes = block.encode();
+        prop_assert!(Block::decode(&bytes[..left.index(bytes.len())]).is_err());
     }
 }

@@ -9,12 +9,13 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Identity, IndexKey, Offset, OwnerIndex, Positions, Sequence, TimeSource, Verdict, Window, WindowLimits,
+    Identity, IndexKey, Offset, Owner, OwnerIndex, Positions, Sequence, TimeSource, Verdict, Window,
+    WindowLimits,
 };
 use dedupd::tools::plan::{missed, remembered_in};
 use proptest::prelude::*;
 
-use ledger::{Ledger, T, id};
+use ledger::{Ledger, T, admit, at, id, verdict};
 
 fn key(identity: Identity) -> IndexKey {
     Positions::keyed([7; 16]).key(identity)
@@ -41,8 +42,8 @@ type Transaction = (Vec<(u8, u16)>, bool);
 struct History {
     window: Window,
     ledger: Ledger,
-    /// Last committed owner of each id, with its stream time.
-    model: BTreeMap<u8, (Offset, i64)>,
+    /// Last committed owner of each id.
+    model: BTreeMap<u8, Owner>,
     next: Offset,
     ms: i64,
     evicted: u64,
@@ -55,58 +56,47 @@ impl History {
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
-        let at = self.next + 1_000;
-        let verdict = |number| self.window.verdict(at, &self.window.key(id(number)), &self.ledger).unwrap();
-        (0..=255).map(verdict).collect()
+        let (window, offset) = (&self.window, self.next + 1_000);
+        (0..=255).map(|it| verdict(window, offset, self.ms, &window.key(id(it)), &self.ledger)).collect()
     }
 
     fn transaction(&mut self, (records, commits): &Transaction) {
         let before = (self.verdicts(), self.window.ids());
-        let (mut model, mut at, mut ms, mut evicted) = (self.model.clone(), self.next, self.ms, 0);
+        let (mut model, mut offset, mut ms, mut evicted) = (self.model.clone(), self.next, self.ms, 0);
         for (number, step) in records {
             ms += i64::from(*step);
-            self.window.observe(Some(ms), ms);
             let key = self.window.key(id(u64::from(*number)));
-            match self.window.verdict(at, &key, &self.ledger).unwrap() {
+            match verdict(&self.window, offset, ms, &key, &self.ledger) {
                 Verdict::Duplicate { owner } => {
                     let known =
                         model.get(number).unwrap_or_else(|| panic!("the new id {number} was dropped"));
-                    assert_eq!(owner, known.0, "the owner of {number}");
+                    assert_eq!(owner, *known, "the owner of {number}");
                 }
                 Verdict::New => {
                     evicted += u64::from(model.contains_key(number));
-                    self.window.admit(at, &key);
-                    model.insert(*number, (at, ms));
+                    admit(&mut self.window, at(offset), ms, &key);
+                    model.insert(*number, Owner { at: at(offset), time_ms: ms, identity: key.identity });
                 }
-                Verdict::Retry => panic!("{at} is a retry"),
+                Verdict::Retry => panic!("{offset} is a retry"),
             }
-            at += 1;
+            offset += 1;
         }
         if !commits {
             self.window.abort();
             assert_eq!((self.verdicts(), self.window.ids()), before, "the abort did not restore the window");
             return;
         }
-        let first = self.ledger.commit(&mut self.window, at);
+        let first = self.ledger.commit(&mut self.window);
         self.ledger.expire(first);
-        (self.model, self.next, self.ms) = (model, at, ms);
+        (self.model, self.next, self.ms) = (model, offset, ms);
         self.evicted += evicted;
-        self.check(first);
+        self.check();
     }
 
-    /// The window counts every owner in the index, and the block of every owner is still needed.
-    fn check(&self, first: Offset) {
-        let owned = self.verdicts().into_iter().filter(|verdict| match verdict {
-            Verdict::Duplicate { owner } => {
-                assert!(
-                    *owner >= first,
-                    "{owner} is in the index, but blocks are needed only from {first} on"
-                );
-                true
-            }
-            _ => false,
-        });
-        assert!(owned.count() as u64 <= self.window.ids());
+    /// The window counts every owner in the index, and finds it in the store.
+    fn check(&self) {
+        let owned = self.verdicts().iter().filter(|it| matches!(it, Verdict::Duplicate { .. })).count();
+        assert!(owned as u64 <= self.window.ids());
         assert!(self.window.ids() <= self.window.slots().unwrap());
     }
 }
@@ -205,12 +195,12 @@ fn owners_are_overwritten_as_often_as_predicted() {
 #[test]
 fn the_window_reports_what_it_evicted() {
     let mut window = window(10_000, Duration::from_hours(24));
-    for at in 0..60_000u64 {
-        window.observe(Some(T + at.cast_signed() * 1_000), T * 2);
-        let key = window.key(id(at));
-        window.admit(at, &key);
-        if at % 500 == 499 {
-            window.commit(at + 1);
+    for offset in 0..60_000u64 {
+        let (ms, key) = (T + offset.cast_signed() * 1_000, window.key(id(offset)));
+        admit(&mut window, at(offset), ms, &key);
+        if offset % 500 == 499 {
+            window.set_horizon(ms);
+            window.commit();
         }
     }
     // Within the configured window, one owner in six is left: the size of the table.
@@ -219,7 +209,7 @@ fn the_window_reports_what_it_evicted() {
     assert_eq!(window.take_evicted(), 60_000 - window.ids());
     // The prediction is that a single owner younger than 0.65 tables is overwritten.
     assert!((5_000.0..7_500.0).contains(&window.certain_seconds()), "{}", window.certain_seconds());
-    // Blocks of evicted ids are not needed: only those of about two tables are.
+    // Evicted owners are not needed: only those of about two tables are.
     assert!(60_000 - window.first_live() < 20_000, "{}", window.first_live());
 }
 
@@ -234,9 +224,8 @@ fn a_restored_window_has_the_same_content() {
     restored.reserve(1_000_000);
     world.ledger.restore(&mut restored, 0);
     assert_eq!(restored.memory_bytes(), window(64, Duration::from_hours(24)).memory_bytes());
-    assert_eq!((restored.ids(), restored.next()), (world.window.ids(), world.window.next()));
+    assert_eq!((restored.ids(), restored.next_number()), (world.window.ids(), world.window.next_number()));
     let verdicts = world.verdicts();
     world.window = restored;
     assert_eq!(world.verdicts(), verdicts);
-    assert!(world.window.truncate(world.next - 30, &world.ledger).unwrap() <= 30);
 }

@@ -1,28 +1,29 @@
 //! Every persistent format, against a golden file: later versions must read it, and write it byte for byte.
 //!
 //! The golden files were written by a separate program from the descriptions of the formats, not by dedupd.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use dedupd::app;
 use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
-    Block, BlockView, Checkpoint, Coordinates, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity,
-    KindId, OwnerLayout, Section, ShardEntry, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey,
-    Tail, WindowCheckpoint,
+    Block, Checkpoint, Coordinates, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity, KindId,
+    Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover, SliceFooter, SliceMark,
+    SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
 };
+use dedupd::ports::{Covered, Head};
 use dedupd::store::Binding;
-use dedupd::tools::state::file::{FileHeader, FilePart, FileReader, FileTail, Piece, Writer};
+use dedupd::tools::state::file::{FileHeader, FileReader, FileWindow, Piece, Writer};
 
-const BLOCK: &[u8] = include_bytes!("golden/block-v1.bin");
-const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v2.bin");
+const BLOCK: &[u8] = include_bytes!("golden/block-v2.bin");
+const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v3.bin");
 const ENTRY_END: &[u8] = include_bytes!("golden/entry-end-v1.bin");
 const CHECKPOINT: &str = include_str!("golden/checkpoint-v2.txt");
 const STATE_KEY: &str = include_str!("golden/state-key-v2.txt");
-const EXPORT: &[u8] = include_bytes!("golden/export-v2.bin");
+const EXPORT: &[u8] = include_bytes!("golden/export-v3.bin");
 
-const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v1.bin");
-const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v1.bin");
+const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v2.bin");
+const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v2.bin");
 
 const HASH: HashKind = HashKind::SipHash { key_id: 0x1122_3344_5566_7788 };
 const FIRST: u64 = 1_000_000_000_000;
@@ -56,34 +57,25 @@ fn payments() -> KindId {
     KindId::named("payments")
 }
 
+fn owner(partition: u32, offset: u64, time_ms: i64, number: u8) -> Owner {
+    Owner { at: Coordinates { partition, offset }, time_ms, identity: identity(number) }
+}
+
+/// Three runs of two partitions: the last offset is before the one in front of it.
 fn block() -> Block {
-    Block {
-        hash: HASH,
-        window: 42.into(),
-        first: FIRST,
-        next: FIRST + 100_000,
-        time_first_ms: T,
-        time_last_ms: T + 60_000,
-        entries: vec![
-            (FIRST + 7, identity(0)),
-            (FIRST + 8, identity(1)),
-            (FIRST + 200, identity(2)),
-            (FIRST + 99_999, identity(3)),
-        ],
-    }
+    let owners = vec![
+        owner(7, FIRST + 7, T, 0),
+        owner(7, FIRST + 8, T, 1),
+        owner(7, FIRST + 200, T - 5, 2),
+        owner(42, 500, T + 60_000, 3),
+        owner(42, 499, 0, 4),
+    ];
+    Block { hash: HASH, kind: KindId::UNNAMED, owners }
 }
 
 /// A block of a named kind.
 fn block_of_payments() -> Block {
-    Block {
-        hash: HASH,
-        window: payments().window(42),
-        first: 500,
-        next: 700,
-        time_first_ms: -5,
-        time_last_ms: T,
-        entries: vec![(629, identity(5))],
-    }
+    Block { hash: HASH, kind: payments(), owners: vec![owner(42, 629, -5, 5)] }
 }
 
 #[test]
@@ -94,9 +86,9 @@ fn a_block_is_read_and_written_byte_for_byte() {
 
 #[test]
 fn different_blocks_have_different_checksums() {
-    let other = Block { next: block().next + 1, ..block() };
+    let other = Block { kind: payments(), ..block() };
     let checksum = |encoded: &[u8]| u32::from_le_bytes(*encoded.last_chunk().unwrap());
-    assert_eq!(checksum(BLOCK), 0x4d4d_8602);
+    assert_eq!(checksum(BLOCK), 0x1728_9577);
     assert_ne!(checksum(&block().encode()), checksum(&other.encode()));
     // A CRC over the whole block, including its own checksum, is the same for all blocks.
     assert_eq!(crc32c::crc32c(&block().encode()), crc32c::crc32c(&other.encode()));
@@ -104,17 +96,12 @@ fn different_blocks_have_different_checksums() {
 
 #[test]
 fn a_forget_record_is_read_and_written_byte_for_byte() {
-    let record = ForgetRecord {
-        hash: HASH,
-        partition: 42,
-        at: FIRST + 100_000,
-        owners: vec![(FIRST + 7, identity(0)), (FIRST + 99_999, identity(3))],
-    };
+    let record = ForgetRecord { hash: HASH, identities: vec![identity(0), identity(3)] };
     assert_eq!(ForgetRecord::decode(FORGET_RECORD), Ok(record.clone()));
     assert_eq!(record.encode(), FORGET_RECORD);
     assert!(ForgetRecord::is_here(FORGET_RECORD) && !ForgetRecord::is_here(BLOCK));
-    let without_owners = ForgetRecord { hash: HashKind::Xxh3, owners: Vec::new(), ..record };
-    assert_eq!(ForgetRecord::decode(&without_owners.encode()), Ok(without_owners));
+    let empty = ForgetRecord { hash: HashKind::Xxh3, identities: Vec::new() };
+    assert_eq!(ForgetRecord::decode(&empty.encode()), Ok(empty));
 }
 
 /// The end record of an entry with the golden block and the golden forget record.
@@ -142,7 +129,7 @@ fn entry_end() -> EntryEnd {
 
 #[test]
 fn an_end_record_is_read_and_written_byte_for_byte() {
-    assert_eq!((entry_end().records, entry_end().content), (2, 0x76b7_60bb));
+    assert_eq!((entry_end().records, entry_end().content), (2, 0x067e_cf92));
     assert_eq!(EntryEnd::decode(ENTRY_END), Ok(entry_end()));
     assert_eq!(entry_end().encode(), ENTRY_END);
     assert!(EntryEnd::is_here(ENTRY_END));
@@ -153,7 +140,7 @@ fn an_end_record_is_read_and_written_byte_for_byte() {
 
 #[test]
 fn the_name_of_an_entry_covers_all_but_the_place_in_the_clean_topic() {
-    let name = EntryName { number: 0x01_2345_6789, crc: 0x9f04_887c };
+    let name = EntryName { number: 0x01_2345_6789, crc: 0x831a_bcab };
     assert_eq!(entry_end().name(), name);
     let mut elsewhere = entry_end();
     elsewhere.sections[1].clean_end = None;
@@ -213,20 +200,18 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
             (payments(), "deadbeef".parse().unwrap()),
         ],
         ahead_of_wall_ms: -7,
-        tail: Some(Tail {
-            entry: EntryName { number: 12_345, crc: 0x0ebe_ef01 },
-            next: 1_000,
-            from: Some(76),
-        }),
+        tail: Some(Tail { entry: EntryName { number: 12_345, crc: 0x0ebe_ef01 }, from: Some(76) }),
+        section_next: Some(1_000),
         windows: windows(),
-        horizon_ms: Some(T + 100),
+        horizon_ms: T + 100,
         late_ms: Some(250),
-        settled_ms: None,
         first_raw_partitions: Some(4),
         epoch: Some(Epoch { next: 999, number: 12 }),
         empty_until: None,
         raw: Some("aXb+c/AAQ0Cw==".to_owned()),
         state: Some("aXb-c_AAQ0Cw".to_owned()),
+        is_topic_wide: true,
+        others_follow: false,
         writer: "dedupd.events;odd=name.a.0".to_owned(),
     };
     assert_eq!(Checkpoint::parse(CHECKPOINT), Some(checkpoint.clone()));
@@ -267,47 +252,36 @@ fn header() -> FileHeader {
         "state_id": "aXb-c_AAQ0Cw",
         "kinds": ["payments"],
         "rules": ["00c0ffee", "deadbeef"],
+        "topic_scope": true,
     }))
     .unwrap();
     assert_eq!(binding.hash, HASH);
-    let empty = FilePart {
-        window: 7.into(),
-        confirmed: 0,
-        state_next: 3,
-        stream_time_ms: 0,
-        tail: None,
-        confirmed_tail: None,
-        incomplete_ms: 0,
-        missing_ms: 0,
-        blocks: 0,
-        ids: 0,
-    };
-    let tail =
-        |number, crc, next| Some(FileTail::from(Tail { entry: EntryName { number, crc }, next, from: None }));
-    let unnamed = FilePart {
-        window: 42.into(),
-        confirmed: FIRST + 100_000,
+    let entry = |number, crc| Some(EntryName { number, crc });
+    let covered =
+        [(7, Covered { next: FIRST + 1_000, time_ms: T }), (42, Covered { next: 501, time_ms: T + 60_000 })];
+    let unnamed = Head {
+        confirmed: 4,
         state_next: 76,
-        stream_time_ms: T + 60_000,
-        tail: tail(12_345, 0x4d4d_8602, FIRST + 100_000),
-        confirmed_tail: tail(12_344, 0x0ebe_ef01, FIRST + 99_000),
+        tail: entry(12_345, 0x4d4d_8602),
+        confirmed_tail: entry(12_344, 0x0ebe_ef01),
+        time_ms: T + 60_000,
         incomplete_ms: 1_699_990_000_000,
-        missing_ms: 0,
-        blocks: 1,
-        ids: 4,
+        covered: covered.into(),
     };
-    let named = FilePart {
-        window: payments().window(42),
-        confirmed: 700,
+    let named = Head {
+        confirmed: 1,
         state_next: 75,
-        stream_time_ms: -5,
-        tail: tail(6, 0x1261_8772, 700),
-        missing_ms: 1_699_980_000_000,
-        blocks: 1,
-        ids: 1,
-        ..empty
+        time_ms: -5,
+        tail: entry(12_344, 0x0ebe_ef01),
+        ..Head::default()
     };
-    FileHeader { binding, partitions: vec![empty, unnamed, named] }
+    let windows = vec![
+        FileWindow::new(0.into(), &unnamed, 0, 5),
+        FileWindow::new(KindId::numbered(12).window(0), &Head::default(), 0, 0),
+        FileWindow::new(payments().window(0), &named, 1_699_980_000_000, 1),
+    ];
+    assert_eq!(windows[0].head(), unnamed);
+    FileHeader { binding, windows }
 }
 
 #[test]
@@ -316,27 +290,28 @@ fn an_export_file_is_read_and_written_byte_for_byte() {
     assert_eq!(read, header());
     let mut writer = Writer::begin(Vec::new(), &header()).unwrap();
     for block in [block(), block_of_payments()] {
-        let bytes = block.encode();
-        writer.block(&BlockView::verified(&bytes).unwrap()).unwrap();
-        assert_eq!(reader.next_piece().unwrap(), Piece::Block(block.window, bytes));
+        writer.block(&block).unwrap();
+        let window = block.kind.window(0);
+        assert_eq!(reader.next_piece().unwrap(), Piece::Owners(window, block.owners));
     }
-    assert_eq!(reader.next_piece().unwrap(), Piece::End { blocks: 2, ids: 5 });
+    assert_eq!(reader.next_piece().unwrap(), Piece::End { blocks: 2, ids: 6 });
     assert_eq!(writer.finish().unwrap(), EXPORT);
 }
 
 const SLICE_FILE: u64 = 0x0123_4567_89ab_cdef;
 
 fn slice_owners() -> OwnerLayout {
-    let mark = |next, count| SliceMark { next, count, time_ms: (T, T + 60_000) };
-    let of = |partition, first, next, marks| SlicePartition { partition, first, next, marks };
-    let seven = of(7, FIRST, FIRST + 70_000, vec![mark(FIRST + 8, 1), mark(FIRST + 70_000, 1)]);
-    OwnerLayout::new(vec![seven, of(42, 500, 600, vec![mark(600, 1)])]).unwrap()
+    let of = |partition, first, next| SlicePartition { partition, first, next };
+    let partitions = vec![of(7, FIRST, FIRST + 70_000), of(42, 500, 600)];
+    OwnerLayout::new(SliceCover { partitions, time_ms: (T, T + 60_000) }).unwrap()
 }
 
 #[test]
 fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
-    let owned = |number, partition, offset| (identity(number), Coordinates { partition, offset });
-    let entries = [owned(0, 7, FIRST + 7), owned(1, 42, 599), owned(2, 7, FIRST + 69_999)];
+    let owned = |number, partition, offset, time_ms| {
+        (identity(number), SealedOwner { at: Coordinates { partition, offset }, time_ms })
+    };
+    let entries = [owned(0, 7, FIRST + 7, T), owned(1, 42, 599, 0), owned(2, 7, FIRST + 69_999, T + 60_000)];
     let (owners, place, mut written) = (slice_owners(), SlicePage::place(SLICE_FILE, 3), Vec::new());
     let page = SlicePage::parse(SLICE_PAGE, &owners, place).unwrap();
     assert_eq!(page.entries().collect::<Result<Vec<_>, _>>(), Ok(entries.to_vec()));
@@ -346,11 +321,14 @@ fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
 
 #[test]
 fn a_footer_of_a_slice_is_read_and_written_byte_for_byte() {
+    let mark = |next, count, time_ms| SliceMark { next, count, time_ms };
+    let marks = vec![mark(1_002, 1, (T, T + 9)), mark(1_004, 2, (T + 10, T + 60_000))];
     let footer = SliceFooter {
         file: SLICE_FILE,
         hash: HASH,
-        kind: KindId::UNNAMED,
+        window: payments().window(0),
         ids: 3,
+        range: SealedRange { first: 1_000, next: 1_004, marks },
         owners: slice_owners(),
         shards: vec![ShardEntry { bytes: 4_112, crc: 0xdead_beef }],
         fences: vec![5, 1 << 63],

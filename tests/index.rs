@@ -20,8 +20,8 @@ enum Step {
     Undo { count: u16 },
     /// Expires the oldest part.
     Expire { share: u8 },
-    /// Removes the newest part.
-    Sweep { share: u8 },
+    /// Removes all.
+    Clear,
     /// Reserves space.
     Reserve { ids: u16 },
     /// Changes the estimated size of the window.
@@ -34,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (1..3_000u16, gap).prop_map(|(count, gap)| Step::Insert { count, gap }),
         2 => (1..500u16).prop_map(|count| Step::Undo { count }),
         3 => (0..=255u8).prop_map(|share| Step::Expire { share }),
-        1 => (0..=255u8).prop_map(|share| Step::Sweep { share }),
+        1 => Just(Step::Clear),
         1 => (0..5_000u16).prop_map(|ids| Step::Reserve { ids }),
         1 => (0..50_000u32).prop_map(|ids| Step::Expect { ids }),
     ];
@@ -67,11 +67,9 @@ impl Pair {
                 self.index.expire(first, self.model.len() as u64);
                 self.model = live;
             }
-            Step::Sweep { share } => {
-                let Some(from) = self.at_share(share) else { return };
-                let swept = self.model.split_off(&from);
-                assert_eq!(self.index.remove_from(from), swept.len() as u64);
-                self.next = from;
+            Step::Clear => {
+                self.model.clear();
+                self.index.clear(self.next);
             }
             Step::Reserve { ids } => self.index.reserve(u64::from(ids)),
             Step::Expect { ids } => self.index.expect(u64::from(ids), u64::from(ids) * 2),

@@ -6,9 +6,9 @@ mod ledger;
 
 use std::time::Duration;
 
-use dedupd::dedupe::{BlockView, IndexBytes, Offset, Positions, Verdict, Window, WindowBounds, WindowLimits};
+use dedupd::dedupe::{Block, IndexBytes, Positions, Sequence, Verdict, Window, WindowBounds, WindowLimits};
 
-use ledger::{Ledger, T, id};
+use ledger::{Ledger, T, admit, at, id, verdict};
 
 const HOUR: f64 = 3_600.0;
 
@@ -23,8 +23,8 @@ fn window(limits: WindowLimits) -> Window {
 struct World {
     window: Window,
     ledger: Ledger,
-    next: Offset,
-    needed: Offset,
+    next: Sequence,
+    needed: Sequence,
     /// What the checkpoint of the last commit names as dropped.
     dropped_ms: Option<i64>,
 }
@@ -37,12 +37,10 @@ impl World {
     /// Inserts this number of new ids, ten per second, in transactions of a minute.
     fn run(&mut self, ids: u64) {
         for _ in 0..ids {
-            let at = self.next;
-            self.window.observe(Some(T + at.cast_signed() * 100), i64::MAX / 2);
-            let key = self.window.key(id(at));
-            let verdict = self.window.verdict(at, &key, &self.ledger).unwrap();
-            assert!(!matches!(verdict, Verdict::Duplicate { .. }), "{at} is a duplicate");
-            self.window.admit(at, &key);
+            let (offset, ms) = (self.next, self.now_ms());
+            let key = self.window.key(id(offset));
+            assert_eq!(verdict(&self.window, offset, ms, &key, &self.ledger), Verdict::New);
+            admit(&mut self.window, at(offset), ms, &key);
             self.next += 1;
             if self.next.is_multiple_of(600) {
                 self.commit();
@@ -50,24 +48,30 @@ impl World {
         }
     }
 
+    fn now_ms(&self) -> i64 {
+        T + self.next.cast_signed() * 100
+    }
+
     fn commit(&mut self) {
         self.dropped_ms = self.window.dropped_ms();
-        let needed = self.ledger.commit(&mut self.window, self.next);
-        assert!(needed >= self.needed, "a block is needed restored");
+        let needed = self.ledger.commit(&mut self.window);
+        assert!(needed >= self.needed, "an owner is needed again");
         self.needed = needed;
         self.ledger.expire(needed);
     }
 
     /// Restarts with the blocks that are still needed and the checkpoint of the last commit.
     fn restart(&mut self, limits: WindowLimits) {
+        let horizon_ms = self.window.latest_ms();
         self.window = window(limits);
+        self.window.set_horizon(horizon_ms);
         self.ledger.restore(&mut self.window, self.needed);
         self.window.inherit(self.dropped_ms);
     }
 
     fn known(&self, seconds_ago: f64) -> Verdict {
         let number = self.next - 1 - (seconds_ago * 10.0) as u64;
-        self.window.verdict(1 << 40, &self.window.key(id(number)), &self.ledger).unwrap()
+        verdict(&self.window, 1 << 40, self.now_ms() - 100, &self.window.key(id(number)), &self.ledger)
     }
 
     /// Asserts that all ids within the reported window are known.
@@ -124,8 +128,9 @@ fn a_restored_window_stays_within_its_limits() {
     let mut world = World::new(limits());
     world.run(399_600);
     let mut restored = window(WindowLimits { max_ids: 100_000, ..limits() });
+    restored.set_horizon(world.window.latest_ms());
     for (_, block) in &world.ledger.blocks {
-        restored.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+        restored.restore(&Block::decode(block).unwrap().owners);
         assert!(restored.ids() <= 100_000);
     }
     assert!(restored.effective_seconds() < 3.0 * HOUR, "{}", restored.effective_seconds());
@@ -133,8 +138,9 @@ fn a_restored_window_stays_within_its_limits() {
     let dropped_ms = restored.dropped_ms();
     assert!(dropped_ms.is_some());
     let mut later = window(limits());
+    later.set_horizon(world.window.latest_ms());
     for (_, block) in world.ledger.blocks.iter().rev().take(3).rev() {
-        later.restore(&BlockView::verified(block).unwrap(), Offset::MAX).unwrap();
+        later.restore(&Block::decode(block).unwrap().owners);
     }
     assert!((later.effective_seconds() - 7.0 * HOUR).abs() < 1e-6, "{}", later.effective_seconds());
     later.inherit(dropped_ms);

@@ -37,9 +37,10 @@ use sim::{
 const SEEDS: u64 = 12_000;
 /// Seeds whose histories have found a fault that few histories reach. What a seed draws changes with the simulation, so an old
 /// one may no longer reach it.
-const FOUND: [u64; 9] = [7_435, 20_175, 25_821, 75_017, 80_598, 90_062, 153_664, 279_602, 346_948];
+const FOUND: [u64; 7] = [551, 675, 1_106, 1_438, 3_050, 108_005, 108_934];
 /// The same in topic scope.
-const FOUND_IN_TOPIC_SCOPE: [u64; 2] = [250_445, 445_368];
+const FOUND_IN_TOPIC_SCOPE: [u64; 10] =
+    [45, 67, 578, 3_588, 3_905, 108_988, 114_196, 117_215, 124_861, 127_663];
 /// Number of seeds within which the audit must detect each sabotage.
 const CONTROL_SEEDS: u64 = 800;
 
@@ -367,14 +368,14 @@ fn a_restore_keeps_only_what_the_windows_need() {
     let (forwarded, stored) = restore_a_long_log(&Setting::sound());
     println!("{stored} of {forwarded} ids");
     assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
-    assert_eq!(restore_the_edge_of_a_window(&Setting::sound()), 0);
+    assert_eq!(restore_the_edge_of_a_window(&Setting::sound()), 2, "each by its own time");
 }
 
 #[test]
-fn a_partition_without_new_records_keeps_one_window() {
+fn a_partition_without_new_records_holds_no_owners_for_longer() {
     let (forwarded, stored) = expire_idle_partitions(&Setting::sound());
     println!("{stored} of {forwarded} ids");
-    assert!(stored > 20 && stored < forwarded / 3, "{stored} of {forwarded} ids");
+    assert!(forwarded > 400 && stored == 0, "{stored} of {forwarded} ids");
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! A state topic as many transactions leave it in topic scope, each with one block of the same size for each partition.
+//! A state topic as many transactions leave it in topic scope, each with the same number of identities of each partition.
 
 use std::time::Duration;
 
 use dedupd::clock::wall_ms;
-use dedupd::dedupe::{Block, Checkpoint, EntryEnd, HashKind, Identity, PartitionId, Section, StateKey, Tail};
+use dedupd::dedupe::{
+    Block, Checkpoint, Coordinates, EntryEnd, HashKind, Identity, KindId, Owner, PartitionId, Section,
+    StateKey, Tail,
+};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -14,13 +17,16 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// The key of a state record has about this length, with the names of usual topics.
 const KEY_BYTES: usize = 130;
 
+/// Most identities of a block.
+const BLOCK_IDS: usize = 30_000;
+
 /// The size of a state topic.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks {
     pub partitions: PartitionId,
-    /// Transactions, each with one block per partition.
+    /// Number of transactions.
     pub transactions: u64,
-    /// Identities of a block.
+    /// Identities of a transaction and a partition.
     pub ids: u64,
     /// Stream time from the first transaction to the last.
     pub over: Duration,
@@ -50,24 +56,17 @@ impl Blocks {
         let mut checkpoint = Checkpoint::default();
         let step_ms = i64::try_from(self.over.as_millis()).unwrap() / self.transactions.max(1).cast_signed();
         // The blocks of a transaction, its end record and its marker.
-        let offsets = u64::from(self.partitions) + 2;
+        let offsets = (u64::from(self.partitions) * self.ids).div_ceil(BLOCK_IDS as u64) + 2;
         for number in 0..self.transactions {
             let at_ms = now_ms - step_ms * (self.transactions - number).cast_signed();
             let covered = number * self.ids..(number + 1) * self.ids;
-            let block = |partition: PartitionId| Block {
-                hash: HashKind::Xxh3,
-                window: partition.into(),
-                first: covered.start,
-                next: covered.end,
-                time_first_ms: at_ms,
-                time_last_ms: at_ms,
-                entries: covered
-                    .clone()
-                    .map(|owner| (owner, Identity(random.u128(..).to_le_bytes())))
-                    .collect(),
+            let owner = |at| Owner { at, time_ms: at_ms, identity: Identity(random.u128(..).to_le_bytes()) };
+            let places = |partition| covered.clone().map(move |offset| Coordinates { partition, offset });
+            let owners: Vec<Owner> = (0..self.partitions).flat_map(places).map(owner).collect();
+            let block = |owners: &[Owner]| {
+                Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners: owners.to_vec() }.encode()
             };
-            let mut records: Vec<Vec<u8>> =
-                (0..self.partitions).map(block).map(|block| block.encode()).collect();
+            let mut records: Vec<Vec<u8>> = owners.chunks(BLOCK_IDS).map(block).collect();
             let section = |partition| Section {
                 partition,
                 first: covered.start,
@@ -84,8 +83,10 @@ impl Blocks {
             checkpoint = Checkpoint {
                 state_next: from,
                 stream_time_ms: at_ms,
-                horizon_ms: Some(at_ms),
-                tail: Some(Tail { entry: end.name(), next: covered.end, from: Some(from) }),
+                horizon_ms: at_ms,
+                section_next: Some(covered.end),
+                is_topic_wide: true,
+                tail: Some(Tail { entry: end.name(), from: Some(from) }),
                 ..Checkpoint::default()
             };
             producer.begin_transaction().unwrap();

@@ -4,11 +4,10 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, Owners, Positions, Sequence, StoredOwner};
+use dedupd::dedupe::{
+    Coordinates, Identity, Offset, Owner, Owners, Positions, Sequence, StampedOwner, StoredOwner,
+};
 use dedupd::ports::SealedLookup;
-
-/// Identities per stored block.
-const BLOCK_IDS: u64 = 4_000;
 
 /// Stores the owners that a transaction commits, and drops those that the window drops.
 pub trait Ledger: Owners<Error: std::fmt::Debug> {
@@ -16,8 +15,10 @@ pub trait Ledger: Owners<Error: std::fmt::Debug> {
     fn positions(&self) -> Positions {
         Positions::keyed([7; 16])
     }
-    fn append(&mut self, owners: &[(Offset, Identity)]);
-    fn expire(&mut self, first: Offset);
+    /// The first one has this number.
+    fn append(&mut self, number: Sequence, owners: &[StampedOwner]);
+    /// Owners with lower numbers are not needed.
+    fn expire(&mut self, first: Sequence);
     /// Finds the slices that may contain these identities.
     fn find(&self, _lookups: &mut [SealedLookup]) {}
     /// Whether an identity that the window does not contain is in a sealed slice.
@@ -42,30 +43,22 @@ impl Owners for Array {
     type Error = Infallible;
     fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, Infallible> {
         let (offset, identity) = self.owners[(number - self.first) as usize];
-        Ok(StoredOwner { offset, identity: Some(identity) })
+        Ok(StoredOwner { at: Coordinates { partition: 0, offset }, time_ms: 0, identity: Some(identity) })
     }
 }
 
 impl Ledger for Array {
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        self.owners.extend(owners);
+    fn append(&mut self, _: Sequence, owners: &[StampedOwner]) {
+        self.owners.extend(owners.iter().map(|it| (it.owner.at.offset, it.owner.identity)));
     }
-    fn expire(&mut self, first: Offset) {
-        let gone = self.owners.partition_point(|(offset, _)| *offset < first);
-        self.owners.drain(..gone);
-        self.first += gone as Sequence;
+    fn expire(&mut self, first: Sequence) {
+        self.owners.drain(..first.saturating_sub(self.first) as usize);
+        self.first = self.first.max(first);
     }
 }
 
-/// A block of these owners; `entries` must not be empty.
-pub fn block(entries: Vec<(Offset, Identity)>) -> Block {
-    Block {
-        hash: HashKind::Xxh3,
-        window: 0.into(),
-        first: entries[0].0,
-        next: entries[entries.len() - 1].0 + 1,
-        time_first_ms: 0,
-        time_last_ms: 0,
-        entries,
-    }
+/// The record at this offset as an owner, at a time.
+pub fn owner(offset: Offset, stamp_ms: i64, identity: Identity) -> StampedOwner {
+    let at = Coordinates { partition: 0, offset };
+    StampedOwner { owner: Owner { at, time_ms: stamp_ms, identity }, stamp_ms }
 }

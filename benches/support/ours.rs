@@ -5,22 +5,21 @@ use std::time::Duration;
 
 use dedupd::dedupe::window::CHUNK;
 use dedupd::dedupe::{
-    HashKind, Identity, Offset, Owners, Positions, Sequence, StoredOwner, TimeSource, Verdict, Window,
-    WindowLimits,
+    Coordinates, Identity, Offset, OwnerRun, Owners, Positions, RecordTime, Sequence, StampedOwner,
+    StoredOwner, TimeSource, Verdict, Window, WindowLimits,
 };
 use dedupd::ports::{Head, SealedLookup, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
 
-use super::appending::Appending;
 use super::contest::Contestant;
-use super::ledger::{Ledger, block};
+use super::ledger::{Ledger, owner};
 
 /// Stream time of the first record, in epoch milliseconds. Each record is 1 ms later.
 const START_MS: i64 = 1_700_000_000_000;
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_mins(1);
-/// Maximum number of identities per block in the state topic.
-pub const BLOCK_IDS: usize = 4_000;
+/// Owners of a run.
+const RUN_OWNERS: usize = 4_000;
 
 /// A window, used as in the pipeline.
 pub struct Ours<L> {
@@ -62,14 +61,10 @@ impl<L: Ledger> Ours<L> {
     }
 
     fn commit(&mut self) {
-        let covered = self.window.next()..self.at;
-        for block in self.window.blocks(HashKind::Xxh3, 0.into(), covered, BLOCK_IDS) {
-            if !block.entries.is_empty() {
-                self.ledger.append(&block.entries);
-            }
-        }
-        let first_live = self.window.commit(self.at);
-        self.ledger.expire(first_live);
+        self.ledger.append(self.window.next_number(), self.window.pending());
+        self.window.set_horizon(START_MS + self.at.cast_signed());
+        let first_needed = self.window.commit();
+        self.ledger.expire(first_needed);
     }
 }
 
@@ -91,10 +86,14 @@ impl<L: Ledger> Contestant for Ours<L> {
             self.ledger.find(&mut self.lookups);
             for lookup in &self.lookups {
                 let key = &lookup.key;
-                self.window.observe(Some(START_MS + self.at.cast_signed()), i64::MAX);
-                match self.window.verdict(self.at, key, &self.ledger).unwrap() {
+                let stamp_ms = START_MS + self.at.cast_signed();
+                let time = RecordTime { own_ms: stamp_ms, stream_ms: stamp_ms };
+                let at = Coordinates { partition: 0, offset: self.at };
+                match self.window.verdict(at, time, key, &self.ledger).unwrap() {
                     Verdict::New if self.ledger.is_sealed(lookup) => dropped += 1,
-                    Verdict::New | Verdict::Retry => self.window.admit(self.at, key),
+                    Verdict::New | Verdict::Retry => {
+                        self.window.admit(owner(self.at, stamp_ms, key.identity), key);
+                    }
                     Verdict::Duplicate { .. } => dropped += 1,
                 }
                 self.at += 1;
@@ -134,14 +133,16 @@ impl Ledger for Stored {
     fn positions(&self) -> Positions {
         self.store.positions()
     }
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        let block = block(owners.to_vec());
-        let next = block.next;
-        let head =
-            Head { confirmed: next, state_next: next, stream_time_ms: 0, tail: None, ..Head::default() };
-        self.store.put(&block, head).unwrap();
+    fn append(&mut self, number: Sequence, owners: &[StampedOwner]) {
+        for (number, owners) in (number..).step_by(RUN_OWNERS).zip(owners.chunks(RUN_OWNERS)) {
+            let stored: Vec<StoredOwner> = owners.iter().map(|it| it.owner.into()).collect();
+            let times_ms = (owners[0].stamp_ms, owners[owners.len() - 1].stamp_ms);
+            let run = OwnerRun { number, times_ms, owners: &stored };
+            let head = Head { confirmed: run.end(), ..Head::default() };
+            self.store.append(0.into(), &run, &head).unwrap();
+        }
     }
-    fn expire(&mut self, first: Offset) {
+    fn expire(&mut self, first: Sequence) {
         self.store.expire(0.into(), first, 0).unwrap();
     }
     fn disk_bytes(&self) -> Option<u64> {

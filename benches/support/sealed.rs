@@ -1,13 +1,12 @@
 //! Sealed slices of the store as the ledger of a window, which holds the newest identities only.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Identity, KindId, Offset, Owners, Positions, Sequence, SliceMark, SlicePartition, StoredOwner,
+    Identity, Offset, Owners, Positions, SealedRange, Sequence, SliceMark, StampedOwner, StoredOwner,
 };
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, StoreError};
 
@@ -18,11 +17,13 @@ use super::ours::{Ours, Stored};
 /// The store has the owners that are not sealed yet in runs. A slice is sealed at the first commit after its last record.
 pub struct Sealed {
     stored: Stored,
-    /// One past the last owner.
+    /// One past the record of the last owner.
     next: Offset,
     end_of_slices: Offset,
+    /// The ends of the slices that count, as numbers of owners.
+    ends: VecDeque<Sequence>,
     /// Sealed slices in a full window.
-    count: u64,
+    count: usize,
     /// Records of a slice.
     records: u64,
     /// Owners of the slices that are not sealed yet.
@@ -35,24 +36,33 @@ impl Sealed {
     pub fn window(dir: &Path, name: &'static str, ids: u64, records: u64, count: u64) -> Ours<Self> {
         let records = records / count;
         let stored = Stored::below(dir);
-        let ledger = Self { stored, next: 0, end_of_slices: 0, count, records, owners: VecDeque::new() };
+        let (ends, owners) = (VecDeque::new(), VecDeque::new());
+        let slices = count as usize;
+        let ledger = Self { stored, next: 0, end_of_slices: 0, ends, count: slices, records, owners };
         // A slice is sealed after the transaction in which it ends. Until then its identities are in the index.
         Ours::sealed(name, ids, count, records + 2 * TRANSACTION, ledger)
     }
 
-    fn seal(&mut self, Range { start: first, end: next }: Range<Offset>) {
+    /// Seals the oldest records that are not sealed.
+    fn seal(&mut self) {
         let store = &mut self.stored.store;
         // The store refuses a slice that has fewer owners than it is to have.
         let count = self.owners.pop_front().unwrap_or_default();
+        let first = self.ends.back().copied().unwrap_or(0);
+        let next = first + count;
         let marks = vec![SliceMark { next, count, time_ms: (0, 0) }];
-        let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
-        store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
+        let range = SealedRange { first, next, marks };
+        store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             // Waiting takes no CPU time.
             sleep(Duration::from_millis(1));
         }
-        self.end_of_slices = next;
-        self.stored.expire(next.saturating_sub(self.count * self.records));
+        self.end_of_slices += self.records;
+        self.ends.push_back(next);
+        if self.ends.len() > self.count {
+            let expired = self.ends.pop_front().unwrap_or(0);
+            self.stored.expire(expired);
+        }
     }
 }
 
@@ -68,20 +78,20 @@ impl Ledger for Sealed {
         self.stored.positions()
     }
 
-    fn append(&mut self, owners: &[(Offset, Identity)]) {
-        self.stored.append(owners);
-        self.next = owners.last().map_or(self.next, |(last, _)| last + 1);
-        for (owner, _) in owners {
-            let slice = ((owner - self.end_of_slices) / self.records) as usize;
+    fn append(&mut self, number: Sequence, owners: &[StampedOwner]) {
+        self.stored.append(number, owners);
+        self.next = owners.last().map_or(self.next, |last| last.owner.at.offset + 1);
+        for StampedOwner { owner, .. } in owners {
+            let slice = ((owner.at.offset - self.end_of_slices) / self.records) as usize;
             self.owners.resize(self.owners.len().max(slice + 1), 0);
             self.owners[slice] += 1;
         }
     }
 
     /// Seals the slices that have ended. Their owners leave the runs then, not when the window drops them.
-    fn expire(&mut self, _first: Offset) {
+    fn expire(&mut self, _first: Sequence) {
         while self.end_of_slices + self.records <= self.next {
-            self.seal(self.end_of_slices..self.end_of_slices + self.records);
+            self.seal();
         }
     }
 

@@ -41,7 +41,7 @@ fn kinds(config: &Config) -> Kinds {
     Kinds::new(window_limits(&config.window, max_ids), config.window.on_probable, named)
 }
 
-/// Within which time the store may join the owners of small blocks.
+/// Within which time the store may join the owners of small runs.
 pub(super) fn joining(config: &Config) -> Joining {
     let of = |window: &config::WindowConfig| window.exact.max(window.bloom) / 100;
     let named =
@@ -136,7 +136,7 @@ fn load_threads(workers: usize) -> usize {
     (cores / workers.max(1)).max(1)
 }
 
-/// The limits of the window of a partition.
+/// The limits of a window.
 pub(crate) fn window_limits(window: &config::WindowConfig, max_ids: Option<u64>) -> WindowLimits {
     WindowLimits {
         exact: window.exact,
@@ -177,7 +177,6 @@ pub(super) fn limits(config: &Config) -> Limits {
         max_ids: config.window.max_ids.unwrap_or(Limits::UNLIMITED_IDS),
         when_full: config.window.overflow,
         max_memory: config.window.max_memory,
-        is_topic_wide: config.dedupe.scope == Scope::Topic,
         max_disk: config.state.max_disk,
         // A table of fixed size needs all owners in the store.
         smallest_slice: (config.window.overflow == config::Overflow::Shrink).then(smallest_slice),
@@ -263,7 +262,7 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
         state_id,
         kinds: kept.iter().map(|(name, _)| (*name).clone()).collect(),
         rules: std::iter::once(of_all).chain(named).collect(),
-        shares_slices: Some(config.dedupe.scope == Scope::Topic),
+        topic_scope: config.dedupe.scope == Scope::Topic,
         accepts_change: config.identity.accept_change == Some(kinds.fingerprint(of_all)),
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
         tracing::info!(
             is_spare,
             partitions = %ranges(owned.iter().copied()),
-            ids = partitions().map(|it| it.window_ids).sum::<u64>(),
+            ids = partitions().filter_map(|it| it.window_ids).sum::<u64>(),
             ids_from_disk = now.0.saturating_sub(local),
             ids_from_topic = now.1.saturating_sub(topic),
             took_ms = since.elapsed().as_millis(),

@@ -18,7 +18,7 @@ pub struct StateArgs {
 /// The subcommands of `state`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum StateCommand {
-    /// Show the contents of each partition, or look up an id
+    /// Show the contents of each window, or look up an id
     #[command(after_help = Exit::listed_below(INSPECT_HELP, INSPECT_CODES))]
     Inspect(InspectArgs),
     /// Write the whole state to a file
@@ -59,7 +59,7 @@ pub struct InspectArgs {
     /// Look up this id; repeat for the parts of an id of several parts, in the order of identity.from
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub id: Vec<String>,
-    /// Look up the id in this partition only
+    /// Look up the id among the records of this partition only
     #[arg(long, value_name = "NUMBER", requires = "id")]
     pub partition: Option<u32>,
     /// Print the result as one JSON object
@@ -117,7 +117,7 @@ Examples:
 
 const INSPECT_HELP: &str = "\
 The state directory is not changed: the command reads a copy in the directory TMPDIR. This needs as
-much disk space there as the state, and memory for the window of one partition.
+much disk space there as the state.
 
 Examples:
   dedupd state inspect --config /etc/dedupd.toml
@@ -138,7 +138,7 @@ const EXPORT_CODES: &[Exit] = &[Exit::Done, Exit::Usage, Exit::State];
 
 const IMPORT_HELP: &str = "\
 The whole file is verified before the directory is changed. The instance with this state.dir then uses
-the imported state; an instance of another group or topic quarantines it at its start.
+the imported state; an instance of another group, topic or dedupe.scope quarantines it at its start.
 
 Example:
   dedupd state import --config /etc/dedupd.toml --from events.state";

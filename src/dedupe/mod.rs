@@ -10,9 +10,10 @@ pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
 pub use format::{
-    Block, BlockError, BlockView, Checkpoint, Entry, EntryEnd, EntryName, EntryReader, Epoch, ForgetRecord,
-    JournalRecord, OwnerLayout, PAGE_BYTES, Section, ShardEntry, SliceError, SliceFooter, SliceMark,
-    SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint, other_version,
+    Block, BlockError, Checkpoint, Entry, EntryEnd, EntryName, EntryReader, Epoch, ForgetRecord,
+    JournalRecord, Owner, OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, Section, ShardEntry, SliceCover,
+    SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
+    other_version,
 };
 pub use identity::{
     AvroError, AvroSchema, DocumentFormat, Fields, HashKind, Hasher, IdSource, Identity, IdentityRule,
@@ -26,7 +27,7 @@ pub use window::sealed::{
 };
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    BloomPart, CopyEstimate, CopyOf, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, OwnerRun,
-    Owners, PartitionGroups, Positions, RecordTime, StoredOwner, TimeSource, TopicFilter, Verdict, Window,
-    WindowBounds, WindowLimits,
+    BloomPart, CopyEstimate, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, OwnerRun, Owners,
+    Positions, RecordTime, StampedOwner, StoredOwner, StreamTime, TimeSource, Verdict, Window, WindowBounds,
+    WindowLimits, for_each_run,
 };

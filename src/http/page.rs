@@ -100,7 +100,7 @@ fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, no
         None => "?".to_owned(),
     };
     let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
-    let windows = sum(|worker| worker.index_bytes + worker.slices_bytes + worker.filter_bytes);
+    let windows = sum(|worker| worker.index_bytes + worker.slices_bytes);
     let commit = match metrics.parts.transactions.last_commit.get() {
         0.0 => "no commit since the start".to_owned(),
         at => format!("last commit {} ago", seconds_text(now_ms as f64 / 1e3 - at)),

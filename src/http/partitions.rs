@@ -50,7 +50,7 @@ fn counts(all: &[(usize, &PartitionStatus)]) -> String {
 /// The partitions that are not listed, in one line.
 fn rest(others: &[(usize, &PartitionStatus)]) -> String {
     let Some(first) = others.first() else { return String::new() };
-    let ids: u64 = others.iter().map(|(_, it)| it.window_ids).sum();
+    let ids: u64 = others.iter().filter_map(|(_, it)| it.window_ids).sum();
     let state =
         if others.iter().all(|(_, it)| it.state == PartitionState::Running) { "running " } else { "" };
     let lag = first
@@ -78,7 +78,7 @@ fn row(worker: usize, partition: &PartitionStatus) -> String {
         partition.state.as_str(),
         partition.lag_records.map_or_else(unknown, grouped),
         window(partition),
-        grouped(partition.window_ids),
+        partition.window_ids.map_or_else(String::new, grouped),
         partition.next.map_or_else(unknown, grouped),
     )
 }
@@ -116,7 +116,7 @@ mod tests {
             next: Some(0),
             committed: Some(0),
             lag_records: Some(u64::from(partition % 100)),
-            window_ids: 10,
+            window_ids: Some(10),
             window_seconds: 60.0,
             window: WindowStatus { asked_seconds: 60.0, ..WindowStatus::default() },
         };

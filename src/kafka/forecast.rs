@@ -14,7 +14,7 @@ use super::partitions::list_of;
 use super::reader::{Ranges, TemporaryReaders};
 use super::state_topic::block;
 use crate::clock::monotonic;
-use crate::dedupe::{BlockError, BlockView, Coordinates, EntryEnd, ForgetRecord, Offset, PartitionId};
+use crate::dedupe::{Block, BlockError, Coordinates, EntryEnd, ForgetRecord, Offset, PartitionId};
 use crate::ports::{Committed, Failure, Leftover, LogBounds, StateItem};
 
 /// Time limit of a request.
@@ -161,7 +161,7 @@ fn count_of(bytes: &[u8]) -> Result<u64, BlockError> {
     if EntryEnd::is_here(bytes) {
         return EntryEnd::decode(bytes).map(|_| 0);
     }
-    BlockView::verified(bytes).map(|block| block.count() as u64)
+    Block::decode(bytes).map(|block| block.owners.len() as u64)
 }
 
 /// A range that is read, and the number of offsets that it stands for.

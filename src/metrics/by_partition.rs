@@ -54,7 +54,9 @@ impl ByPartition {
         if status.window.asked_seconds > 0.0 {
             set(&self.window_seconds, status.window_seconds);
             set(&self.window_certain, status.window.certain_seconds);
-            set(&self.window_ids, status.window_ids as f64);
+            if let Some(ids) = status.window_ids {
+                set(&self.window_ids, ids as f64);
+            }
             set(&self.miss_rate, status.window.miss_rate);
         }
     }

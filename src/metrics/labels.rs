@@ -102,8 +102,6 @@ label! {
         Index = "index",
         /// The filters of sealed slices, with and without owners.
         Slices = "slices",
-        /// The filter over all windows in topic scope.
-        Filter = "filter",
         /// Keys and values in open transactions: the largest recent transaction of each worker.
         Batch = "batch",
     }

@@ -73,7 +73,7 @@ pub(crate) struct GroupMetrics {
     partitions: GaugeVec,
     role: GaugeVec,
     ready: Gauge,
-    standby_partitions: Gauge,
+    standby_journals: Gauge,
     standby_lag: Gauge,
 }
 
@@ -174,7 +174,7 @@ impl Registered {
                 partitions: gauges(&registry, &table::PARTITIONS),
                 role: gauges(&registry, &table::ROLE),
                 ready: gauge(&registry, &table::READY),
-                standby_partitions: gauge(&registry, &table::STANDBY_PARTITIONS),
+                standby_journals: gauge(&registry, &table::STANDBY_JOURNALS),
                 standby_lag: gauge(&registry, &table::STANDBY_LAG),
             },
             clients: ClientMetrics {
@@ -198,8 +198,8 @@ impl Registered {
         }
         self.group.unassigned.set(status.unassigned() as f64);
         let standby = status.standby().unwrap_or_default();
-        self.group.standby_partitions.set(standby.partitions as f64);
-        if standby.partitions == 0 || standby.lag_records.is_some() {
+        self.group.standby_journals.set(standby.journals as f64);
+        if standby.journals == 0 || standby.lag_records.is_some() {
             self.group.standby_lag.set(standby.lag_records.unwrap_or(0) as f64);
         }
         for (topic, age) in status.output_hanging() {
@@ -226,7 +226,6 @@ impl Registered {
         let memory = |part: MemoryPart| self.state.memory.with_label_values(&[part.as_str()]);
         memory(MemoryPart::Index).set(sum(|worker| worker.index_bytes));
         memory(MemoryPart::Slices).set(sum(|worker| worker.slices_bytes));
-        memory(MemoryPart::Filter).set(sum(|worker| worker.filter_bytes));
         memory(MemoryPart::Batch).set(sum(|worker| worker.batch_bytes));
         let worst = |of: fn(&WorkerStatus) -> f64| workers.iter().map(of).fold(0.0, f64::max);
         self.state.false_positive_rate.set(worst(|worker| worker.false_positive_rate));

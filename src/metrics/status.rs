@@ -54,8 +54,8 @@ pub struct PartitionStatus {
     pub committed: Option<u64>,
     /// From `next` to the last stable offset, in offsets.
     pub lag_records: Option<u64>,
-    /// Identities in the window.
-    pub window_ids: u64,
+    /// Identities in the windows that it has, or has with others: those are shown for one of them only.
+    pub window_ids: Option<u64>,
     /// How far back identities are stored, in seconds of stream time.
     pub window_seconds: f64,
     /// Comparison with the configured window.
@@ -105,8 +105,6 @@ pub struct WorkerStatus {
     pub index_bytes: u64,
     /// Memory of its sealed slices, in bytes.
     pub slices_bytes: u64,
-    /// Memory of its filter over all windows, in bytes.
-    pub filter_bytes: u64,
     /// The current probability that a new record is reported as probably seen.
     pub false_positive_rate: f64,
     /// For how much longer than their length windows hold ids because of the slowest partition, in seconds of stream time.

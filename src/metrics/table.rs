@@ -187,7 +187,8 @@ rows! {
     )
     .by("partition", &[]);
     WINDOW_IDS =
-        Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window.").by("partition", &[]);
+        Row::new("dedupd_window_ids", Gauge, "identities", "Identities in the window; in topic scope the first partition has those of all.")
+        .by("partition", &[]);
     KIND_WINDOW_SECONDS = Row::new(
         "dedupd_kind_window_seconds",
         Gauge,
@@ -266,11 +267,11 @@ rows! {
         .by("source", RestoreSource::NAMES);
     PARTITIONS = Row::new("dedupd_partitions", Gauge, "partitions", "Partitions of this process by state.")
         .by("state", PartitionState::NAMES);
-    STANDBY_PARTITIONS = Row::new(
-        "dedupd_standby_partitions",
+    STANDBY_JOURNALS = Row::new(
+        "dedupd_standby_journals",
         Gauge,
-        "partitions",
-        "Partitions of other instances whose state topic is followed (state.standby).",
+        "journals",
+        "Journals of other instances that are followed: partitions of the state topic (state.standby).",
     );
     STANDBY_LAG = Row::new(
         "dedupd_standby_lag_records",

@@ -25,7 +25,7 @@ fn partition(partition: u32, state: PartitionState) -> PartitionStatus {
         next: Some(7),
         committed: Some(7),
         lag_records: Some(3),
-        window_ids: 11,
+        window_ids: Some(11),
         window_seconds: 1.5,
         window: WindowStatus { asked_seconds: 2.0, certain_seconds: 1.25, ..WindowStatus::default() },
     }

@@ -1,20 +1,20 @@
 //! What every part of a worker uses.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{CopySample, PartitionId, Positions, Schemas, TopicFilter, WindowId};
+use crate::dedupe::{CopySample, PartitionId, Schemas, WindowId};
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::journal::Journals;
+use crate::pipeline::journal::restorer::Restorer;
+use crate::pipeline::journal::restoring::Restoring;
+use crate::pipeline::journal::unwritten::unnamed_first;
+use crate::pipeline::journal::{Journal, Journals};
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::clock::Ends;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::partition::restoring::Restorer;
-use crate::pipeline::partition::topic::TopicScope;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
@@ -22,21 +22,21 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::Time;
 use crate::ports::{Source, Store, StoreError};
 
-/// Pause before dropped state is loaded again.
+/// Pause before dropped windows are loaded again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
 
-/// The partitions of a worker, their state in the local store and in the state topic, and the settings.
+/// The partitions of a worker, their windows in memory, in the local store and in the state topic, and the settings.
 ///
 /// Large because all parts of a worker use it: one field for each thing that more than one of them needs.
 pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) partitions: Partitions,
     /// Their journals.
     pub(crate) journals: Journals,
-    /// In topic scope, what finds copies in other partitions.
-    pub(crate) topic: Option<TopicScope>,
+    /// In topic scope, the ends of the logs that the partitions were read beyond.
+    pub(crate) ends: Ends,
     /// In partition scope, what estimates how many copies in other partitions are forwarded.
     pub(crate) copies: Option<CopySample>,
-    /// The limits in force on the windows of the partitions.
+    /// The limits in force on the windows.
     pub(crate) limits: WindowLimiter,
     pub(crate) log: W::Log,
     pub(crate) store: W::Store,
@@ -50,10 +50,6 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) progress: Progress,
 }
 
-fn topic_filter(options: &WorkerOptions, positions: Positions) -> TopicFilter {
-    TopicFilter::new(options.kinds.longest(), positions, options.limits.topic_filter().0)
-}
-
 impl<W: WorkerPorts> Context<W> {
     /// Without partitions.
     pub fn new(
@@ -62,12 +58,10 @@ impl<W: WorkerPorts> Context<W> {
         options: WorkerOptions,
         report: WorkerReport,
     ) -> Self {
-        let topic =
-            options.is_topic_wide().then(|| TopicScope::new(topic_filter(&options, store.positions())));
         Self {
             partitions: Partitions::default(),
             journals: Journals::default(),
-            topic,
+            ends: Ends::default(),
             copies: (!options.is_topic_wide()).then(CopySample::default),
             limits: WindowLimiter::default(),
             log,
@@ -84,8 +78,7 @@ impl<W: WorkerPorts> Context<W> {
     /// The partitions of raw that this worker knows: those that existed when the process started or when the group began, those that the topic
     /// monitor or a worker has found, and those that were assigned since.
     pub(crate) fn known_partitions(&self) -> Range<PartitionId> {
-        let states = self.partitions.iter().filter_map(Partition::state);
-        let began = states.filter_map(|state| state.first_raw_partitions).max().unwrap_or(0);
+        let began = self.partitions.iter().filter_map(|it| it.first_raw_partitions).max().unwrap_or(0);
         let found = self.options.partition_limit.raw().max(began);
         0..self.options.raw_partitions.max(self.partitions.end()).max(found)
     }
@@ -96,102 +89,100 @@ impl<W: WorkerPorts> Context<W> {
             || !self.options.keeps(Safeguard::AllPartitions)
     }
 
-    /// The stream time by which windows expire, epoch milliseconds; `None` if each one expires by its own.
-    pub(crate) fn horizon_ms(&self) -> Option<i64> {
-        let topic = self.topic.as_ref().filter(|_| self.options.keeps(Safeguard::NeededFrom));
-        topic.map(TopicScope::horizon_ms)
+    /// The partitions of a journal that are assigned to this worker, and exist in all topics.
+    pub(crate) fn members(&self, journal: PartitionId) -> Vec<PartitionId> {
+        let is_of = |p: &Partition| self.options.journal_of(p.id) == journal;
+        self.partitions.ids(|p| is_of(p) && self.options.partition_limit.covers(p.id))
     }
 
-    /// The partitions, and what their restores use beside them.
-    pub(crate) fn restorer(&mut self) -> (&mut Partitions, Restorer<'_, W>) {
-        let restorer = Restorer {
-            store: &mut self.store,
-            options: &self.options,
-            report: &self.report,
-            topic: self.topic.as_mut(),
-        };
-        (&mut self.partitions, restorer)
+    /// The restore of a journal, and what it uses beside that.
+    pub(crate) fn restorer(&mut self, journal: PartitionId) -> (Option<&mut Restoring>, Restorer<'_, W>) {
+        let restorer =
+            Restorer { journal, store: &mut self.store, options: &self.options, report: &self.report };
+        (self.journals.get_mut(journal).and_then(Journal::restoring_mut), restorer)
     }
 
-    /// Gives up the windows of a partition that is not processed here any more.
-    pub(crate) fn release_leases(&mut self, id: PartitionId) {
-        for window in self.options.kinds.windows_of(id) {
+    /// Takes the windows of a journal. What is in memory is valid only if nobody else held them meanwhile.
+    pub(crate) fn take_leases(&mut self, journal: PartitionId) {
+        let windows = self.options.kinds.windows_of(journal).into_iter();
+        let unchanged: Vec<bool> = windows.map(|window| self.store.acquire_lease(window)).collect();
+        if unchanged.contains(&false)
+            && let Some(journal) = self.journals.get_mut(journal)
+        {
+            journal.unload(Duration::ZERO);
+        }
+    }
+
+    /// Gives up the windows of a journal that is not used here any more.
+    pub(crate) fn release_leases(&mut self, journal: PartitionId) {
+        for window in self.options.kinds.windows_of(journal) {
             self.store.release_lease(window);
         }
     }
 
-    /// Removes the local state of a partition, and of all partitions that share its slices: a filter cannot lose the owners of one window
-    /// ([`StoreError::InFilter`]). Returns the partitions. Their state in memory must be dropped before anything else is written: it would
-    /// set heads that claim the removed owners.
-    pub(crate) fn clear_sharing(&mut self, window: WindowId) -> Result<Vec<PartitionId>, StoreError> {
-        let mut ids = BTreeSet::from([window.partition()]);
-        if self.options.is_topic_wide() {
-            // A restart can have state of partitions that it does not know yet.
-            ids.extend(self.known_partitions().chain(self.store.stored_partitions()));
-        }
-        let ids: Vec<PartitionId> = ids.into_iter().collect();
-        // The unnamed kind first: its head stands for all kinds.
-        let windows_of = |id: &PartitionId| self.options.kinds.windows_of(*id).into_iter().rev();
-        let windows: Vec<WindowId> = ids.iter().flat_map(windows_of).collect();
-        for window in &windows {
-            // Also those of partitions that are not assigned: the filter may have owners of them.
-            self.store.acquire_free_lease(*window);
-        }
-        let cleared = self.store.clear_all(&windows);
-        for id in &ids {
-            if self.partitions.get(*id).is_none() {
-                self.release_leases(*id);
-            }
-        }
-        cleared?;
+    /// Removes the local state of a journal: a filter cannot lose single owners ([`StoreError::InFilter`]). Its windows in memory must be dropped
+    /// before anything else is written: it would set heads that claim the removed owners.
+    pub(crate) fn clear_filter(&mut self, window: WindowId) -> Result<(), StoreError> {
+        let journal = window.journal();
+        self.store.clear(&unnamed_first(self.options.kinds.windows_of(journal)))?;
         tracing::warn!(
-            partition = window.partition(),
-            restored = %ranges(ids.iter().copied()),
-            "a filter has owners of a partition that have to be removed, and cannot lose single ones; restoring all partitions \
-             that share it from the state topic"
+            journal,
+            "a filter has owners that have to be removed, and cannot lose single ones; restoring the windows from the state topic"
         );
-        Ok(ids)
+        Ok(())
     }
 
-    /// Discards the filter over all windows, when there are no windows.
-    pub(crate) fn empty_topic_filter(&mut self) {
-        if let Some(topic) = &mut self.topic {
-            topic.filter = topic_filter(&self.options, self.store.positions());
-        }
+    /// Stops processing the records of a journal's partitions. Returns those that were processed.
+    fn stop(&mut self, journal: PartitionId) -> Vec<PartitionId> {
+        let options = &self.options;
+        let started = self.partitions.started_mut().filter(|p| options.journal_of(p.id) == journal);
+        let stop = |partition: &mut Partition| {
+            partition.is_started = false;
+            partition.id
+        };
+        started.map(stop).collect()
     }
 
-    /// Called when a partition was removed: another worker may write to its journal, and in topic scope no record is processed before this
-    /// one has all partitions again.
-    pub(crate) fn removed(&mut self, id: PartitionId) {
-        self.journals.uncheck(self.options.journal_of(id));
-        if let Some(topic) = &mut self.topic {
-            topic.is_open = false;
-        }
-    }
-
-    /// Pauses every running partition; each continues after its committed offset is read again.
-    pub(crate) fn relocate(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
+    /// Stops processing the records of these journals; each continues after its committed offsets are read again.
+    pub(crate) fn relocate(
+        &mut self,
+        source: &W::Source,
+        journals: &[PartitionId],
+        pause: Duration,
+    ) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + pause;
-        let running = self.partitions.ids(Partition::is_running);
-        self.partitions.iter_mut().filter(|p| p.is_running()).for_each(|p| p.relocate(not_before));
-        if !running.is_empty() {
-            source.pause(&running)?;
+        let mut stopped = Vec::new();
+        for id in journals {
+            if let Some(journal) = self.journals.get_mut(*id).filter(|journal| journal.windows.is_some()) {
+                journal.relocate(not_before);
+            }
+            stopped.extend(self.stop(*id));
+        }
+        if !stopped.is_empty() {
+            source.pause(&stopped)?;
         }
         Ok(())
     }
 
-    /// Drops the state of these partitions in memory; it is loaded again in a later iteration.
-    pub(crate) fn unload(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+    /// [`Self::relocate`] of all journals.
+    pub(crate) fn relocate_all(&mut self, source: &W::Source, pause: Duration) -> Result<(), WorkerError> {
+        let all = self.journals.ids(|_| true);
+        self.relocate(source, &all, pause)
+    }
+
+    /// Drops the windows of these journals in memory; they are loaded again in a later iteration.
+    pub(crate) fn unload(&mut self, source: &W::Source, journals: &[PartitionId]) -> Result<(), WorkerError> {
         let not_before = self.clock.elapsed() + RELOAD_PAUSE;
-        let mut running = Vec::new();
-        for id in ids {
-            if let Some(partition) = self.partitions.get_mut(*id) {
-                running.extend(partition.is_running().then_some(*id));
-                partition.unload(not_before);
-            }
+        let mut stopped = Vec::new();
+        for id in journals {
+            self.journals.get_mut(*id).into_iter().for_each(|journal| journal.unload(not_before));
+            stopped.extend(self.stop(*id));
         }
-        if !running.is_empty() {
-            source.pause(&running)?;
+        for id in &stopped {
+            self.partitions.get_mut(*id).into_iter().for_each(|partition| partition.open = None);
+        }
+        if !stopped.is_empty() {
+            source.pause(&stopped)?;
         }
         Ok(())
     }

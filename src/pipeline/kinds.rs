@@ -60,7 +60,7 @@ impl Kinds {
         self.0.iter()
     }
 
-    /// Number of windows per partition.
+    /// Number of windows of a journal.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
@@ -72,15 +72,10 @@ impl Kinds {
         Self(self.0.iter().map(|kind| Kind { window: kind.window.map(unlimited), ..kind.clone() }).collect())
     }
 
-    /// The windows of a partition. That of the unnamed kind is the last: what the store reports for it applies to all.
+    /// The windows of a journal. That of the unnamed kind is the last: what the store reports for it applies to all.
     #[must_use]
-    pub fn windows_of(&self, partition: PartitionId) -> Vec<WindowId> {
-        self.0
-            .iter()
-            .rev()
-            .filter(|kind| kind.window.is_some())
-            .map(|kind| kind.id.window(partition))
-            .collect()
+    pub fn windows_of(&self, journal: PartitionId) -> Vec<WindowId> {
+        self.0.iter().rev().filter(|kind| kind.window.is_some()).map(|kind| kind.id.window(journal)).collect()
     }
 
     /// The identity rule of each window, given the rule `of` for all records.
@@ -101,7 +96,7 @@ impl Kinds {
         Fingerprint::of_all(of, &named.collect::<Vec<_>>())
     }
 
-    /// What advances stream time: the same for all windows of a partition.
+    /// What advances stream time: the same for all windows.
     #[must_use]
     pub fn time(&self) -> TimeSource {
         self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)

@@ -1,8 +1,8 @@
 //! The worker: reads records, decides, writes and commits; recovers after errors.
 //!
 //! One worker is one thread. It owns its partitions and their state; nothing here is shared or locked. `worker` has the poll
-//! loop and the transaction, `partition` the life cycle of a partition, `torn` what a broker left without a transaction
-//! marker, `limits` the limits on the windows.
+//! loop, `commit` the transaction, `journal` the life cycle of a journal and its windows, `partition` the cursor of a partition and its clock, `recovery`
+//! the start of partitions, `torn` what a broker left without a transaction marker, `limits` the limits on the windows.
 
 mod commit;
 mod context;
@@ -30,14 +30,14 @@ use std::time::Duration;
 pub use crate::config::Overflow;
 pub use commit::size::TransactionSize;
 pub use error::{Fatal, WorkerError};
+pub use journal::loading::{LoadSlice, LocalRead};
+pub use journal::stored::Stored;
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
 pub use options::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
-pub use partition::loading::{LoadSlice, LocalRead};
 pub(crate) use partition::stall::{Fetching, StallDetector};
-pub use partition::stored::Stored;
 pub use partition_limit::PartitionLimit;
 pub use ports::WorkerPorts;
 pub use progress::Progress;

@@ -9,10 +9,10 @@ use crate::dedupe::{
 };
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
+use crate::pipeline::journal::Journals;
+use crate::pipeline::journal::loading::LoadSlice;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::limits::Limits;
-use crate::pipeline::partition::loading::LoadSlice;
-use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::partition_limit::PartitionLimit;
 #[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
@@ -117,9 +117,9 @@ impl WorkerOptions {
         self.mode == Mode::Bypass || self.kinds.get(kind).is_none_or(|it| it.window.is_none())
     }
 
-    /// Number of windows of a worker with these partitions.
-    pub(crate) fn windows_of(&self, partitions: &Partitions) -> u64 {
-        partitions.iter().count() as u64 * self.kinds.windows()
+    /// Number of windows of a worker with these journals.
+    pub(crate) fn windows_of(&self, journals: &Journals) -> u64 {
+        journals.iter().count() as u64 * self.kinds.windows()
     }
 
     /// The journal of a raw partition: a partition of the state topic. In topic scope one journal has all partitions.
@@ -150,6 +150,7 @@ impl WorkerOptions {
         Checkpoint {
             raw: self.raw_id.clone(),
             state: self.state_id.clone(),
+            is_topic_wide: self.is_topic_wide(),
             writer: self.writer.clone(),
             ..checkpoint
         }
@@ -229,8 +230,7 @@ impl WorkerOptions {
         let Some(checkpoint) = Checkpoint::parse(&answer.metadata) else { return Ok(()) };
         self.same_raw(checkpoint.raw.as_deref(), self.raw_id.as_deref())?;
         self.same_state(checkpoint.state.as_deref())?;
-        // In topic scope it has a horizon.
-        self.same_scope(checkpoint.horizon_ms.is_some(), || {
+        self.same_scope(checkpoint.is_topic_wide, || {
             format!(
                 "the group's offset for partition {} of topic {} was committed",
                 answer.partition, self.raw

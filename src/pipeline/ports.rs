@@ -1,7 +1,7 @@
 //! The ports of a worker.
 
 use crate::clock::Clock;
-use crate::pipeline::partition::loading::LocalRead;
+use crate::pipeline::journal::loading::LocalRead;
 use crate::ports::{
     GroupMember, LogTails, ProducerLife, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
 };

@@ -16,11 +16,11 @@ use crate::metrics::{
     Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::pipeline::commit::transaction::Transaction;
+use crate::pipeline::journal::Journals;
 use crate::pipeline::kinds::Kinds;
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition_limit::PartitionLimit;
 use crate::pipeline::report::copies::CopyWarning;
 pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
@@ -30,6 +30,15 @@ use crate::pipeline::report::tally::RecordTimes;
 pub use crate::pipeline::report::tally::Tally;
 use crate::pipeline::time::is_due;
 use crate::ports::{Failure, GroupEvent};
+
+/// What is published of a worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub partitions: &'a Partitions,
+    pub journals: &'a Journals,
+    pub transaction: &'a Transaction,
+    pub options: &'a WorkerOptions,
+}
 
 /// What is done with records without an id.
 const FORWARDED: &str = "forwarded without de-duplication";
@@ -143,9 +152,9 @@ impl WorkerReport {
         if now.saturating_sub(since) < SUMMARY_INTERVAL {
             return;
         }
-        let running = partitions.iter().filter_map(Partition::running);
-        let lag = |state: &DedupeState| end(state.id).map_or(0, |end| end.saturating_sub(state.next));
-        let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(&it.state)));
+        let running = partitions.iter().filter(|partition| partition.is_started);
+        let lag = |it: &Partition| end(it.id).map_or(0, |end| end.saturating_sub(it.next));
+        let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(it)));
         let LastMinute { records, duplicates, missing_ids, .. } = self.last_minute;
         let (worker, partitions) = (self.published.worker, partitions.iter().count());
         tracing::info!(
@@ -253,7 +262,7 @@ impl WorkerReport {
     /// Publishes the status when it is due.
     pub(crate) fn publish(
         &mut self,
-        (partitions, transaction, partition_limit): (&Partitions, &Transaction, &PartitionLimit),
+        shown: Shown<'_>,
         (now, figures): (Duration, impl FnOnce() -> Figures),
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
@@ -261,16 +270,16 @@ impl WorkerReport {
         if !is_due(&mut self.published.at, now, PUBLISH_INTERVAL) {
             return;
         }
+        let Shown { partitions, journals, transaction, .. } = shown;
         self.warnings.standing.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
         let (copies, missing) = (self.warnings.copies.note(now), self.warnings.missing.note(now, FORWARDED));
         for (note, _) in [&copies, &missing].into_iter().flatten().filter(|it| it.1) {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
-        let Figures { sealed, filter_bytes, expiry_lag: (expiry_lag, lag_note) } = figures();
+        let Figures { sealed, expiry_lag: (expiry_lag, lag_note) } = figures();
         // The first limited window represents all: they share the same limits.
-        let limits =
-            partitions.kinds().find_map(|(id, _, it)| Some(format!("partition {id}: {}", window(it).limit?)));
+        let limits = journals.windows().find_map(|(.., it)| window(it).limit);
         let notes = self
             .warnings
             .standing
@@ -291,17 +300,13 @@ impl WorkerReport {
                 not_ready: self.reachability.not_ready(),
                 notes,
                 reduced_records: transaction.limit().reduced().map(|limit| limit.records as u64),
-                index_bytes: partitions.windows().map(|w| w.memory_bytes() as u64).sum(),
+                index_bytes: journals.windows().map(|(.., it)| it.memory_bytes() as u64).sum(),
                 slices_bytes: sealed.bytes,
-                filter_bytes,
                 expiry_lag_seconds: expiry_lag.as_secs_f64(),
                 false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size.bytes as u64),
-                kinds: kinds(partitions, self.kinds.iter().map(|kind| kind.name.as_str())),
-                partitions: partitions
-                    .iter()
-                    .map(|p| status(p, partition_limit, end(p.id), &window))
-                    .collect(),
+                kinds: kinds(journals, self.kinds.iter().map(|kind| kind.name.as_str())),
+                partitions: partitions.iter().map(|p| status(p, &shown, end(p.id), &window)).collect(),
             },
         );
     }

@@ -40,28 +40,20 @@ pub enum Safeguard {
     Tails,
     /// The last entry read by a restore is compared with the last committed one (`complete`).
     RestoreEnd,
-    /// Local owners at or beyond the committed offset are claims and not owners.
+    /// Local owners of an entry that was not committed are claims and not owners.
     Claims,
-    /// In topic scope, a record with a claim of its own is looked up in the other partitions (`worker/step.rs`).
-    OwnClaims,
-    /// A claim of another partition drops no record (`worker/step.rs`).
-    ForeignClaims,
-    /// The filter over all windows contains the ids of restored owners (`topic`).
-    FilterOfAll,
-    /// No record is processed before the worker has all partitions (`topic`).
+    /// No record is processed before the worker has all partitions (`clock`).
     AllPartitions,
-    /// No record is processed before the state of all partitions is complete (`topic`).
-    AllStates,
-    /// Windows expire by the slowest partition with unread records (`topic`).
+    /// Windows expire by the slowest partition with unread records (`clock`).
     SlowestClock,
-    /// A partition whose clock is behind the others all the time holds back that of all windows by as much (`topic`).
+    /// A partition whose clock is behind the others all the time holds back that of all windows by as much (`clock`).
     Lateness,
-    /// A checkpoint has no lateness from before the last records of its partition (`topic`).
+    /// A checkpoint has no lateness from before the last records of its partition (`clock`).
     KnownLateness,
+    /// The position of a partition without new records is stated in its journal from time to time (`commit`).
+    Restated,
     /// Windows expire by a clock that no repair sets back (`commit`).
     SettledClock,
-    /// The owners of a window are needed from the earlier one of its own clock and that of all windows on (`commit`).
-    NeededFrom,
     /// A standby copy deletes owners by a time that the group's checkpoints show to be settled, and not by the clock of their partition
     /// (`standby`).
     StandbyExpiry,

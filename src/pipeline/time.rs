@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{Anchor, TimeSource, resume};
-use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::partition::Partition;
 use crate::units::duration_text;
 
 /// Clocks that differ by less are considered equal, ms.
@@ -55,10 +55,10 @@ impl Time {
     }
 }
 
-impl DedupeState {
-    /// Continues the clock of a partition after its state was loaded. `now_ms`: the worker's clock, epoch milliseconds.
+impl Partition {
+    /// Continues the clock of a partition after it was located. `now_ms`: the worker's clock, epoch milliseconds.
     pub(crate) fn resume_time(&mut self, now_ms: i64, source: TimeSource) {
-        self.ahead_ms = resume(source, self.windows.stream_time_ms(), now_ms, self.ahead_of_wall_ms);
+        self.ahead_ms = resume(source, self.time.ms(), now_ms, self.ahead_of_wall_ms);
         if self.ahead_ms.abs() > STEP_MS {
             tracing::warn!(
                 partition = self.id,

@@ -96,9 +96,4 @@ impl LogId {
             topics.into_iter().map(|(topic, partitions)| format!("{topic} {}", ranges(partitions))).collect();
         texts.join(", ")
     }
-
-    /// The clean and the state partition of each of these raw partitions, in this order.
-    pub fn pairs<'a>(partitions: impl IntoIterator<Item = &'a PartitionId>) -> Vec<Self> {
-        partitions.into_iter().flat_map(|id| [Self::clean(*id), Self::state(*id)]).collect()
-    }
 }

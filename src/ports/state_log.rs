@@ -8,9 +8,9 @@ use crate::dedupe::{Offset, PartitionId, StateKey};
 /// An item read from the state topic during a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateItem {
-    /// A record with a block or a forget record, from a committed transaction.
+    /// A record of an entry, from a committed transaction.
     Block {
-        /// Partition of the state topic, equal to the raw partition.
+        /// Partition of the state topic: the journal.
         partition: PartitionId,
         /// Offset in the state topic.
         offset: Offset,
@@ -19,7 +19,7 @@ pub enum StateItem {
         /// The record's value; not yet decoded or verified.
         block: Vec<u8>,
     },
-    /// All blocks committed so far have been read.
+    /// All records committed so far have been read.
     End {
         /// Partition of the state topic.
         partition: PartitionId,

@@ -1,72 +1,86 @@
 //! The local store, as used by the pipeline.
 
-use std::ops::{ControlFlow, Range};
-use std::slice;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use crate::dedupe::{
-    Block, Coordinates, FilterBits, Identity, IndexKey, KindId, Offset, OwnerRun, PartitionId, Positions,
-    Sequence, SlicePartition, StoredOwner, Tail, WindowId,
+    Coordinates, EntryName, FilterBits, Identity, IndexKey, Offset, OwnerRun, PartitionId, Positions,
+    SealedOwner, SealedRange, Sequence, StoredOwner, WindowId,
 };
 
-/// How much of a window's local state is confirmed as committed.
+/// The end of the last section of a partition in a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Covered {
+    /// The raw offset behind it.
+    pub next: Offset,
+    /// The stream time of the partition there, epoch milliseconds; 0 while unknown.
+    pub time_ms: i64,
+}
+
+/// How much of a window's local state is confirmed as committed. That of the unnamed kind stands for all kinds of its journal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
-    /// Raw offset up to which the local owners are known to be committed. Owners at or beyond it are unconfirmed.
-    pub confirmed: Offset,
-    /// State topic offset at which a read continues to get what lies beyond `confirmed`.
+    /// Owners with lower numbers are known to be committed. Those from it on are of the entry `tail`, and unconfirmed, if that is not
+    /// `confirmed_tail`.
+    pub confirmed: Sequence,
+    /// Offset in the journal at which a read continues to get what follows `confirmed_tail`.
     pub state_next: Offset,
-    /// Stream time at `confirmed`, epoch milliseconds.
-    pub stream_time_ms: i64,
-    /// The last entry whose owners are stored. They are stored in full, and are the only ones that may lie beyond `confirmed`. The
-    /// committed offset's metadata names the last committed entry, so that the two can be compared. `None` if there is none.
-    pub tail: Option<Tail>,
-    /// The last entry at or before `confirmed`: the committed offset's metadata names it if `tail` was not committed. `None` if there
-    /// is none, or it is not known.
-    pub confirmed_tail: Option<Tail>,
-    /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to
-    /// be.
+    /// The last entry whose owners are stored, in full. The newest checkpoint names the last committed entry, so that the two can be
+    /// compared. `None` if there is none.
+    pub tail: Option<EntryName>,
+    /// The last entry that is known to be committed: a checkpoint names it if `tail` was not committed. `None` if there is none.
+    pub confirmed_tail: Option<EntryName>,
+    /// The window's clock at `confirmed_tail`, epoch milliseconds; 0 while unknown.
+    pub time_ms: i64,
+    /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
     pub incomplete_ms: i64,
+    /// Where the last section of each partition ends, up to `confirmed_tail`. Only in the head of the unnamed kind.
+    pub covered: BTreeMap<PartitionId, Covered>,
 }
 
 impl Head {
-    /// The part that stays valid when everything at or beyond `from` is removed. If `confirmed` is lowered, the entries
-    /// beyond `from` have to be read from the log start of the state topic.
+    /// The part that stays valid without the owners of the unconfirmed entry.
     #[must_use]
-    pub fn lowered(self, from: Offset) -> Self {
-        let is_left = |tail: &Tail| tail.next <= from;
-        let confirmed_tail = self.confirmed_tail.filter(is_left);
-        let head = Self { tail: self.tail.filter(is_left).or(confirmed_tail), confirmed_tail, ..self };
-        if head.confirmed > from { Self { confirmed: from, state_next: 0, ..head } } else { head }
+    pub fn confirmed_only(&self) -> Self {
+        Self { tail: self.confirmed_tail, ..self.clone() }
+    }
+
+    /// The head of a window whose owners below this number are committed, and that names no entry with others.
+    #[must_use]
+    pub fn confirmed_at(self, number: Sequence) -> Self {
+        Self { confirmed: number, confirmed_tail: self.tail, ..self }
+    }
+
+    /// The number from which on owners do not count; `None` if all of them do. What is stored up to the `trusted` entry counts.
+    #[must_use]
+    pub fn counted(&self, trusted: Option<EntryName>) -> Option<Sequence> {
+        let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
+        // All owners of an unconfirmed entry are stored before its name is.
+        let has_trusted = self.tail != self.confirmed_tail && number(self.tail) <= number(trusted);
+        (!has_trusted).then_some(self.confirmed)
     }
 }
 
 /// Called with stored owners in turn, until it returns `Break`.
 pub type VisitRun<'a> = &'a mut dyn FnMut(&OwnerRun<'_>) -> Result<ControlFlow<()>, StoreError>;
 
-/// Owners to seal: committed ones that the store has outside of slices, of windows of one kind.
+/// Owners to seal: committed ones of a window that the store has outside of slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealJob {
-    /// The kind of the windows.
-    pub kind: KindId,
-    /// The owners, by partition in ascending order; not empty.
-    pub partitions: Vec<SlicePartition>,
+    /// The window.
+    pub window: WindowId,
+    /// The owners; at least one of them was not forgotten.
+    pub range: SealedRange,
     /// Too many owners wait to be sealed: the job should not be slower than what else the machine does.
     pub is_urgent: bool,
 }
 
-impl SealJob {
-    /// The windows.
-    pub fn windows(&self) -> impl Iterator<Item = WindowId> {
-        self.partitions.iter().map(|of| self.kind.window(of.partition))
-    }
-}
-
-/// The oldest sealed owners of windows that share their slices, which may be in filters only.
+/// The oldest sealed owners of a window, which may be in filters only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterJob {
-    /// The windows; not empty.
-    pub windows: Vec<WindowId>,
-    /// Owners that arrived before this stream time, epoch milliseconds.
+    /// The window.
+    pub window: WindowId,
+    /// Owners that arrived before this time of the window's clock, epoch milliseconds.
     pub before_ms: i64,
     /// The time over which the owners of a filter have arrived at least, ms.
     pub span_ms: i64,
@@ -74,7 +88,7 @@ pub struct FilterJob {
     pub bits: FilterBits,
 }
 
-/// An identity that is looked up in the slices that a window shares.
+/// An identity that is looked up in the slices of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedLookup {
     /// The window.
@@ -105,19 +119,19 @@ pub struct FoundSlices {
 /// What slices have of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SealedPlaces {
-    /// Its owners.
-    pub owners: Vec<Coordinates>,
-    /// For each slice without owners whose filter contains it, the stream times between which the owners of the slice arrived, epoch
-    /// milliseconds; the newest first.
+    /// Its owners, the newest slice first.
+    pub owners: Vec<SealedOwner>,
+    /// For each slice without owners whose filter contains it, the earliest and the latest stream time of its owners, epoch milliseconds; the
+    /// newest first.
     pub filters: Vec<(i64, i64)>,
 }
 
 /// A slice that is a filter only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterSummary {
-    /// The stream times between which its owners arrived, epoch milliseconds.
+    /// The earliest and the latest stream time of its owners, epoch milliseconds.
     pub time_ms: (i64, i64),
-    /// Number of identities, of all windows that share it.
+    /// Number of identities.
     pub ids: u64,
     /// Bytes in memory.
     pub bytes: u64,
@@ -125,15 +139,13 @@ pub struct FilterSummary {
     pub false_positive_rate: f64,
 }
 
-/// The identities to forget in a window.
+/// What to forget in a window.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ToForget<'a> {
-    /// Their owners, as far as they are known.
-    pub owners: &'a [Offset],
-    /// All of them.
+    /// Numbers of owners outside of slices.
+    pub numbers: &'a [Sequence],
+    /// Identities all of whose owners in slices are forgotten, and which no filter contains any more.
     pub identities: &'a [Identity],
-    /// Owners from this offset on stay.
-    pub before: Offset,
 }
 
 /// The state of [`Store::begin_seal`] or [`Store::begin_filter`].
@@ -152,7 +164,7 @@ pub enum Sealing {
 }
 
 /// Called with each owner in turn, and its window.
-pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Offset, Identity) -> Result<(), StoreError>;
+pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Identity, SealedOwner) -> Result<(), StoreError>;
 
 /// The local store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {
@@ -167,27 +179,19 @@ pub trait Store {
     fn acquire_free_lease(&mut self, _window: WindowId) -> bool {
         true
     }
-    /// Gives up the window, if this handle holds it: its partition is not processed here any more.
+    /// Gives up the window, if this handle holds it: its journal is not used here any more.
     fn release_lease(&mut self, _window: WindowId) {}
     /// The head of the window; `None` when nothing is stored.
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError>;
-    /// The latest stream time, epoch milliseconds, that was passed to [`Store::expire`] for this state; 0 when there is none. A window that has
-    /// become longer lacks owners from up to it.
+    /// The latest time of the window's clock, epoch milliseconds, that was passed to [`Store::expire`] for this state; 0 when there is none. A
+    /// window that has become longer lacks owners from up to it.
     fn missing_ms(&self, _window: WindowId) -> Result<i64, StoreError> {
         Ok(0)
     }
-    /// Appends the owners in a block and sets the head, atomically.
-    fn append(&mut self, block: &Block, number: Sequence, head: Head) -> Result<(), StoreError> {
-        self.append_all(slice::from_ref(block), number, head)
-    }
-    /// Appends the owners in blocks of one window, each of which begins at or beyond the end of the one before it, and sets the head, atomically.
-    /// The owners have the numbers from this one on. It must be above all that are stored below the first offset; what is stored from there
-    /// on is removed.
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError>;
+    /// Appends owners and sets the head, atomically. Their number must not be below [`Store::next_number`]. Without owners it only sets the head.
+    fn append(&mut self, window: WindowId, owners: &OwnerRun<'_>, head: &Head) -> Result<(), StoreError>;
     /// Sets the head only.
-    fn set_head(&mut self, window: WindowId, head: Head) -> Result<(), StoreError> {
-        self.forget(window, ToForget::default(), head)
-    }
+    fn set_head(&mut self, window: WindowId, head: &Head) -> Result<(), StoreError>;
     /// Visits the stored owners from a number on, in their order and some at a time, until `visit` returns `Break`. Returns the number that
     /// continues after those; `None` at the end.
     fn scan_from(
@@ -204,19 +208,28 @@ pub trait Store {
     ) -> Result<(), StoreError> {
         self.scan_from(window, 0, &mut |run| visit(run).map(ControlFlow::Continue)).map(drop)
     }
-    /// One past the number of the last stored owner.
+    /// One past the highest number that an owner of the window has had since it was cleared, unless it was truncated: sealed and expired ones count.
     fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError>;
-    /// Number of stored owners, without reading them: for sizing and progress.
+    /// Number of stored owners outside of slices, without reading them: for sizing and progress.
     fn ids(&self, window: WindowId) -> Result<u64, StoreError>;
-    /// Removes every owner at or beyond `from` and returns them.
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError>;
-    /// Removes these owners from the stored ones and from slices, and these identities from filters, and sets the head; ignores what is not
-    /// stored.
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError>;
-    /// Removes owners below `first`, as far as no others are stored with them, and slices that have no others. Owners from up to the stream time
-    /// `missing_ms`, in epoch milliseconds, do not count any more.
-    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError>;
-    /// The owner with this number; `None` when it is not stored. Where it has the `expected` identity, nothing else is verified.
+    /// Removes the owners from this number on, which are in no slice, and returns them. If they are all unconfirmed ones, the head names the entry
+    /// before them: [`Head::confirmed_only`]. If some of those stay, it is unchanged.
+    fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError>;
+    /// Removes the owners of a partition at or beyond a raw offset, in slices too, and sets the head. Returns those outside of slices, with their
+    /// numbers. Fails with [`StoreError::InFilter`] if a filter may have some.
+    fn undo(
+        &mut self,
+        window: WindowId,
+        from: Coordinates,
+        head: &Head,
+    ) -> Result<Vec<(Sequence, Identity)>, StoreError>;
+    /// Removes owners and sets the head; ignores what is not stored.
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError>;
+    /// Removes owners below the number `first`, as far as no others are stored with them, and slices that have no others. Owners from up to the
+    /// time `missing_ms` of the window's clock, in epoch milliseconds, do not count any more.
+    fn expire(&mut self, window: WindowId, first: Sequence, missing_ms: i64) -> Result<(), StoreError>;
+    /// The owner with this number; `None` when it is not stored outside of slices. Where it has the `expected` identity, nothing else is
+    /// verified.
     fn owner(
         &self,
         window: WindowId,
@@ -228,11 +241,11 @@ pub trait Store {
         false
     }
     /// Begins to write a slice with these owners, in the background. Only one job runs at a time; another one is ignored. A job is
-    /// discarded when owners in its ranges are removed meanwhile.
+    /// discarded when owners of the window are removed meanwhile, but not when they expire.
     fn begin_seal(&mut self, _job: SealJob) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Begins to replace the oldest slices by filters, in the background, if there are slices that this job allows. Returns whether there
+    /// Begins to replace the oldest slices by a filter, in the background, if there are slices that this job allows. Returns whether there
     /// are.
     fn begin_filter(&mut self, _job: &FilterJob) -> Result<bool, StoreError> {
         Ok(false)
@@ -247,43 +260,34 @@ pub trait Store {
     fn has_sealed(&self) -> bool {
         false
     }
-    /// The owners of the window in sealed slices, in ascending order of their offsets.
-    fn sealed(&self, _window: WindowId) -> Vec<SlicePartition> {
+    /// The owners of the window in sealed slices, in ascending order of their numbers.
+    fn sealed(&self, _window: WindowId) -> Vec<SealedRange> {
         Vec::new()
     }
     /// Finds the slices that may contain identities which are looked up soon, so that [`Store::sealed_places`] does not have to. For many
     /// at once, because their reads of memory overlap, and those of a disk too if recent ones had to wait for it.
     fn find_sealed(&self, _lookups: &mut [&mut SealedLookup]) {}
-    /// The sealed owners of an identity, in the slices that the window shares: those of all partitions, if slices are written for all
-    /// partitions together. Some may be older than their window.
+    /// What the slices of a window have of an identity. Some owners may be older than the window.
     fn sealed_places(&self, _lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
         Ok(SealedPlaces::default())
     }
-    /// The filters without owners of the slices that the window shares, the oldest first.
+    /// The filters without owners, the oldest first.
     fn filters(&self, _window: WindowId) -> Vec<FilterSummary> {
         Vec::new()
     }
-    /// Visits the sealed owners of these windows with offsets in a range, in no order, without those in filters only. Reads only slices
-    /// with such owners, each once.
-    fn scan_sealed(
-        &self,
-        _windows: &[WindowId],
-        _range: Range<Offset>,
-        _visit: VisitOwner<'_>,
-    ) -> Result<(), StoreError> {
+    /// Visits the sealed owners of these windows, in no order, without those in filters only.
+    fn scan_sealed(&self, _windows: &[WindowId], _visit: VisitOwner<'_>) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Bytes in memory of the slices that the window shares.
+    /// Bytes in memory of the slices of the window.
     fn sealed_memory(&self, _window: WindowId) -> u64 {
         0
     }
-    /// Removes all state of the window. Like every removal of owners it fails with [`StoreError::InFilter`] if a filter has them.
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError>;
-    /// Removes all state of these windows, and filters too: no other window may share their slices. All heads are removed before the first
-    /// slice, so that no head claims owners that a crash has removed.
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError>;
-    /// The partitions of which there is any state, in ascending order.
-    fn stored_partitions(&self) -> Vec<PartitionId> {
+    /// Removes all state of these windows, filters too. All heads are removed before the first slice, so that no head claims owners that a
+    /// crash has removed. Numbers begin at 0 again.
+    fn clear(&mut self, windows: &[WindowId]) -> Result<(), StoreError>;
+    /// The journals of which there is any state, in ascending order.
+    fn stored_journals(&self) -> Vec<PartitionId> {
         Vec::new()
     }
     /// Bytes on disk of all stored state; `None` where that is not known.
@@ -304,13 +308,13 @@ pub enum StoreError {
     #[error("local state cannot be written or read: {0}")]
     Io(String),
     /// Another worker of this process holds the window.
-    #[error("the local state of partition {0} is now held by another worker of this process")]
+    #[error("the local state of journal {0} is now held by another worker of this process")]
     LeaseLost(WindowId),
-    /// Owners of the window have to be removed, and a filter without owners has them. It cannot lose single ones, and has others too. Slices
-    /// are unchanged, and the head of the window claims none of these owners: the same call fails again, also after a crash.
+    /// Owners have to be removed, and a filter without owners may have them: it cannot lose single ones. Nothing is changed: the same call fails
+    /// again.
     #[error(
-        "owners of partition {0} have to be removed from the local state, and a filter with other owners has them: all \
-         partitions that share the filter are restored from the state topic, at the latest after a restart"
+        "owners of journal {0} have to be removed from the local state, and a filter has them, which cannot lose single ones: the \
+         windows of the journal are restored from the state topic, at the latest after a restart"
     )]
     InFilter(WindowId),
 }

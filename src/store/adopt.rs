@@ -1,20 +1,19 @@
-//! Builds a database from imported blocks. It is built under a name that no start opens, and is renamed to its final
+//! Builds a database from imported owners. It is built under a name that no start opens, and is renamed to its final
 //! name once it is complete.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::append::{append, consistent};
+use super::append::append;
 use super::directory::{self, DirectoryContents, UNFINISHED};
-use super::engine::WindowChange;
 use super::joining::MergeSpan;
 use super::owners::SledStore;
 use super::{Binding, OpenError, open};
-use crate::dedupe::{Block, WindowId};
+use crate::dedupe::{OwnerRun, WindowId};
 use crate::ports::{Head, StoreError};
 
-/// A database that is being filled with imported blocks.
+/// A database that is being filled with imported owners.
 #[derive(Debug)]
 pub struct Adoption {
     dir: PathBuf,
@@ -39,27 +38,10 @@ impl Adoption {
         Ok(Self { dir: dir.to_path_buf(), store })
     }
 
-    /// Adds the owners in encoded blocks of one window and sets its head. Blocks must be added by ascending offset.
-    pub fn add(&mut self, window: WindowId, blocks: &[Vec<u8>], head: Head) -> Result<(), StoreError> {
-        self.store.with(window, |engine, index| {
-            let (mut decoded, mut end) = (Vec::with_capacity(blocks.len()), index.end());
-            for bytes in blocks {
-                let invalid =
-                    |cause: &str| StoreError::Corrupt(format!("a block of partition {window}: {cause}"));
-                let block = Block::decode(bytes).map_err(|cause| invalid(&cause.to_string()))?;
-                let fits = block.window == window && block.hash == engine.binding.hash && block.first >= end;
-                if !fits || !consistent(&block) {
-                    return Err(invalid("wrong partition, hash or offset order"));
-                }
-                end = block.next;
-                decoded.push(block);
-            }
-            if decoded.is_empty() {
-                return engine.commit(index, WindowChange::head(head));
-            }
-            // As precise as they were exported: the lengths of the windows are not known here.
-            append(engine, index, (&decoded, index.next_number()), head, MergeSpan::NONE)
-        })
+    /// Appends owners to a window and sets its head.
+    pub fn add(&mut self, window: WindowId, owners: &OwnerRun<'_>, head: &Head) -> Result<(), StoreError> {
+        // As precise as they were exported: the lengths of the windows are not known here.
+        self.store.with(window, |engine, index| append(engine, index, owners, head, MergeSpan::NONE))
     }
 
     /// Sets [`crate::ports::Store::missing_ms`] of a window. The next head that is added stores it.

@@ -36,10 +36,8 @@ pub struct Binding {
     /// known.
     #[serde(default)]
     pub rules: Vec<Fingerprint>,
-    /// Whether the sealed slices contain the owners of all partitions together, as topic scope requires. `None` if not known: then
-    /// there are no slices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shares_slices: Option<bool>,
+    /// Whether one journal has the owners of all partitions. Otherwise each partition has its own.
+    pub topic_scope: bool,
     /// From the configuration only, not stored: state made by other rules may be quarantined.
     #[serde(skip)]
     pub accepts_change: bool,
@@ -66,13 +64,19 @@ impl Binding {
         hash_text::text(self.hash)
     }
 
+    /// The journals: one for each partition, or one for all.
+    #[must_use]
+    pub fn journals(&self) -> u32 {
+        if self.topic_scope { self.partitions.min(1) } else { self.partitions }
+    }
+
     /// All windows, each with the name of its kind, if it has one. Sorted by window id.
     #[must_use]
     pub fn windows(&self) -> Vec<(Option<&str>, WindowId)> {
         let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
         let of = |kind: Option<&str>| kind.map_or(KindId::UNNAMED, KindId::named);
         let mut all: Vec<_> =
-            kinds.flat_map(|kind| (0..self.partitions).map(move |id| (kind, of(kind).window(id)))).collect();
+            kinds.flat_map(|kind| (0..self.journals()).map(move |id| (kind, of(kind).window(id)))).collect();
         all.sort_unstable_by_key(|(_, window)| *window);
         all
     }
@@ -151,14 +155,12 @@ impl Binding {
                 self.kinds.join(", ")
             ));
         }
-        if let (Some(theirs), Some(ours)) = (stored.shares_slices, self.shares_slices)
-            && theirs != ours
-        {
-            let scope = |is_shared| if is_shared { "topic" } else { "partition" };
+        if stored.topic_scope != self.topic_scope {
+            let scope = |binding: &Self| if binding.topic_scope { "topic" } else { "partition" };
             return Relation::Foreign(format!(
                 "it was written with dedupe.scope = \"{}\", which is now \"{}\"",
-                scope(theirs),
-                scope(ours)
+                scope(stored),
+                scope(self)
             ));
         }
         Relation::Ours(Box::new(Self {
@@ -218,7 +220,7 @@ mod tests {
             state_id: None,
             kinds: vec!["payments".into()],
             rules: ["00000001", "00000002"].map(|rule| rule.parse().unwrap()).to_vec(),
-            shares_slices: Some(true),
+            topic_scope: true,
             accepts_change: false,
         }
     }
@@ -270,7 +272,7 @@ mod tests {
             |b| b.group.push('x'),
             |b| b.raw_id = Some("2".into()),
             |b| b.partitions = 3,
-            |b| b.shares_slices = Some(false),
+            |b| b.topic_scope = false,
         ];
         for change in changes {
             let mut ours = binding();

@@ -1,70 +1,114 @@
-//! Removes owners: from an offset to the end, single ones, from the front (expiry), or all of them.
+//! Removes owners: from a number to the end, those of a partition from an offset on, single ones, from the front (expiry), or all of them.
+
+use std::cmp::Ordering;
 
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
 use super::run::Run;
 use super::segments::Readers;
-use crate::dedupe::{Identity, Offset};
+use crate::dedupe::{Coordinates, Identity, Sequence, StoredOwner};
 use crate::ports::{Head, StoreError};
 
-/// Removes every owner at or beyond `from`, and returns them in no order.
+/// Removes every owner from the number `from` on, and returns them in their order.
 ///
-/// If the head confirms more than remains, it is lowered first. Then runs are removed from the end backwards, so that a
-/// crash always leaves a prefix.
+/// The head is lowered first. Then runs are removed from the end backwards, so that a crash always leaves a prefix.
 pub(super) fn truncate(
     engine: &Engine,
     index: &mut WindowIndex,
-    from: Offset,
-) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    from: Sequence,
+) -> Result<Vec<StoredOwner>, StoreError> {
     let mut removed = Vec::new();
-    let Some(head) = index.head else { return Ok(removed) };
-    let mut change = WindowChange::default();
+    let Some(head) = index.head.as_ref().map(|head| lowered(head, from)) else { return Ok(removed) };
+    let mut change =
+        WindowChange { next_number: Some(from.min(index.next_number)), ..WindowChange::default() };
     let mut readers = Readers::default();
-    for run in index.runs_at(from).rev() {
+    for run in index.runs_from(from).rev() {
         let owners = engine.owners(index.window, run, &mut readers)?;
-        let keep = owners.partition_point(|owner| owner.offset < from);
-        let (kept, cut) = owners.split_at(keep);
-        removed.extend(cut.iter().filter_map(|it| Some((it.offset, it.identity?))));
-        if keep > 0 {
-            change.insert.push(Run { next: from, ..*run }.with(kept).0);
+        let keep = usize::try_from(from.saturating_sub(run.number)).unwrap_or(usize::MAX);
+        let (kept, cut) = owners.split_at(keep.min(owners.len()));
+        removed.extend(cut.iter().rev());
+        if kept.is_empty() {
+            change.remove.push(run.number);
         } else {
-            change.remove.push(run.first);
+            change.insert.push(run.with(kept).0);
         }
     }
-    let lowered = head.lowered(from);
-    if lowered != head {
-        engine.commit(index, WindowChange::head(lowered))?;
+    removed.reverse();
+    if index.head.as_ref() != Some(&head) {
+        engine.commit(index, WindowChange::head(head))?;
     }
     index.forget_recent();
     engine.commit(index, change)?;
     Ok(removed)
 }
 
-/// Marks these owners as forgotten. Their runs are written again elsewhere: a crash may leave the old entries. The head is written last: after a crash before
-/// that, the old head still shows that identities have to be forgotten.
+/// The head without the owners from a number on. If it confirms some of them, the journal has to be read from its start.
+fn lowered(head: &Head, from: Sequence) -> Head {
+    let Head { confirmed, time_ms, incomplete_ms, .. } = *head;
+    match confirmed.cmp(&from) {
+        // Owners of its last entry stay.
+        Ordering::Less => head.clone(),
+        Ordering::Equal => head.confirmed_only(),
+        Ordering::Greater => Head { confirmed: from, time_ms, incomplete_ms, ..Head::default() },
+    }
+}
+
+/// Marks the owners of a partition at or beyond an offset as undone. Returns them with their numbers. The head is written last: after a crash before that,
+/// the old head still shows that they have to be undone.
+pub(super) fn undo(
+    engine: &Engine,
+    index: &mut WindowIndex,
+    from: Coordinates,
+    head: &Head,
+) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+    let is_undone =
+        |_, owner: &StoredOwner| owner.at.partition == from.partition && owner.at.offset >= from.offset;
+    let (mut undone, mut next) = (Vec::new(), 0);
+    while let Some(run) = index.run_from(next) {
+        undone.extend(erase(engine, index, &run, is_undone)?);
+        next = run.end();
+    }
+    engine.commit(index, WindowChange::head(head.clone()))?;
+    Ok(undone)
+}
+
+/// Marks the owners with these numbers as forgotten. The head is written last, as in [`undo`].
 pub(super) fn forget(
     engine: &Engine,
     index: &mut WindowIndex,
-    offsets: &[Offset],
-    head: Head,
+    numbers: &[Sequence],
+    head: &Head,
 ) -> Result<(), StoreError> {
-    for offset in offsets {
-        let Some(run) = index.runs_at(*offset).next().copied().filter(|run| run.first <= *offset) else {
-            continue;
-        };
-        let mut owners = engine.owners(index.window, &run, &mut Readers::default())?;
-        let owner = owners.iter_mut().find(|owner| owner.offset == *offset && owner.identity.is_some());
-        let Some(owner) = owner else { continue };
-        owner.identity = None;
-        let (file, at) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
-        let (moved, bytes) = Run { file, at, ..run }.with(&owners);
-        engine.write_owners(file, at, &bytes)?;
-        // sled can make the entry durable at any time after the change. After a power loss it would lead to nothing.
-        engine.durable(engine.segments.sync_file(file))?;
-        index.forget_recent();
-        engine.commit(index, WindowChange { insert: vec![moved], ..WindowChange::default() })?;
+    for number in numbers {
+        if let Some(run) = index.run_of(*number) {
+            erase(engine, index, &run, |number, _| numbers.contains(&number))?;
+        }
     }
-    engine.commit(index, WindowChange::head(head))
+    engine.commit(index, WindowChange::head(head.clone()))
+}
+
+/// Removes the identities of some owners of a run, and returns those. The run is written again elsewhere: a crash may leave the old entry.
+fn erase(
+    engine: &Engine,
+    index: &mut WindowIndex,
+    run: &Run,
+    is_erased: impl Fn(Sequence, &StoredOwner) -> bool,
+) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+    let mut owners = engine.owners(index.window, run, &mut Readers::default())?;
+    let erased = (run.number..).zip(&mut owners).filter(|(number, owner)| is_erased(*number, owner));
+    let erased: Vec<_> =
+        erased.filter_map(|(number, owner)| Some((number, owner.identity.take()?))).collect();
+    if erased.is_empty() {
+        return Ok(erased);
+    }
+    let (file, at) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
+    let (moved, bytes) = Run { file, at, ..run.clone() }.with(&owners);
+    engine.write_owners(file, at, &bytes)?;
+    // sled can make the entry durable at any time after the change. After a power loss it would lead to nothing.
+    engine.durable(engine.segments.sync_file(file))?;
+    index.forget_recent();
+    engine.commit(index, WindowChange { insert: vec![moved], ..WindowChange::default() })?;
+    Ok(erased)
 }
 
 /// Removes runs as [`remove_front`] does, because the window has dropped their owners. What it lacks now is noted with the first of them, and also if none
@@ -72,28 +116,30 @@ pub(super) fn forget(
 pub(super) fn expire(
     engine: &Engine,
     index: &mut WindowIndex,
-    first: Offset,
+    first: Sequence,
     missing_ms: i64,
 ) -> Result<usize, StoreError> {
-    let Some(head) = index.head else { return Ok(0) };
+    if index.head.is_none() {
+        return Ok(0);
+    }
     let is_noted = missing_ms <= index.missing_ms;
     index.missing_ms = index.missing_ms.max(missing_ms);
     let removed = remove_front(engine, index, first, usize::MAX)?;
     if removed == 0 && !is_noted {
-        engine.commit(index, WindowChange::head(head))?;
+        engine.commit_record(index)?;
     }
     Ok(removed)
 }
 
-/// Removes, from the front, at most `most` of the runs that cover no offset at or beyond `first`. Returns their number.
+/// Removes, from the front, at most `most` of the runs that have no owner from the number `first` on. Returns how many.
 pub(super) fn remove_front(
     engine: &Engine,
     index: &mut WindowIndex,
-    first: Offset,
+    first: Sequence,
     most: usize,
 ) -> Result<usize, StoreError> {
-    let expired = index.runs().take_while(|run| run.next <= first);
-    let remove: Vec<_> = expired.map(|run| run.first).take(most).collect();
+    let expired = index.runs_from(0).take_while(|run| run.end() <= first);
+    let remove: Vec<_> = expired.map(|run| run.number).take(most).collect();
     let count = remove.len();
     engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
     Ok(count)
@@ -105,7 +151,7 @@ pub(super) fn clear(engine: &Engine, index: &mut WindowIndex) -> Result<(), Stor
         return Ok(());
     }
     engine.commit(index, WindowChange::head(Head::default()))?;
-    let remove = index.runs().rev().map(|run| run.first).collect();
+    let remove = index.runs_from(0).rev().map(|run| run.number).collect();
     engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
     engine.delete_record(index.window)?;
     *index = WindowIndex::new(index.window);

@@ -17,10 +17,11 @@ use super::guard::catch_panic;
 use super::index::WindowIndex;
 use super::keys;
 use super::leases::SharedWindow;
+use super::record;
 use super::run::Run;
 use super::sealed::SealedSlices;
 use super::segments::{Readers, Segments};
-use crate::dedupe::{Offset, Positions, StoredOwner, WindowId};
+use crate::dedupe::{Positions, Sequence, StoredOwner, WindowId};
 use crate::ports::{Head, StoreError};
 
 /// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
@@ -71,9 +72,11 @@ pub(super) struct Engine {
 pub(super) struct WindowChange {
     /// The head to set, if it changes.
     pub head: Option<Head>,
-    /// First offsets of the runs to remove.
-    pub remove: Vec<Offset>,
-    /// Runs to add. A run replaces the one with the same first offset.
+    /// The next number to set, if owners are removed from the end.
+    pub next_number: Option<Sequence>,
+    /// Numbers of the first owners of the runs to remove.
+    pub remove: Vec<Sequence>,
+    /// Runs to add. A run replaces the one with the same first number.
     pub insert: Vec<Run>,
 }
 
@@ -149,11 +152,9 @@ impl Engine {
 
     /// Damage found in a run.
     pub(super) fn bad_run(&self, window: WindowId, run: &Run, cause: &str) -> StoreError {
-        let Run { first, file, at, .. } = run;
-        self.damaged(
-            "read",
-            &format!("owners of partition {window} from {first} on, in file {file} at {at}: {cause}"),
-        )
+        let Run { number, file, at, .. } = run;
+        let owners = format!("owners of journal {window} from number {number} on");
+        self.damaged("read", &format!("{owners}, in file {file} at {at}: {cause}"))
     }
 
     /// What all handles share of a window.
@@ -201,34 +202,45 @@ impl Engine {
         self.cache_bytes / self.lock_windows().len().max(1) as u64
     }
 
-    /// Applies a change in batches: removals in their order, then insertions, and the head with the last batch. Each
+    /// Applies a change in batches: removals in their order, then insertions, and the head and the next number with the last batch. Each
     /// batch is atomic and contains the matching record.
-    pub(super) fn commit(&self, index: &mut WindowIndex, mut change: WindowChange) -> Result<(), StoreError> {
-        let (mut remove, mut insert) = (change.remove.into_iter(), change.insert.into_iter());
-        while remove.len() + insert.len() > 0 || change.head.is_some() {
-            let remove_now: Vec<_> = remove.by_ref().take(BATCH - 1).collect();
-            let insert_now: Vec<_> = insert.by_ref().take(BATCH - 1 - remove_now.len()).collect();
-            let head = if remove.len() + insert.len() == 0 { change.head.take() } else { None };
-            self.commit_batch(index, WindowChange { head, remove: remove_now, insert: insert_now })?;
+    pub(super) fn commit(&self, index: &mut WindowIndex, change: WindowChange) -> Result<(), StoreError> {
+        let WindowChange { mut head, mut next_number, remove, insert } = change;
+        let (mut remove, mut insert) = (remove.into_iter(), insert.into_iter());
+        while remove.len() + insert.len() > 0 || head.is_some() || next_number.is_some() {
+            let mut batch = Batch::default();
+            let mut left = BATCH - 1;
+            for number in remove.by_ref().take(left) {
+                index.remove(number);
+                batch.remove(&keys::run(index.window, number));
+                left -= 1;
+            }
+            for run in insert.by_ref().take(left) {
+                batch.insert(&keys::run(index.window, run.number), run.encode(index.window));
+                index.insert(run);
+                left -= 1;
+            }
+            if remove.len() + insert.len() == 0 {
+                index.next_number = next_number.take().unwrap_or(index.next_number);
+                index.head = head.take().or(index.head.take());
+            }
+            self.commit_batch(index, batch, BATCH - 1 - left)?;
         }
         Ok(())
     }
 
-    /// The index is changed before sled. This is safe because a failed write is final: nothing reads the index after it.
-    fn commit_batch(&self, index: &mut WindowIndex, change: WindowChange) -> Result<(), StoreError> {
-        let window = index.window;
-        let weight = (change.remove.len() + change.insert.len() + 1) * OPERATION_BYTES;
-        let mut batch = Batch::default();
-        for first in change.remove {
-            index.remove(first);
-            batch.remove(&keys::run(window, first));
-        }
-        for run in change.insert {
-            index.insert(run);
-            batch.insert(&keys::run(window, run.first), run.encode(window));
-        }
-        index.head = Some(change.head.or(index.head).unwrap_or_default());
-        batch.insert(&keys::record(window), index.record().encode(window));
+    /// Writes the record of a window of which only that has changed.
+    pub(super) fn commit_record(&self, index: &mut WindowIndex) -> Result<(), StoreError> {
+        self.commit_batch(index, Batch::default(), 0)
+    }
+
+    /// Writes changes of so many runs together with the record. The index is changed before sled. This is safe because a failed write is
+    /// final: nothing reads the index after it.
+    fn commit_batch(&self, index: &mut WindowIndex, mut batch: Batch, runs: usize) -> Result<(), StoreError> {
+        let counts = index.counts();
+        let record = record::encode(index.window, index.head.get_or_insert_default(), &counts);
+        let weight = (runs + 1) * OPERATION_BYTES + record.len();
+        batch.insert(&keys::record(index.window), record);
         self.write("write", || self.runs.apply_batch(batch))?;
         // After the insertions: a new run may be in a file that the removals would otherwise leave empty.
         self.segments.retire(index.files.take_empty());

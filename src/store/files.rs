@@ -79,8 +79,6 @@ mod tests {
     fn run(file: u32, at: u64, kib: u32) -> Run {
         let owners = (kib << 10) / u32::try_from(OWNER_BYTES).unwrap_or(1);
         Run {
-            first: 0,
-            next: 0,
             number: 0,
             owners,
             forgotten: 0,

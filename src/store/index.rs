@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::files::Files;
-use super::record::WindowRecord;
-use super::run::{OWNER_BYTES, Run};
-use crate::dedupe::{Identity, Offset, Sequence, StoredOwner, WindowId};
+use super::record::Counts;
+use super::run::{OWNER_BYTES, Run, decoded};
+use crate::dedupe::{Sequence, StoredOwner, WindowId};
 use crate::ports::Head;
 
 /// The head, runs and files of one window.
@@ -16,13 +16,15 @@ pub(super) struct WindowIndex {
     pub head: Option<Head>,
     /// [`crate::ports::Store::missing_ms`].
     pub missing_ms: i64,
+    /// [`crate::ports::Store::next_number`]. It stays when runs are removed from the front.
+    pub next_number: Sequence,
     /// The files of the runs.
     pub files: Files,
-    /// In ascending order of offsets and numbers.
+    /// In ascending order of numbers.
     runs: VecDeque<Run>,
     identities: u64,
-    /// The newest owners, which are found without reading a file: most duplicates arrive soon after their owner.
-    recent: VecDeque<(Offset, Identity)>,
+    /// The newest owners in their stored form, which are found without reading a file: most duplicates arrive soon after their owner.
+    recent: VecDeque<[u8; OWNER_BYTES]>,
 }
 
 impl WindowIndex {
@@ -32,6 +34,7 @@ impl WindowIndex {
             window,
             head: None,
             missing_ms: 0,
+            next_number: 0,
             files: Files::default(),
             runs: VecDeque::new(),
             identities: 0,
@@ -39,11 +42,10 @@ impl WindowIndex {
         }
     }
 
-    /// The record that matches this index.
-    pub(super) fn record(&self) -> WindowRecord {
-        let head = self.head.unwrap_or_default();
-        let (runs, identities, missing_ms) = (self.runs.len() as u64, self.identities, self.missing_ms);
-        WindowRecord { head, runs, identities, missing_ms }
+    /// The counts of the record that matches this index.
+    pub(super) fn counts(&self) -> Counts {
+        let Self { identities, next_number, missing_ms, .. } = *self;
+        Counts { runs: self.runs.len() as u64, identities, next_number, missing_ms }
     }
 
     /// Number of identities in all runs.
@@ -51,19 +53,9 @@ impl WindowIndex {
         self.identities
     }
 
-    /// One past the last covered offset; 0 when there is no run.
-    pub(super) fn end(&self) -> Offset {
-        self.runs.back().map_or(0, |last| last.next)
-    }
-
-    /// One past the number of the last owner; 0 when there is no run.
-    pub(super) fn next_number(&self) -> Sequence {
-        self.runs.back().map_or(0, Run::end)
-    }
-
     /// The last run.
-    pub(super) fn last(&self) -> Option<Run> {
-        self.runs.back().copied()
+    pub(super) fn last(&self) -> Option<&Run> {
+        self.runs.back()
     }
 
     /// The run of the owner with this number.
@@ -71,33 +63,27 @@ impl WindowIndex {
         self.run_from(number).filter(|run| run.number <= number)
     }
 
-    /// The first run with an owner from this number on.
+    /// The first run that has owners from this number on.
     pub(super) fn run_from(&self, number: Sequence) -> Option<Run> {
-        let place = self.runs.partition_point(|run| run.end() <= number);
-        self.runs.get(place).copied()
+        self.runs_from(number).next().cloned()
     }
 
-    /// The runs that cover offsets from this one on.
-    pub(super) fn runs_at(&self, offset: Offset) -> impl DoubleEndedIterator<Item = &Run> {
-        self.runs.range(self.runs.partition_point(|run| run.next <= offset)..)
-    }
-
-    /// All runs.
-    pub(super) fn runs(&self) -> impl DoubleEndedIterator<Item = &Run> {
-        self.runs.iter()
+    /// The runs that have owners from this number on.
+    pub(super) fn runs_from(&self, number: Sequence) -> impl DoubleEndedIterator<Item = &Run> {
+        self.runs.range(self.runs.partition_point(|run| run.end() <= number)..)
     }
 
     /// The owner with this number, if it is one of the newest.
     pub(super) fn recent(&self, number: Sequence) -> Option<StoredOwner> {
-        let first = self.next_number().checked_sub(self.recent.len() as Sequence)?;
+        let first = self.next_number.checked_sub(self.recent.len() as Sequence)?;
         let place = usize::try_from(number.checked_sub(first)?).ok()?;
-        let (offset, identity) = *self.recent.get(place)?;
-        Some(StoredOwner { offset, identity: Some(identity) })
+        self.recent.get(place).map(decoded)
     }
 
     /// Keeps appended owners in memory: at most so many bytes of the newest.
-    pub(super) fn keep_recent(&mut self, owners: &[(Offset, Identity)], max_bytes: u64) {
+    pub(super) fn keep_recent(&mut self, owners: &[u8], max_bytes: u64) {
         let most = usize::try_from(max_bytes).unwrap_or(usize::MAX) / OWNER_BYTES;
+        let owners = owners.as_chunks().0;
         let kept = owners.get(owners.len().saturating_sub(most)..).unwrap_or_default();
         let excess = (self.recent.len() + kept.len()).saturating_sub(most);
         self.recent.drain(..excess.min(self.recent.len()));
@@ -110,17 +96,18 @@ impl WindowIndex {
         self.recent.extend(kept);
     }
 
-    /// Keeps none of the newest owners in memory, because their numbers have changed.
+    /// Keeps none of the newest owners in memory, because they were removed, or the next number does not follow them.
     pub(super) fn forget_recent(&mut self) {
         self.recent.clear();
     }
 
-    /// Adds a run, or replaces the one that begins at the same offset.
+    /// Adds a run, or replaces the one that begins with the same number.
     pub(super) fn insert(&mut self, run: Run) {
         self.files.add(&run);
         self.identities += run.identities();
-        let place = self.runs.partition_point(|other| other.first < run.first);
-        match self.runs.get_mut(place).filter(|other| other.first == run.first) {
+        self.next_number = self.next_number.max(run.end());
+        let place = self.runs.partition_point(|other| other.number < run.number);
+        match self.runs.get_mut(place).filter(|other| other.number == run.number) {
             Some(other) => {
                 let old = std::mem::replace(other, run);
                 self.uncount(&old);
@@ -129,10 +116,10 @@ impl WindowIndex {
         }
     }
 
-    /// Removes the run that begins at an offset.
-    pub(super) fn remove(&mut self, first: Offset) {
-        let place = self.runs.partition_point(|other| other.first < first);
-        if self.runs.get(place).is_some_and(|run| run.first == first)
+    /// Removes the run that begins with this number.
+    pub(super) fn remove(&mut self, number: Sequence) {
+        let place = self.runs.partition_point(|other| other.number < number);
+        if self.runs.get(place).is_some_and(|run| run.number == number)
             && let Some(old) = self.runs.remove(place)
         {
             self.uncount(&old);

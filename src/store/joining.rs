@@ -1,4 +1,4 @@
-//! Limits within which the owners of small blocks are joined in one run.
+//! Limits within which the owners of small transactions are joined in one run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ pub struct Joining {
 pub(super) struct MergeSpan(i64);
 
 impl MergeSpan {
-    /// Each block is a run of its own.
+    /// What is appended at once is a run of its own.
     pub(super) const NONE: Self = Self(0);
 
     fn new(span: Duration) -> Self {
         Self(i64::try_from(span.as_millis()).unwrap_or(i64::MAX).max(1))
     }
 
-    /// Whether a border of a span lies between the first stream times of two blocks. Their owners are not joined.
+    /// Whether a border of a span lies between the first times of what is appended. Their owners are not joined.
     pub(super) fn separates(self, one_ms: i64, other_ms: i64) -> bool {
         let span_of = |ms: i64| ms.checked_div_euclid(self.0);
         span_of(one_ms).is_none() || span_of(one_ms) != span_of(other_ms)

@@ -4,6 +4,7 @@
 //! further writes would corrupt the local state of the new holder. The group rejects its transactions, and this
 //! module rejects its writes.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::index::WindowIndex;
@@ -70,6 +71,8 @@ impl SledStore {
         windows: &[WindowId],
         run: impl FnOnce(&mut Self, Option<WindowId>) -> T,
     ) -> T {
+        // Each once, and in the same order in all handles: otherwise they could wait for each other.
+        let windows: BTreeSet<WindowId> = windows.iter().copied().collect();
         let shared: Vec<_> = windows.iter().map(|window| self.shared(*window)).collect();
         let held: Vec<_> = shared.iter().map(|shared| shared.holder()).collect();
         let lost = windows.iter().zip(&held).find(|(_, holder)| !self.holds(***holder));
@@ -94,17 +97,17 @@ impl SledStore {
         if self.holds(holder) { Ok(read) } else { Err(StoreError::LeaseLost(window)) }
     }
 
-    /// Ends the task if another handle has taken one of its windows. None can be taken while its slice is registered.
+    /// Ends the task if another handle has taken its window, which cannot be taken while its slice is registered.
     pub(super) fn poll_held(&mut self) -> Result<Sealing, StoreError> {
-        let windows = std::mem::take(&mut self.sealing.windows);
-        let polled = self.with_leases(&windows, |store, lost| {
+        let window = self.sealing.window.take();
+        let polled = self.with_leases(window.as_slice(), |store, lost| {
             if lost.is_some() {
                 store.sealing.end(&store.engine);
             }
             store.poll_task()
         });
         if matches!(polled, Ok(Sealing::Busy | Sealing::Done(_))) {
-            self.sealing.windows = windows;
+            self.sealing.window = window;
         }
         polled
     }

@@ -1,68 +1,113 @@
 //! Cuts windows back at the opening, when a power loss has kept entries of their last runs and not the owners.
 //!
 //! New owners are not fsynced, and sled makes their entries durable soon. Without these runs the window is as it was before they were written: each
-//! has the head that was valid then, and the rest is read from the state topic.
+//! has the head that was valid then, and the rest is read from the journal. All windows of a journal are cut back to the same entry of it.
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::cut::truncate;
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
 use super::open::OpenFailure;
 use super::verify::LostTail;
-use crate::dedupe::{KindId, PartitionId, WindowId};
+use crate::dedupe::{EntryName, PartitionId, Sequence, WindowId};
 use crate::ports::{Head, StoreError};
 
-/// Removes the lost runs of all windows, durably. A partition of which a slice has owners that would not be confirmed any more is an error.
+/// Removes the lost runs of all windows, durably. A journal of which a slice has owners that would not be confirmed any more is an error.
 pub(super) fn cut_lost(
     engine: &Engine,
     windows: &mut HashMap<WindowId, WindowIndex>,
     lost: Vec<LostTail>,
 ) -> Result<(), OpenFailure> {
-    let mut partitions: BTreeMap<PartitionId, Vec<LostTail>> = BTreeMap::new();
+    let mut journals: BTreeMap<PartitionId, BTreeMap<WindowId, LostTail>> = BTreeMap::new();
     for tail in lost {
-        partitions.entry(tail.window.partition()).or_default().push(tail);
+        journals.entry(tail.window.journal()).or_default().insert(tail.window, tail);
     }
-    for (partition, tails) in &partitions {
-        let bases = tails.iter().map(|tail| tail.run.base);
-        let Some(base) = bases.min_by_key(|base| (base.confirmed, base.state_next)) else { continue };
-        let unnamed = KindId::UNNAMED.window(*partition);
-        for LostTail { window, run, cause } in tails {
-            let (owners_from, confirmed) = (run.first, base.confirmed);
+    for (journal, tails) in &journals {
+        let of_journal = windows.values_mut().filter(|index| index.window.journal() == *journal);
+        cut_journal(engine, of_journal.collect(), tails)?;
+    }
+    if journals.is_empty() { Ok(()) } else { Ok(engine.sync()?) }
+}
+
+fn cut_journal(
+    engine: &Engine,
+    mut windows: Vec<&mut WindowIndex>,
+    tails: &BTreeMap<WindowId, LostTail>,
+) -> Result<(), OpenFailure> {
+    // The head of the unnamed kind stands for all kinds, so it comes first.
+    windows.sort_unstable_by_key(|index| index.window);
+    let lost = |index: &WindowIndex| tails.get(&index.window).map(|tail| tail.run.number);
+    let mut entry = u64::MAX;
+    // A run has owners of several entries, so one window may have to go back further than another.
+    let common = loop {
+        let cuts = windows.iter().filter_map(|index| cut(index, lost(index), entry));
+        let Some(oldest) = cuts.min_by_key(|head| number(head.confirmed_tail)) else { return Ok(()) };
+        if number(oldest.confirmed_tail) == entry {
+            break oldest;
+        }
+        entry = number(oldest.confirmed_tail);
+    };
+    for index in windows {
+        let window = index.window;
+        let mut head = match cut(index, lost(index), entry) {
+            Some(head) => head,
+            None if is_after(index, entry) => Head { confirmed: index.next_number, ..common.clone() },
+            None => continue,
+        };
+        if let Some(LostTail { run, cause, .. }) = tails.get(&window) {
+            let (owners_from, confirmed) = (run.number, head.confirmed);
             tracing::warn!(%window, owners_from, confirmed, cause, "the last owners are not in the local state, as after a power loss; \
                 reading them from the state topic");
         }
-        let is_beyond = |window: &&WindowId| {
-            window.partition() == *partition && sealed_end(engine, **window) > base.confirmed
-        };
-        if let Some(tail) = tails.first().filter(|_| windows.keys().any(|window| is_beyond(&window))) {
-            return Err(tail.cause.clone().into());
+        if engine.sealed_next(window) > head.confirmed {
+            let cause = format!("owners of journal {window} were sealed that are not confirmed any more");
+            return Err(cause.into());
         }
-        // The head of the unnamed kind stands for all kinds, so it comes first. An older one stays.
-        let index = windows
-            .get_mut(&unnamed)
-            .filter(|index| index.head.is_some_and(|head| head.confirmed >= base.confirmed));
-        if let Some(index) = index {
-            set_head(engine, index, base)?;
-        }
-        for tail in tails {
-            if let Some(index) = windows.get_mut(&tail.window) {
-                set_head(engine, index, base)?;
-                let remove = index.runs_at(tail.run.first).rev().map(|run| run.first).collect();
-                engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
-            }
-        }
+        head.incomplete_ms = head.incomplete_ms.max(index.head.as_ref().map_or(0, |head| head.incomplete_ms));
+        cut_window(engine, index, lost(index), head)?;
     }
-    if partitions.is_empty() { Ok(()) } else { Ok(engine.sync()?) }
+    Ok(())
 }
 
-fn set_head(engine: &Engine, index: &mut WindowIndex, base: Head) -> Result<(), StoreError> {
-    let before = index.head.unwrap_or_default();
-    let incomplete_ms = before.incomplete_ms.max(base.incomplete_ms);
-    engine.commit(index, WindowChange::head(Head { incomplete_ms, ..base }))
+/// The newest known head of a window that is valid without the entries behind this one, and without its owners from the number `lost` on. `None` if the
+/// window has no others.
+fn cut(index: &WindowIndex, lost: Option<Sequence>, entry: u64) -> Option<Head> {
+    if lost.is_none() && (index.last().is_none() || !is_after(index, entry)) {
+        return None;
+    }
+    let head = index
+        .head
+        .as_ref()
+        .filter(|_| lost.is_none())
+        .map(|head| Head { covered: BTreeMap::new(), ..head.confirmed_only() });
+    let known = index.runs_from(0).map(|run| run.base.clone()).chain(head);
+    let valid = known.filter(|head| {
+        number(head.confirmed_tail) <= entry && lost.is_none_or(|lost| head.confirmed <= lost)
+    });
+    Some(valid.max_by_key(|head| head.confirmed).unwrap_or_default())
 }
 
-/// One past the last owner of a window in slices.
-fn sealed_end(engine: &Engine, window: WindowId) -> u64 {
-    let slices = engine.slices_of_group(engine.group_of(window));
-    slices.iter().filter_map(|slice| slice.offsets(window.partition())).map(|of| of.end).max().unwrap_or(0)
+/// Whether a window may have owners of entries behind this one.
+fn is_after(index: &WindowIndex, entry: u64) -> bool {
+    index.head.as_ref().is_some_and(|head| number(head.tail) > entry)
+}
+
+fn number(entry: Option<EntryName>) -> u64 {
+    entry.map_or(0, |entry| entry.number)
+}
+
+fn cut_window(
+    engine: &Engine,
+    index: &mut WindowIndex,
+    lost: Option<Sequence>,
+    head: Head,
+) -> Result<(), StoreError> {
+    let confirmed = head.confirmed;
+    engine.commit(index, WindowChange::head(head))?;
+    // They cannot be read.
+    let lost = index.runs_from(lost.unwrap_or(Sequence::MAX)).rev();
+    let remove = lost.map(|run| run.number).collect();
+    engine.commit(index, WindowChange { remove, ..WindowChange::default() })?;
+    truncate(engine, index, confirmed).map(drop)
 }

@@ -3,15 +3,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::append::{append, consistent};
 use super::binding::Binding;
-use super::cut::truncate;
+use super::cut::{truncate, undo};
 use super::directory::file_bytes;
 use super::engine::Engine;
 use super::guard::run_guarded;
@@ -21,7 +19,7 @@ use super::leases::SharedWindow;
 use super::run::{OWNER_BYTES, Run, decoded};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Block, Identity, Offset, OwnerRun, Sequence, StoredOwner, WindowId};
+use crate::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner, WindowId};
 use crate::ports::{Head, StoreError, VisitRun};
 
 /// How long closing waits for the engine's threads.
@@ -36,7 +34,7 @@ pub struct SledStore {
     pub(super) engine: Arc<Engine>,
     /// By which it holds windows ([`SledStore::another`]). Without one it needs no leases: no other handle writes.
     pub(super) id: Option<u64>,
-    joining: Joining,
+    pub(super) joining: Joining,
     /// The windows that this handle has used before.
     windows: RefCell<HashMap<WindowId, Arc<SharedWindow>>>,
     pub(super) readers: RefCell<Readers>,
@@ -103,30 +101,9 @@ impl SledStore {
         })
     }
 
-    /// Offers the owners of a window in a range of offsets, each once, while another handle appends to the window. `check` is called for each run.
-    pub(super) fn offer_owners(
-        &self,
-        window: WindowId,
-        range: Range<Offset>,
-        check: &dyn Fn() -> Result<(), StoreError>,
-        offer: &mut dyn FnMut(Offset, Identity),
-    ) -> Result<(), StoreError> {
-        let (mut readers, mut from) = (Readers::default(), range.start);
-        while from < range.end
-            && let Some(run) = self.with(window, |_, index| Ok(index.runs_at(from).next().copied()))?
-        {
-            check()?;
-            let owners = self.read(window, &run, &mut readers)?;
-            let offered = owners.iter().filter(|owner| (from..range.end).contains(&owner.offset));
-            offered.for_each(|owner| owner.identity.into_iter().for_each(|it| offer(owner.offset, it)));
-            from = run.next;
-        }
-        Ok(())
-    }
-
-    /// The first offset that the stored owners of a window cover.
-    pub(in crate::store) fn first_stored(&self, window: WindowId) -> Result<Offset, StoreError> {
-        self.with(window, |_, index| Ok(index.runs().next().map_or(Offset::MAX, |run| run.first)))
+    /// The number of the first stored owner of a window.
+    pub(in crate::store) fn first_stored(&self, window: WindowId) -> Result<Sequence, StoreError> {
+        self.with(window, |_, index| Ok(index.run_from(0).map_or(Sequence::MAX, |run| run.number)))
     }
 
     /// As `Store::scan_from`.
@@ -145,8 +122,7 @@ impl SledStore {
             let visited = usize::try_from(number - run.number).unwrap_or(usize::MAX);
             let owners = owners.get(visited..).unwrap_or_default();
             from = run.end();
-            let (covered, times_ms) = (run.first..run.next, run.times_ms);
-            if visit(&OwnerRun { covered, times_ms, number, owners })?.is_break() {
+            if visit(&OwnerRun { number, times_ms: run.times_ms, owners })?.is_break() {
                 return Ok(Some(from));
             }
         }
@@ -179,37 +155,30 @@ impl SledStore {
     pub(super) fn cut_back(
         &mut self,
         window: WindowId,
-        from: Offset,
-    ) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        let mut removed = self.with(window, |engine, index| truncate(engine, index, from))?;
+        from: Sequence,
+    ) -> Result<Vec<StoredOwner>, StoreError> {
+        let sealed = self.engine.sealed_next(window);
+        if from < sealed {
+            return Err(StoreError::Corrupt(format!(
+                "rejected the removal of owners of journal {window} from number {from} on: those below {sealed} are sealed"
+            )));
+        }
+        self.sealing.removed(window, from);
+        let removed = self.with(window, |engine, index| truncate(engine, index, from))?;
         self.readers.get_mut().close();
-        self.cut_sealed(window, from)?;
-        removed.sort_unstable();
         Ok(removed)
     }
 
-    /// As `Store::append_all`.
-    pub(super) fn append_blocks(
+    /// As `Store::undo`.
+    pub(super) fn undo_owners(
         &mut self,
-        blocks: &[Block],
-        number: Sequence,
-        head: Head,
-    ) -> Result<(), StoreError> {
-        let Some(&Block { window, mut first, .. }) = blocks.first() else { return Ok(()) };
-        for block in blocks {
-            let is_ours = block.window == window && block.hash == self.engine.binding.hash;
-            if !is_ours || block.first < first || !consistent(block) {
-                return Err(StoreError::Corrupt(format!(
-                    "rejected a block of partition {} for {}..{}: its owners are out of order or its hash differs \
-                     from the store's",
-                    block.window, block.first, block.next
-                )));
-            }
-            first = block.next;
-        }
-        self.cut_sealed_before_append(window, blocks.first().map_or(0, |block| block.first))?;
-        let span = self.joining.of(window);
-        self.with(window, |engine, index| append(engine, index, (blocks, number), head, span))
+        window: WindowId,
+        from: Coordinates,
+        head: &Head,
+    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+        // First, because a filter may keep it from being done, and because the head is written last.
+        self.undo_sealed(window, from)?;
+        self.with(window, |engine, index| undo(engine, index, from, head))
     }
 
     /// Reads an owner of a run without verifying it. The result is valid only if it has the expected identity: no damage turns 16
@@ -217,8 +186,7 @@ impl SledStore {
     fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
         let mut bytes = [0; OWNER_BYTES];
         readers.fill(&self.engine.segments, (run.file, run.place_of(number)), &mut bytes).ok()?;
-        // A damaged offset is never that of a later record: it would seem to be its own owner.
-        Some(decoded(&bytes)).filter(|owner| (run.first..run.next).contains(&owner.offset))
+        Some(decoded(&bytes))
     }
 
     /// The share of this handle in a number of open files. If there are several, the first one is only cloned and reads nothing.
@@ -226,7 +194,7 @@ impl SledStore {
         files / Arc::strong_count(&self.engine).saturating_sub(1).max(1)
     }
 
-    /// Sets the limits within which the owners of small blocks are joined in one run (default: 5 minutes of stream time).
+    /// Sets the limits within which the owners of small transactions are joined in one run (default: 5 minutes of stream time).
     #[must_use]
     pub fn joining(mut self, joining: Joining) -> Self {
         self.joining = joining;

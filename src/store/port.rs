@@ -1,14 +1,15 @@
 //! The store as the pipeline uses it: a handle changes only windows that it holds.
 
-use std::collections::{BTreeSet, HashSet};
-use std::ops::Range;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::append::append;
 use super::cut::{clear, expire, forget};
+use super::engine::WindowChange;
 use super::leases::SharedWindow;
 use super::owners::SledStore;
 use crate::dedupe::{
-    Block, Identity, Offset, PartitionId, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+    Coordinates, Identity, OwnerRun, PartitionId, Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
@@ -33,16 +34,24 @@ impl Store for SledStore {
     }
 
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
-        self.with(window, |_, index| Ok(index.head))
+        self.with(window, |_, index| Ok(index.head.clone()))
     }
 
     fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
         self.with(window, |_, index| Ok(index.missing_ms))
     }
 
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
-        let Some(block) = blocks.first() else { return Ok(()) };
-        self.write(&[block.window], |store| store.append_blocks(blocks, number, head))
+    fn append(&mut self, window: WindowId, owners: &OwnerRun<'_>, head: &Head) -> Result<(), StoreError> {
+        self.write(&[window], |store| {
+            let span = store.joining.of(window);
+            store.with(window, |engine, index| append(engine, index, owners, head, span))
+        })
+    }
+
+    fn set_head(&mut self, window: WindowId, head: &Head) -> Result<(), StoreError> {
+        self.write(&[window], |store| {
+            store.with(window, |engine, index| engine.commit(index, WindowChange::head(head.clone())))
+        })
     }
 
     fn scan_from(
@@ -55,26 +64,35 @@ impl Store for SledStore {
     }
 
     fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
-        self.with(window, |_, index| Ok(index.next_number()))
+        self.with(window, |_, index| Ok(index.next_number))
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
         self.with(window, |_, index| Ok(index.identities()))
     }
 
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError> {
         self.write(&[window], |store| store.cut_back(window, from))
     }
 
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+    fn undo(
+        &mut self,
+        window: WindowId,
+        from: Coordinates,
+        head: &Head,
+    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+        self.write(&[window], |store| store.undo_owners(window, from, head))
+    }
+
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {
         self.write(&[window], |store| {
             // First, because the head is written last.
             store.forget_sealed(window, forgotten)?;
-            store.with(window, |engine, index| forget(engine, index, forgotten.owners, head))
+            store.with(window, |engine, index| forget(engine, index, forgotten.numbers, head))
         })
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
+    fn expire(&mut self, window: WindowId, first: Sequence, missing_ms: i64) -> Result<(), StoreError> {
         self.write(&[window], |store| {
             let runs = store.with(window, |engine, index| expire(engine, index, first, missing_ms))?;
             // Deleted files must not stay open, or their space is not freed.
@@ -99,22 +117,14 @@ impl Store for SledStore {
         if matches!(read, Ok(Some(_))) { read } else { self.if_held(window, read)? }
     }
 
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.write(&[window], |store| {
-            store.with(window, clear)?;
-            store.cut_sealed(window, 0)
-        })
-    }
-
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+    fn clear(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
         self.write(windows, |store| {
             store.sealing.end(&store.engine);
             windows.iter().try_for_each(|window| store.with(*window, clear))?;
             store.readers.get_mut().close();
             store.sealing.close_files();
             // After all heads, also in sled's log.
-            let groups: HashSet<_> = windows.iter().map(|window| store.engine.group_of(*window)).collect();
-            groups.into_iter().try_for_each(|group| store.engine.remove_slices(group).map(drop))
+            windows.iter().try_for_each(|window| store.engine.remove_slices(*window))
         })
     }
 
@@ -143,7 +153,7 @@ impl Store for SledStore {
         self.engine.sealed.is_any()
     }
 
-    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+    fn sealed(&self, window: WindowId) -> Vec<SealedRange> {
         self.sealed_ranges(window)
     }
 
@@ -159,27 +169,21 @@ impl Store for SledStore {
         self.filters_of(window)
     }
 
-    fn scan_sealed(
-        &self,
-        windows: &[WindowId],
-        range: Range<Offset>,
-        visit: VisitOwner<'_>,
-    ) -> Result<(), StoreError> {
-        self.scan_slices(windows, &range, visit)
+    fn scan_sealed(&self, windows: &[WindowId], visit: VisitOwner<'_>) -> Result<(), StoreError> {
+        self.scan_slices(windows, visit)
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {
         self.slices_of(window).iter().map(|slice| slice.slice.memory_bytes()).sum()
     }
 
-    fn stored_partitions(&self) -> Vec<PartitionId> {
+    fn stored_journals(&self) -> Vec<PartitionId> {
         // A handle locks an index before it locks all of them.
         let windows: Vec<_> =
             self.engine.lock_windows().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
         let has_state = |shared: &SharedWindow| shared.index.lock().is_ok_and(|index| index.head.is_some());
-        let stored =
-            windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.partition());
-        stored.chain(self.engine.sealed_partitions()).collect::<BTreeSet<_>>().into_iter().collect()
+        let stored = windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.journal());
+        stored.chain(self.engine.sealed_journals()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {

@@ -1,107 +1,137 @@
 //! The record of a window: its head and counts, written in the same transaction as its runs.
 //!
-//! Layout, little endian: version 6 (1 byte), the head, number of runs, number of identities, stream time in ms up to which owners were
-//! dropped (8 bytes each), CRC32C of the window (4 bytes) and of everything before.
+//! Layout, little endian: version 7 (1 byte), number of runs, number of identities, number of the next owner, time of the window's clock in ms up to which
+//! owners were dropped (8 bytes each), the head (56), where the sections of the partitions end (variable), CRC32C of the window (4 bytes)
+//! and of everything before.
 //!
-//! A head: confirmed, state next, stream time in ms, stream time in ms before which identities may be missing; next offset (all ones: none), number
-//! and CRC of the last entry, and of the last one at or before confirmed (8 bytes each).
+//! A head: confirmed, state next, time of the clock in ms, time in ms before which identities may be missing, number of the last entry
+//! (0: none) and of the last one that is committed (8 bytes each), CRCs of these entries (4 bytes each).
 //!
-//! The two counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
+//! The end of a section, as numbers in LEB128: the distance to the partition before, the offset, and the zigzag distance of its time
+//! to that of the head. It is written with each transaction, for up to a thousand partitions and more.
+//!
+//! The counts make a hole detectable: an engine that lost a run in the middle still returns valid neighbours,
 //! and a window with an undetected hole would let duplicates through.
 
-use crate::dedupe::{EntryName, Tail, WindowId};
-use crate::ports::Head;
+use std::collections::BTreeMap;
 
-const VERSION: u8 = 6;
-const HEAD_FIELDS: usize = 10;
-/// Bytes of a stored head.
-pub(super) const HEAD_BYTES: usize = 8 * HEAD_FIELDS;
-const BODY: usize = 1 + HEAD_BYTES + 3 * 8;
-const NO_TAIL: u64 = u64::MAX;
+use crate::dedupe::{EntryName, PartitionId, Sequence, WindowId};
+use crate::ports::{Covered, Head};
 
-/// A window's head, and the counts of its runs and identities.
+const VERSION: u8 = 7;
+/// Bytes of a stored head without the ends of sections.
+const HEAD_BYTES: usize = 6 * 8 + 2 * 4;
+
+/// What a record has besides the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct WindowRecord {
-    /// The head, as set by the caller.
-    pub head: Head,
+pub(super) struct Counts {
     /// Number of stored runs.
     pub runs: u64,
     /// Number of identities in them.
     pub identities: u64,
+    /// [`crate::ports::Store::next_number`].
+    pub next_number: Sequence,
     /// [`crate::ports::Store::missing_ms`].
     pub missing_ms: i64,
 }
 
-impl WindowRecord {
-    /// Encodes the stored form.
-    pub(super) fn encode(&self, window: WindowId) -> Vec<u8> {
-        let mut out = Vec::with_capacity(BODY + 4);
-        out.push(VERSION);
-        out.extend_from_slice(&encode_head(&self.head));
-        let fields = [self.runs, self.identities, self.missing_ms.cast_unsigned()];
-        out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
-        out.extend_from_slice(&checksum(window, &out).to_le_bytes());
-        out
+/// The stored form of the record of a window.
+pub(super) fn encode(window: WindowId, head: &Head, counts: &Counts) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    let fields = [counts.runs, counts.identities, counts.next_number, counts.missing_ms.cast_unsigned()];
+    out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+    out.extend_from_slice(&encode_head(head));
+    let mut before = 0;
+    for (partition, end) in &head.covered {
+        push(&mut out, u64::from(partition - before));
+        push(&mut out, end.next);
+        let ahead = end.time_ms.wrapping_sub(head.time_ms);
+        push(&mut out, (ahead << 1 ^ ahead >> 63).cast_unsigned());
+        before = *partition;
     }
-
-    /// Decodes the stored form. `None` if it is damaged or has another version.
-    pub(super) fn decode(window: WindowId, bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.split_at_checked(BODY)?;
-        let (version, fields) = body.split_first()?;
-        let crc = u32::from_le_bytes(crc.try_into().ok()?);
-        if *version != VERSION || crc != checksum(window, body) {
-            return None;
-        }
-        let (head, fields) = fields.split_first_chunk()?;
-        let fields: &[[u8; 8]; 3] = fields.as_chunks().0.try_into().ok()?;
-        let [runs, identities, missing] = fields.map(u64::from_le_bytes);
-        Some(Self { head: decode_head(head), runs, identities, missing_ms: missing.cast_signed() })
-    }
+    out.extend_from_slice(&checksum(window, &out).to_le_bytes());
+    out
 }
 
-/// The stored form of a head.
+/// Decodes the stored form. `None` if it is damaged or has another version.
+pub(super) fn decode(window: WindowId, bytes: &[u8]) -> Option<(Head, Counts)> {
+    let (body, crc) = bytes.split_last_chunk()?;
+    let (version, fields) = body.split_first()?;
+    if *version != VERSION || u32::from_le_bytes(*crc) != checksum(window, body) {
+        return None;
+    }
+    let (counts, fields) = fields.split_first_chunk::<{ 4 * 8 }>()?;
+    let counts: &[[u8; 8]; 4] = counts.as_chunks().0.try_into().ok()?;
+    let [runs, identities, next_number, missing] = counts.map(u64::from_le_bytes);
+    let (head, mut ends) = fields.split_first_chunk()?;
+    let mut head = decode_head(head);
+    let mut partition: PartitionId = 0;
+    while !ends.is_empty() {
+        partition = partition.checked_add(u32::try_from(take(&mut ends)?).ok()?)?;
+        let (next, ahead) = (take(&mut ends)?, take(&mut ends)?);
+        let ahead = (ahead >> 1).cast_signed() ^ -(ahead & 1).cast_signed();
+        head.covered.insert(partition, Covered { next, time_ms: head.time_ms.wrapping_add(ahead) });
+    }
+    Some((head, Counts { runs, identities, next_number, missing_ms: missing.cast_signed() }))
+}
+
+/// The stored form of a head without the ends of sections.
 pub(super) fn encode_head(head: &Head) -> [u8; HEAD_BYTES] {
-    let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms } = *head;
-    let [next, number, crc] = tail_fields(tail);
-    let [confirmed_next, confirmed_number, confirmed_crc] = tail_fields(confirmed_tail);
-    let fields: [u64; HEAD_FIELDS] = [
-        confirmed,
-        state_next,
-        stream_time_ms.cast_unsigned(),
-        incomplete_ms.cast_unsigned(),
-        next,
-        number,
-        crc,
-        confirmed_next,
-        confirmed_number,
-        confirmed_crc,
+    let [tail, confirmed_tail] = [head.tail, head.confirmed_tail].map(Option::unwrap_or_default);
+    let fields: [u64; 6] = [
+        head.confirmed,
+        head.state_next,
+        head.time_ms.cast_unsigned(),
+        head.incomplete_ms.cast_unsigned(),
+        tail.number,
+        confirmed_tail.number,
     ];
+    let fields = fields.into_iter().flat_map(u64::to_le_bytes);
+    let crcs = [tail.crc, confirmed_tail.crc].into_iter().flat_map(u32::to_le_bytes);
     let mut out = [0; HEAD_BYTES];
-    out.as_chunks_mut().0.iter_mut().zip(fields).for_each(|(bytes, field)| *bytes = field.to_le_bytes());
+    out.iter_mut().zip(fields.chain(crcs)).for_each(|(byte, field)| *byte = field);
     out
 }
 
 /// The head in its stored form, whose checksum is verified.
 pub(super) fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Head {
-    let mut fields = bytes.as_chunks().0.iter().map(|field| u64::from_le_bytes(*field));
+    let (fields, crcs) = bytes.split_at(6 * 8);
+    let mut fields = fields.as_chunks().0.iter().map(|field| u64::from_le_bytes(*field));
+    let mut crcs = crcs.as_chunks().0.iter().map(|crc| u32::from_le_bytes(*crc));
     let mut next = || fields.next().unwrap_or_default();
+    let mut entry = |number| {
+        let crc = crcs.next().unwrap_or_default();
+        Some(EntryName { number, crc }).filter(|_| number > 0)
+    };
     Head {
         confirmed: next(),
         state_next: next(),
-        stream_time_ms: next().cast_signed(),
+        time_ms: next().cast_signed(),
         incomplete_ms: next().cast_signed(),
-        tail: tail_of([next(), next(), next()]),
-        confirmed_tail: tail_of([next(), next(), next()]),
+        tail: entry(next()),
+        confirmed_tail: entry(next()),
+        covered: BTreeMap::new(),
     }
 }
 
-fn tail_fields(tail: Option<Tail>) -> [u64; 3] {
-    tail.map_or([NO_TAIL, 0, 0], |tail| [tail.next, tail.entry.number, tail.entry.crc.into()])
+fn push(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
 }
 
-fn tail_of([next, number, crc]: [u64; 3]) -> Option<Tail> {
-    let entry = EntryName { number, crc: u32::try_from(crc).ok()? };
-    Some(Tail { entry, next, from: None }).filter(|_| next != NO_TAIL)
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let byte = *bytes.split_off_first()?;
+        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        shift += 7;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
 }
 
 fn checksum(window: WindowId, body: &[u8]) -> u32 {
@@ -113,34 +143,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding_detects_every_flipped_bit_and_the_wrong_partition() {
-        let tail = |next, number, crc| Some(Tail { entry: EntryName { number, crc }, next, from: None });
-        let record = WindowRecord {
-            head: Head {
-                confirmed: 7,
-                state_next: 8,
-                stream_time_ms: -9,
-                tail: tail(6, 5, u32::MAX),
-                confirmed_tail: tail(4, 3, 2),
-                incomplete_ms: 13,
-            },
-            runs: 10,
-            identities: 11,
-            missing_ms: -14,
+    fn decoding_detects_every_flipped_bit_and_the_wrong_journal() {
+        let entry = |number, crc| Some(EntryName { number, crc });
+        let covered = [(0, 300, 20), (7, u64::MAX, i64::MIN), (u32::MAX, 0, 0)];
+        let end = |(partition, next, time_ms)| (partition, Covered { next, time_ms });
+        let head = Head {
+            confirmed: 7,
+            state_next: 8,
+            time_ms: 9,
+            tail: entry(5, u32::MAX),
+            confirmed_tail: entry(3, 2),
+            incomplete_ms: -13,
+            covered: covered.map(end).into(),
         };
-        let bytes = record.encode(3.into());
-        assert_eq!(WindowRecord::decode(3.into(), &bytes), Some(record));
-        let without_tails =
-            WindowRecord { head: Head { tail: None, confirmed_tail: None, ..record.head }, ..record };
-        assert_eq!(WindowRecord::decode(3.into(), &without_tails.encode(3.into())), Some(without_tails));
-        assert_eq!(WindowRecord::decode(4.into(), &bytes), None);
+        let counts = Counts { runs: 10, identities: 11, next_number: 12, missing_ms: -14 };
+        let bytes = encode(3.into(), &head, &counts);
+        assert_eq!(decode(3.into(), &bytes), Some((head.clone(), counts)));
+        let bare = Head { tail: None, confirmed_tail: None, covered: BTreeMap::new(), ..head };
+        assert_eq!(decode(3.into(), &encode(3.into(), &bare, &counts)), Some((bare, counts)));
+        assert_eq!(decode(4.into(), &bytes), None);
         for at in 0..bytes.len() {
-            assert_eq!(WindowRecord::decode(3.into(), &bytes[..at]), None);
+            assert_eq!(decode(3.into(), &bytes[..at]), None);
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert_eq!(WindowRecord::decode(3.into(), &flipped), None, "bit {bit} of byte {at}");
+                assert_eq!(decode(3.into(), &flipped), None, "bit {bit} of byte {at}");
             }
         }
+    }
+
+    /// It is written with each transaction.
+    #[test]
+    fn the_ends_of_a_thousand_partitions_need_ten_bytes_each() {
+        let now_ms = 1_800_000_000_000;
+        let end = |partition| {
+            let partition_ms = i64::from(partition) * 1_000;
+            (
+                partition,
+                Covered { next: 3_000_000_000 + u64::from(partition), time_ms: now_ms - partition_ms },
+            )
+        };
+        let head = Head { time_ms: now_ms, covered: (0..1_024).map(end).collect(), ..Head::default() };
+        let bytes = encode(0.into(), &head, &Counts::default());
+        assert!(bytes.len() <= 10 * 1_024, "{} bytes", bytes.len());
     }
 }

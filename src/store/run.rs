@@ -1,37 +1,34 @@
 //! Owners as they are stored: runs of them in files, and for each run an entry in sled.
 //!
-//! An owner in a file has 24 bytes: its identity (16), and its offset (8, little endian; with the highest bit, and an identity of zeros, if it was forgotten). So
-//! an owner is at the place that its number in the run gives.
+//! An owner in a file has 32 bytes, little endian: its identity (16), the partition (3) and offset (7) of its record, and the stream time of that
+//! partition in ms (6; with the highest bit, and an identity of zeros, if it was forgotten or undone). So an owner is at the place that its number in
+//! the run gives.
 //!
-//! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), one past the last covered offset (8), number of the
-//! first owner (8), count of owners (4), of those forgotten (4), stream time at the first and the last of them in ms (8 each), the head without this run
-//! (80), CRC32C of the key and everything before (4). The key is the window and the first covered offset.
+//! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), count of owners (4), of those forgotten (4), times of the
+//! window's clock at the first and the last of them in ms (8 each), the head without this run (56), CRC32C of the key and everything before (4).
+//! The key is the window and the number of the first owner.
 
 use super::keys;
 use super::record::{decode_head, encode_head};
-use crate::dedupe::{Identity, Offset, Sequence, StoredOwner, WindowId};
+use crate::dedupe::{Coordinates, Identity, Owner, Sequence, StoredOwner, WindowId};
 use crate::ports::Head;
 
 /// Most owners of a run: it is verified as a whole.
 pub(super) const MOST_OWNERS: u32 = 4_096;
 /// Bytes of an owner in a file.
-pub const OWNER_BYTES: usize = 24;
-const FORGOTTEN: u64 = 1 << 63;
+pub const OWNER_BYTES: usize = 32;
+const FORGOTTEN: u64 = 1 << 47;
 
 /// Consecutive owners of one window; at least one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The first offset that it covers.
-    pub first: Offset,
-    /// One past the last one.
-    pub next: Offset,
     /// Number of its first owner.
     pub number: Sequence,
     /// How many owners it has.
     pub owners: u32,
-    /// How many of them were forgotten.
+    /// How many of them were forgotten or undone.
     pub forgotten: u32,
-    /// The stream times between which they arrived, epoch milliseconds.
+    /// The times of the window's clock between which they arrived, epoch milliseconds.
     pub times_ms: (i64, i64),
     /// Number of the file.
     pub file: u32,
@@ -39,7 +36,7 @@ pub(super) struct Run {
     pub at: u64,
     /// CRC32C of the owners.
     pub crc: u32,
-    /// A head of the window that is valid without this run and those behind it.
+    /// A head of the window that is valid without the owners from its `confirmed` on. It has no `covered`.
     pub base: Head,
 }
 
@@ -70,17 +67,19 @@ impl Run {
     }
 
     /// This run with these owners instead: fewer, or some of them forgotten. Also returns their stored form.
-    pub(super) fn with(self, owners: &[StoredOwner]) -> (Self, Vec<u8>) {
-        let bytes = encoded(owners.iter().copied());
-        let mut run = Self { owners: 0, forgotten: forgotten_of(owners), crc: 0, ..self };
-        run.extend(&bytes);
+    pub(super) fn with(&self, owners: &[StoredOwner]) -> (Self, Vec<u8>) {
+        let mut run = Self { owners: 0, forgotten: 0, crc: 0, ..self.clone() };
+        let bytes = run.extend(owners);
         (run, bytes)
     }
 
-    /// Adds encoded owners at its end.
-    pub(super) fn extend(&mut self, owners: &[u8]) {
-        self.owners += u32::try_from(owners.len() / OWNER_BYTES).unwrap_or(u32::MAX);
-        self.crc = crc32c::crc32c_append(self.crc, owners);
+    /// Adds owners at its end. Returns their stored form.
+    pub(super) fn extend(&mut self, owners: &[StoredOwner]) -> Vec<u8> {
+        let bytes: Vec<u8> = owners.iter().flat_map(encoded).collect();
+        self.owners += u32::try_from(owners.len()).unwrap_or(u32::MAX);
+        self.forgotten += forgotten_of(owners);
+        self.crc = crc32c::crc32c_append(self.crc, &bytes);
+        bytes
     }
 
     /// The stored form.
@@ -89,8 +88,6 @@ impl Run {
             &self.file.to_le_bytes()[..],
             &self.at.to_le_bytes(),
             &self.crc.to_le_bytes(),
-            &self.next.to_le_bytes(),
-            &self.number.to_le_bytes(),
             &self.owners.to_le_bytes(),
             &self.forgotten.to_le_bytes(),
             &self.times_ms.0.to_le_bytes(),
@@ -98,31 +95,27 @@ impl Run {
             &encode_head(&self.base),
         ]
         .concat();
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&keys::run(window, self.first)), &out);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&keys::run(window, self.number)), &out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// Decodes the stored form of the run that begins at `first`. `None` if it is damaged.
-    pub(super) fn decode(window: WindowId, first: Offset, bytes: &[u8]) -> Option<Self> {
+    /// Decodes the stored form of the run that begins at `number`. `None` if it is damaged.
+    pub(super) fn decode(window: WindowId, number: Sequence, bytes: &[u8]) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk()?;
-        let computed = crc32c::crc32c_append(crc32c::crc32c(&keys::run(window, first)), fields);
+        let computed = crc32c::crc32c_append(crc32c::crc32c(&keys::run(window, number)), fields);
         if u32::from_le_bytes(*crc) != computed {
             return None;
         }
         let (file, fields) = fields.split_first_chunk()?;
         let (at, fields) = fields.split_first_chunk()?;
         let (crc, fields) = fields.split_first_chunk()?;
-        let (next, fields) = fields.split_first_chunk()?;
-        let (number, fields) = fields.split_first_chunk()?;
         let (owners, fields) = fields.split_first_chunk()?;
         let (forgotten, fields) = fields.split_first_chunk()?;
         let (first_ms, fields) = fields.split_first_chunk()?;
         let (last_ms, base) = fields.split_first_chunk()?;
         let run = Self {
-            first,
-            next: u64::from_le_bytes(*next),
-            number: u64::from_le_bytes(*number),
+            number,
             owners: u32::from_le_bytes(*owners),
             forgotten: u32::from_le_bytes(*forgotten),
             times_ms: (i64::from_le_bytes(*first_ms), i64::from_le_bytes(*last_ms)),
@@ -131,8 +124,9 @@ impl Run {
             crc: u32::from_le_bytes(*crc),
             base: decode_head(base.try_into().ok()?),
         };
-        let is_valid =
-            (1..=MOST_OWNERS).contains(&run.owners) && run.forgotten <= run.owners && first < run.next;
+        let is_valid = (1..=MOST_OWNERS).contains(&run.owners)
+            && run.forgotten <= run.owners
+            && number.checked_add(run.owners.into()).is_some();
         is_valid.then_some(run)
     }
 
@@ -151,13 +145,10 @@ impl Run {
             ));
         }
         let owners: Vec<StoredOwner> = bytes.as_chunks().0.iter().map(decoded).collect();
-        let covered = self.first..self.next;
-        let is_ordered = owners.is_sorted_by(|a, b| a.offset < b.offset)
-            && owners.iter().all(|owner| covered.contains(&owner.offset));
-        if is_ordered && forgotten_of(&owners) == self.forgotten {
+        if forgotten_of(&owners) == self.forgotten {
             Ok(owners)
         } else {
-            Err("its owners are out of order".to_owned())
+            Err("another number of them was forgotten".to_owned())
         }
     }
 }
@@ -168,65 +159,75 @@ fn forgotten_of(owners: &[StoredOwner]) -> u32 {
     u32::try_from(forgotten.count()).unwrap_or(u32::MAX)
 }
 
-/// The stored form of owners.
-pub(super) fn encoded(owners: impl IntoIterator<Item = StoredOwner>) -> Vec<u8> {
-    let owners = owners.into_iter();
-    let mut out = Vec::with_capacity(owners.size_hint().0 * OWNER_BYTES);
-    for StoredOwner { offset, identity } in owners {
-        let (Identity(bytes), mark) = identity.map_or((Identity([0; 16]), FORGOTTEN), |it| (it, 0));
-        out.extend_from_slice(&bytes);
-        out.extend_from_slice(&(offset | mark).to_le_bytes());
-    }
+/// Whether the fields of an owner fit into the stored form.
+pub(super) fn is_storable(owner: &StoredOwner) -> bool {
+    owner.at.partition <= Owner::LAST_PARTITION
+        && owner.at.offset <= Owner::LAST_OFFSET
+        && (0..=Owner::LATEST_MS).contains(&owner.time_ms)
+}
+
+/// The stored form of an owner.
+fn encoded(owner: &StoredOwner) -> [u8; OWNER_BYTES] {
+    let (Identity(identity), mark) = owner.identity.map_or((Identity([0; 16]), FORGOTTEN), |it| (it, 0));
+    let [p0, p1, p2, _] = owner.at.partition.to_le_bytes();
+    let [o0, o1, o2, o3, o4, o5, o6, _] = owner.at.offset.to_le_bytes();
+    let [t0, t1, t2, t3, t4, t5, ..] = (owner.time_ms.cast_unsigned() | mark).to_le_bytes();
+    let mut out = [0; OWNER_BYTES];
+    let place = [p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5];
+    out.iter_mut().zip(identity.into_iter().chain(place)).for_each(|(byte, field)| *byte = field);
     out
 }
 
 /// The owner in its stored form.
 pub(super) fn decoded(bytes: &[u8; OWNER_BYTES]) -> StoredOwner {
-    let (identity, offset) = bytes.split_at(16);
-    let offset = offset.first_chunk().map_or(0, |offset| u64::from_le_bytes(*offset));
-    let identity = identity.first_chunk().copied().filter(|_| offset & FORGOTTEN == 0).map(Identity);
-    StoredOwner { offset: offset & !FORGOTTEN, identity }
+    let [identity @ .., p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5] = *bytes;
+    let at = Coordinates {
+        partition: u32::from_le_bytes([p0, p1, p2, 0]),
+        offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, 0]),
+    };
+    let time = u64::from_le_bytes([t0, t1, t2, t3, t4, t5, 0, 0]);
+    let identity = Some(Identity(identity)).filter(|_| time & FORGOTTEN == 0);
+    StoredOwner { at, time_ms: (time & !FORGOTTEN).cast_signed(), identity }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::dedupe::{EntryName, Tail};
+    use crate::dedupe::EntryName;
+
+    const LARGEST: StoredOwner = StoredOwner {
+        at: Coordinates { partition: (1 << 24) - 1, offset: (1 << 56) - 1 },
+        time_ms: (1 << 47) - 1,
+        identity: None,
+    };
 
     fn run() -> (Run, Vec<u8>) {
-        let owners = [
-            StoredOwner { offset: 7, identity: Some(Identity([3; 16])) },
-            StoredOwner { offset: 9, identity: None },
-        ];
-        let bytes = encoded(owners);
-        let tail = Some(Tail { entry: EntryName { number: 2, crc: 1 }, next: 3, from: None });
-        let mut run = Run {
-            first: 5,
-            next: 12,
+        let tail = Some(EntryName { number: 2, crc: 1 });
+        let run = Run {
             number: 40,
             owners: 0,
-            forgotten: 1,
+            forgotten: 0,
             times_ms: (-1, i64::MAX),
             file: u32::MAX,
             at: 96,
             crc: 0,
             base: Head { confirmed: 4, tail, confirmed_tail: tail, ..Head::default() },
         };
-        run.extend(&bytes);
-        (run, bytes)
+        let at = Coordinates { partition: 1, offset: 0x0203_0405_0607 };
+        run.with(&[StoredOwner { at, time_ms: 0x0809, identity: Some(Identity([3; 16])) }, LARGEST])
     }
 
     #[test]
     fn an_entry_reads_back_and_any_changed_bit_is_damage() {
         let (run, _) = run();
         let entry = run.encode(9.into());
-        assert_eq!(Run::decode(9.into(), 5, &entry), Some(run));
-        assert_eq!((Run::decode(8.into(), 5, &entry), Run::decode(9.into(), 6, &entry)), (None, None));
+        assert_eq!(Run::decode(9.into(), 40, &entry), Some(run));
+        assert_eq!((Run::decode(8.into(), 40, &entry), Run::decode(9.into(), 41, &entry)), (None, None));
         for bit in 0..entry.len() * 8 {
             let mut damaged = entry.clone();
             *damaged.get_mut(bit / 8).unwrap() ^= 1 << (bit % 8);
-            assert_eq!(Run::decode(9.into(), 5, &damaged), None, "bit {bit}");
+            assert_eq!(Run::decode(9.into(), 40, &damaged), None, "bit {bit}");
         }
     }
 
@@ -234,14 +235,28 @@ mod tests {
     fn owners_read_back_and_any_changed_bit_is_damage() {
         let (run, bytes) = run();
         let owners = run.verified(&bytes).unwrap();
-        assert_eq!(encoded(owners), bytes);
-        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 24, 42, 1));
+        assert_eq!((owners.get(1), run.with(&owners)), (Some(&LARGEST), (run.clone(), bytes.clone())));
+        let golden = [1, 0, 0, 7, 6, 5, 4, 3, 2, 0, 9, 8, 0, 0, 0, 0];
+        assert_eq!(bytes.get(..32).unwrap(), [[3; 16], golden].concat());
+        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 32, 42, 1));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             *damaged.get_mut(bit / 8).unwrap() ^= 1 << (bit % 8);
             assert!(run.verified(&damaged).is_err(), "bit {bit}");
         }
-        assert!(run.verified(bytes.get(24..).unwrap()).is_err());
-        assert!(Run { next: 9, ..run }.verified(&bytes).is_err(), "an owner beyond the covered offsets");
+        assert!(run.verified(bytes.get(32..).unwrap()).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_storable() {
+        assert!(is_storable(&LARGEST));
+        for owner in [
+            StoredOwner { time_ms: 1 << 47, ..LARGEST },
+            StoredOwner { time_ms: -1, ..LARGEST },
+            StoredOwner { at: Coordinates { partition: 1 << 24, ..LARGEST.at }, ..LARGEST },
+            StoredOwner { at: Coordinates { offset: 1 << 56, ..LARGEST.at }, ..LARGEST },
+        ] {
+            assert!(!is_storable(&owner), "{owner:?}");
+        }
     }
 }

@@ -9,10 +9,10 @@ use super::error::{is_missing_data, needs_operator};
 use super::index::WindowIndex;
 use super::keys;
 use super::open::OpenFailure;
-use super::record::WindowRecord;
+use super::record::{self, Counts};
 use super::run::Run;
 use super::segments::Readers;
-use crate::dedupe::{Offset, WindowId};
+use crate::dedupe::{Sequence, WindowId};
 
 /// Progress is reported once per this many entries.
 const PROGRESS_INTERVAL: u64 = 256;
@@ -36,17 +36,17 @@ pub(super) struct LostTail {
 /// A window that is being verified.
 struct Checked {
     index: WindowIndex,
-    record: WindowRecord,
+    record: Counts,
     lost: Option<LostTail>,
 }
 
 impl Checked {
     fn new(window: WindowId) -> Self {
-        Self { index: WindowIndex::new(window), record: WindowRecord::default(), lost: None }
+        Self { index: WindowIndex::new(window), record: Counts::default(), lost: None }
     }
 }
 
-/// Verifies every run (entry, checksum, order), that look-ups find it, and that each window's record has the
+/// Verifies every run (entry, checksum, order of numbers), that look-ups find it, and that each window's record has the
 /// right counts of runs and identities. Returns the first error found, or the indexes of all windows. The last runs of a window may lack their
 /// owners.
 pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<Verified, OpenFailure> {
@@ -55,32 +55,32 @@ pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<Veri
     each_entry(&engine.runs, report_progress, |key, value| {
         if let Some(window) = keys::parse_record(&key) {
             let checked = windows.entry(window).or_insert_with(|| Checked::new(window));
-            let record = WindowRecord::decode(window, &value).ok_or_else(|| {
-                format!("the record of partition {window} is damaged or of another version")
-            })?;
-            (checked.index.head, checked.index.missing_ms) = (Some(record.head), record.missing_ms);
-            checked.record = record;
+            let record = record::decode(window, &value)
+                .ok_or_else(|| format!("the record of journal {window} is damaged or of another version"))?;
+            checked.index.head = Some(record.0);
+            checked.record = record.1;
             return Ok(());
         }
-        let (window, first) = keys::parse_run(&key).ok_or("a key is damaged")?;
+        let (window, number) = keys::parse_run(&key).ok_or("a key is damaged")?;
         let Checked { index, lost, .. } = windows.entry(window).or_insert_with(|| Checked::new(window));
-        let bad = |cause: &str| run_error(window, first, cause);
-        let run = Run::decode(window, first, &value).ok_or_else(|| bad("their entry is damaged"))?;
+        let bad = |cause: &str| run_error(window, number, cause);
+        let run = Run::decode(window, number, &value).ok_or_else(|| bad("their entry is damaged"))?;
         match (check_owners(engine, window, &run, &mut readers)?, &*lost) {
             // What a power loss takes is at the end.
             (Ok(()), Some(before)) => return Err(before.cause.clone().into()),
-            (Err(cause), None) => *lost = Some(LostTail { window, run, cause }),
+            (Err(cause), None) => *lost = Some(LostTail { window, run: run.clone(), cause }),
             _ => {}
         }
-        if index.end() > first || index.next_number() > run.number {
+        if index.next_number > number {
             return Err(bad("they overlap those before them").into());
         }
         index.insert(run);
         Ok(())
     })?;
     let mut verified = Verified { windows: HashMap::new(), lost: Vec::new() };
-    for (window, Checked { index, record, lost }) in windows {
-        check_counts(window, &index.record(), &record)?;
+    for (window, Checked { mut index, record, lost }) in windows {
+        check_counts(window, &index.counts(), &record)?;
+        (index.next_number, index.missing_ms) = (record.next_number, record.missing_ms);
         verified.windows.insert(window, index);
         verified.lost.extend(lost);
     }
@@ -114,8 +114,8 @@ pub(super) fn each_entry(
     Ok(())
 }
 
-fn run_error(window: WindowId, first: Offset, cause: &str) -> String {
-    format!("owners of partition {window} from {first} on: {cause}")
+fn run_error(window: WindowId, number: Sequence, cause: &str) -> String {
+    format!("owners of journal {window} from number {number} on: {cause}")
 }
 
 /// Verifies the owners of a run. The inner error describes bytes that are missing or others than those that were written.
@@ -125,7 +125,7 @@ fn check_owners(
     run: &Run,
     readers: &mut Readers,
 ) -> Result<Result<(), String>, OpenFailure> {
-    let bad = |cause: &str| run_error(window, run.first, cause);
+    let bad = |cause: &str| run_error(window, run.number, cause);
     let mut bytes = vec![0; run.bytes()];
     match readers.fill(&engine.segments, (run.file, run.at), &mut bytes) {
         Err(cause) if needs_operator(&cause) => return Err(OpenFailure::Disk(cause)),
@@ -140,12 +140,15 @@ fn check_owners(
     }
 }
 
-fn check_counts(window: WindowId, counted: &WindowRecord, record: &WindowRecord) -> Result<(), OpenFailure> {
-    if (record.runs, record.identities) == (counted.runs, counted.identities) {
+fn check_counts(window: WindowId, counted: &Counts, record: &Counts) -> Result<(), OpenFailure> {
+    let is_same = (record.runs, record.identities) == (counted.runs, counted.identities);
+    if is_same && counted.next_number <= record.next_number {
         return Ok(());
     }
-    Err(OpenFailure::Unusable(format!(
-        "partition {window} should have {} runs with {} identities but has {} with {}",
-        record.runs, record.identities, counted.runs, counted.identities
-    )))
+    let of = |counts: &Counts| {
+        let Counts { runs, identities, next_number, .. } = counts;
+        format!("{runs} runs with {identities} identities below number {next_number}")
+    };
+    let (expected, found) = (of(record), of(counted));
+    Err(OpenFailure::Unusable(format!("journal {window} should have {expected} but has {found}")))
 }

@@ -111,7 +111,7 @@ fn each_kind_has_its_configured_window() {
     let inspected = inspect(&sidecar, &["--json"]);
     let inspected: serde_json::Value = serde_json::from_str(&inspected).unwrap();
     let kinds: Vec<_> =
-        inspected["partitions"].as_array().unwrap().iter().map(|it| (&it["kind"], &it["ids"])).collect();
+        inspected["windows"].as_array().unwrap().iter().map(|it| (&it["kind"], &it["ids"])).collect();
     assert!(kinds.iter().any(|(kind, ids)| **kind == "payments" && **ids == 2), "{kinds:?}");
     let found = inspect(&sidecar, &["--json", "--id", "x"]);
     assert!(found.contains("payments") && found.contains("clicks"), "{found}");

@@ -24,11 +24,11 @@ fn restored(running: &Running, source: &str) -> f64 {
     running.metric(&format!("dedupd_restored_ids_total{{source=\"{source}\"}}")).unwrap()
 }
 
-/// Waits until the copies of this many partitions were read to the end of the state topic.
-fn wait_copied(running: &Running, partitions: usize) {
+/// Waits until the copies of this many journals were read to the end of the state topic.
+fn wait_copied(running: &Running, journals: usize) {
     wait_until("the standby copies", LIMIT, || {
         let page = running.get("/status.json")?;
-        let complete = format!("\"standby\":{{\"complete\":{partitions},");
+        let complete = format!("\"standby\":{{\"complete\":{journals},");
         page.contains(&complete).then_some(())
     });
     wait_until("no lag of the copies", LIMIT, || {
@@ -57,23 +57,23 @@ fn a_spare_that_follows_takes_over_after_kill_9_and_reads_only_the_rest() {
     let active = sidecars[0].start();
     active.wait_running(PARTITIONS, LIMIT);
     let mut running = [active, sidecars[1].start()];
-    wait_copied(&running[1], PARTITIONS);
+    wait_copied(&running[1], 1);
     fill(&load);
     for round in 0..3 {
         let (active, spare) = (round % 2, (round + 1) % 2);
-        wait_copied(&running[spare], PARTITIONS);
+        wait_copied(&running[spare], 1);
         load.more(10_000);
-        assert_eq!(running[spare].metric("dedupd_standby_partitions"), Some(PARTITIONS as f64));
+        assert_eq!(running[spare].metric("dedupd_standby_journals"), Some(1.0));
         assert!(sum(&running[spare], "dedupd_sealed_ids_total") > 0.0, "a copy is sealed as it grows");
         running[active].kill9();
         running[spare].wait_running(PARTITIONS, LIMIT);
         assert_read_the_rest(&running[spare]);
-        assert_eq!(running[spare].metric("dedupd_standby_partitions"), Some(0.0));
+        assert_eq!(running[spare].metric("dedupd_standby_journals"), Some(0.0));
         load.more(10_000);
         // It continues with the state that it had as the active instance.
         running[active] = sidecars[active].start();
     }
-    wait_copied(&running[0], PARTITIONS);
+    wait_copied(&running[0], 1);
     pipe.finish(load, &running);
 }
 
@@ -139,13 +139,13 @@ fn a_damaged_copy_is_rebuilt_and_a_takeover_without_one_restores() {
     let active = sidecars[0].start();
     active.wait_running(PARTITIONS, LIMIT);
     let spare = sidecars[1].start();
-    wait_copied(&spare, PARTITIONS);
+    wait_copied(&spare, 1);
     fill(&load);
     assert_eq!(spare.stop(), Some(0), "{}", spare.text());
     assert!(damage(&sidecars[1].state_dir) > 0, "no file is damaged");
 
     let spare = sidecars[1].start();
-    wait_copied(&spare, PARTITIONS);
+    wait_copied(&spare, 1);
     assert!(spare.text().contains("quarantin"), "{}", spare.text());
     assert!(restored(&spare, "standby") >= IDS, "the copy is rebuilt from the state topic");
     load.more(10_000);

@@ -152,7 +152,7 @@ fn a_partition_that_ends_with_a_marker_does_not_keep_the_ids_of_others() {
     pipe.kafka.send_in_transaction(&pipe.raw, &[Draft::id(0, "first").at(began_ms)], true);
     // One record a minute of stream time.
     let draft = |number: i64| Draft::id(1, &number.to_string()).at(began_ms + 60_000 * number);
-    let ids = || running.metric("dedupd_window_ids{partition=\"1\"}").unwrap_or_default();
+    let ids = || running.metric("dedupd_window_ids{partition=\"0\"}").unwrap_or_default();
     // At once: some seconds later the end of the other log is known, and they leave.
     pipe.kafka.send(&pipe.raw, &(1..=FIRST).map(draft).collect::<Vec<_>>());
     let mut sent = FIRST;

@@ -142,7 +142,7 @@ fn running() -> WorkerStatus {
         next: Some(1_234),
         committed: Some(1_234),
         lag_records: Some(0),
-        window_ids: 10,
+        window_ids: Some(10),
         window_seconds: 60.0,
         window: WindowStatus { asked_seconds: 60.0, ..WindowStatus::default() },
     };

@@ -241,7 +241,6 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
             max_ids: 1_000_000,
             when_full: Overflow::Shrink,
             max_memory: None,
-            is_topic_wide: false,
             max_disk: None,
             smallest_slice: Some(dedupd::dedupe::SMALLEST_SLICE),
             filtered: FilterPart::NONE,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
-use dedupd::dedupe::{Block, EntryEnd, Fields, HashKind, Identity, Schemas, Section, StateKey};
+use dedupd::dedupe::{
+    Block, Coordinates, EntryEnd, Fields, HashKind, Identity, KindId, Owner, Schemas, Section, StateKey,
+};
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
 use dedupd::pipeline::{PartitionLimit, StableEnds};
@@ -60,16 +62,13 @@ fn produce_state(mock: &Mock, blocks: u64) {
     let now_ms = wall_ms();
     for number in 0..blocks {
         let (first, next) = (number * IDS, (number + 1) * IDS);
-        let entries = (first..next).map(|offset| (offset, identity(&key(SLOW, offset)))).collect();
-        let block = Block {
-            hash: HashKind::Xxh3,
-            window: SLOW.unsigned_abs().into(),
-            first,
-            next,
-            time_first_ms: now_ms,
-            time_last_ms: now_ms,
-            entries,
+        let owner = |offset| Owner {
+            at: Coordinates { partition: SLOW.unsigned_abs(), offset },
+            time_ms: now_ms,
+            identity: identity(&key(SLOW, offset)),
         };
+        let owners = (first..next).map(owner).collect();
+        let block = Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners };
         let writer = "group.dead.0".to_owned();
         let key = StateKey { writer, ..StateKey::default() }.render();
         let section = Section {

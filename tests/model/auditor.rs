@@ -29,8 +29,8 @@ pub struct Auditor {
     time: i64,
     latest: i64,
     forwarded: u64,
-    /// Stream time may be lower after a rewind, so ids may be kept for longer than the window.
-    rewound: bool,
+    /// Stream time after the last transaction that wrote an entry.
+    entry_time: i64,
     violations: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Auditor {
             time: 0,
             latest: 0,
             forwarded: 0,
-            rewound: false,
+            entry_time: 0,
             violations: Vec::new(),
         }
     }
@@ -71,11 +71,14 @@ impl Auditor {
         self.forwarded += u64::from(forwarded);
     }
 
-    /// The group was rewound and lost the stream time of the commit. From now on, only the timestamps of later
-    /// records determine it.
+    /// The transaction wrote an entry.
+    pub fn entry(&mut self) {
+        self.entry_time = self.time;
+    }
+
+    /// The group was rewound and lost the stream time of the commit: that of the last entry is known.
     pub fn rewind(&mut self) {
-        self.rewound = true;
-        self.time = 0;
+        self.time = self.entry_time;
     }
 
     /// The group processes everything from this offset again.
@@ -114,8 +117,6 @@ impl Auditor {
 
     /// Whether the owner arrived more than the window before the record was written.
     fn too_old(&self, owner: &Processed, processed: &Processed) -> bool {
-        let exact = self.settings.exact_ms;
-        let longest = exact + exact / 256 + exact / 32;
-        !self.rewound && owner.time > 0 && processed.own - owner.time > longest
+        owner.time > 0 && processed.own - owner.time > self.settings.exact_ms
     }
 }

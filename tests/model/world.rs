@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BlockView, HashKind, Identity, IndexKey, Offset, OwnerRun, Owners, Positions, Sequence,
-    StoredOwner, TimeSource, Verdict, Window, WindowLimits,
+    Block, Coordinates, HashKind, Identity, IndexKey, KindId, Offset, Owner, Positions, StampedOwner,
+    StoredOwner, StreamTime, TimeSource, Verdict, Window, WindowLimits,
 };
 
 use super::auditor::Auditor;
+use super::local::Local;
 
 /// How the process treats owners in local state at or beyond the committed offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,80 +50,39 @@ pub struct Raw {
     pub exists: bool,
 }
 
-/// A local store. It survives its process but not a wipe, and may be old.
-#[derive(Debug, Default)]
-struct Local {
-    /// Each with the number of its first owner.
-    blocks: Vec<(Sequence, Block)>,
-    confirmed: Offset,
-    state_next: usize,
-}
-
-impl Owners for Local {
-    type Error = String;
-    fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, String> {
-        let mut of_blocks = self.blocks.iter().rev();
-        let found = of_blocks.find_map(|(first, block)| {
-            block.entries.get(usize::try_from(number.checked_sub(*first)?).ok()?).map(stored)
-        });
-        found.ok_or_else(|| format!("owner {number} is live but in no block"))
-    }
-}
-
-fn stored((offset, identity): &(Offset, Identity)) -> StoredOwner {
-    StoredOwner { offset: *offset, identity: Some(*identity) }
-}
-
-impl Local {
-    fn append(&mut self, block: &Block, number: Sequence) {
-        self.truncate(block.first);
-        self.blocks.push((number, block.clone()));
-    }
-
-    fn truncate(&mut self, from: Offset) -> Vec<(Offset, Identity)> {
-        let mut gone = Vec::new();
-        for (_, block) in &mut self.blocks {
-            gone.extend(block.entries.extract_if(.., |(owner, _)| *owner >= from));
-            block.next = block.next.min(from);
-        }
-        self.blocks.retain(|(_, block)| block.first < from);
-        gone
-    }
-
-    fn expire(&mut self, first: Offset) {
-        self.blocks.retain(|(_, block)| block.next > first);
-    }
-
-    /// Loads the owners below an offset.
-    fn load(&self, window: &mut Window, below: Offset) -> u64 {
-        let loaded = self.blocks.iter().map(|(number, block)| {
-            let owners: Vec<_> = block.entries.iter().map(stored).collect();
-            let (covered, times_ms) = (block.first..block.next, (block.time_first_ms, block.time_last_ms));
-            window.load(&OwnerRun { covered, times_ms, number: *number, owners: &owners }, below)
-        });
-        loaded.sum()
-    }
+/// An entry of the state topic: its section and its block.
+#[derive(Debug)]
+struct Entry {
+    first: Offset,
+    next: Offset,
+    time_ms: i64,
+    block: Vec<u8>,
 }
 
 /// The running process. Dropping it is a crash.
 struct Process {
     window: Window,
+    time: StreamTime,
+    /// The clock of the window.
+    horizon_ms: i64,
     next: Offset,
     /// Records below this offset were committed before the group was rewound.
     skip_below: Offset,
     /// Unconfirmed owners, which a wrong rule trusts.
-    unconfirmed: Vec<(Offset, Identity)>,
+    unconfirmed: Vec<StoredOwner>,
 }
 
 pub struct World {
     settings: Settings,
     pub raw: Vec<Raw>,
-    state: Vec<Vec<u8>>,
+    state: Vec<Entry>,
     committed: Offset,
+    /// Stream time and the clock of the window at the last commit.
     committed_time: i64,
+    horizon_ms: i64,
     position: Offset,
-    /// After a rewind that processes records again, the next transaction writes its block even without an
-    /// id: the block invalidates the owners beyond it for every later reader.
+    /// After a rewind that processes records again, the next transaction writes an entry even without an
+    /// id: it undoes the owners beyond its first offset for every later reader.
     rewound: bool,
     locals: [Local; 2],
     here: usize,
@@ -138,6 +98,7 @@ pub struct Seen {
     pub retries: u64,
     pub claims: u64,
     pub stale: u64,
+    pub undone: u64,
     pub expired: u64,
     pub evicted: u64,
     pub restored: u64,
@@ -155,6 +116,7 @@ impl World {
             state: Vec::new(),
             committed: 0,
             committed_time: 0,
+            horizon_ms: 0,
             position: 0,
             rewound: false,
             locals: [Local::default(), Local::default()],
@@ -189,13 +151,14 @@ impl World {
         }
     }
 
-    /// Rewinds the group, which loses the stream time of the commit. With `skip`, records that were committed
+    /// Rewinds the group, which loses the checkpoint: stream time is that of the last entry. With `skip`, records that were committed
     /// are skipped.
     pub fn rewind(&mut self, back: u64, skip: bool) {
         self.process = None;
         self.auditor.rewind();
         self.committed = self.committed.saturating_sub(back);
-        self.committed_time = 0;
+        self.committed_time = self.state.last().map_or(0, |entry| entry.time_ms);
+        self.horizon_ms = 0;
         if !skip {
             self.position = self.committed;
             self.rewound = true;
@@ -216,30 +179,42 @@ impl World {
         let new = if self.settings.evicts { Window::evicting } else { Window::new };
         let mut window = new(limits, Positions::keyed([7; 16]));
         window.reserve(20);
-        let confirmed = local.confirmed.min(held);
-        let truncated = local.truncate(confirmed);
-        self.seen.restored += local.load(&mut window, confirmed);
-        for bytes in &self.state[local.state_next..] {
-            let mut block = Block::decode(bytes).unwrap();
-            if block.first < held {
-                if block.first < window.next() {
-                    window.truncate(block.first, local).unwrap();
-                }
-                let number = window.next_number();
-                self.seen.restored += window.restore(&BlockView::verified(bytes).unwrap(), held).unwrap();
-                block.entries.retain(|(owner, _)| *owner < held);
-                block.next = block.next.min(held);
-                local.append(&block, number);
+        window.set_horizon(self.horizon_ms);
+        if local.is_undone {
+            *local = Local::default();
+        }
+        let truncated = local.truncate(local.confirmed);
+        self.seen.restored += local.load(&mut window);
+        for entry in &self.state[local.state_next..] {
+            if entry.first < local.covered {
+                self.seen.undone += local.undo(&mut window, entry.first);
             }
+            let number = window.next_number();
+            let restored = window.restore(&Block::decode(&entry.block).unwrap().owners);
+            self.seen.restored += restored.len() as u64;
+            local.append(number, &restored);
+            local.covered = entry.next;
         }
-        (local.confirmed, local.state_next) = (held, self.state.len());
-        window.set_stream_time(self.committed_time);
-        let unconfirmed: Vec<_> = truncated.into_iter().filter(|(owner, _)| *owner >= held).collect();
-        for (owner, identity) in &unconfirmed {
+        if local.covered > held {
+            self.seen.undone += local.undo(&mut window, held);
+            local.is_undone = true;
+        }
+        (local.confirmed, local.state_next) = (window.next_number(), self.state.len());
+        let mut time = StreamTime::new(TimeSource::Record);
+        time.set(self.committed_time);
+        let unconfirmed: Vec<_> = truncated.into_iter().filter(|owner| owner.at.offset >= held).collect();
+        for owner in &unconfirmed {
             self.seen.claims += 1;
-            window.claim(*identity, *owner);
+            window.claim(owner.identity.unwrap(), owner.at);
         }
-        Process { window, next: self.committed, skip_below: self.position, unconfirmed }
+        Process {
+            window,
+            time,
+            horizon_ms: self.horizon_ms,
+            next: self.committed,
+            skip_below: self.position,
+            unconfirmed,
+        }
     }
 
     /// Runs one transaction of at most `size` records. The client delivers `again` earlier records a second time.
@@ -247,7 +222,7 @@ impl World {
         let mut process = self.process.take().unwrap_or_else(|| self.start());
         let from = process.next.saturating_sub(again);
         let to = (process.next + size).min(self.raw.len() as u64);
-        // Skipped records were committed in earlier blocks, which must not be replaced.
+        // Skipped records were committed in earlier entries, which must not be undone.
         let first = process.next.max(process.skip_below);
         let keys: Vec<(Offset, IndexKey)> = (from..to)
             .filter(|at| self.raw[usize::try_from(*at).unwrap()].exists)
@@ -269,85 +244,94 @@ impl World {
         self.finish(process, first, &forwarded, end);
     }
 
-    fn decide(&mut self, process: &mut Process, at: Offset, key: &IndexKey) -> bool {
-        let record = self.raw[usize::try_from(at).unwrap()];
-        process.window.observe(record.timestamp, super::NOW);
-        let mut verdict = match process.window.verdict(at, key, &self.locals[self.here]) {
+    fn decide(&mut self, process: &mut Process, offset: Offset, key: &IndexKey) -> bool {
+        let record = self.raw[usize::try_from(offset).unwrap()];
+        let Process { window, time, unconfirmed, .. } = process;
+        let at = Coordinates { partition: 0, offset };
+        time.observe(record.timestamp, super::NOW);
+        let mut verdict = match window.verdict(at, time.record(), key, &self.locals[self.here]) {
             Ok(verdict) => verdict,
             Err(what) => {
                 self.auditor.violation(what);
                 Verdict::New
             }
         };
-        if let Some((owner, _)) =
-            process.unconfirmed.iter().find(|(_, unconfirmed)| *unconfirmed == key.identity)
-        {
+        let this = Owner { at, time_ms: time.ms(), identity: key.identity };
+        if let Some(claimed) = unconfirmed.iter().find(|it| it.identity == Some(key.identity)) {
+            let owner = Owner { at: claimed.at, ..this };
             match self.settings.rule {
                 Rule::Claims => {}
-                Rule::BareOwner if *owner == at => {}
-                Rule::Trusted | Rule::BareOwner => verdict = Verdict::Duplicate { owner: *owner },
+                Rule::BareOwner if owner.at == at => {}
+                Rule::Trusted | Rule::BareOwner => verdict = Verdict::Duplicate { owner },
             }
         }
         match verdict {
             Verdict::Duplicate { owner } => {
                 self.seen.duplicates += 1;
-                if self.raw[usize::try_from(owner).unwrap()].id != record.id || owner == at {
-                    self.auditor.violation(format!("{at} is reported as a duplicate of {owner}"));
+                if self.raw[usize::try_from(owner.at.offset).unwrap()].id != record.id || owner.at == at {
+                    self.auditor.violation(format!("{at} is reported as a duplicate of {owner:?}"));
                 }
                 return false;
             }
             Verdict::Retry => self.seen.retries += 1,
             Verdict::New => {}
         }
-        process.window.admit(at, key);
+        let last_ms = window.pending().last().map_or(window.latest_ms(), |last| last.stamp_ms);
+        window.admit(StampedOwner { owner: this, stamp_ms: last_ms.max(this.time_ms) }, key);
         true
     }
 
     /// Writes to the store, then to Kafka, then to memory.
     fn finish(&mut self, mut process: Process, first: Offset, forwarded: &HashSet<Offset>, end: End) {
+        let Process { window, time, horizon_ms, next, .. } = &mut process;
         let local = &mut self.locals[self.here];
-        let writes_block = !process.window.pending().is_empty() || (self.rewound && first < process.next);
-        let blocks = if writes_block {
-            process.window.blocks(HashKind::Xxh3, 0.into(), first..process.next, 3)
-        } else {
-            Vec::new()
-        };
-        let mut number = process.window.next_number();
-        for block in &blocks {
-            local.append(block, number);
-            number += block.entries.len() as Sequence;
-        }
+        let writes_entry = !window.pending().is_empty() || (self.rewound && first < *next);
+        let owners: Vec<Owner> = window.pending().iter().map(|pending| pending.owner).collect();
+        local.append(window.next_number(), window.pending());
         if end == End::CrashBeforeCommit {
             return;
         }
         if end == End::Abort {
-            local.truncate(self.committed.max(self.position));
-            process.window.abort();
-            process.next = self.committed;
+            local.truncate(window.next_number());
+            window.abort();
+            time.undo();
+            *next = self.committed;
             self.process = Some(process);
             return;
         }
-        self.state.extend(blocks.iter().map(Block::encode));
-        self.rewound &= blocks.is_empty();
-        for at in first..process.next {
+        if writes_entry {
+            let block = Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners }.encode();
+            self.state.push(Entry { first, next: *next, time_ms: time.ms(), block });
+            self.rewound = false;
+        }
+        for at in first..*next {
             let record = self.raw[usize::try_from(at).unwrap()];
             if record.exists {
                 self.auditor.committed(at, record, forwarded.contains(&at));
             }
         }
-        self.committed = process.next;
-        self.position = self.position.max(process.next);
-        self.committed_time = process.window.stream_time_ms();
+        if writes_entry {
+            self.auditor.entry();
+        }
+        self.committed = *next;
+        self.position = self.position.max(*next);
+        (self.committed_time, self.horizon_ms) = (time.ms(), *horizon_ms);
         if end == End::CrashAfterCommit {
             return;
         }
-        let before = process.window.ids();
-        let first_live = process.window.commit(process.next.max(process.skip_below));
-        self.seen.expired += before - process.window.ids();
-        self.seen.evicted += process.window.take_evicted();
-        let local = &mut self.locals[self.here];
-        local.expire(first_live);
-        (local.confirmed, local.state_next) = (self.position, self.state.len());
+        time.commit();
+        let before = window.ids();
+        let needed = window.commit();
+        self.seen.expired += before - window.ids();
+        self.seen.evicted += window.take_evicted();
+        // No repair undoes it any more: the next commit drops what has expired.
+        *horizon_ms = (*horizon_ms).max(time.ms());
+        window.set_horizon(*horizon_ms);
+        local.expire(needed);
+        (local.confirmed, local.state_next) = (window.next_number(), self.state.len());
+        if writes_entry {
+            (local.covered, local.is_undone) = (*next, false);
+        }
         self.process = Some(process);
     }
 
@@ -373,6 +357,7 @@ impl Total {
             retries: sum.retries + seen.retries,
             claims: sum.claims + seen.claims,
             stale: sum.stale + seen.stale,
+            undone: sum.undone + seen.undone,
             expired: sum.expired + seen.expired,
             evicted: sum.evicted + seen.evicted,
             restored: sum.restored + seen.restored,

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, FILTERS, FilterBits, HashKind, Identity, KindId, OwnerScan, Positions, SMALLEST_SLICE,
-    Slice, SliceBuilder, SliceCoverage, SliceError, SliceMark, SlicePartition, TimeSource, Window,
-    WindowBounds, WindowLimits, slice_ids,
+    Coordinates, FILTERS, FilterBits, HashKind, Identity, Owner, OwnerScan, Positions, SMALLEST_SLICE,
+    SealedOwner, SealedRange, Slice, SliceBuilder, SliceCover, SliceCoverage, SliceError, SliceMark,
+    StampedOwner, TimeSource, Window, WindowBounds, WindowLimits, slice_ids,
 };
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
@@ -21,6 +21,15 @@ fn numbered(number: u64) -> Identity {
 /// Stream time of an arrival at a rate of `ids` per hour.
 fn arrival(number: u64, ids: u64) -> i64 {
     START + i64::try_from(u128::from(number) * 3_600_000 / u128::from(ids)).unwrap()
+}
+
+/// Adds the record with this number, at a rate of `ids` per hour.
+fn admit(window: &mut Window, number: u64, ids: u64) {
+    let (identity, stamp_ms) = (numbered(number), arrival(number, ids));
+    let at = Coordinates { partition: 0, offset: number };
+    window.set_horizon(stamp_ms);
+    let owner = Owner { at, time_ms: stamp_ms, identity };
+    window.admit(StampedOwner { owner, stamp_ms }, &window.key(identity));
 }
 
 fn within_a_tenth(planned: u64, allocated: u64, what: &str) {
@@ -40,11 +49,9 @@ fn the_exact_index_takes_the_planned_memory() {
         let mut peak = 0;
         let batch = (ids / 2_000).max(1);
         for number in 0..ids * 4 {
-            window.observe(Some(arrival(number, ids)), i64::MAX / 2);
-            let key = window.key(numbered(number));
-            window.admit(number, &key);
+            admit(&mut window, number, ids);
             if number % batch == 0 {
-                window.commit(number + 1);
+                window.commit();
                 peak = peak.max(window.memory_bytes() as u64);
             }
         }
@@ -59,17 +66,17 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
     Ok(())
 }
 
-/// The slice of these owners, as it is in memory.
-fn slice(owners: SlicePartition, only_filter: Option<FilterBits>) -> Slice {
-    let covered = owners.first..owners.next;
-    let (hash, kind) = (HashKind::Xxh3, KindId::UNNAMED);
-    let coverage = SliceCoverage { file: 0, hash, kind, partitions: vec![owners], only_filter };
-    let (positions, ids) = (Positions::keyed([7; 16]), covered.end - covered.start);
-    let mut builder = SliceBuilder::new(coverage, positions, ids, OwnerScan::Everything).unwrap();
+/// The slice of these owners, as it is in memory. Their times differ by an hour at most.
+fn slice(range: SealedRange, only_filter: Option<FilterBits>) -> Slice {
+    let (numbers, (first_ms, _)) = (range.first..range.next, range.time_ms());
+    let (hash, window, cover) = (HashKind::Xxh3, 0.into(), SliceCover::default());
+    let coverage = SliceCoverage { file: 0, hash, window, range, cover, only_filter };
+    let mut builder = SliceBuilder::new(coverage, Positions::keyed([7; 16]), OwnerScan::Everything);
     let mut file = Vec::new();
     while builder.needs_pass() {
-        for offset in covered.clone() {
-            builder.offer(numbered(offset), Some(Coordinates { partition: 0, offset }));
+        for offset in numbers.clone() {
+            let at = Coordinates { partition: 0, offset };
+            builder.offer(numbered(offset), Some(SealedOwner { at, time_ms: first_ms }));
         }
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }
@@ -92,18 +99,16 @@ fn sealed_windows_take_the_planned_memory() {
         let mut window = Window::new(limits, Positions::keyed([7; 16]));
         let (mut slices, mut peak): (VecDeque<(u64, Slice)>, u64) = Default::default();
         for number in 0..ids * 5 / 2 {
-            window.observe(Some(arrival(number, ids)), i64::MAX / 2);
-            let key = window.key(numbered(number));
-            window.admit(number, &key);
+            admit(&mut window, number, ids);
             if number % 1_000 > 0 {
                 continue;
             }
-            window.commit(number + 1);
+            window.commit();
             let size = slice_ids(SMALLEST_SLICE, window.ids());
             window.set_bounds(WindowBounds { unsealed: size * 3, ..WindowBounds::NONE });
             if window.unsealed() >= 2 * size {
                 let until = arrival(number - size, ids);
-                let range = window.to_seal(0, (until, u64::MAX)).unwrap();
+                let range = window.to_seal(until, u64::MAX).unwrap();
                 let next = range.next;
                 slices.push_back((next, slice(range, None)));
                 window.seal(next);
@@ -130,8 +135,7 @@ fn filters_without_owners_take_the_planned_memory() {
         let bits = FilterBits::at_rate(rate);
         let of_hour = ids / FILTERS;
         let marks = vec![SliceMark { next: of_hour, count: of_hour, time_ms: (0, 0) }];
-        let owners = SlicePartition { partition: 0, first: 0, next: of_hour, marks };
-        let filter = slice(owners, Some(bits));
+        let filter = slice(SealedRange { first: 0, next: of_hour, marks }, Some(bits));
         let found = filter.memory_bytes() as f64 * 8.0 / of_hour as f64;
         assert!((found / planned.bits_an_id - 1.0).abs() < 0.03, "{found} bits for an id, {planned:?}");
         assert_eq!(planned.ids, ids * 83 / 100 - ids / FILTERS / 2);

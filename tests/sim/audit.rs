@@ -21,7 +21,7 @@ pub fn audit(cluster: &Cluster, requests: &ForgetRequests, forgets: bool) -> (Ve
         }
     }
     wrong.extend(requests.not_shown());
-    // A shorter exact window leaves older ids in stored blocks, where a longer one finds them.
+    // A shorter exact window leaves older ids in stored runs, where a longer one finds them.
     wrong.extend(requests.not_forwarded_again(cluster).into_iter().filter(|_| !cluster.shortened));
     (wrong, repeated)
 }

@@ -80,7 +80,7 @@ pub enum Fault {
     SlowRead,
     /// After a restart the store lacks the last writes that were not synced.
     WritesLost,
-    /// A stored block is damaged.
+    /// A stored run is damaged.
     BitRot,
     /// Old records of the clean topic are deleted.
     CleanDeleted,

@@ -29,6 +29,8 @@ pub const RAW_IDS: [&str; 2] = ["raw-id", "other-id"];
 pub struct Choices {
     /// Where copies are found. All processes have the same scope.
     pub scope: Scope,
+    /// What follows where the group was reset to below what is committed.
+    pub on_rewind: OnRewind,
     /// What advances stream time. All processes have the same source.
     pub time: TimeSource,
     /// The exact part of the window is short, and older ids can be in filters only.
@@ -90,6 +92,7 @@ impl Choices {
             accepts_gap: false,
             foreign: false,
             retry: None,
+            on_rewind: OnRewind::Stop,
             smallest_slice: [None, Some(1), Some(3), Some(10)][chance.rng.usize(0..4)],
         }
     }
@@ -108,9 +111,9 @@ impl Choices {
         Self { scope: Scope::Topic, time: TimeSource::Record, short: true, smallest_slice: Some(10), ..plain }
     }
 
-    /// Topic scope in record time. Ids are exact for two seconds, and in filters after that.
-    pub fn filtered_topic(chance: &mut Chance) -> Self {
-        Self { filters: true, short: false, ..Self::short_topic(chance) }
+    /// Topic scope in record time, with a long window. With `filters`, ids are exact for two seconds, and in filters after that.
+    pub fn rewinding_topic(chance: &mut Chance, filters: bool) -> Self {
+        Self { filters, short: false, on_rewind: OnRewind::Reemit, ..Self::short_topic(chance) }
     }
 
     /// As [`Self::plain`], with blocks of one id and room for all records in one transaction.
@@ -211,7 +214,6 @@ impl Choices {
                 max_ids: if self.evicts { self.slots } else { self.most_ids },
                 when_full: if self.evicts { Overflow::Evict } else { Overflow::Shrink },
                 max_memory: None,
-                is_topic_wide: false,
                 max_disk: None,
                 smallest_slice: self.smallest_slice,
                 filtered: FilterPart::NONE,
@@ -225,7 +227,7 @@ impl Choices {
             // No retry in a third of the histories, otherwise one or two.
             poison_retry: self.retry.unwrap_or(Duration::from_secs(self.max_records as u64 % 3)),
             start: Start::Earliest,
-            on_rewind: OnRewind::Stop,
+            on_rewind: self.on_rewind,
             on_stop: OnStop::Leave,
             on_gap: if self.accepts_gap { OnGap::Accept } else { OnGap::Stop },
             disabled: without,

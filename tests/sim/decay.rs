@@ -120,7 +120,7 @@ impl Cluster {
     pub fn processed(&self, partition: usize) -> Offset {
         let settled = self.offsets[partition].settled.as_ref().map_or(0, |(offset, _)| *offset);
         let clean = self.shown(partition).map(|raw| raw.at.offset + 1);
-        // A repair continues after a hidden committed block. The leader epoch of its records is not known then.
+        // A repair continues after a hidden committed entry. The leader epoch of its records is not known then.
         let journal = &self.state[self.journal_of(partition)];
         let hidden = journal.everything(0).filter(|_| self.is_torn());
         let entries = ended(journal.ever_committed().chain(hidden));

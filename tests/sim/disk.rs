@@ -1,18 +1,13 @@
 //! The local store of a process in a history: one in memory, or in few histories the real one.
 
 use std::fs;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupd::dedupe::{
-    Block, HashKind, Identity, Offset, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
-};
-use dedupd::ports::{
-    FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitOwner, VisitRun,
-};
+use dedupd::dedupe::HashKind;
+use dedupd::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
 use dedupd::store::{Binding, SledStore, open};
 use fastrand::Rng;
 
@@ -92,8 +87,8 @@ impl SimDisk {
     }
 
     /// An empty store on disk.
-    pub fn real(shares_slices: bool, hash: HashKind) -> Self {
-        let binding = Binding { hash, shares_slices: Some(shares_slices), ..Binding::default() };
+    pub fn real(topic_scope: bool, hash: HashKind) -> Self {
+        let binding = Binding { hash, topic_scope, ..Binding::default() };
         Self::on_disk(binding)
     }
 
@@ -118,14 +113,6 @@ impl SimDisk {
         match self {
             Self::Memory(_) => Self::memory(),
             Self::Real(store) => Self::on_disk(store.directory.binding.clone()),
-        }
-    }
-
-    /// The hash of its identities.
-    pub fn hash(&self) -> HashKind {
-        match self {
-            Self::Memory(_) => HashKind::Xxh3,
-            Self::Real(store) => store.directory.binding.hash,
         }
     }
 
@@ -200,85 +187,17 @@ impl DerefMut for SimDisk {
     }
 }
 
-impl Store for SimDisk {
-    fn positions(&self) -> Positions {
-        (**self).positions()
-    }
-
-    fn acquire_lease(&mut self, window: WindowId) -> bool {
-        (**self).acquire_lease(window)
-    }
-
-    fn acquire_free_lease(&mut self, window: WindowId) -> bool {
-        (**self).acquire_free_lease(window)
-    }
-
-    fn release_lease(&mut self, window: WindowId) {
-        (**self).release_lease(window);
-    }
-
-    fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
-        (**self).head(window)
-    }
-
-    fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
-        (**self).missing_ms(window)
-    }
-
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
-        (**self).append_all(blocks, number, head)
-    }
-
-    fn scan_from(
-        &self,
-        window: WindowId,
-        from: Sequence,
-        visit: VisitRun<'_>,
-    ) -> Result<Option<Sequence>, StoreError> {
-        (**self).scan_from(window, from, visit)
-    }
-
-    fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
-        (**self).next_number(window)
-    }
-
-    fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
-        (**self).ids(window)
-    }
-
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        (**self).truncate(window, from)
-    }
-
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
-        (**self).forget(window, forgotten, head)
-    }
-
-    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
-        (**self).expire(window, first, missing_ms)
-    }
-
-    fn owner(
-        &self,
-        window: WindowId,
-        number: Sequence,
-        expected: Option<Identity>,
-    ) -> Result<Option<StoredOwner>, StoreError> {
-        (**self).owner(window, number, expected)
-    }
-
-    fn seals(&self) -> bool {
-        (**self).seals()
-    }
-
-    fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
+impl SimDisk {
+    /// As [`Store::begin_seal`].
+    pub fn begin_seal(&mut self, job: SealJob) -> Result<(), StoreError> {
         if let Self::Real(store) = self {
             store.begin_job();
         }
         (**self).begin_seal(job)
     }
 
-    fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
+    /// As [`Store::begin_filter`].
+    pub fn begin_filter(&mut self, job: &FilterJob) -> Result<bool, StoreError> {
         let begins = (**self).begin_filter(job)?;
         if let Self::Real(store) = self
             && begins
@@ -288,8 +207,8 @@ impl Store for SimDisk {
         Ok(begins)
     }
 
-    /// Waits for the thread of the real store: a seed is one history.
-    fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
+    /// As [`Store::poll_seal`]. Waits for the thread of the real store: a seed is one history.
+    pub fn poll_seal(&mut self) -> Result<Sealing, StoreError> {
         let Self::Real(real) = self else { return (**self).poll_seal() };
         let RealStore { store, job, .. } = &mut **real;
         loop {
@@ -302,54 +221,5 @@ impl Store for SimDisk {
                 }
             }
         }
-    }
-
-    fn end_seal(&mut self) {
-        (**self).end_seal();
-    }
-
-    fn has_sealed(&self) -> bool {
-        (**self).has_sealed()
-    }
-
-    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
-        (**self).sealed(window)
-    }
-
-    fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
-        (**self).find_sealed(lookups);
-    }
-
-    fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
-        (**self).sealed_places(lookup)
-    }
-
-    fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
-        (**self).filters(window)
-    }
-
-    fn scan_sealed(
-        &self,
-        windows: &[WindowId],
-        range: Range<Offset>,
-        visit: VisitOwner<'_>,
-    ) -> Result<(), StoreError> {
-        (**self).scan_sealed(windows, range, visit)
-    }
-
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        (**self).clear(window)
-    }
-
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
-        (**self).clear_all(windows)
-    }
-
-    fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
-        (**self).disk_bytes()
-    }
-
-    fn sync(&mut self) -> Result<(), StoreError> {
-        (**self).sync()
     }
 }

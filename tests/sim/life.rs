@@ -57,8 +57,8 @@ pub use torn::*;
 pub const EVICTED: &str = "id evicted";
 /// Counts ids that a worker has forgotten on request.
 pub const FORGOTTEN: &str = "id forgotten";
-/// Counts writes of a restore that joined blocks.
-pub const JOINED: &str = "blocks joined";
+/// Counts writes of a restore that joined the owners of several entries.
+pub const JOINED: &str = "entries joined";
 /// Counts owners that were sealed.
 pub const SEALED: &str = "owners sealed";
 /// Counts those that the real store has sealed.

@@ -26,9 +26,11 @@ impl Offsets {
         Checkpoint::parse(metadata)?.epoch_before(*offset)
     }
 
-    /// Whether a worker has committed the offset.
-    pub fn has_checkpoint(&self) -> bool {
-        self.settled.as_ref().is_some_and(|(_, metadata)| Checkpoint::parse(metadata).is_some())
+    /// Whether the offsets of a group in topic scope have expired: no checkpoint is left, or the newest one says that others follow.
+    pub fn have_expired(all: &[Self]) -> bool {
+        let checkpoints = all.iter().filter_map(|offsets| Checkpoint::parse(&offsets.settled.as_ref()?.1));
+        let newest = checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number));
+        newest.is_none_or(|checkpoint| checkpoint.others_follow)
     }
 
     /// Whether leader epochs show that the log was truncated, or would show it if the log were truncated at `at`. They do not show that only

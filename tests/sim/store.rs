@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use dedupd::dedupe::{
-    Block, Identity, Offset, OwnerRun, Positions, Sequence, SlicePartition, StoredOwner, WindowId,
+    Coordinates, EntryName, Identity, KindId, OwnerRun, Positions, SealedRange, Sequence, StoredOwner,
+    WindowId,
 };
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
@@ -37,7 +38,7 @@ impl SimStore {
             _ => SliceDefect::None,
         };
         if let Some(memory) = inner.in_memory() {
-            memory.set_slices(universe.is_topic_wide, defect);
+            memory.set_defect(defect);
         }
         Self { universe: Rc::clone(universe), worker, inner, is_standby: false }
     }
@@ -97,26 +98,14 @@ pub fn survive(store: &mut SimDisk, cluster: &mut Cluster, process: usize) {
     }
 }
 
-/// Keeps the entries at or beyond `from`, with owners below it.
-fn pass_off(store: &mut SimDisk, window: WindowId, from: Offset) -> Result<(), StoreError> {
-    let mut begin = None;
-    let mut ids = Vec::new();
-    store.scan(window, &mut |run| {
-        begin.get_or_insert((run.number, run.times_ms));
-        ids.extend(run.owners.iter().filter_map(|owner| owner.identity));
-        Ok(())
-    })?;
-    let (Some(head), Some((number, (time_first_ms, time_last_ms)))) = (store.head(window)?, begin) else {
-        return Ok(());
-    };
-    if ids.len() as Offset > from {
-        return store.truncate(window, from).map(drop);
-    }
-    let entries = (0..).zip(ids).collect();
-    store.clear(window)?;
-    let block =
-        Block { entries, time_first_ms, time_last_ms, ..Block::empty(store.hash(), window, 0..from, 0) };
-    store.append(&block, number, head)
+/// Keeps the owners of an uncommitted entry, as if they were committed ones of the first record of their partition.
+fn pass_off(store: &mut SimDisk, window: WindowId, from: Sequence) -> Result<(), StoreError> {
+    let mut owners = store.truncate(window, from)?;
+    let Some(head) = store.head(window)? else { return Ok(()) };
+    owners.iter_mut().for_each(|owner| owner.at.offset = 0);
+    let time_ms = owners.iter().map(|owner| owner.time_ms).max().unwrap_or(0).max(head.time_ms);
+    let run = OwnerRun { number: from, times_ms: (time_ms, time_ms), owners: &owners };
+    store.append(window, &run, &Head { confirmed: run.end(), ..head })
 }
 
 impl Store for SimStore {
@@ -144,20 +133,20 @@ impl Store for SimStore {
         self.inner.missing_ms(window)
     }
 
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
-        for block in blocks {
-            tracing::trace!(p = block.window.number(), block.first, block.next, number, ?head, owners = ?block.entries.iter().map(|e| e.0).collect::<Vec<_>>(), "append");
+    fn append(&mut self, window: WindowId, owners: &OwnerRun<'_>, head: &Head) -> Result<(), StoreError> {
+        tracing::trace!(%window, ?owners, ?head, "append");
+        let is_ahead = self.is_standby && self.universe.sabotage == Sabotage::StandbyHeadAhead;
+        let owners = if is_ahead { OwnerRun { owners: &[], ..*owners } } else { *owners };
+        let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
+        let before = number(self.inner.head(window)?.and_then(|head| head.tail));
+        if window.kind() == KindId::UNNAMED && number(head.tail) > before.saturating_add(1) {
+            self.universe.joined.set(self.universe.joined.get() + 1);
         }
-        if blocks.len() > 1 {
-            let joined = &self.universe.joined;
-            joined.set(joined.get() + 1);
-        }
-        if self.is_standby && self.universe.sabotage == Sabotage::StandbyHeadAhead {
-            let empty = |block: &Block| Block { entries: Vec::new(), ..block.clone() };
-            let empty: Vec<Block> = blocks.iter().map(empty).collect();
-            return self.write(|store| store.append_all(&empty, number, head));
-        }
-        self.write(|store| store.append_all(blocks, number, head))
+        self.write(|store| store.append(window, &owners, head))
+    }
+
+    fn set_head(&mut self, window: WindowId, head: &Head) -> Result<(), StoreError> {
+        self.write(|store| store.set_head(window, head))
     }
 
     fn scan_from(
@@ -195,7 +184,7 @@ impl Store for SimStore {
         self.inner.ids(window)
     }
 
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError> {
         tracing::trace!(%window, from, worker = self.worker, "truncate");
         let ahead = self.universe.sabotage == Sabotage::StoreAhead;
         self.write(|store| {
@@ -206,13 +195,23 @@ impl Store for SimStore {
         })
     }
 
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
+    fn undo(
+        &mut self,
+        window: WindowId,
+        from: Coordinates,
+        head: &Head,
+    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+        tracing::trace!(%window, %from, worker = self.worker, "undo");
+        self.write(|store| store.undo(window, from, head))
+    }
+
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {
         let is_ignored = self.universe.sabotage == Sabotage::ForgetIgnored;
         let forgotten = if is_ignored { ToForget::default() } else { forgotten };
         self.write(|store| store.forget(window, forgotten, head))
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset, missing_ms: i64) -> Result<(), StoreError> {
+    fn expire(&mut self, window: WindowId, first: Sequence, missing_ms: i64) -> Result<(), StoreError> {
         self.write(|store| store.expire(window, first, missing_ms))
     }
 
@@ -243,11 +242,10 @@ impl Store for SimStore {
         if !self.inner.is_sealing() {
             return self.inner.poll_seal();
         }
-        let polled = self.write(Store::poll_seal);
+        let polled = self.write(SimDisk::poll_seal);
         if let Ok(Sealing::Done(job)) = &polled {
-            let sealed = job.partitions.iter().flat_map(|of| &of.marks).map(|mark| mark.count).sum::<u64>();
             tracing::trace!(worker = self.worker, ?job, "sealed");
-            self.universe.sealed.set(self.universe.sealed.get() + sealed);
+            self.universe.sealed.set(self.universe.sealed.get() + job.range.owners());
         }
         polled
     }
@@ -260,7 +258,7 @@ impl Store for SimStore {
         self.inner.has_sealed()
     }
 
-    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
+    fn sealed(&self, window: WindowId) -> Vec<SealedRange> {
         self.inner.sealed(window)
     }
 
@@ -278,17 +276,13 @@ impl Store for SimStore {
         Ok(if is_missed { SealedPlaces::default() } else { places })
     }
 
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.write(|store| store.clear(window))
-    }
-
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+    fn clear(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
         let cleared = &self.universe.cleared;
         cleared.set(cleared.get() + 1);
-        self.write(|store| store.clear_all(windows))
+        self.write(|store| store.clear(windows))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
-        self.write(Store::sync)
+        self.write(|store| store.sync())
     }
 }

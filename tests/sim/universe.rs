@@ -13,6 +13,7 @@ use dedupd::ports::{Failure, LogId};
 
 use crate::sim::chance::{Exposure, Fault, injected};
 use crate::sim::cluster::Cluster;
+use crate::sim::offsets::Offsets;
 use crate::sim::sink::SimSink;
 use crate::sim::source::{DAMAGED_BATCH, SimSource};
 use crate::sim::state_log::SimLog;
@@ -23,7 +24,7 @@ const OTHER_RULE: &str = "was written by another identity rule";
 /// Part of the error for a group without offsets and state.
 const EXPIRED: &str = "both have expired";
 
-/// Maximum number of records per transaction, and so of ids per block. A block is loaded as a whole.
+/// Maximum number of records per transaction, and so of ids per run. A run is loaded as a whole.
 pub const MOST_RECORDS: usize = 30;
 /// Part of the error for a raw topic with another id.
 const RECREATED: &str = "was deleted and recreated";
@@ -60,7 +61,7 @@ pub enum Sabotage {
     StoreAhead,
     /// The sink reports success for a commit that the broker aborted.
     FalseCommit,
-    /// The state log omits its last block.
+    /// The state log omits its last entry.
     BlockHidden,
     /// The store reports that an id was forgotten, and keeps it.
     ForgetIgnored,
@@ -80,9 +81,9 @@ pub enum Sabotage {
     FilterMisses,
     /// Forgotten ids stay in filters without owners.
     FilterKeepsForgotten,
-    /// A standby also reads blocks that are not committed.
+    /// A standby also reads entries that are not committed.
     StandbyReadsUncommitted,
-    /// A standby notes in its store that it has a block, and does not store it.
+    /// A standby notes in its store that it has an entry, and does not store it.
     StandbyHeadAhead,
     /// The worker runs without one of its safeguards.
     Without(Safeguard),
@@ -129,7 +130,7 @@ pub struct Universe {
     pub fences_aborts: Cell<bool>,
     /// Number of ids that each worker has loaded from local state in its current iteration.
     pub loaded: Vec<Cell<u64>>,
-    /// Number of times that a restore has written several blocks at once.
+    /// Number of times that a restore has written the owners of several entries at once.
     pub joined: Cell<u64>,
     /// Number of owners that were sealed.
     pub sealed: Cell<u64>,
@@ -143,7 +144,7 @@ pub struct Universe {
     pub caught_up: Cell<u64>,
     /// Number of standbys whose process has become the active instance.
     pub handed_over: Cell<u64>,
-    /// Simulated time to read one stored block.
+    /// Simulated time to read one stored run.
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
     pub load_slice: LoadSlice,
@@ -161,7 +162,7 @@ impl Universe {
         sabotage: Sabotage,
         max_records: usize,
     ) -> Self {
-        // One block, a few blocks, or everything.
+        // One run, a few runs, or everything.
         let ids = [1, 10, 1 << 20][max_records % 3];
         Self {
             is_topic_wide: cluster.topic_ids.is_some(),
@@ -300,7 +301,7 @@ impl Universe {
         let ended = running.iterate();
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
-        // Two threads that load, a search, and the blocks of the last commit before an id is forgotten, once for each kind.
+        // Two threads that load, a search, and the owners of the last commit before an id is forgotten, once for each kind.
         if loaded > 6 * (self.load_slice.ids + MOST_RECORDS as u64) {
             cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
         }
@@ -332,11 +333,10 @@ impl Universe {
             Err(Fatal::Operator(what)) if what.contains(DAMAGED_BATCH) => {
                 cluster.replace_damaged(place(what, "at offset "));
             }
-            // In topic scope only where the checkpoints of all partitions are lost.
+            // In topic scope only where the checkpoints of all partitions are lost, and not all positions are committed again.
             Err(Fatal::Operator(what))
                 if what.contains(EXPIRED)
-                    && (cluster.topic_ids.is_none()
-                        || cluster.offsets.iter().all(|offsets| !offsets.has_checkpoint())) =>
+                    && (cluster.topic_ids.is_none() || Offsets::have_expired(&cluster.offsets)) =>
             {
                 cluster.reset_offsets(None);
             }

@@ -11,10 +11,7 @@
 mod appending;
 mod commands;
 mod damage;
-mod filters;
 mod finding;
-#[path = "../ledger/mod.rs"]
-mod ledger;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
 mod sealed;
@@ -27,9 +24,9 @@ use std::time::Duration;
 
 use appending::Appending;
 use dedupd::dedupe::{
-    Block, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Tail, Window, WindowLimits,
+    Coordinates, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Sequence, StoredOwner,
 };
-use dedupd::ports::{Head, Store};
+use dedupd::ports::{Covered, Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
 
 const CACHE_BYTES: u64 = 8 << 20;
@@ -54,10 +51,8 @@ fn binding(hash: HashKind) -> Binding {
     }
 }
 
-/// The window that the commands are configured with in [`dedupd_with`]: one hour exact, seven hours in filters.
-fn limits() -> WindowLimits {
-    WindowLimits { max_ids: 100_000_000, ..ledger::limits(1e-9) }
-}
+/// The length of the window that the commands are configured with in [`dedupd_with`].
+const LENGTH: Duration = Duration::from_hours(7);
 
 fn text(partition: PartitionId, number: u64) -> String {
     format!("order-{partition}-{number}")
@@ -77,31 +72,40 @@ fn copied(dir: &Path) -> Copied {
     open_copy(dir, &std::env::temp_dir(), CACHE_BYTES, DEADLINE).unwrap()
 }
 
-/// Appends like a worker: id 0 at offset 0 and so on, one per second from `T`.
-fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Hasher) -> Window {
-    let mut window = Window::new(limits(), store.positions());
-    for at in 0..seconds {
-        let ms = T + 1_000 * at.cast_signed();
-        window.observe(Some(ms), ms);
-        window.admit(at, &window.key(id(partition, at, hasher)));
-        if (at + 1) % BATCH == 0 {
-            let before = store.head(partition.into()).unwrap().unwrap_or_default();
-            for block in window.blocks(hasher.kind(), partition.into(), window.next()..at + 1, 1_000) {
-                let crc = u32::from_le_bytes(*block.encode().last_chunk().unwrap());
-                let entry = EntryName { number: (at + 1) / BATCH, crc };
-                let tail = Some(Tail { entry, next: block.next, from: None });
-                store.put(&block, Head { tail, ..before }).unwrap();
-            }
-            let tail = store.head(partition.into()).unwrap().unwrap().tail;
-            store.set_head(partition.into(), Head { tail, ..head(at + 1, ms) }).unwrap();
-            window.commit(at + 1);
-        }
-    }
-    window
+fn owner(partition: PartitionId, offset: Offset, time_ms: i64, identity: Identity) -> StoredOwner {
+    StoredOwner { at: Coordinates { partition, offset }, time_ms, identity: Some(identity) }
 }
 
-fn head(confirmed: Offset, stream_time_ms: i64) -> Head {
-    Head { confirmed, state_next: confirmed / 10, stream_time_ms, tail: None, ..Head::default() }
+/// Appends like a worker: id 0 at offset 0 and so on, one per second from `T`.
+fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Hasher) {
+    let arrival = |at: u64| T + 1_000 * at.cast_signed();
+    for first in (0..seconds).step_by(BATCH as usize) {
+        let next = first + BATCH;
+        let owners = (first..next).map(|at| owner(partition, at, arrival(at), id(partition, at, hasher)));
+        let before = store.head(partition.into()).unwrap().unwrap_or_default();
+        let after = Head { tail: entry(next / BATCH), ..before };
+        store.put(partition.into(), &owners.collect::<Vec<_>>(), &after).unwrap();
+        store.set_head(partition.into(), &head(partition, next, arrival(next - 1))).unwrap();
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as in a head")]
+fn entry(number: u64) -> Option<EntryName> {
+    Some(EntryName { number, crc: 7 })
+}
+
+/// A head of a window that has as many owners as its only partition has records.
+fn head(partition: PartitionId, next: Offset, time_ms: i64) -> Head {
+    let (tail, covered) = (entry(next / BATCH), Covered { next, time_ms });
+    Head {
+        confirmed: next,
+        state_next: next / 10,
+        tail,
+        confirmed_tail: tail,
+        time_ms,
+        incomplete_ms: 0,
+        covered: [(partition, covered)].into(),
+    }
 }
 
 /// A stopped instance's directory.

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use dedupd::dedupe::{Owners, Sequence, StoredOwner, Verdict};
+use dedupd::dedupe::{Owners, RecordTime, TimeSource, Verdict, Window, WindowLimits};
 use dedupd::ports::StoreError;
 use dedupd::store::{Adoption, DirectoryContents, Lock};
-use dedupd::tools::state::{export, import, load, verify};
+use dedupd::tools::state::{export, import, verify};
 use indicatif::ProgressBar;
 
 use super::*;
@@ -28,11 +28,22 @@ struct Stored<'a>(&'a SledStore, PartitionId);
 impl Owners for Stored<'_> {
     type Error = StoreError;
     fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
-        Ok(self
-            .0
-            .owner(self.1.into(), number, expected)?
-            .expect("the window holds an owner that is not stored"))
+        let owner = self.0.owner(self.1.into(), number, expected)?;
+        Ok(owner.expect("the window holds an owner that is not stored"))
     }
+}
+
+/// The window of a partition, as a start loads it.
+fn loaded(state: &Copied, partition: PartitionId, clock_ms: i64) -> Window {
+    let limits = WindowLimits { exact: LENGTH, max_ids: u64::MAX, time: TimeSource::Record, bloom: None };
+    let mut window = Window::new(limits, state.store.positions());
+    window.set_horizon(clock_ms);
+    let mut load = |run: &dedupd::dedupe::OwnerRun<'_>| {
+        window.load(run, Sequence::MAX);
+        Ok(())
+    };
+    state.store.scan(partition.into(), &mut load).unwrap();
+    window
 }
 
 #[test]
@@ -48,15 +59,16 @@ fn an_imported_state_exports_the_same_bytes_and_returns_the_same_verdicts() {
     let (was, is) = (copied(dir.path()), copied(other.path()));
     for (partition, seconds) in FILLED {
         let head = was.store.head(partition.into()).unwrap().unwrap();
-        assert_eq!(is.store.head(partition.into()).unwrap(), Some(head));
-        let windows = [&was, &is]
-            .map(|state| load(&state.store, HashKind::Xxh3, partition.into(), head, limits()).unwrap());
+        assert_eq!(is.store.head(partition.into()).unwrap().as_ref(), Some(&head));
+        let windows = [&was, &is].map(|state| loaded(state, partition, head.time_ms));
+        let time = RecordTime { own_ms: head.time_ms, stream_ms: head.time_ms };
+        let at = Coordinates { partition, offset: u64::MAX };
         let mut seen = [0; 2];
         for _ in 0..20_000 {
             let identity = id(partition, fastrand::u64(..2 * seconds), Hasher::Xxh3);
             let verdict = |state: &Copied, window: &Window| {
                 let key = window.key(identity);
-                window.verdict(u64::MAX, &key, &Stored(&state.store, partition)).unwrap()
+                window.verdict(at, time, &key, &Stored(&state.store, partition)).unwrap()
             };
             let answers = [verdict(&was, &windows[0]), verdict(&is, &windows[1])];
             assert_eq!(answers[0], answers[1]);
@@ -81,23 +93,14 @@ fn an_imported_state_can_be_used_like_any_other() {
     for (partition, seconds) in FILLED {
         let mut owners = 0;
         for offset in (0..seconds).step_by(89) {
-            assert_eq!(
-                store.identity_at(partition.into(), offset).unwrap(),
-                Some(id(partition, offset, Hasher::Xxh3))
-            );
+            let at = Coordinates { partition, offset };
+            let stored = store.identity_at(partition.into(), at).unwrap();
+            assert_eq!(stored, Some(id(partition, offset, Hasher::Xxh3)));
             owners += 1;
         }
         assert!(owners > 20);
-        let block = Block {
-            hash: HashKind::Xxh3,
-            window: partition.into(),
-            first: seconds,
-            next: seconds + 1,
-            time_first_ms: T,
-            time_last_ms: T,
-            entries: vec![(seconds, Identity([7; 16]))],
-        };
-        store.put(&block, head(seconds + 1, T)).unwrap();
+        let new = owner(partition, seconds, T, Identity([7; 16]));
+        store.put(partition.into(), &[new], &head(partition, seconds + 1, T)).unwrap();
         assert_eq!(store.truncate(partition.into(), seconds - 1).unwrap().len(), 2);
         store.expire(partition.into(), seconds / 2, 0).unwrap();
     }
@@ -112,8 +115,8 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     let (dir, files, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
-    let tail = Some(Tail { entry: EntryName { number: 8, crc: 7 }, next: 9, from: None });
-    store.set_head(1.into(), Head { tail, ..head(9, -4) }).unwrap();
+    let head = Head { confirmed: 0, tail: entry(8), confirmed_tail: entry(7), ..head(1, 9, -4) };
+    store.set_head(1.into(), &head).unwrap();
     store.close().unwrap();
     let (first, second) = (files.path().join("first"), files.path().join("second"));
     exported(dir.path(), &first);
@@ -121,7 +124,7 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     exported(other.path(), &second);
     assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
     let store = opened(other.path(), HashKind::Xxh3);
-    assert_eq!(store.head(1.into()).unwrap(), Some(Head { tail, ..head(9, -4) }));
+    assert_eq!(store.head(1.into()).unwrap(), Some(head));
     store.close().unwrap();
 }
 

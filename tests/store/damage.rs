@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{
-    Identity, Offset, Owners, PartitionId, Sequence, StoredOwner, TimeSource, Verdict, Window, WindowLimits,
+    Coordinates, Identity, Owner, OwnerRun, Owners, PartitionId, RecordTime, Sequence, StoredOwner,
+    TimeSource, Verdict, Window, WindowId, WindowLimits,
 };
 use dedupd::ports::{Store, StoreError};
-use dedupd::store::{Binding, Opened, SledStore, open};
+use dedupd::store::{Binding, OWNER_BYTES, Opened, SledStore, open};
 
 use super::appending::Appending;
-use super::{CACHE_BYTES, DEADLINE, binding, block, contents, head, identity};
+use super::{CACHE_BYTES, DEADLINE, binding, contents, head, identity, owners};
 
-/// What a damaged store may contain: for each owner, every identity that was ever written there.
-type Written = BTreeMap<(PartitionId, Offset), Vec<Identity>>;
+/// The owners of a journal by their numbers.
+type Stored = BTreeMap<Sequence, StoredOwner>;
+
+/// What a damaged store may contain: for each journal and number, every owner that ever had it.
+type Written = BTreeMap<(PartitionId, Sequence), Vec<StoredOwner>>;
 
 /// A closed store with some history, and an older copy of it.
 struct History {
@@ -35,22 +39,21 @@ impl History {
             store
         };
         let (mut written, mut store, older) = (Written::new(), reopen(), dir.path().join("older"));
-        let mut end = [0u64; 3];
         let rounds = random.u64(20..160);
         for round in 0..rounds {
-            let partition = random.u32(0..3);
-            let next = &mut end[partition as usize];
+            let journal = random.u32(0..3);
+            let mut first = store.next_number(journal.into()).unwrap();
             if random.u32(0..20) == 0 {
-                *next = next.saturating_sub(random.u64(0..500));
+                first = first.saturating_sub(random.u64(0..500));
+                store.truncate(journal.into(), first).unwrap();
             }
             let length = if random.u32(0..3) == 0 { random.u64(500..4_000) } else { random.u64(1..60) };
-            let block = block(partition, *next..*next + length, 1, writing + round);
-            for (owner, identity) in &block.entries {
-                written.entry((partition, *owner)).or_default().push(*identity);
+            let (next, owners) = (first + length, owners(journal, first..first + length, writing + round));
+            for (number, owner) in (first..).zip(&owners) {
+                written.entry((journal, number)).or_default().push(*owner);
             }
-            store.put(&block, head(block.next)).unwrap();
-            *next += length;
-            store.expire(partition.into(), next.saturating_sub(20_000), 0).unwrap();
+            store.put(journal.into(), &owners, &head(next)).unwrap();
+            store.expire(journal.into(), next.saturating_sub(20_000), 0).unwrap();
             if round == rounds / 2 {
                 store.close().unwrap();
                 copy(&database(dir.path()), &older);
@@ -65,9 +68,9 @@ impl History {
         database(self.dir.path())
     }
 
-    fn wrote_all_of(&self, partition: PartitionId, stored: &BTreeMap<Offset, Identity>) -> bool {
-        let known = |(owner, identity): (&Offset, &Identity)| {
-            self.written.get(&(partition, *owner)).is_some_and(|all| all.contains(identity))
+    fn wrote_all_of(&self, journal: PartitionId, stored: &Stored) -> bool {
+        let known = |(number, owner): (&Sequence, &StoredOwner)| {
+            self.written.get(&(journal, *number)).is_some_and(|all| all.contains(owner))
         };
         stored.iter().all(known)
     }
@@ -170,44 +173,38 @@ fn damage(ours: &History, other: &History, random: &mut fastrand::Rng) -> String
     }
 }
 
-/// One partition of a store, as the owners of a window.
-struct Stored<'a>(&'a SledStore, PartitionId);
+/// A window of a store.
+struct Of<'a>(&'a SledStore, WindowId);
 
-impl Owners for Stored<'_> {
+impl Owners for Of<'_> {
     type Error = StoreError;
     fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, StoreError> {
-        let owner = self.0.owner(self.1.into(), number, expected)?;
+        let owner = self.0.owner(self.1, number, expected)?;
         Ok(owner.expect("the window holds an owner that is not stored"))
     }
 }
 
 /// A window loaded from the store returns `Duplicate` for every stored identity and `New` for others.
-fn check_verdicts(
-    store: &SledStore,
-    partition: PartitionId,
-    stored: &BTreeMap<Offset, Identity>,
-    case: &str,
-) {
-    let limits = WindowLimits {
-        exact: Duration::from_hours(1_000),
-        max_ids: u64::MAX,
-        time: TimeSource::Record,
-        bloom: None,
-    };
+fn check_verdicts(store: &SledStore, journal: PartitionId, stored: &Stored, case: &str) {
+    let (exact, time) = (Duration::from_hours(1_000), TimeSource::Record);
+    let limits = WindowLimits { exact, max_ids: u64::MAX, time, bloom: None };
     let mut window = Window::new(limits, store.positions());
-    let load = &mut |run: &dedupd::dedupe::OwnerRun<'_>| {
-        window.load(run, Offset::MAX);
+    let load = &mut |run: &OwnerRun<'_>| {
+        window.load(run, Sequence::MAX);
         Ok(())
     };
-    store.scan(partition.into(), load).unwrap();
-    let verdict = |identity| window.verdict(window.next(), &window.key(identity), &Stored(store, partition));
-    for (owner, found) in stored.iter().step_by(7) {
-        assert_eq!(verdict(*found), Ok(Verdict::Duplicate { owner: *owner }), "{case}: {partition}@{owner}");
-        assert_eq!(verdict(identity(partition, *owner, u64::MAX >> 16)), Ok(Verdict::New), "{case}");
+    store.scan(journal.into(), load).unwrap();
+    let (at, time) = (Coordinates { partition: 3, offset: 0 }, RecordTime { own_ms: 1, stream_ms: 1 });
+    let verdict = |identity| window.verdict(at, time, &window.key(identity), &Of(store, journal.into()));
+    for (number, StoredOwner { at, time_ms, identity: found }) in stored.iter().step_by(7) {
+        let found = found.unwrap();
+        let owner = Owner { at: *at, time_ms: *time_ms, identity: found };
+        assert_eq!(verdict(found), Ok(Verdict::Duplicate { owner }), "{case}: {number} of journal {journal}");
+        assert_eq!(verdict(identity(journal, *number, u64::MAX >> 16)), Ok(Verdict::New), "{case}");
     }
 }
 
-/// Opens one damaged store: it must be opened or quarantined in time, contain only written identities, and be usable.
+/// Opens one damaged store: it must be opened or quarantined in time, contain only written owners, and be usable.
 fn open_damaged(seed: u64) -> (String, bool) {
     let mut random = fastrand::Rng::with_seed(seed);
     let ours = History::create(&binding(), 0, &mut random);
@@ -223,19 +220,18 @@ fn open_damaged(seed: u64) -> (String, bool) {
         Err(error) => panic!("{case}: {error}"),
     };
     assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{case}: took {:?}", start.elapsed());
-    let all: Vec<_> = (0..3).map(|partition| contents(&store, partition)).collect();
-    let wrote_all = |history: &History| {
-        (0..).zip(&all).all(|(partition, stored)| history.wrote_all_of(partition, stored))
-    };
+    let all: Vec<_> = (0..3).map(|journal| contents(&store, journal)).collect();
+    let wrote_all =
+        |history: &History| (0..).zip(&all).all(|(journal, stored)| history.wrote_all_of(journal, stored));
     assert!(
         wrote_all(&ours) || (same_group && wrote_all(&other)),
-        "{case}: an identity that was never written, or of two histories at once"
+        "{case}: an owner that was never written, or of two histories at once"
     );
-    for (partition, stored) in (0..).zip(&all) {
-        check_verdicts(&store, partition, stored, &case);
+    for (journal, stored) in (0..).zip(&all) {
+        check_verdicts(&store, journal, stored, &case);
         // Everything that a head confirms is stored without holes, except for expired owners.
         if let (Some(head), Some((first, _))) =
-            (store.head(partition.into()).unwrap(), stored.first_key_value())
+            (store.head(journal.into()).unwrap(), stored.first_key_value())
         {
             assert_eq!(
                 stored.range(..head.confirmed).count() as u64,
@@ -243,9 +239,9 @@ fn open_damaged(seed: u64) -> (String, bool) {
                 "{case}: a hole"
             );
         }
-        let end = stored.last_key_value().map_or(0, |(last, _)| last + 1);
-        store.put(&block(partition, end..end + 3_000, 1, 1_000), head(end)).unwrap();
-        assert_eq!(contents(&store, partition).len(), stored.len() + 3_000, "{case}");
+        let next = store.next_number(journal.into()).unwrap();
+        store.put(journal.into(), &owners(journal, next..next + 3_000, 1_000), &head(next)).unwrap();
+        assert_eq!(contents(&store, journal).len(), stored.len() + 3_000, "{case}");
     }
     store.close().unwrap();
     drop(super::reopened(ours.dir.path()));
@@ -278,45 +274,39 @@ fn a_damaged_store_opens_or_is_quarantined_and_never_invents_an_identity() {
 fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
     const OWNERS: u64 = 3_000;
     let mut random = fastrand::Rng::with_seed(20_261_121);
-    let mut other_offsets = 0;
+    let mut other_places = 0;
     for case in 0..80u64 {
         let dir = tempfile::tempdir().unwrap();
-        // Memory for 341 owners: a look-up of another one reads the file.
+        // Memory for 224 owners: a look-up of another one reads the file.
         let mut store = open(dir.path(), &binding(), 8 << 10, DEADLINE).unwrap().store;
-        store.put(&block(0, 0..OWNERS, 1, case), head(OWNERS)).unwrap();
+        let written = owners(0, 0..OWNERS, case);
+        store.put(0.into(), &written, &head(OWNERS)).unwrap();
         let of_owners = |file: &PathBuf| file.parent().unwrap().ends_with("owners");
         let file = files(dir.path()).into_iter().find(of_owners).expect("a file of owners");
         let mut bytes = fs::read(&file).unwrap();
-        assert_eq!(bytes.len() as u64, OWNERS * 24);
-        let (damaged, is_offset) = (random.u64(..2_600), case % 2 == 0);
-        let byte = if is_offset { random.u64(16..24) } else { random.u64(..16) };
-        let at = usize::try_from(damaged * 24 + byte).unwrap();
+        assert_eq!(bytes.len(), written.len() * OWNER_BYTES);
+        let (damaged, is_place) = (random.usize(..2_600), case % 2 == 0);
+        let byte = if is_place { random.usize(16..OWNER_BYTES) } else { random.usize(..16) };
+        let at = damaged * OWNER_BYTES + byte;
         bytes[at] ^= 1 << random.u32(..8);
         fs::write(&file, bytes).unwrap();
         let look_up = |number, expected| store.owner(0.into(), number, Some(expected));
-        for number in 0..OWNERS {
-            let right = identity(0, number, case);
-            match look_up(number, right) {
+        for (place, right) in written.iter().enumerate() {
+            match look_up(place as u64, right.identity.unwrap()) {
                 Ok(Some(found)) => {
-                    assert_eq!(found.identity, Some(right), "case {case}: owner {number}");
-                    assert!(
-                        number != damaged || is_offset,
-                        "case {case}: the damaged owner {number} is found"
-                    );
-                    // That of a record which was read before.
-                    assert!(
-                        found.offset == number || (number == damaged && found.offset < OWNERS),
-                        "{found:?}"
-                    );
-                    other_offsets += u64::from(found.offset != number);
+                    assert_eq!(found.identity, right.identity, "case {case}: owner {place}");
+                    let is_damaged = place == damaged;
+                    assert!(found == *right || (is_damaged && is_place), "case {case}: {found:?}");
+                    assert!(!is_damaged || is_place, "case {case}: the damaged owner {place} is found");
+                    other_places += u64::from(found != *right);
                 }
-                Err(StoreError::Corrupt(_)) if number == damaged => break,
-                other => panic!("case {case}: a bit flipped at {at}, and owner {number} is {other:?}"),
+                Err(StoreError::Corrupt(_)) if place == damaged => break,
+                other => panic!("case {case}: a bit flipped at {at}, and owner {place} is {other:?}"),
             }
         }
         // A look-up that does not find what it expects verifies all owners of the run.
         let other = look_up(1, identity(0, 0, case));
         assert!(matches!(other, Err(StoreError::Corrupt(_))), "case {case}: {other:?}");
     }
-    assert!(other_offsets > 0, "no offset was damaged within those of the run");
+    assert!(other_places > 0, "no place was damaged");
 }

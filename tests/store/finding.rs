@@ -5,23 +5,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dedupd::dedupe::{KindId, Offset, SliceMark, SlicePartition, StoredOwner};
+use dedupd::dedupe::{Coordinates, SealedRange, Sequence, SliceMark};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store, ToForget};
 use dedupd::store::{Binding, SledStore, open};
 
 use crate::appending::Appending;
-use crate::{CACHE_BYTES, DEADLINE, binding, block, blocks, head, identity, opened};
+use crate::{CACHE_BYTES, DEADLINE, binding, head, identity, opened, owner, owners};
 
 /// Identities of a slice.
 const SLICE: u64 = 50;
 
-/// Appends a block and seals it. Slices are merged meanwhile if there are many.
-fn seal(store: &mut SledStore, first: Offset) {
+/// Appends owners and seals them. Slices are merged meanwhile if there are many.
+fn seal(store: &mut SledStore, first: Sequence) {
     let next = first + SLICE;
-    store.put(&block(0, first..next, 1, 1), head(next)).unwrap();
+    store.put(0.into(), &owners(0, first..next, 1), &head(next)).unwrap();
     let marks = vec![SliceMark { next, count: SLICE, time_ms: (0, 0) }];
-    let partitions = vec![SlicePartition { partition: 0, first, next, marks }];
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: false }).unwrap();
+    let range = SealedRange { first, next, marks };
+    store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
     while store.poll_seal().unwrap() != Sealing::Idle {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -29,18 +29,22 @@ fn seal(store: &mut SledStore, first: Offset) {
 
 /// Identities that are known, and some that are not.
 fn lookups(store: &SledStore, ids: u64) -> Vec<SealedLookup> {
-    let key = |owner| store.positions().key(identity(0, owner, 1));
-    (0..ids + 200).map(|owner| SealedLookup::new(0.into(), key(owner))).collect()
+    let key = |number| store.positions().key(identity(0, number, 1));
+    (0..ids + 200).map(|number| SealedLookup::new(0.into(), key(number))).collect()
 }
 
 /// Compares the look-ups with those of which nothing was found before. Returns how many have an owner.
 fn known(store: &SledStore, lookups: &[SealedLookup]) -> usize {
     let mut known = 0;
-    for (owner, lookup) in (0..).zip(lookups) {
+    for (number, lookup) in (0..).zip(lookups) {
         let places = store.sealed_places(lookup).unwrap();
-        assert_eq!(places, store.sealed_places(&SealedLookup { found: None, ..*lookup }).unwrap(), "{owner}");
+        assert_eq!(
+            places,
+            store.sealed_places(&SealedLookup { found: None, ..*lookup }).unwrap(),
+            "{number}"
+        );
         known += places.owners.len();
-        assert!(places.owners.iter().all(|place| place.offset == owner), "{owner}: {places:?}");
+        assert!(places.owners.iter().all(|found| found.at == owner(0, number, 1).at), "{number}: {places:?}");
     }
     known
 }
@@ -60,15 +64,14 @@ fn slices_that_were_found_are_used_until_slices_change() {
     }
     let mut found = lookups(&store, 60 * SLICE);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
-    let forgotten = [identity(0, 7, 1)];
-    let forget = ToForget { owners: &[7], identities: &forgotten, before: 3_000 };
-    store.forget(0.into(), forget, head(3_000)).unwrap();
+    let identities = &[identity(0, 7, 1)];
+    store.forget(0.into(), ToForget { identities, ..ToForget::default() }, &head(3_000)).unwrap();
     assert_eq!(known(&store, &found) as u64, 60 * SLICE - 1);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
-    store.truncate(0.into(), 1_000).unwrap();
-    assert_eq!(known(&store, &found), 999);
+    store.undo(0.into(), Coordinates { partition: 2, offset: 0 }, &head(3_000)).unwrap();
+    assert_eq!(known(&store, &found) as u64, 40 * SLICE - 1);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
-    store.expire(0.into(), 1_000, 0).unwrap();
+    store.expire(0.into(), 60 * SLICE, 0).unwrap();
     assert_eq!(known(&store, &found), 0);
     store.close().unwrap();
 }
@@ -87,21 +90,20 @@ fn open_files(dir: &Path) -> BTreeSet<PathBuf> {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_file_of_a_slice_stays_open_while_many_owners_are_read() {
-    const PARTITIONS: u32 = 600;
+    const JOURNALS: u32 = 600;
     let dir = tempfile::tempdir().unwrap();
-    let binding = Binding { partitions: PARTITIONS, ..binding() };
+    let binding = Binding { partitions: JOURNALS, ..binding() };
     let mut store = open(dir.path(), &binding, CACHE_BYTES, DEADLINE).unwrap().store;
     seal(&mut store, 0);
-    for partition in 1..PARTITIONS {
-        store.put_all(&blocks(partition, (0, &[2_000, 2_000, 1]), 1, 1), head(4_001)).unwrap();
+    for journal in 1..JOURNALS {
+        store.put(journal.into(), &owners(journal, 0..4_001, 1), &head(4_001)).unwrap();
     }
     let of_slices = lookups(&store, SLICE);
     assert_eq!(known(&store, &of_slices) as u64, SLICE);
     let slice = open_files(dir.path());
     assert_eq!(slice.len(), 1, "{slice:?}");
-    for partition in 1..PARTITIONS {
-        let owned = store.owner(partition.into(), 1, None).unwrap();
-        assert_eq!(owned, Some(StoredOwner { offset: 1, identity: Some(identity(partition, 1, 1)) }));
+    for journal in 1..JOURNALS {
+        assert_eq!(store.owner(journal.into(), 1, None), Ok(Some(owner(journal, 1, 1))));
     }
     let all = open_files(dir.path());
     assert!(all.is_superset(&slice), "{slice:?} of {}", all.len());

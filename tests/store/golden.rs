@@ -12,20 +12,20 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(RELEASE)
 }
 
-/// The owners of two partitions, of which the second one has several runs and files. Some were forgotten and undone.
+/// The owners of two journals, of which the second one has several runs and files. Some were forgotten and undone, and others were removed at both ends.
 fn fill(store: &mut SledStore) {
-    for (partition, lengths) in [(0, vec![7; 40]), (2, vec![600, 3, 3, 3, 2_000, 2_000])] {
-        let mut confirmed_tail = None;
-        for (number, block) in (1..).zip(blocks(partition, (1_000, &lengths), 2, 1)) {
-            let tail = Some(entry(number, block.next));
-            store.put(&block, Head { tail, confirmed_tail, ..head(block.next) }).unwrap();
-            confirmed_tail = tail;
+    for (journal, lengths) in [(0, vec![4; 40]), (2, vec![300, 2, 2, 2, 1_000, 1_000])] {
+        for (number, length) in (1..).zip(lengths) {
+            let next = store.next_number(journal.into()).unwrap();
+            let head = Head { tail: entry(number), confirmed_tail: entry(number - 1), ..head(next) };
+            store.put(journal.into(), &owners(journal, next..next + length, 1), &head).unwrap();
         }
     }
-    store.truncate(2.into(), 5_604).unwrap();
+    store.truncate(2.into(), 2_300).unwrap();
     let head = store.head(0.into()).unwrap().unwrap();
-    store.forget(0.into(), ToForget { owners: &[1_070], ..ToForget::default() }, head).unwrap();
-    store.expire(2.into(), 1_650, 0).unwrap();
+    store.forget(0.into(), ToForget { numbers: &[35], ..ToForget::default() }, &head).unwrap();
+    store.undo(0.into(), Coordinates { partition: 1, offset: 70 }, &head).unwrap();
+    store.expire(2.into(), 325, 0).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -40,15 +40,17 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn expected(build: impl FnOnce(&mut SledStore)) -> [(BTreeMap<Offset, Identity>, Option<Head>); 2] {
+type Seen = [(BTreeMap<Sequence, StoredOwner>, Option<Head>); 2];
+
+fn expected(build: impl FnOnce(&mut SledStore)) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
     build(&mut store);
     seen(&store)
 }
 
-fn seen(store: &SledStore) -> [(BTreeMap<Offset, Identity>, Option<Head>); 2] {
-    [0, 2].map(|partition| (contents(store, partition), store.head(partition.into()).unwrap()))
+fn seen(store: &SledStore) -> Seen {
+    [0, 2].map(|journal| (contents(store, journal), store.head(journal.into()).unwrap()))
 }
 
 #[test]

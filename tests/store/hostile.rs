@@ -4,16 +4,16 @@
 
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, Coordinates, Identity, KindId, SliceMark, SlicePartition};
+use dedupd::dedupe::{Identity, SealedRange, SliceMark, StoredOwner};
 use dedupd::ports::{SealJob, SealedLookup, Sealing, Store};
 
 use crate::appending::Appending;
 use crate::crafted::{one_place, pairs, seeds};
-use crate::{block, head, opened};
+use crate::{head, opened, owner};
 
 /// Other ids of the slice.
 const OTHERS: u64 = 65_600;
-const BLOCK: u64 = 2_000;
+const APPENDED: usize = 2_000;
 
 /// Seals a slice with these ids and others, and looks all of them up.
 fn check(crafted: &[Identity], case: &str) {
@@ -22,22 +22,22 @@ fn check(crafted: &[Identity], case: &str) {
     let mut ids = crafted.to_vec();
     ids.extend((0..OTHERS).map(|_| Identity(fastrand::u128(..).to_le_bytes())));
     let count = ids.len() as u64;
-    for first in (0..count).step_by(BLOCK as usize) {
-        let covered = first..count.min(first + BLOCK);
-        let entries = covered.clone().map(|owner| (owner, ids[owner as usize])).collect();
-        store.put(&Block { entries, ..block(0, covered.clone(), 1, 1) }, head(covered.end)).unwrap();
+    let owner = |(number, id): (u64, &Identity)| StoredOwner { identity: Some(*id), ..owner(0, number, 1) };
+    let owners: Vec<_> = (0..).zip(&ids).map(owner).collect();
+    for part in owners.chunks(APPENDED) {
+        store.put(0.into(), part, &head(0)).unwrap();
     }
-    let marks = vec![SliceMark { next: count, count, time_ms: (0, 0) }];
-    let partitions = vec![SlicePartition { partition: 0, first: 0, next: count, marks }];
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions, is_urgent: true }).unwrap();
+    let range =
+        SealedRange { first: 0, next: count, marks: vec![SliceMark { next: count, count, time_ms: (0, 0) }] };
+    store.begin_seal(SealJob { window: 0.into(), range, is_urgent: true }).unwrap();
     while store.poll_seal().unwrap_or_else(|error| panic!("{case}: {error}")) != Sealing::Idle {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(store.sealed(0.into()).len(), 1, "{case}");
     let key = |id: &Identity| SealedLookup::new(0.into(), store.positions().key(*id));
-    let lost = (0..).zip(&ids).filter(|(offset, id)| {
-        let owners = store.sealed_places(&key(id)).unwrap().owners;
-        owners != [Coordinates { partition: 0, offset: *offset }]
+    let lost = owners.iter().zip(&ids).filter(|(owner, id)| {
+        let found = store.sealed_places(&key(id)).unwrap().owners;
+        found.iter().map(|found| (found.at, found.time_ms)).ne([(owner.at, owner.time_ms)])
     });
     assert_eq!(lost.count(), 0, "{case}");
 }

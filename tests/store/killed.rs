@@ -6,24 +6,25 @@ use std::process::{Command, Stdio};
 use super::*;
 
 const DIR: &str = "STORE_KILLED_DIR";
-const PARTITIONS: PartitionId = 3;
-/// Offsets that a partition's window covers: a few files of minimum size.
+const JOURNALS: PartitionId = 3;
+/// Owners that a window has: a few files of minimum size.
 const WINDOW: u64 = 20_000;
 
-/// Appends, rewinds and expires, starting where the last process ended, until it is killed.
+/// Appends, truncates and expires, starting where the last process ended, until it is killed.
 fn write_until_killed(dir: &Path) -> ! {
     let mut store = reopened(dir);
     let mut random = fastrand::Rng::new();
     loop {
-        let partition = random.u32(..PARTITIONS);
-        let end = contents(&store, partition).last_key_value().map_or(0, |(last, _)| last + 1);
-        let mut next = end;
+        let journal = random.u32(..JOURNALS);
         for _ in 0..100 {
-            let first = if random.u32(..10) == 0 { next.saturating_sub(random.u64(..2_000)) } else { next };
+            let mut first = store.next_number(journal.into()).unwrap();
+            if random.u32(..10) == 0 {
+                first = first.saturating_sub(random.u64(..2_000));
+                store.truncate(journal.into(), first).unwrap();
+            }
             let length = if random.bool() { random.u64(1..8_000) } else { random.u64(1..40) };
-            next = first + length;
-            store.put(&block(partition, first..next, 1, 1), head(first)).unwrap();
-            store.expire(partition.into(), next.saturating_sub(WINDOW), 0).unwrap();
+            store.put(journal.into(), &owners(journal, first..first + length, 1), &head(first)).unwrap();
+            store.expire(journal.into(), (first + length).saturating_sub(WINDOW), 0).unwrap();
         }
     }
 }
@@ -50,23 +51,24 @@ fn a_store_killed_at_any_moment_opens_without_holes() {
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9), "it was not killed");
         let store = reopened(dir.path());
-        for partition in 0..PARTITIONS {
-            let stored = contents(&store, partition);
+        for journal in 0..JOURNALS {
+            let stored = contents(&store, journal);
             most = most.max(stored.len());
             let (Some(head), Some((first, _))) =
-                (store.head(partition.into()).unwrap(), stored.first_key_value())
+                (store.head(journal.into()).unwrap(), stored.first_key_value())
             else {
                 continue;
             };
             assert_eq!(stored.range(..head.confirmed).count() as u64, head.confirmed - first, "a hole");
-            let right = stored.iter().all(|(owner, found)| *found == identity(partition, *owner, 1));
+            let right = stored.iter().all(|(number, found)| *found == owner(journal, *number, 1));
             assert!(right, "an identity that was never written, after kill {kill}");
         }
         // Unreferenced bytes of the killed process are deleted: the files hold less than twice the live bytes.
         let files = fs::read_dir(store.path().join("owners")).unwrap().map(|file| file.unwrap());
         let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
-        let live: u64 = (0..PARTITIONS).map(|partition| contents(&store, partition).len() as u64 * 24).sum();
-        assert!(bytes <= 2 * live + u64::from(PARTITIONS) * (256 << 10), "{bytes} bytes for {live} live");
+        let live: u64 =
+            (0..JOURNALS).map(|journal| (contents(&store, journal).len() * OWNER_BYTES) as u64).sum();
+        assert!(bytes <= 2 * live + u64::from(JOURNALS) * (256 << 10), "{bytes} bytes for {live} live");
         store.close().unwrap();
     }
     assert!(most as u64 > WINDOW / 2, "too little was stored");

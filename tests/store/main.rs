@@ -28,7 +28,7 @@ mod rolling;
 mod sealed;
 mod soak;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::Duration;
 use std::{collections::BTreeMap, fs};
@@ -36,10 +36,10 @@ use std::{collections::BTreeMap, fs};
 use appending::Appending;
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{
-    Block, EntryName, HashKind, Identity, Offset, PartitionId, Sequence, StoredOwner, Tail, WindowId,
+    Coordinates, EntryName, HashKind, Identity, OwnerRun, PartitionId, Sequence, StoredOwner, WindowId,
 };
-use dedupd::ports::{Head, Store, ToForget};
-use dedupd::store::{Binding, Lock, OpenError, Opened, SledStore, open};
+use dedupd::ports::{Covered, Head, Store, StoreError, ToForget};
+use dedupd::store::{Binding, Lock, OWNER_BYTES, OpenError, Opened, SledStore, open};
 use memory_store::MemoryStore;
 use numbers::Numbers;
 use proptest::prelude::*;
@@ -61,116 +61,95 @@ fn reopened(dir: &Path) -> SledStore {
     store
 }
 
-/// The identity at an offset. `writing` numbers its writes: a rewound group writes other identities.
-fn identity(partition: PartitionId, offset: Offset, writing: u64) -> Identity {
-    let mixed = (u128::from(offset) << 40 | u128::from(writing) << 8 | u128::from(partition))
+/// The identity of an owner. `writing` numbers the writes of a test.
+fn identity(journal: PartitionId, number: Sequence, writing: u64) -> Identity {
+    let mixed = (u128::from(number) << 40 | u128::from(writing) << 8 | u128::from(journal))
         .wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
     Identity(mixed.to_le_bytes())
 }
 
-/// A block that covers `range`; every `step`th offset owns an identity.
-fn block(partition: PartitionId, range: std::ops::Range<Offset>, step: u64, writing: u64) -> Block {
-    let time = i64::try_from(range.start * 10).unwrap();
-    let owners = range.clone().step_by(usize::try_from(step).unwrap());
-    Block {
-        hash: HashKind::Xxh3,
-        window: partition.into(),
-        first: range.start,
-        next: range.end,
-        time_first_ms: time,
-        time_last_ms: time + 5,
-        entries: owners.map(|owner| (owner, identity(partition, owner, writing))).collect(),
+/// An owner of a journal with this number: of one of three partitions, whose offsets do not ascend with the numbers, and come again in later writes.
+fn owner(journal: PartitionId, number: Sequence, writing: u64) -> StoredOwner {
+    let partition = PartitionId::try_from(number % 3).unwrap();
+    StoredOwner {
+        at: Coordinates { partition, offset: (number ^ 5) / (1 + writing % 3) },
+        time_ms: i64::try_from(number * 10).unwrap(),
+        identity: Some(identity(journal, number, writing)),
     }
 }
 
-fn head(confirmed: Offset) -> Head {
-    Head { confirmed, state_next: confirmed * 3, stream_time_ms: -7, tail: None, ..Head::default() }
+/// The owners with these numbers.
+fn owners(journal: PartitionId, numbers: Range<Sequence>, writing: u64) -> Vec<StoredOwner> {
+    numbers.map(|number| owner(journal, number, writing)).collect()
 }
 
-/// An entry whose section ends before this offset.
-fn entry(number: u64, next: Offset) -> Tail {
-    Tail { entry: EntryName { number, crc: 0xC0FF_EE00 + u32::try_from(number).unwrap() }, next, from: None }
+fn head(confirmed: Sequence) -> Head {
+    let end = |partition| (partition, Covered { next: confirmed, time_ms: 7 });
+    let covered = [0, 2].map(end).into();
+    Head { confirmed, state_next: confirmed * 3, time_ms: 9, covered, ..Head::default() }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "as in a head")]
+fn entry(number: u64) -> Option<EntryName> {
+    Some(EntryName { number, crc: 0xC0FF_EE00 + u32::try_from(number).unwrap() })
 }
 
 /// Scans all owners, and returns those with an identity. The scan stops after each run and is continued.
-fn contents(store: &impl Store, partition: PartitionId) -> BTreeMap<Offset, Identity> {
-    let mut seen = BTreeMap::new();
-    let (mut last, mut number) = (0, 0);
-    let mut visit = |owner: &StoredOwner| {
-        let twice = owner.identity.and_then(|identity| seen.insert(owner.offset, identity));
-        assert_eq!(twice, None, "owner {} twice", owner.offset);
-    };
-    let mut runs = |run: &dedupd::dedupe::OwnerRun<'_>| {
-        assert!(run.covered.start >= last && run.number >= number, "runs overlap or are out of order");
-        (last, number) = (run.covered.end, run.number + run.owners.len() as Sequence);
-        assert!(run.owners.is_sorted_by(|a, b| a.offset < b.offset), "owners are out of order");
-        assert!(
-            run.owners.iter().all(|owner| run.covered.contains(&owner.offset)),
-            "an owner is not covered"
-        );
-        run.owners.iter().for_each(&mut visit);
+fn contents(store: &impl Store, journal: PartitionId) -> BTreeMap<Sequence, StoredOwner> {
+    let (mut seen, mut next) = (BTreeMap::new(), 0);
+    let mut runs = |run: &OwnerRun<'_>| {
+        assert!(run.number >= next, "runs overlap or are out of order");
+        next = run.end();
+        let owners = (run.number..).zip(run.owners.iter().copied());
+        seen.extend(owners.filter(|(_, owner)| owner.identity.is_some()));
         Ok(ControlFlow::Break(()))
     };
     let mut from = Some(0);
-    while let Some(next) = from {
-        from = store.scan_from(partition.into(), next, &mut runs).unwrap();
+    while let Some(number) = from {
+        from = store.scan_from(journal.into(), number, &mut runs).unwrap();
     }
-    assert!(store.next_number(partition.into()).unwrap() >= number, "partition {partition}");
-    assert_eq!(store.ids(partition.into()), Ok(seen.len() as u64), "partition {partition}");
+    assert!(store.next_number(journal.into()).unwrap() >= next, "journal {journal}");
+    assert_eq!(store.ids(journal.into()), Ok(seen.len() as u64), "journal {journal}");
     seen
-}
-
-/// Blocks of these numbers of offsets, one after the other.
-fn blocks(partition: PartitionId, (first, lengths): (Offset, &[u64]), step: u64, writing: u64) -> Vec<Block> {
-    let mut next = first;
-    let ranges = lengths.iter().map(|length| {
-        let first = next;
-        next += length;
-        first..next
-    });
-    ranges.map(|covered| block(partition, covered, step, writing)).collect()
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Blocks of these numbers of offsets, the first at the end or `gap` beyond it; every `step`th offset is an owner. As many numbers are
-    /// left out.
+    /// Appends owners of these numbers, one after the other; `gap` numbers before the first are left out.
     Append {
-        partition: PartitionId,
+        journal: PartitionId,
         gap: u64,
-        lengths: Vec<u64>,
-        step: u64,
-    },
-    /// Blocks of which the first starts `back` below the end.
-    Rewind {
-        partition: PartitionId,
-        back: u64,
         lengths: Vec<u64>,
     },
     Truncate {
+        journal: PartitionId,
+        back: u64,
+    },
+    Undo {
+        journal: PartitionId,
         partition: PartitionId,
         back: u64,
     },
     Expire {
-        partition: PartitionId,
+        journal: PartitionId,
         keep: u64,
     },
     SetHead {
-        partition: PartitionId,
-        confirmed: Offset,
+        journal: PartitionId,
+        confirmed: Sequence,
     },
     Forget {
-        partition: PartitionId,
+        journal: PartitionId,
         back: Vec<u64>,
     },
     Clear {
-        partition: PartitionId,
+        journals: Vec<PartitionId>,
     },
     Reopen,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let partition = 0u32..3;
+    let journal = 0u32..3;
     let length = prop_oneof![6 => 0u64..12, 3 => 1u64..400, 2 => 1_000u64..6_000];
     let lengths = prop_oneof![
         3 => length.prop_map(|length| vec![length]),
@@ -179,27 +158,27 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let back = prop_oneof![0u64..30, 0u64..2_000, 0u64..20_000];
     let step = prop_oneof![
-        12 => (partition.clone(), prop_oneof![4 => Just(0u64), 1 => 0u64..50], lengths.clone(), prop_oneof![3 => Just(1u64), 1 => 2u64..300])
-            .prop_map(|(partition, gap, lengths, step)| Step::Append { partition, gap, lengths, step }),
-        2 => (partition.clone(), back.clone(), lengths).prop_map(|(partition, back, lengths)| Step::Rewind { partition, back, lengths }),
-        2 => (partition.clone(), back.clone()).prop_map(|(partition, back)| Step::Truncate { partition, back }),
-        3 => (partition.clone(), back).prop_map(|(partition, keep)| Step::Expire { partition, keep }),
-        1 => (partition.clone(), 0u64..20_000).prop_map(|(partition, confirmed)| Step::SetHead { partition, confirmed }),
-        2 => (partition.clone(), prop::collection::vec(0u64..6_000, 0..5))
-            .prop_map(|(partition, back)| Step::Forget { partition, back }),
-        1 => partition.prop_map(|partition| Step::Clear { partition }),
+        12 => (journal.clone(), prop_oneof![4 => Just(0u64), 1 => 0u64..50], lengths)
+            .prop_map(|(journal, gap, lengths)| Step::Append { journal, gap, lengths }),
+        3 => (journal.clone(), back.clone()).prop_map(|(journal, back)| Step::Truncate { journal, back }),
+        2 => (journal.clone(), 0u32..4, back.clone())
+            .prop_map(|(journal, partition, back)| Step::Undo { journal, partition, back }),
+        3 => (journal.clone(), back).prop_map(|(journal, keep)| Step::Expire { journal, keep }),
+        1 => (journal.clone(), 0u64..20_000).prop_map(|(journal, confirmed)| Step::SetHead { journal, confirmed }),
+        2 => (journal.clone(), prop::collection::vec(0u64..6_000, 0..5))
+            .prop_map(|(journal, back)| Step::Forget { journal, back }),
+        1 => prop::collection::vec(journal, 1..3).prop_map(|journals| Step::Clear { journals }),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-/// Both stores, and the ranges in which they must agree.
+/// Both stores, and what they should have.
 struct Pair {
     dir: tempfile::TempDir,
     disk: Option<SledStore>,
     memory: MemoryStore,
-    end: BTreeMap<PartitionId, Offset>,
-    floor: BTreeMap<PartitionId, Offset>,
+    floor: BTreeMap<PartitionId, Sequence>,
     numbers: BTreeMap<PartitionId, Numbers>,
     writing: u64,
 }
@@ -208,81 +187,77 @@ impl Pair {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = Some(opened(dir.path()).store);
-        let (end, floor, numbers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { dir, disk, memory: MemoryStore::new(), end, floor, numbers, writing: 0 }
+        let (floor, numbers) = (BTreeMap::new(), BTreeMap::new());
+        Self { dir, disk, memory: MemoryStore::new(), floor, numbers, writing: 0 }
     }
 
-    fn both(&mut self, change: impl Fn(&mut dyn Store) -> Vec<(Offset, Identity)>, floor: Offset) {
-        let above =
-            |removed: Vec<_>| removed.into_iter().filter(|(owner, _)| *owner >= floor).collect::<Vec<_>>();
-        let disk = above(change(self.disk.as_mut().unwrap()));
-        assert_eq!(disk, above(change(&mut self.memory)));
+    /// Changes both. Returns both results.
+    fn both<T>(&mut self, change: impl Fn(&mut dyn Store) -> Result<T, StoreError>) -> [T; 2] {
+        [change(self.disk.as_mut().unwrap()).unwrap(), change(&mut self.memory).unwrap()]
+    }
+
+    fn next(&self, journal: PartitionId) -> Sequence {
+        self.numbers.get(&journal).map_or(0, |numbers| numbers.next)
     }
 
     fn run(&mut self, step: &Step) {
         self.writing += 1;
         let writing = self.writing;
         match *step {
-            Step::Append { partition, gap, ref lengths, step } => {
-                let first = self.end.get(&partition).copied().unwrap_or(0) + gap;
-                self.append(&blocks(partition, (first, lengths), step, writing), gap);
+            Step::Append { journal, gap, ref lengths } => {
+                let mut number = self.next(journal) + gap;
+                for length in lengths {
+                    let owners = owners(journal, number..number + length, writing);
+                    self.append(journal, number, &owners);
+                    number += length;
+                }
             }
-            Step::Rewind { partition, back, ref lengths } => {
-                let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(back);
-                self.append(&blocks(partition, (first, lengths), 1, writing), 0);
+            Step::Truncate { journal, back } => {
+                let from = self.next(journal).saturating_sub(back);
+                let numbers = self.numbers.entry(journal).or_default();
+                let floor = self.floor.get(&journal).copied().unwrap_or(0).max(from);
+                // Each may also have removed expired owners.
+                let expected: Vec<_> = numbers.owners.range(floor..).map(|(_, owner)| *owner).collect();
+                numbers.truncate(from);
+                for removed in self.both(|store| store.truncate(journal.into(), from)) {
+                    assert!(removed.ends_with(&expected), "{expected:?} of {removed:?}");
+                }
             }
-            Step::Truncate { partition, back } => {
-                let end = self.end.entry(partition).or_default();
-                *end = end.saturating_sub(back);
-                let (from, floor) = (*end, self.floor(partition));
-                self.numbers.entry(partition).or_default().truncate(from);
-                self.both(|store| store.truncate(partition.into(), from).unwrap(), floor);
+            Step::Undo { journal, partition, back } => {
+                let from = Coordinates { partition, offset: self.next(journal).saturating_sub(back) };
+                self.numbers.entry(journal).or_default().undo(from);
+                let head = Head { tail: entry(writing), ..head(self.next(journal)) };
+                let floor = self.floor(journal);
+                let undone = self.both(|store| store.undo(journal.into(), from, &head));
+                let [disk, memory] = undone.map(|mut undone| {
+                    undone.retain(|(number, _)| *number >= floor);
+                    undone
+                });
+                assert_eq!(disk, memory);
             }
-            Step::Expire { partition, keep } => {
-                let first = self.end.get(&partition).copied().unwrap_or(0).saturating_sub(keep);
-                let floor = self.floor.entry(partition).or_default();
+            Step::Expire { journal, keep } => {
+                let first = self.next(journal).saturating_sub(keep);
+                let floor = self.floor.entry(journal).or_default();
                 *floor = first.max(*floor);
-                self.both(
-                    |store| {
-                        store.expire(partition.into(), first, 0).unwrap();
-                        Vec::new()
-                    },
-                    0,
-                );
+                self.both(|store| store.expire(journal.into(), first, 0));
             }
-            Step::SetHead { partition, confirmed } => self.both(
-                |store| {
-                    store.set_head(partition.into(), head(confirmed)).unwrap();
-                    Vec::new()
-                },
-                0,
-            ),
-            Step::Forget { partition, ref back } => {
-                let end = self.end.get(&partition).copied().unwrap_or(0);
-                let owners: Vec<Offset> = back.iter().map(|back| end.saturating_sub(*back)).collect();
+            Step::SetHead { journal, confirmed } => {
+                self.both(|store| store.set_head(journal.into(), &head(confirmed)));
+            }
+            Step::Forget { journal, ref back } => {
+                let next = self.next(journal);
+                let numbers: Vec<_> = back.iter().map(|back| next.saturating_sub(*back)).collect();
                 // Of the entry with the forget record.
-                let head = Head { tail: Some(entry(writing, end)), ..head(end) };
-                self.numbers.entry(partition).or_default().forget(&owners);
-                self.both(
-                    |store| {
-                        let forgotten = ToForget { owners: &owners, ..ToForget::default() };
-                        store.forget(partition.into(), forgotten, head).unwrap();
-                        Vec::new()
-                    },
-                    0,
-                );
+                let head = Head { tail: entry(writing), ..head(next) };
+                self.numbers.entry(journal).or_default().forget(&numbers);
+                let forgotten = ToForget { numbers: &numbers, ..ToForget::default() };
+                self.both(|store| store.forget(journal.into(), forgotten, &head));
             }
-            Step::Clear { partition } => {
-                self.end.remove(&partition);
-                self.floor.remove(&partition);
-                self.numbers.remove(&partition);
-                self.both(
-                    |store| {
-                        store.clear(partition.into()).unwrap();
-                        Vec::new()
-                    },
-                    0,
-                );
+            Step::Clear { ref journals } => {
+                let windows: Vec<WindowId> = journals.iter().map(|journal| (*journal).into()).collect();
+                self.floor.retain(|journal, _| !journals.contains(journal));
+                self.numbers.retain(|journal, _| !journals.contains(journal));
+                self.both(|store| store.clear(&windows));
             }
             Step::Reopen => {
                 self.disk.take().unwrap().close().unwrap();
@@ -291,48 +266,43 @@ impl Pair {
         }
     }
 
-    fn append(&mut self, blocks: &[Block], gap: u64) {
-        let last = blocks.last().unwrap();
-        let partition = last.window.partition();
-        self.end.insert(partition, last.next);
-        let number = self.numbers.entry(partition).or_default().append(blocks, gap);
-        self.both(
-            |store| {
-                store.append_all(blocks, number, head(last.next)).unwrap();
-                Vec::new()
-            },
-            0,
-        );
+    fn append(&mut self, journal: PartitionId, number: Sequence, owners: &[StoredOwner]) {
+        self.numbers.entry(journal).or_default().append(number, owners);
+        let time_ms = i64::try_from(number * 10).unwrap();
+        let run = OwnerRun { number, times_ms: (time_ms, time_ms + 5), owners };
+        self.both(|store| store.append(journal.into(), &run, &head(run.end())));
     }
 
-    fn floor(&self, partition: PartitionId) -> Offset {
-        self.floor.get(&partition).copied().unwrap_or(0)
+    fn floor(&self, journal: PartitionId) -> Sequence {
+        self.floor.get(&journal).copied().unwrap_or(0)
     }
 
-    /// Above the expired offsets both stores are equal. Below, each may keep runs that reach across.
+    /// From the first owner that has not expired both stores are equal. Below, each may keep runs that reach across.
     fn compare(&self) {
         let disk = self.disk.as_ref().unwrap();
-        for partition in 0..3 {
-            let floor = self.floor(partition);
-            let window = WindowId::from(partition);
+        let stores = [disk, &self.memory as &dyn Store];
+        assert_eq!(disk.stored_journals(), self.memory.stored_journals());
+        for journal in 0..3 {
+            let (floor, window) = (self.floor(journal), WindowId::from(journal));
             assert_eq!(disk.head(window).unwrap(), self.memory.head(window).unwrap());
-            let (on_disk, in_memory) = (contents(disk, partition), contents(&self.memory, partition));
-            assert!(on_disk.range(floor..).eq(in_memory.range(floor..)), "partition {partition} differs");
-            let Some(Numbers { next, owners }) = self.numbers.get(&partition) else { continue };
-            let held = owners.iter().filter(|(_, owner)| owner.offset >= floor);
-            let identities = held.clone().filter_map(|(_, owner)| Some((owner.offset, owner.identity?)));
-            assert!(
-                on_disk.range(floor..).map(|(at, id)| (*at, *id)).eq(identities),
-                "partition {partition}"
+            assert_eq!(
+                stores.map(|it| it.next_number(window)),
+                [Ok(self.next(journal)), Ok(self.next(journal))]
             );
+            let (on_disk, in_memory) = (contents(disk, journal), contents(&self.memory, journal));
+            assert!(on_disk.range(floor..).eq(in_memory.range(floor..)), "journal {journal} differs");
+            let Some(Numbers { next, owners }) = self.numbers.get(&journal) else { continue };
+            let held = owners.range(floor..);
+            let with_identity = held.clone().filter(|(_, owner)| owner.identity.is_some());
+            assert!(on_disk.range(floor..).eq(with_identity), "journal {journal}");
             for (number, owner) in held.step_by(7) {
                 for asked in [None, Some(Identity([0; 16])), owner.identity] {
-                    let found = [disk, &self.memory as &dyn Store].map(|it| it.owner(window, *number, asked));
+                    let found = stores.map(|it| it.owner(window, *number, asked));
                     assert_eq!(found, [Ok(Some(*owner)), Ok(Some(*owner))], "{number} of {window}");
                 }
             }
             for number in [*next, next + 1] {
-                let found = [disk, &self.memory as &dyn Store].map(|it| it.owner(window, number, None));
+                let found = stores.map(|it| it.owner(window, number, None));
                 assert_eq!(found, [Ok(None), Ok(None)], "{number} of {window}");
             }
         }
@@ -360,16 +330,35 @@ proptest! {
 fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_more() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
-    store.put(&block(1, 0..5_000, 1, 1), head(5_000)).unwrap();
-    let removed = store.truncate(1.into(), 4_321).unwrap();
-    let expected: Vec<_> = (4_321..5_000).map(|offset| (offset, identity(1, offset, 1))).collect();
-    assert_eq!(removed, expected);
+    let unconfirmed = Head { tail: entry(9), confirmed_tail: entry(8), ..head(4_321) };
+    store.put(1.into(), &owners(1, 0..5_000, 1), &unconfirmed).unwrap();
+    assert_eq!(store.truncate(1.into(), 4_321).unwrap(), owners(1, 4_321..5_000, 1));
     assert_eq!(contents(&store, 1).len(), 4_321);
-    let expected = Head { confirmed: 4_321, stream_time_ms: -7, ..Head::default() };
-    assert_eq!(store.head(1.into()).unwrap(), Some(expected));
-    store.set_head(1.into(), head(100)).unwrap();
-    assert_eq!(store.truncate(1.into(), 200).unwrap().len(), 4_121);
-    assert_eq!(store.head(1.into()).unwrap(), Some(head(100)), "a head below the truncation stays");
+    assert_eq!(store.head(1.into()).unwrap(), Some(unconfirmed.confirmed_only()));
+    assert_eq!(store.truncate(1.into(), 100).unwrap().len(), 4_221);
+    // The journal is read from its start.
+    let expected = Head { confirmed: 100, time_ms: 9, ..Head::default() };
+    assert_eq!((store.head(1.into()), store.next_number(1.into())), (Ok(Some(expected)), Ok(100)));
+}
+
+#[test]
+fn a_number_that_was_used_is_rejected_also_when_its_owner_has_expired() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = opened(dir.path()).store;
+    let rejects_used_numbers = |store: &mut dyn Store| {
+        store.put(1.into(), &owners(1, 0..5_000, 1), &head(5_000)).unwrap();
+        store.expire(1.into(), 5_000, 0).unwrap();
+        let (run, next) = (owners(1, 0..10, 2), store.next_number(1.into()).unwrap());
+        assert_eq!((store.ids(1.into()), next), (Ok(0), 5_000));
+        let run = OwnerRun { number: next - 1, times_ms: (0, 0), owners: &run };
+        assert!(matches!(store.append(1.into(), &run, &head(1)), Err(StoreError::Corrupt(_))));
+        store.append(1.into(), &OwnerRun { number: next, ..run }, &head(1)).unwrap();
+        assert_eq!(store.next_number(1.into()), Ok(5_010));
+    };
+    rejects_used_numbers(&mut store);
+    rejects_used_numbers(&mut MemoryStore::new());
+    store.close().unwrap();
+    assert_eq!(reopened(dir.path()).next_number(1.into()), Ok(5_010));
 }
 
 #[test]
@@ -378,11 +367,11 @@ fn a_rolling_window_needs_little_disk_space() {
     let mut store = opened(dir.path()).store;
     let (window, length) = (300_000, 1_000);
     for first in (0..window * 8).step_by(1_000) {
-        store.put(&block(0, first..first + length, 1, 1), head(first)).unwrap();
+        store.put(0.into(), &owners(0, first..first + length, 1), &head(first)).unwrap();
         store.expire(0.into(), (first + length).saturating_sub(window), 0).unwrap();
     }
     store.sync().unwrap();
-    let live = contents(&store, 0).len() as u64 * 24;
+    let live = (contents(&store, 0).len() * OWNER_BYTES) as u64;
     let disk = store.disk_bytes().unwrap();
     // An eighth of the live bytes may have expired in the oldest file. Besides the owners, sled holds some segments.
     assert!(disk <= live / 4 * 5 + (6 << 20), "{disk} bytes on disk for {live} live");

@@ -1,10 +1,10 @@
-//! The numbers of owners.
+//! The owners of a window by their numbers, as a plain map.
 
 use std::collections::BTreeMap;
 
-use dedupd::dedupe::{Block, Offset, Sequence, StoredOwner};
+use dedupd::dedupe::{Coordinates, Sequence, StoredOwner};
 
-/// The numbers of owners, as a window has them.
+/// What a window should have.
 #[derive(Default)]
 pub struct Numbers {
     pub next: Sequence,
@@ -13,24 +13,25 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    pub fn truncate(&mut self, from: Offset) {
-        let first = self.owners.iter().find(|(_, owner)| owner.offset >= from).map(|(number, _)| *number);
-        self.next = first.unwrap_or(self.next);
+    pub fn truncate(&mut self, from: Sequence) {
+        self.next = self.next.min(from);
         self.owners.split_off(&self.next);
     }
 
-    /// Replaces what is at or beyond the first block, and returns the number of its first owner.
-    pub fn append(&mut self, blocks: &[Block], gap: u64) -> Sequence {
-        self.truncate(blocks[0].first);
-        let first = self.next + gap;
-        let owners = blocks.iter().flat_map(|block| &block.entries);
-        let owner = |(offset, identity): &(_, _)| StoredOwner { offset: *offset, identity: Some(*identity) };
-        self.owners.extend((first..).zip(owners.map(owner)));
-        self.next = self.owners.last_key_value().map_or(0, |(last, _)| last + 1).max(first);
-        first
+    pub fn append(&mut self, number: Sequence, owners: &[StoredOwner]) {
+        self.owners.extend((number..).zip(owners.iter().copied()));
+        self.next = if owners.is_empty() { self.next } else { number + owners.len() as Sequence };
     }
 
-    pub fn forget(&mut self, owners: &[Offset]) {
-        self.owners.values_mut().filter(|it| owners.contains(&it.offset)).for_each(|it| it.identity = None);
+    pub fn undo(&mut self, from: Coordinates) {
+        let owners = self.owners.values_mut();
+        let undone = owners.filter(|it| it.at.partition == from.partition && it.at.offset >= from.offset);
+        undone.for_each(|it| it.identity = None);
+    }
+
+    pub fn forget(&mut self, numbers: &[Sequence]) {
+        for number in numbers {
+            self.owners.entry(*number).and_modify(|it| it.identity = None);
+        }
     }
 }

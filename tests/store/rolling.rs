@@ -1,6 +1,6 @@
 //! Measures the directory of a store against its live bytes while its windows roll on for a long time.
 //!
-//! Time is virtual: a window is a number of offsets, and every offset advances stream time by 1 ms.
+//! Time is virtual: a window is a number of owners, and every owner advances stream time by 1 ms.
 #![allow(missing_docs, reason = "shared by a test and a bench")]
 
 use std::fmt;
@@ -8,33 +8,31 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use dedupd::dedupe::{Block, HashKind, Identity, Offset, PartitionId};
+use dedupd::dedupe::{Coordinates, Identity, OwnerRun, PartitionId, Sequence, StoredOwner};
 use dedupd::ports::{Head, Store};
-use dedupd::store::{Binding, SledStore, open};
+use dedupd::store::{Binding, OWNER_BYTES, SledStore, open};
 
 const CACHE_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(30);
-/// One in this many offsets owns nothing, because its record was a duplicate.
-const DUPLICATE_ONE_IN: u64 = 5;
-/// The directory is measured once per this many written offsets.
+/// The directory is measured once per this many written owners.
 const MEASURE_INTERVAL: u64 = 4_096;
 
 /// The load.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    pub partitions: PartitionId,
-    /// Offsets that a partition's window covers.
+    pub journals: PartitionId,
+    /// Owners of the window of a journal.
     pub window: u64,
     /// Number of windows that are written, one after the other.
     pub windows: u64,
-    /// Offsets of one transaction, all of them in one partition.
+    /// Owners of one transaction, all of them in one journal.
     pub transaction: RangeInclusive<u64>,
     /// One in this many transactions is aborted and written again.
     pub undone_one_in: Option<u64>,
     pub seed: u64,
 }
 
-/// Measurements while one window's length was written, over all partitions.
+/// Measurements while one window's length was written, over all journals.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowUsage {
     /// Maximum size of the directory, in bytes.
@@ -69,71 +67,63 @@ impl Soak {
     /// Writes all windows to a new store in `dir`, closes it, and calls `show` at the end of each window.
     pub fn run(&self, dir: &Path, mut show: impl FnMut(u64, WindowUsage)) {
         // Like the service: owners are joined within a hundredth of the window.
-        let mut store = opened(dir, self.partitions)
+        let mut store = opened(dir, self.journals)
             .joining(dedupd::store::Joining::new(Duration::from_millis(self.window / 100), []));
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let mut next = vec![0u64; self.partitions as usize];
         let (mut written, mut next_measurement) = (0, MEASURE_INTERVAL);
         for window in 1..=self.windows {
             let mut peak_bytes = 0;
-            while written < window * self.window * u64::from(self.partitions) {
-                let partition = random.u32(..self.partitions);
+            while written < window * self.window * u64::from(self.journals) {
+                let journal = random.u32(..self.journals);
                 let length = random.u64(self.transaction.clone());
-                let end = &mut next[partition as usize];
-                append(&mut store, partition, *end..*end + length);
+                let first = append(&mut store, journal, length);
                 if self.undone_one_in.is_some_and(|many| random.u64(..many) == 0) {
-                    store.truncate(partition.into(), *end).expect("a truncation");
-                    append(&mut store, partition, *end..*end + length);
+                    store.truncate(journal.into(), first).expect("a truncation");
+                    append(&mut store, journal, length);
                 }
-                *end += length;
-                store.expire(partition.into(), end.saturating_sub(self.window), 0).expect("an expiry");
+                let expired = (first + length).saturating_sub(self.window);
+                store.expire(journal.into(), expired, 0).expect("an expiry");
                 written += length;
                 if written >= next_measurement {
                     next_measurement = written + MEASURE_INTERVAL;
                     peak_bytes = peak_bytes.max(store.disk_bytes().expect("a directory"));
                 }
             }
-            let (live_bytes, live_ids) = live(&store, self.partitions);
+            let (live_bytes, live_ids) = live(&store, self.journals);
             show(window, WindowUsage { peak_bytes, live_bytes, live_ids });
         }
         store.close().expect("a store that closes");
     }
 }
 
-fn opened(dir: &Path, partitions: PartitionId) -> SledStore {
-    let binding = Binding { partitions, ..Binding::default() };
+fn opened(dir: &Path, journals: PartitionId) -> SledStore {
+    let binding = Binding { partitions: journals, ..Binding::default() };
     open(dir, &binding, CACHE_BYTES, DEADLINE).expect("a new store").store
 }
 
-fn append(store: &mut SledStore, partition: PartitionId, covered: std::ops::Range<Offset>) {
-    let time = |offset: Offset| i64::try_from(offset).expect("a time");
-    let owners = covered.clone().filter(|offset| offset % DUPLICATE_ONE_IN != 0);
-    let block = Block {
-        hash: HashKind::Xxh3,
-        window: partition.into(),
-        first: covered.start,
-        next: covered.end,
-        time_first_ms: time(covered.start),
-        time_last_ms: time(covered.end),
-        entries: owners.map(|owner| (owner, identity(partition, owner))).collect(),
+/// Appends owners, and returns the number of the first one.
+fn append(store: &mut SledStore, journal: PartitionId, length: u64) -> Sequence {
+    let number = store.next_number(journal.into()).expect("a number");
+    let time = |number: Sequence| i64::try_from(number).expect("a time");
+    let owner = |number: Sequence| StoredOwner {
+        at: Coordinates { partition: journal, offset: number },
+        time_ms: time(number),
+        identity: Some(identity(journal, number)),
     };
-    let head = Head {
-        confirmed: covered.start,
-        state_next: covered.start,
-        stream_time_ms: block.time_last_ms,
-        ..Head::default()
-    };
-    let number = store.next_number(block.window).expect("a number");
-    store.append(&block, number, head).expect("an append");
+    let owners: Vec<_> = (number..number + length).map(owner).collect();
+    let times_ms = (time(number), time(number + length));
+    let head = Head { confirmed: number, state_next: number, time_ms: times_ms.1, ..Head::default() };
+    store.append(journal.into(), &OwnerRun { number, times_ms, owners: &owners }, &head).expect("an append");
+    number
 }
 
-fn identity(partition: PartitionId, owner: Offset) -> Identity {
-    let number = u128::from(owner) << 32 | u128::from(partition);
+fn identity(journal: PartitionId, number: Sequence) -> Identity {
+    let number = u128::from(number) << 32 | u128::from(journal);
     Identity(number.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes())
 }
 
 /// Bytes and number of all stored owners.
-fn live(store: &SledStore, partitions: PartitionId) -> (u64, u64) {
-    let ids: u64 = (0..partitions).map(|partition| store.ids(partition.into()).expect("a count")).sum();
-    (ids * 24, ids)
+fn live(store: &SledStore, journals: PartitionId) -> (u64, u64) {
+    let ids: u64 = (0..journals).map(|journal| store.ids(journal.into()).expect("a count")).sum();
+    (ids * OWNER_BYTES as u64, ids)
 }

@@ -9,7 +9,7 @@ const MAX_LIVE_MULTIPLE: u64 = 2;
 const SLED_BYTES: u64 = 4 << 20;
 
 const SOAK: Soak =
-    Soak { partitions: 3, window: 15_000, windows: 8, transaction: 1..=5, undone_one_in: None, seed: 1 };
+    Soak { journals: 3, window: 15_000, windows: 8, transaction: 1..=5, undone_one_in: None, seed: 1 };
 
 fn assert_small(soak: &Soak, sled_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
@@ -31,20 +31,20 @@ fn assert_small(soak: &Soak, sled_bytes: u64) {
 }
 
 #[test]
-fn full_transactions_of_several_partitions_keep_the_directory_bounded() {
-    let soak = Soak { partitions: 4, window: 500_000, transaction: 12_500..=50_000, ..SOAK };
+fn full_transactions_of_several_journals_keep_the_directory_bounded() {
+    let soak = Soak { journals: 4, window: 500_000, transaction: 12_500..=50_000, ..SOAK };
     assert_small(&soak, 0);
 }
 
 #[test]
 fn transactions_of_a_few_thousand_keep_the_directory_bounded() {
-    let soak = Soak { partitions: 12, window: 150_000, transaction: 500..=5_000, ..SOAK };
+    let soak = Soak { journals: 12, window: 150_000, transaction: 500..=5_000, ..SOAK };
     assert_small(&soak, 0);
 }
 
 #[test]
 fn small_transactions_keep_the_directory_bounded() {
-    assert_small(&Soak { partitions: 2, window: 200_000, transaction: 5..=20, ..SOAK }, 0);
+    assert_small(&Soak { journals: 2, window: 200_000, transaction: 5..=20, ..SOAK }, 0);
 }
 
 #[test]

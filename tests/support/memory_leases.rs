@@ -45,14 +45,9 @@ impl MemoryStore {
         }
     }
 
-    /// Ends the task if another handle has taken one of its windows.
+    /// Ends the task if another handle has taken its window.
     pub fn end_if_lost(&mut self) {
-        let windows = std::mem::take(&mut self.sealing);
-        if windows.iter().all(|window| self.holds(*window)) {
-            self.sealing = windows;
-        } else {
-            self.task = None;
-            self.unneeded.clear();
-        }
+        let lost = self.task.as_ref().is_some_and(|task| !self.holds(task.window));
+        self.task.take_if(|_| lost);
     }
 }

@@ -1,36 +1,29 @@
-//! The owners of the store in memory, and what a write changes of them.
+//! A window of the store in memory, and its owners outside of slices.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupd::dedupe::{Block, Identity, Offset, Sequence, StoredOwner};
+use dedupd::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner};
 use dedupd::ports::{Head, StoreError};
 
-/// A partition before a write: its head, and its runs at or beyond `from`. The write changes no other.
-#[derive(Debug)]
-pub struct Before {
-    pub head: Head,
-    pub from: Offset,
-    pub runs: Runs,
-}
-
-/// By the first offset that each covers.
-pub type Runs = BTreeMap<Offset, Arc<MemoryRun>>;
+use super::memory_slices::MemorySlice;
 
 #[derive(Debug, Clone, Default)]
-pub struct Partition {
+pub struct MemoryWindow {
     pub head: Head,
-    pub runs: Runs,
+    /// By the number of the first owner.
+    pub runs: BTreeMap<Sequence, Arc<MemoryRun>>,
+    /// The oldest first.
+    pub slices: Vec<Arc<MemorySlice>>,
+    /// It also counts the owners that were sealed or have expired.
+    pub next_number: Sequence,
+    pub missing_ms: i64,
 }
 
-/// The owners of one appended block.
+/// Owners that were appended together.
 #[derive(Debug, Clone)]
 pub struct MemoryRun {
-    /// One past the last offset that it covers.
-    pub next: Offset,
-    /// The number of the first owner.
-    pub number: Sequence,
     /// At least one.
     pub owners: Vec<StoredOwner>,
     pub times_ms: (i64, i64),
@@ -38,84 +31,98 @@ pub struct MemoryRun {
 }
 
 impl MemoryRun {
-    fn of(block: &Block, number: Sequence) -> Self {
-        let owner = |(offset, identity): &(_, _)| StoredOwner { offset: *offset, identity: Some(*identity) };
-        Self {
-            next: block.next,
-            number,
-            owners: block.entries.iter().map(owner).collect(),
-            times_ms: (block.time_first_ms, block.time_last_ms),
-            is_damaged: false,
-        }
-    }
-
-    /// One past the number of the last owner.
-    pub fn end(&self) -> Sequence {
-        self.number + self.owners.len() as Sequence
-    }
-
     /// The owners, as far as they can be read.
     pub fn read(&self) -> Result<&[StoredOwner], StoreError> {
-        let damaged = || StoreError::Corrupt(format!("the owners from number {} on", self.number));
+        let damaged = || StoreError::Corrupt(format!("{} owners", self.owners.len()));
         if self.is_damaged { Err(damaged()) } else { Ok(&self.owners) }
     }
 
-    /// The owners from a number on.
-    pub fn read_from(&self, number: Sequence) -> Result<&[StoredOwner], StoreError> {
-        let before = usize::try_from(number - self.number).unwrap_or(usize::MAX);
-        Ok(self.read()?.get(before..).unwrap_or_default())
+    /// Removes the identity of an owner.
+    fn take(run: &mut Arc<Self>, place: Sequence) -> Result<Option<Identity>, StoreError> {
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        if run.owners.get(place).is_none_or(|owner| owner.identity.is_none()) {
+            return Ok(None);
+        }
+        run.read()?;
+        Ok(Arc::make_mut(run).owners.get_mut(place).and_then(|owner| owner.identity.take()))
     }
 }
 
-impl Partition {
-    /// A run that begins before `from` may reach beyond it.
-    pub fn before(&self, from: Offset) -> Before {
-        let from = self.runs.range(..from).next_back().map_or(from, |(first, _)| *first);
-        let runs = self.runs.range(from..).map(|(first, run)| (*first, Arc::clone(run))).collect();
-        Before { head: self.head, from, runs }
-    }
+/// Whether a record is of this partition, and at or beyond this offset.
+pub fn is_from(at: Coordinates, from: Coordinates) -> bool {
+    at.partition == from.partition && at.offset >= from.offset
+}
 
-    pub fn end(&self) -> Offset {
-        self.runs.last_key_value().map_or(0, |(_, run)| run.next)
-    }
-
-    pub fn next_number(&self) -> Sequence {
-        self.runs.last_key_value().map_or(0, |(_, run)| run.end())
-    }
-
-    pub fn cut(&mut self, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
-        self.head = self.head.lowered(from);
-        let (mut removed, mut left) = (Vec::new(), Runs::new());
-        for (first, mut run) in std::mem::take(&mut self.runs) {
-            if run.next > from {
-                let keep = run.read()?.partition_point(|owner| owner.offset < from);
-                let run = Arc::make_mut(&mut run);
-                let gone = run.owners.drain(keep..);
-                removed.extend(gone.filter_map(|owner| Some((owner.offset, owner.identity?))));
-                run.next = from;
-            }
-            if !run.owners.is_empty() {
-                left.insert(first, run);
-            }
+impl MemoryWindow {
+    pub fn append(&mut self, run: &OwnerRun<'_>) -> Result<(), StoreError> {
+        if run.owners.is_empty() {
+            return Ok(());
         }
-        self.runs = left;
+        if run.number < self.next_number {
+            return Err(StoreError::Corrupt(format!("number {} is taken", run.number)));
+        }
+        let (owners, times_ms) = (run.owners.to_vec(), run.times_ms);
+        self.runs.insert(run.number, Arc::new(MemoryRun { owners, times_ms, is_damaged: false }));
+        self.next_number = run.end();
+        Ok(())
+    }
+
+    /// The runs with owners from a number on, and of each the number and the owners from there on.
+    pub fn runs_from(&self, from: Sequence) -> impl Iterator<Item = (Sequence, &MemoryRun, usize)> {
+        let first = self.runs.range(..=from).next_back().map_or(from, |(first, _)| *first);
+        self.runs.range(first..).filter_map(move |(number, run)| {
+            let skipped = from.saturating_sub(*number);
+            let at = usize::try_from(skipped).ok().filter(|at| *at < run.owners.len())?;
+            Some((number + skipped, &**run, at))
+        })
+    }
+
+    pub fn owner(&self, number: Sequence) -> Result<Option<StoredOwner>, StoreError> {
+        let found = self.runs_from(number).next().filter(|(first, ..)| *first == number);
+        found.map_or(Ok(None), |(_, run, at)| Ok(run.read()?.get(at).copied()))
+    }
+
+    pub fn truncate(&mut self, from: Sequence) -> Result<Vec<StoredOwner>, StoreError> {
+        let mut removed = Vec::new();
+        for (_, run, at) in self.runs_from(from) {
+            removed.extend(run.read()?.iter().skip(at));
+        }
+        self.runs.split_off(&from);
+        if let Some((first, run)) = self.runs.iter_mut().next_back() {
+            let left = usize::try_from(from - first).unwrap_or(usize::MAX);
+            Arc::make_mut(run).owners.truncate(left);
+        }
+        self.next_number = self.next_number.min(from);
+        if self.head.confirmed == from {
+            self.head = self.head.confirmed_only();
+        } else if self.head.confirmed > from {
+            // The journal is read from its start.
+            let Head { time_ms, incomplete_ms, .. } = self.head;
+            self.head = Head { confirmed: from, time_ms, incomplete_ms, ..Head::default() };
+        }
         Ok(removed)
     }
 
-    /// Offsets without owners belong to the run before them.
-    pub fn add(&mut self, block: &Block, number: Sequence) {
-        if !block.entries.is_empty() {
-            self.runs.insert(block.first, Arc::new(MemoryRun::of(block, number)));
-        } else if let Some(mut last) = self.runs.last_entry() {
-            let last = Arc::make_mut(last.get_mut());
-            last.next = last.next.max(block.next);
+    /// Removes the identities of the owners from these coordinates on, and returns them with their numbers.
+    pub fn undo(&mut self, from: Coordinates) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+        let mut undone = Vec::new();
+        for (first, run) in &mut self.runs {
+            let places = (0..).zip(&run.owners).filter(|(_, owner)| is_from(owner.at, from));
+            let places: Vec<Sequence> = places.map(|(place, _)| place).collect();
+            for place in places {
+                undone.extend(MemoryRun::take(run, place)?.map(|identity| (first + place, identity)));
+            }
         }
+        Ok(undone)
     }
 
-    pub fn forget(&mut self, owner: Offset) -> Result<(), StoreError> {
-        let Some((_, run)) = self.runs.range_mut(..=owner).next_back() else { return Ok(()) };
-        let Ok(place) = run.read()?.binary_search_by_key(&owner, |held| held.offset) else { return Ok(()) };
-        Arc::make_mut(run).owners[place].identity = None;
-        Ok(())
+    pub fn forget(&mut self, number: Sequence) -> Result<(), StoreError> {
+        let run = self.runs.range_mut(..=number).next_back();
+        run.map_or(Ok(()), |(first, run)| MemoryRun::take(run, number - first).map(drop))
+    }
+
+    /// Removes runs without owners from this number on.
+    pub fn expire_runs(&mut self, first: Sequence) {
+        self.runs.retain(|number, run| number + run.owners.len() as Sequence > first);
     }
 }

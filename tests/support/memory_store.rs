@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupd::dedupe::{
-    Block, Identity, Offset, OwnerRun, PartitionId, Positions, Sequence, SlicePartition, StoredOwner,
-    WindowId,
+    Coordinates, Identity, OwnerRun, PartitionId, Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
@@ -21,9 +20,9 @@ mod memory_runs;
 mod memory_slices;
 
 use memory_leases::Leases;
-use memory_runs::{Before, Partition};
+use memory_runs::MemoryWindow;
+use memory_slices::MemoryTask;
 pub use memory_slices::SliceDefect;
-use memory_slices::{MemoryTask, Slices, change, cut, expire_runs, forget_in_filters};
 
 /// Owners in a map. Clones share the map, like clones of the store on disk: a restarted worker finds its state in a
 /// clone that was kept while the old worker was dropped.
@@ -32,40 +31,25 @@ pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
     /// By which it holds windows. Without one it needs no leases.
     id: Option<u64>,
-    /// The slice that this handle is writing.
+    /// What this handle seals.
     task: Option<MemoryTask>,
-    /// Windows whose runs below an offset are to be removed.
-    unneeded: Vec<(WindowId, Offset)>,
-    /// The windows whose owners are being sealed or filtered.
-    sealing: Vec<WindowId>,
 }
 
 impl Clone for MemoryStore {
     fn clone(&self) -> Self {
-        Self { contents: Arc::clone(&self.contents), id: self.id, ..Self::default() }
+        Self { contents: Arc::clone(&self.contents), id: self.id, task: None }
     }
 }
 
-type Partitions = BTreeMap<WindowId, Partition>;
+type Windows = BTreeMap<WindowId, Arc<MemoryWindow>>;
 
 #[derive(Debug, Default)]
 struct Contents {
-    partitions: Partitions,
-    slices: Slices,
-    /// Whether a slice has the owners of all partitions.
-    shares_slices: bool,
+    windows: Windows,
     defect: SliceDefect,
     leases: Leases,
-    /// What the last writes changed, oldest first. A power loss could undo them.
-    unsynced: VecDeque<Undo>,
-}
-
-/// What a write changed.
-#[derive(Debug)]
-struct Undo {
-    window: WindowId,
-    before: Option<Before>,
-    slices: Slices,
+    /// The windows before each of the last writes, oldest first. A power loss could undo them.
+    unsynced: VecDeque<Windows>,
 }
 
 /// Maximum number of unsynced writes: a real database flushes on its own from time to time.
@@ -80,29 +64,22 @@ impl MemoryStore {
     /// A copy that shares nothing with this store: an older state to return to.
     #[must_use]
     pub fn snapshot(&self) -> Self {
-        let (partitions, slices, shares_slices) = {
-            let contents = self.lock();
-            (contents.partitions.clone(), contents.slices.clone(), contents.shares_slices)
-        };
-        let contents = Contents { partitions, slices, shares_slices, ..Contents::default() };
+        let contents = Contents { windows: self.lock().windows.clone(), ..Contents::default() };
         Self { contents: Arc::new(Mutex::new(contents)), ..Self::default() }
     }
 
-    /// Sets whether a slice has the owners of all partitions, and a defect.
-    pub fn set_slices(&self, is_shared: bool, defect: SliceDefect) {
-        let mut contents = self.lock();
-        (contents.shares_slices, contents.defect) = (is_shared, defect);
+    /// Sets a defect.
+    pub fn set_defect(&self, defect: SliceDefect) {
+        self.lock().defect = defect;
     }
 
     fn has(&self, defect: SliceDefect) -> bool {
         self.lock().defect == defect
     }
 
-    fn removed(&mut self, window: WindowId, from: Offset) {
-        if let Some(task) = &mut self.task {
-            task.removed(window, from);
-        }
-        self.unneeded.retain(|(other, next)| *other != window || *next <= from);
+    /// Whether this handle writes a slice, or removes its runs.
+    pub fn is_sealing(&self) -> bool {
+        self.task.is_some()
     }
 
     /// Number of writes that a power loss could undo.
@@ -114,20 +91,17 @@ impl MemoryStore {
     /// Simulates a power loss: undoes the last `writes` writes.
     pub fn lose(&self, writes: usize) {
         let mut contents = self.lock();
-        for _ in 0..writes {
-            let Some(Undo { window, before, slices }) = contents.unsynced.pop_back() else { break };
-            contents.put(window, before);
-            contents.slices = slices;
-        }
-        contents.unsynced.clear();
+        let kept = contents.unsynced.len().saturating_sub(writes);
+        let before = contents.unsynced.drain(..).nth(kept);
+        contents.windows = before.unwrap_or_else(|| std::mem::take(&mut contents.windows));
     }
 
     /// Simulates disk damage: a run that cannot be read any more. `pick` receives the number of runs and chooses one. Returns false if there is
     /// none.
     pub fn rot(&self, pick: impl FnOnce(usize) -> usize) -> bool {
         let mut contents = self.lock();
-        let mut runs: Vec<_> =
-            contents.partitions.values_mut().flat_map(|stored| stored.runs.values_mut()).collect();
+        let windows = contents.windows.values_mut().map(Arc::make_mut);
+        let mut runs: Vec<_> = windows.flat_map(|stored| stored.runs.values_mut()).collect();
         let place = (!runs.is_empty()).then(|| pick(runs.len()) % runs.len());
         let Some(run) = place.and_then(|place| runs.get_mut(place)) else { return false };
         Arc::make_mut(run).is_damaged = true;
@@ -138,62 +112,70 @@ impl MemoryStore {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a window at or beyond `from`. Changes nothing if `change` fails.
-    fn write<T>(
+    fn stored(&self, window: WindowId) -> Option<Arc<MemoryWindow>> {
+        self.lock().windows.get(&window).cloned()
+    }
+
+    /// Changes windows. Changes nothing if `change` fails.
+    fn write<T>(&self, change: impl FnOnce(&mut Windows) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut contents = self.lock();
+        let mut windows = contents.windows.clone();
+        let changed = change(&mut windows)?;
+        let before = std::mem::replace(&mut contents.windows, windows);
+        contents.unsynced.push_back(before);
+        if contents.unsynced.len() > UNSYNCED {
+            contents.unsynced.pop_front();
+        }
+        Ok(changed)
+    }
+
+    /// Changes a window, if anything of it is stored.
+    fn change<T: Default>(
         &self,
         window: WindowId,
-        from: Offset,
-        change: impl FnOnce(&mut Partitions, &mut Slices) -> Result<T, StoreError>,
+        change: impl FnOnce(&mut MemoryWindow) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut contents = self.lock();
-        let before = contents.partitions.get(&window).map(|stored| stored.before(from));
-        let slices = contents.slices.clone();
-        let Contents { partitions, slices: changing, .. } = &mut *contents;
-        let changed = change(partitions, changing);
-        if changed.is_err() {
-            contents.put(window, before);
-            contents.slices = slices;
-        } else {
-            contents.unsynced.push_back(Undo { window, before, slices });
-            if contents.unsynced.len() > UNSYNCED {
-                contents.unsynced.pop_front();
-            }
-        }
-        changed
+        self.write(|windows| {
+            windows.get_mut(&window).map_or_else(|| Ok(T::default()), |it| change(Arc::make_mut(it)))
+        })
     }
-}
 
-impl MemoryStore {
+    /// Changes a window, and sets its head.
+    fn put<T>(
+        &self,
+        window: WindowId,
+        head: &Head,
+        change: impl FnOnce(&mut MemoryWindow) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.if_held(window, ())?;
+        self.write(|windows| {
+            let stored = Arc::make_mut(windows.entry(window).or_default());
+            stored.head = head.clone();
+            change(stored)
+        })
+    }
+
+    /// Discards the slice that is being written, if owners are removed that it has.
+    fn removed(&mut self, window: WindowId, from: Sequence) {
+        self.task.take_if(|task| task.seals(window, from));
+    }
+
     fn scan_runs(
         &self,
         window: WindowId,
         from: Sequence,
         visit: VisitRun<'_>,
     ) -> Result<Option<Sequence>, StoreError> {
-        // Copied, so that the visitor may use the store.
-        let stored = self.lock().partitions.get(&window).cloned().unwrap_or_default();
-        for (first, run) in stored.runs.iter().filter(|(_, run)| run.end() > from) {
-            let number = run.number.max(from);
-            let owners = run.read_from(number)?;
-            let covered = *first..run.next;
-            if visit(&OwnerRun { covered, times_ms: run.times_ms, number, owners })?.is_break() {
+        // Without the lock, so that the visitor may use the store.
+        let stored = self.stored(window).unwrap_or_default();
+        for (number, run, at) in stored.runs_from(from) {
+            let owners = run.read()?.get(at..).unwrap_or_default();
+            let run = OwnerRun { number, times_ms: run.times_ms, owners };
+            if visit(&run)?.is_break() {
                 return Ok(Some(run.end()));
             }
         }
         Ok(None)
-    }
-}
-
-impl Contents {
-    fn put(&mut self, window: WindowId, before: Option<Before>) {
-        let Some(Before { head, from, runs }) = before else {
-            self.partitions.remove(&window);
-            return;
-        };
-        let stored = self.partitions.entry(window).or_default();
-        stored.head = head;
-        stored.runs.retain(|first, _| *first < from);
-        stored.runs.extend(runs);
     }
 }
 
@@ -203,10 +185,12 @@ impl Store for MemoryStore {
     }
 
     fn acquire_lease(&mut self, window: WindowId) -> bool {
+        self.end_if_lost();
         self.take(window, false)
     }
 
     fn acquire_free_lease(&mut self, window: WindowId) -> bool {
+        self.end_if_lost();
         self.take(window, true)
     }
 
@@ -215,46 +199,19 @@ impl Store for MemoryStore {
     }
 
     fn head(&self, window: WindowId) -> Result<Option<Head>, StoreError> {
-        Ok(self.lock().partitions.get(&window).map(|stored| stored.head))
+        Ok(self.stored(window).map(|stored| stored.head.clone()))
     }
 
-    fn append_all(&mut self, blocks: &[Block], number: Sequence, head: Head) -> Result<(), StoreError> {
-        let Some(Block { window, first, .. }) = blocks.first() else { return Ok(()) };
-        self.if_held(*window, ())?;
-        let mut end = *first;
-        for block in blocks {
-            let covered = block.first..block.next;
-            let is_sorted = block.entries.is_sorted_by(|a, b| a.0 < b.0) && block.window == *window;
-            let is_covered = block.entries.iter().all(|(owner, _)| covered.contains(owner));
-            if !is_sorted || !is_covered || block.first < end {
-                return Err(StoreError::Corrupt(format!(
-                    "rejected a block of partition {} at {}",
-                    block.window, block.first
-                )));
-            }
-            end = block.next;
-        }
-        self.removed(*window, *first);
-        let keeps_removed = self.has(SliceDefect::KeepsRemoved);
-        self.write(*window, *first, |partitions, slices| {
-            if !keeps_removed {
-                cut(slices, *window, *first)?;
-            }
-            let stored = partitions.entry(*window).or_default();
-            if stored.end() > *first {
-                stored.cut(*first)?;
-            }
-            if number < stored.next_number() {
-                return Err(StoreError::Corrupt(format!("number {number} of partition {window} is taken")));
-            }
-            let mut number = number;
-            for block in blocks.iter().filter(|block| block.first < block.next) {
-                stored.add(block, number);
-                number += block.entries.len() as Sequence;
-            }
-            stored.head = head;
-            Ok(())
-        })
+    fn missing_ms(&self, window: WindowId) -> Result<i64, StoreError> {
+        Ok(self.stored(window).map_or(0, |stored| stored.missing_ms))
+    }
+
+    fn append(&mut self, window: WindowId, owners: &OwnerRun<'_>, head: &Head) -> Result<(), StoreError> {
+        self.put(window, head, |stored| stored.append(owners))
+    }
+
+    fn set_head(&mut self, window: WindowId, head: &Head) -> Result<(), StoreError> {
+        self.put(window, head, |_| Ok(()))
     }
 
     fn scan_from(
@@ -267,55 +224,58 @@ impl Store for MemoryStore {
     }
 
     fn next_number(&self, window: WindowId) -> Result<Sequence, StoreError> {
-        Ok(self.lock().partitions.get(&window).map_or(0, Partition::next_number))
+        Ok(self.stored(window).map_or(0, |stored| stored.next_number))
     }
 
     fn ids(&self, window: WindowId) -> Result<u64, StoreError> {
-        let contents = self.lock();
-        let runs = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.runs.values());
-        Ok(runs.flat_map(|run| &run.owners).filter(|owner| owner.identity.is_some()).count() as u64)
+        let stored = self.stored(window).unwrap_or_default();
+        let owners = stored.runs.values().flat_map(|run| &run.owners);
+        Ok(owners.filter(|owner| owner.identity.is_some()).count() as u64)
     }
 
-    fn truncate(&mut self, window: WindowId, from: Offset) -> Result<Vec<(Offset, Identity)>, StoreError> {
+    fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError> {
         self.if_held(window, ())?;
         self.removed(window, from);
-        let keeps_removed = self.has(SliceDefect::KeepsRemoved);
-        self.write(window, from, |partitions, slices| {
-            if !keeps_removed {
-                cut(slices, window, from)?;
-            }
-            partitions.get_mut(&window).map_or_else(|| Ok(Vec::new()), |stored| stored.cut(from))
-        })
+        self.change(window, |stored| stored.truncate(from))
     }
 
-    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: Head) -> Result<(), StoreError> {
-        self.if_held(window, ())?;
-        let owners = forgotten.owners;
-        if let Some(first) = owners.iter().min() {
+    fn undo(
+        &mut self,
+        window: WindowId,
+        from: Coordinates,
+        head: &Head,
+    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+        let keeps_removed = self.has(SliceDefect::KeepsRemoved);
+        let undone = self.put(window, head, |stored| {
+            if !keeps_removed {
+                stored.undo_sealed(window, from)?;
+            }
+            stored.undo(from)
+        })?;
+        if let Some((first, _)) = undone.first() {
             self.removed(window, *first);
         }
-        let keeps_forgotten = self.has(SliceDefect::KeepsForgotten);
-        let keeps_in_filters = self.has(SliceDefect::FilterKeepsForgotten);
-        self.write(window, 0, |partitions, slices| {
-            let is_forgotten = |offset| owners.contains(&offset) && !keeps_forgotten;
-            change(slices, |slice| slice.without(window, Offset::MAX, is_forgotten));
-            if !keeps_in_filters {
-                forget_in_filters(slices, window, forgotten);
-            }
-            let stored = partitions.entry(window).or_default();
-            owners.iter().try_for_each(|owner| stored.forget(*owner))?;
-            stored.head = head;
-            Ok(())
-        })
+        Ok(undone)
     }
 
-    fn expire(&mut self, window: WindowId, first: Offset, _missing_ms: i64) -> Result<(), StoreError> {
+    fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {
+        let defect = self.lock().defect;
+        self.put(window, head, |stored| {
+            stored.forget_sealed(forgotten.identities, defect);
+            forgotten.numbers.iter().try_for_each(|number| stored.forget(*number))
+        })?;
+        if let Some(first) = forgotten.numbers.iter().min() {
+            self.removed(window, *first);
+        }
+        Ok(())
+    }
+
+    fn expire(&mut self, window: WindowId, first: Sequence, missing_ms: i64) -> Result<(), StoreError> {
         self.if_held(window, ())?;
-        self.write(window, 0, |partitions, slices| {
-            // The ranges stay until all owners of the slice are dropped.
-            change(slices, |slice| slice.without(window, Offset::MAX, |offset| offset < first));
-            slices.retain(|slice| !slice.owners.is_empty());
-            expire_runs(partitions, window, first);
+        self.change(window, |stored| {
+            stored.missing_ms = stored.missing_ms.max(missing_ms);
+            stored.slices.retain(|slice| slice.range.next > first);
+            stored.expire_runs(first);
             Ok(())
         })
     }
@@ -326,24 +286,17 @@ impl Store for MemoryStore {
         number: Sequence,
         _expected: Option<Identity>,
     ) -> Result<Option<StoredOwner>, StoreError> {
-        let read = || {
-            let contents = self.lock();
-            let stored = contents.partitions.get(&window).into_iter().flat_map(|stored| stored.runs.values());
-            let run = stored.rev().find(|run| run.number <= number && number < run.end());
-            run.map_or(Ok(None), |run| Ok(run.read_from(number)?.first().copied()))
-        };
-        let read = read();
+        let read = self.stored(window).map_or(Ok(None), |stored| stored.owner(number));
         if matches!(read, Ok(Some(_))) { read } else { self.if_held(window, read)? }
     }
 
-    fn clear(&mut self, window: WindowId) -> Result<(), StoreError> {
-        self.if_held(window, ())?;
-        self.clear_window(window)
-    }
-
-    fn clear_all(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
+    fn clear(&mut self, windows: &[WindowId]) -> Result<(), StoreError> {
         windows.iter().try_for_each(|window| self.if_held(*window, ()))?;
-        self.clear_windows(windows)
+        self.task.take_if(|task| windows.contains(&task.window));
+        self.write(|stored| {
+            stored.retain(|window, _| !windows.contains(window));
+            Ok(())
+        })
     }
 
     fn seals(&self) -> bool {
@@ -365,31 +318,30 @@ impl Store for MemoryStore {
 
     fn end_seal(&mut self) {
         self.task = None;
-        self.unneeded.clear();
     }
 
     fn has_sealed(&self) -> bool {
-        !self.lock().slices.is_empty()
+        self.lock().windows.values().any(|stored| !stored.slices.is_empty())
     }
 
-    fn sealed(&self, window: WindowId) -> Vec<SlicePartition> {
-        self.sealed_ranges(window)
+    fn sealed(&self, window: WindowId) -> Vec<SealedRange> {
+        let stored = self.stored(window).unwrap_or_default();
+        stored.slices.iter().map(|slice| slice.range.clone()).collect()
     }
 
     fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
-        Ok(self.places_in_slices(lookup.window, &lookup.key))
+        Ok(self.stored(lookup.window).map_or_else(SealedPlaces::default, |stored| stored.places(&lookup.key)))
     }
 
-    fn stored_partitions(&self) -> Vec<PartitionId> {
-        let partitions: BTreeSet<_> =
-            self.lock().partitions.keys().map(|window| window.partition()).collect();
-        partitions.into_iter().collect()
+    fn stored_journals(&self) -> Vec<PartitionId> {
+        let journals: BTreeSet<_> = self.lock().windows.keys().map(|window| window.journal()).collect();
+        journals.into_iter().collect()
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, StoreError> {
         let contents = self.lock();
-        let runs = contents.partitions.values().flat_map(|stored| stored.runs.values());
-        Ok(Some(runs.map(|run| run.owners.len() as u64 * 24).sum()))
+        let runs = contents.windows.values().flat_map(|stored| stored.runs.values());
+        Ok(Some(runs.map(|run| size_of_val(run.owners.as_slice()) as u64).sum()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {

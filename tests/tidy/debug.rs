@@ -13,8 +13,8 @@ const QUOTED: &[(&str, &[&str])] = &[
     ("src/config/topic_name.rs", &["{c:?}"]),
     ("src/dedupe/identity/fingerprint.rs", &["{0:?}"]),
     ("src/dedupe/identity/why.rs", &["{first:?}", "{name:?}"]),
-    ("src/pipeline/partition/restoring.rs", &["{kind:?}"]),
-    ("src/pipeline/partition/rules.rs", &["{name:?}"]),
+    ("src/pipeline/journal/restoring.rs", &["{kind:?}"]),
+    ("src/pipeline/journal/rules.rs", &["{name:?}"]),
     ("src/store/binding.rs", &["{kind:?}", "{ours:?}", "{text:?}", "{theirs:?}"]),
     ("src/store/open.rs", &["{name:?}"]),
     // The first bytes of a file.
@@ -22,7 +22,7 @@ const QUOTED: &[(&str, &[&str])] = &[
     ("src/dedupe/format/slice/mod.rs", &["{0:02x?}"]),
     // Assertions of developers.
     ("src/dedupe/window/hostile.rs", &["{verdict:?}"]),
-    ("src/pipeline/partition/mod.rs", &["{change:?}"]),
+    ("src/pipeline/journal/mod.rs", &["{change:?}"]),
     // What the log prints without quotes.
     ("src/app/log.rs", &["{value:?}"]),
     // Implementations of `Debug`.

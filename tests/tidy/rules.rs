@@ -78,7 +78,8 @@ const SERVICE: &[&str] = &[
     "schemas", "store",
 ];
 /// The folders of `src/pipeline`. Each uses only those before it, and the files beside them.
-pub const LAYERS: &[&str] = &["partition", "limits", "commit", "torn", "recovery", "worker", "standby"];
+pub const LAYERS: &[&str] =
+    &["partition", "journal", "limits", "commit", "torn", "recovery", "worker", "standby"];
 /// What connects a command with the command line.
 const COMMAND: &[&str] =
     &["app", "cli", "clock", "config", "dedupe", "kafka", "schemas", "store", "tools::properties"];

@@ -8,13 +8,13 @@ use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
 
-/// The metadata of a committed offset: `v2;s=…;t=…;b=…:…@…@…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;a=…;i=…;i=…:…;p=…;e=…@…;m=…;r=…;d=…;tx=…`.
+/// The metadata of a committed offset: `v2;s=…;t=…;b=…:…@…;n=…;l=…;c=…;k=…;l=…;c=…;o=…;h=…;g=…;i=…;i=…:…;p=…;e=…@…;m=…;r=…;d=…;w=topic;f=1;tx=…`.
 ///
 /// Other programs may commit to the group, so the metadata can be any text. Text that does not parse counts as no
 /// checkpoint, which costs a restore and never correctness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checkpoint {
-    /// State topic offset from which a restore finds everything newer than this commit.
+    /// Offset in the journal from which a restore finds everything newer than this commit.
     pub state_next: Offset,
     /// Stream time at the commit, epoch milliseconds.
     pub stream_time_ms: i64,
@@ -22,18 +22,18 @@ pub struct Checkpoint {
     pub rules: Vec<(KindId, Fingerprint)>,
     /// How far the partition's clock was ahead of the wall clock, in milliseconds; 0 when they agreed.
     pub ahead_of_wall_ms: i64,
-    /// The last entry of the journal with a section of the partition.
+    /// The last entry of the journal, up to this transaction.
     pub tail: Option<Tail>,
+    /// Where the last section of the partition ends, up to this transaction: the raw offset behind it. `None` if it has none.
+    pub section_next: Option<Offset>,
     /// What is missing in each window, before the owners of this commit.
     pub windows: Vec<WindowCheckpoint>,
-    /// The stream time by which the window expires, epoch milliseconds, where that is not its own: in topic scope.
-    pub horizon_ms: Option<i64>,
-    /// How far the partition's clock is behind the fastest one when all are read to their ends, in milliseconds: in topic scope. `None` while
-    /// that is not measured since its last record.
+    /// The clock by which the windows of the journal expire, epoch milliseconds; 0 while unknown. It is that of the commit before this one, whose
+    /// markers were all there before this transaction began: no repair sets it back.
+    pub horizon_ms: i64,
+    /// How far the partition's clock is behind the fastest one when all are read to their ends, in milliseconds. `None` while that is not
+    /// measured since its last record.
     pub late_ms: Option<i64>,
-    /// The stream time after the commit before this one, epoch milliseconds. Its markers were all there before this transaction began, so no
-    /// repair undoes it.
-    pub settled_ms: Option<i64>,
     /// How many partitions the raw topic had when the group began; partitions with higher numbers were added later.
     pub first_raw_partitions: Option<u32>,
     /// The leader epoch of the last record before the offset, with that offset again: other programs may move the offset.
@@ -44,33 +44,26 @@ pub struct Checkpoint {
     pub raw: Option<String>,
     /// Topic id of the state topic that holds the blocks, if known.
     pub state: Option<String>,
+    /// Whether the journal is that of all partitions.
+    pub is_topic_wide: bool,
+    /// The group has lost its offsets, and those of other partitions of the journal follow: one without an offset is not new.
+    pub others_follow: bool,
     /// Transactional id of the writer, which is fenced when its transaction hangs.
     pub writer: String,
 }
 
-/// The last entry with a section of a partition, so that local state can be recognised as the committed one.
+/// The last committed entry of a journal, so that local state can be recognised as the committed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
     /// Its name.
     pub entry: EntryName,
-    /// One past the last raw offset that its section covers.
-    pub next: Offset,
     /// A journal offset at or before the entry, if known. The entry is found from there on, or its transaction was undone.
     pub from: Option<Offset>,
 }
 
-/// As in messages: the last raw offset that the section covers is before this one.
 impl fmt::Display for Tail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "entry {} up to offset {}", self.entry, self.next)
-    }
-}
-
-impl Tail {
-    /// Whether both name the same entry.
-    #[must_use]
-    pub fn names_same(&self, other: &Self) -> bool {
-        (self.entry, self.next) == (other.entry, other.next)
+        write!(f, "entry {}", self.entry)
     }
 }
 
@@ -103,10 +96,13 @@ impl Checkpoint {
 
     fn render_with(&self, windows: &str) -> String {
         let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
+        let section = self.section_next.map(|next| format!(";n={next}")).unwrap_or_default();
         let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
         let ahead = time("o", Some(self.ahead_of_wall_ms).filter(|ms| *ms != 0));
-        let (horizon, late) = (time("h", self.horizon_ms), time("g", self.late_ms));
-        let settled = time("a", self.settled_ms);
+        let horizon = time("h", Some(self.horizon_ms).filter(|ms| *ms != 0));
+        let late = time("g", self.late_ms);
+        let flag = |is_set: bool, text: &'static str| if is_set { text } else { "" };
+        let (scope, follow) = (flag(self.is_topic_wide, ";w=topic"), flag(self.others_follow, ";f=1"));
         let rules = render_rules(&self.rules);
         let began =
             self.first_raw_partitions.map(|partitions| format!(";p={partitions}")).unwrap_or_default();
@@ -115,7 +111,7 @@ impl Checkpoint {
         let empty = self.empty_until.map(|until| format!(";m={until}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v2;s={};t={}{tail}{windows}{ahead}{horizon}{late}{settled}{rules}{began}{epoch}{empty}{raw}{state};tx={}",
+            "v2;s={};t={}{tail}{section}{windows}{ahead}{horizon}{late}{rules}{began}{epoch}{empty}{raw}{state}{scope}{follow};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -137,9 +133,11 @@ impl Checkpoint {
                 ("s", value) => checkpoint.state_next = value.parse().ok()?,
                 ("t", value) => checkpoint.stream_time_ms = value.parse().ok()?,
                 ("o", value) => checkpoint.ahead_of_wall_ms = value.parse().ok()?,
-                ("h", value) => checkpoint.horizon_ms = Some(value.parse().ok()?),
+                ("h", value) => checkpoint.horizon_ms = value.parse().ok()?,
                 ("g", value) => checkpoint.late_ms = Some(value.parse().ok()?),
-                ("a", value) => checkpoint.settled_ms = Some(value.parse().ok()?),
+                ("n", value) => checkpoint.section_next = Some(value.parse().ok()?),
+                ("w", value) => checkpoint.is_topic_wide = value == "topic",
+                ("f", value) => checkpoint.others_follow = value == "1",
                 ("i", value) => checkpoint.rules.push(parse_rule(value)?),
                 ("k", value) => kind = KindId::numbered(value.parse().ok()?),
                 ("l", value) => {
@@ -204,9 +202,9 @@ fn parse_epoch(value: &str) -> Option<Epoch> {
 }
 
 fn render_tail(tail: &Tail) -> String {
-    let (EntryName { number, crc }, next) = (tail.entry, tail.next);
+    let EntryName { number, crc } = tail.entry;
     let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
-    format!(";b={number}:{crc:08x}@{next}{from}")
+    format!(";b={number}:{crc:08x}{from}")
 }
 
 fn parse_tail(value: &str) -> Option<Tail> {
@@ -214,9 +212,8 @@ fn parse_tail(value: &str) -> Option<Tail> {
     let (number, crc) = parts.next()?.split_once(':')?;
     let number = number.parse().ok().filter(|number| *number != u64::MAX)?;
     let entry = EntryName { number, crc: u32::from_str_radix(crc, 16).ok()? };
-    let next = parts.next()?.parse().ok()?;
     let from = parts.next().map(str::parse).transpose().ok()?;
-    Some(Tail { entry, next, from })
+    Some(Tail { entry, from })
 }
 
 #[cfg(test)]

@@ -21,10 +21,9 @@
 
 use std::fmt;
 
-use super::block::{BlockError, BlockView, CRC_BYTES, take, verified_content};
-use super::forget_record::ForgetRecord;
+use super::block::{BlockError, CRC_BYTES, take, verified_content};
 use super::state_key::StateKey;
-use crate::dedupe::coordinates::{Offset, PartitionId};
+use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
 use crate::dedupe::identity::KindId;
 
 const MAGIC: [u8; 4] = *b"DDE1";
@@ -51,7 +50,8 @@ impl fmt::Display for EntryName {
 
 /// What an entry states about one partition of its transaction.
 ///
-/// It replaces what came before at or beyond its first offset: one with an empty range undoes owners.
+/// It replaces what came before at or beyond its first offset: one with an empty range undoes owners. Of the owners in the blocks of the entry only
+/// those in its range count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
     /// Partition of the raw topic.
@@ -71,6 +71,12 @@ pub struct Section {
 }
 
 impl Section {
+    /// Whether an owner at this place belongs to the transaction.
+    #[must_use]
+    pub fn has(&self, at: Coordinates) -> bool {
+        at.partition == self.partition && (self.first..self.next).contains(&at.offset)
+    }
+
     /// The section that undoes all owners of the partition at or beyond the first offset.
     #[must_use]
     pub fn undone(&self) -> Self {
@@ -157,6 +163,12 @@ impl EntryEnd {
         self.sections.get(place.ok()?)
     }
 
+    /// Whether an owner at this place counts: it is in the range of the section of its partition.
+    #[must_use]
+    pub fn has(&self, at: Coordinates) -> bool {
+        self.section(at.partition).is_some_and(|section| section.has(at))
+    }
+
     /// Whether these bytes are an end record.
     #[must_use]
     pub fn is_here(bytes: &[u8]) -> bool {
@@ -230,22 +242,6 @@ pub struct JournalRecord {
     pub bytes: Vec<u8>,
 }
 
-impl JournalRecord {
-    /// Whether it has the owners, or the forgotten ids, of this raw partition.
-    #[must_use]
-    pub fn is_of(&self, partition: PartitionId) -> bool {
-        partition_of(&self.bytes) == Some(partition)
-    }
-}
-
-/// The raw partition of a block or a forget record.
-fn partition_of(bytes: &[u8]) -> Option<PartitionId> {
-    if ForgetRecord::is_here(bytes) {
-        return Some(ForgetRecord::decode(bytes).ok()?.partition);
-    }
-    Some(BlockView::trusted(bytes).ok()?.header.window.partition())
-}
-
 /// An entry as read from its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -261,17 +257,6 @@ pub struct Entry {
     pub at: Offset,
     /// Whether all of its records were read. Of the first entry of a log, retention may have deleted some.
     pub is_whole: bool,
-    /// The partition of each record, with its place in `records`, in ascending order.
-    places: Vec<(PartitionId, usize)>,
-}
-
-impl Entry {
-    /// The records of a raw partition, in their order.
-    pub fn records_of(&self, partition: PartitionId) -> impl Iterator<Item = &JournalRecord> {
-        let first = self.places.partition_point(|(of, _)| *of < partition);
-        let places = self.places.iter().skip(first).take_while(move |(of, _)| *of == partition);
-        places.filter_map(|(_, place)| self.records.get(*place))
-    }
 }
 
 /// Puts the records of a journal together to entries.
@@ -310,11 +295,7 @@ impl EntryReader {
         if !is_whole {
             records.clear();
         }
-        let partitions = records.iter().map(|record| partition_of(&record.bytes));
-        let mut places: Vec<(PartitionId, usize)> =
-            partitions.enumerate().filter_map(|(place, of)| Some((of?, place))).collect();
-        places.sort_unstable();
-        Ok(Some(Entry { records, end, key: record.key, begin, at: record.offset, is_whole, places }))
+        Ok(Some(Entry { records, end, key: record.key, begin, at: record.offset, is_whole }))
     }
 }
 

@@ -10,13 +10,14 @@ mod state_key;
 mod version;
 mod window_checkpoint;
 
-pub use block::{Block, BlockError, BlockView};
+pub use block::{Block, BlockError, Owner};
 pub use checkpoint::{Checkpoint, Tail};
 pub use entry::{Entry, EntryEnd, EntryName, EntryReader, JournalRecord, Section};
 pub use epoch::Epoch;
 pub use forget_record::ForgetRecord;
 pub use slice::{
-    OwnerLayout, PAGE_BYTES, ShardEntry, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition,
+    OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, ShardEntry, SliceCover, SliceError, SliceFooter,
+    SliceMark, SlicePage, SlicePartition,
 };
 pub use state_key::StateKey;
 pub use version::other_version;

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{Fields, Fingerprint, IdSource, MissingSchema, Schemas};
 use crate::dedupe::coordinates::PartitionId;
 
-/// Low bits of a window id, for the partition. The remaining 15 bits are the kind.
+/// Low bits of a window id, for the journal. The remaining 15 bits are the kind.
 const PARTITION_BITS: u32 = 17;
 /// Most partitions of a topic; the limit leaves room for the kind in a window id.
 pub const MOST_PARTITIONS: u32 = 1 << PARTITION_BITS;
@@ -41,14 +41,14 @@ impl KindId {
         Self(number)
     }
 
-    /// The window of this kind in a partition.
+    /// The window of this kind and a journal.
     #[must_use]
-    pub fn window(self, partition: PartitionId) -> WindowId {
-        WindowId((u32::from(self.0) << PARTITION_BITS) | (partition % MOST_PARTITIONS))
+    pub fn window(self, journal: PartitionId) -> WindowId {
+        WindowId((u32::from(self.0) << PARTITION_BITS) | (journal % MOST_PARTITIONS))
     }
 }
 
-/// Identifies the window of one kind in one partition, in the local store and in blocks.
+/// Identifies the window of one kind and one journal, in the local store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WindowId(u32);
@@ -60,7 +60,7 @@ impl WindowId {
         Self(number)
     }
 
-    /// Its number, as stored. For the unnamed kind it is the number of the partition.
+    /// Its number, as stored. For the unnamed kind it is the number of the journal.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
@@ -72,24 +72,24 @@ impl WindowId {
         KindId(u16::try_from(self.0 >> PARTITION_BITS).unwrap_or(0))
     }
 
-    /// Raw partition whose ids the window stores.
+    /// The journal: a partition of the state topic.
     #[must_use]
-    pub fn partition(self) -> PartitionId {
+    pub fn journal(self) -> PartitionId {
         self.0 % MOST_PARTITIONS
     }
 }
 
 /// The window of the unnamed kind.
 impl From<PartitionId> for WindowId {
-    fn from(partition: PartitionId) -> Self {
-        KindId::UNNAMED.window(partition)
+    fn from(journal: PartitionId) -> Self {
+        KindId::UNNAMED.window(journal)
     }
 }
 
-/// The partition, and the number of a named kind: `3`, or `3 (kind 25378)`.
+/// The journal, and the number of a named kind: `3`, or `3 (kind 25378)`.
 impl fmt::Display for WindowId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.partition())?;
+        write!(f, "{}", self.journal())?;
         if self.kind() == KindId::UNNAMED { Ok(()) } else { write!(f, " (kind {})", self.kind().number()) }
     }
 }
@@ -131,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_id_contains_kind_and_partition() {
+    fn a_window_id_contains_kind_and_journal() {
         for (kind, partition) in
             [(KindId::UNNAMED, 0), (KindId::UNNAMED, 131_071), (KindId::named("payments"), 40)]
         {
             let window = kind.window(partition);
-            assert_eq!((window.kind(), window.partition()), (kind, partition));
+            assert_eq!((window.kind(), window.journal()), (kind, partition));
             assert_eq!(WindowId::numbered(window.number()), window);
         }
         assert_eq!((WindowId::from(17).number(), WindowId::from(17).to_string()), (17, "17".to_owned()));

@@ -1,39 +1,22 @@
-//! Forgetting an identity: the next record with it is new.
+//! Forgetting an identity, and undoing owners: the next record with it is new.
 
 use std::ops::ControlFlow;
 
-use super::positions::IndexKey;
-use super::sealing::is_within;
-use super::{Owners, Window};
-use crate::dedupe::coordinates::{Offset, Sequence};
+use super::{Owner, Owners, Window};
+use crate::dedupe::coordinates::Sequence;
 use crate::dedupe::identity::Identity;
+use crate::dedupe::window::positions::IndexKey;
 
 impl Window {
-    /// The committed owners of an identity in the index, without expired ones, each with the latest stream time at
-    /// which it can have arrived.
-    pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Offset, i64)>, O::Error> {
-        let oldest = self.needed_from_ms();
+    /// The committed owners of an identity in the index, with their numbers.
+    pub fn owners<O: Owners>(&self, key: &IndexKey, owners: &O) -> Result<Vec<(Sequence, Owner)>, O::Error> {
         let mut found = Vec::new();
-        self.visit_owners(key, owners, |_, owner, arrived| {
-            if arrived <= 0 || arrived >= oldest {
-                found.push((owner, arrived));
-            }
-        })?;
-        Ok(found)
-    }
-
-    /// Visits the committed owners of an identity in the index: number, offset, and latest stream time of the arrival.
-    fn visit_owners<O: Owners>(
-        &self,
-        key: &IndexKey,
-        owners: &O,
-        mut visit: impl FnMut(Sequence, Offset, i64),
-    ) -> Result<(), O::Error> {
         let visited = self.index.candidates(key, |number| {
             if number < self.next_number {
                 match owners.owner(number, Some(key.identity)) {
                     Ok(owner) if owner.identity == Some(key.identity) => {
-                        visit(number, owner.offset, self.marks.times_of(number).1);
+                        let owner = Owner { at: owner.at, time_ms: owner.time_ms, identity: key.identity };
+                        found.push((number, owner));
                     }
                     Ok(_) => {}
                     Err(error) => return ControlFlow::Break(error),
@@ -41,48 +24,34 @@ impl Window {
             }
             ControlFlow::Continue(())
         });
-        visited.break_value().map_or(Ok(()), Err)
+        visited.break_value().map_or(Ok(found), Err)
     }
 
-    /// Latest stream time at which an owner can have arrived, epoch milliseconds; 0 while unknown.
+    /// Whether an owner of this stream time is needed: no record from before the window's clock is read.
     #[must_use]
-    pub fn arrived_ms(&self, owner: Offset) -> i64 {
-        let pending = self.pending.binary_search_by_key(&owner, |(offset, _)| *offset).ok();
-        let pending = pending.and_then(|place| self.arrived_ms.get(place).copied());
-        pending.unwrap_or_else(|| self.marks.times_at(owner).1)
+    pub fn needs(&self, time_ms: i64) -> bool {
+        time_ms <= 0 || time_ms >= self.needed_from_ms()
     }
 
-    /// Whether a committed owner is held, and counts for a record of the partition that is as late as the last one.
-    #[must_use]
-    pub fn holds(&self, owner: Offset) -> bool {
-        owner >= self.first_live && is_within(self.marks.times_at(owner), (self.oldest_ms(), i64::MAX))
-    }
-
-    /// As [`Window::owners`], for an owner that the store found in its slices: the latest stream time at which it can have arrived, if it
-    /// still counts for a record of any partition.
-    #[must_use]
-    pub fn sealed_owner_ms(&self, owner: Offset) -> Option<i64> {
-        self.sealed_within(owner, (self.needed_from_ms(), i64::MAX))
-    }
-
-    /// Forgets a committed owner of an identity. The store still has it.
-    pub fn forget<O: Owners>(
-        &mut self,
-        owner: Offset,
-        identity: Identity,
-        owners: &O,
-    ) -> Result<(), O::Error> {
-        if (self.first_live..self.sealed_next).contains(&owner) {
-            self.marks.forget(owner);
-            return Ok(());
+    /// Removes a committed owner, unless it has expired or is sealed. The store still has it.
+    pub fn forget(&mut self, number: Sequence, identity: Identity) {
+        if self.index.remove(&self.positions.key(identity), number) {
+            self.marks.forget(number);
         }
-        let (key, mut found) = (self.positions.key(identity), None);
-        self.visit_owners(&key, owners, |number, offset, _| {
-            found = found.or(Some(number).filter(|_| offset == owner));
-        })?;
-        if found.is_some_and(|number| self.index.remove(&key, number)) {
-            self.marks.forget(owner);
-        }
-        Ok(())
+    }
+
+    /// Notes that an owner of this stream time was removed from the slices.
+    pub fn forget_sealed(&mut self, time_ms: i64) {
+        self.marks.forget_sealed(time_ms);
+    }
+
+    /// Removes all owners and claims. Numbers continue.
+    pub fn clear(&mut self) {
+        self.abort();
+        self.claims.clear();
+        self.index.clear(self.next_number);
+        self.marks.clear(self.next_number);
+        (self.first_live, self.sealed_next, self.first_needed) =
+            (self.next_number, self.next_number, self.next_number);
     }
 }

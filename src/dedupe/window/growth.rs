@@ -2,7 +2,7 @@
 
 use super::table::SlotTable;
 
-/// Capacity in entries of the first table of a partition without any history: 5.5 KB.
+/// Capacity in entries of the first table of a window without any history: 5.5 KB.
 pub(super) const SMALLEST: u64 = 512;
 /// Capacity added to the expected number of ids: one part in 64. A window holds up to 1/256 more than its length,
 /// because owners expire by marks. A table for exactly the expected number would fill up with owners that are about
@@ -23,7 +23,7 @@ pub(super) fn next_capacity(last: u64, expected: u64, most: u64) -> u64 {
     wanted.min(most.saturating_add(most / 8)).max(last.saturating_add(last / 4))
 }
 
-/// Bytes that the index of one partition allocates under even traffic.
+/// Bytes that the index of one window allocates under even traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexBytes {
     /// In the steady state, from two windows after an empty start on.
@@ -33,7 +33,7 @@ pub struct IndexBytes {
 }
 
 impl IndexBytes {
-    /// For a window that holds `ids` identities of a partition when full, and may hold `most`.
+    /// For a window that holds `ids` identities when full, and may hold `most`.
     #[must_use]
     pub fn of(ids: u64, most: u64) -> Self {
         let ids = ids.min(most);

@@ -117,9 +117,11 @@ impl OwnerIndex {
     /// Undoes one insert; returns false when the index does not hold this owner. In an evicting index the caller must
     /// undo the last insert first, and must not undo inserts from before [`OwnerIndex::commit`].
     pub fn remove(&mut self, key: &IndexKey, number: Sequence) -> bool {
-        let removed = self.newest.remove(key.position, number)
-            || self.older.iter_mut().rev().any(|table| table.remove(key.position, number))
-            || self.overflow.remove(key, number);
+        // Slots of expired owners are used again later, and do not count.
+        let removed = number >= self.first_live
+            && (self.newest.remove(key.position, number)
+                || self.older.iter_mut().rev().any(|table| table.remove(key.position, number))
+                || self.overflow.remove(key, number));
         if removed {
             let table = self.table_of(number);
             table.live = table.live.saturating_sub(1);
@@ -128,27 +130,10 @@ impl OwnerIndex {
         removed
     }
 
-    /// Removes every owner at or beyond `from` and returns how many. Scans every slot.
-    pub fn remove_from(&mut self, from: Sequence) -> u64 {
-        let before = self.live();
-        if from <= self.first_live {
-            let empty = self.slots().map_or_else(Self::default, Self::evicting);
-            *self = Self { first_live: from, expected: self.expected, most: self.most, ..empty };
-            return before;
-        }
-        for table in self.older.iter_mut().chain([&mut self.newest]) {
-            table.live = table.live.saturating_sub(table.remove_from(from));
-        }
-        for number in self.overflow.remove_from(from) {
-            let table = self.table_of(number);
-            table.live = table.live.saturating_sub(1);
-        }
-        while self.newest.base >= from
-            && let Some(table) = self.older.pop()
-        {
-            self.newest = table;
-        }
-        before - self.live()
+    /// Removes every owner. The next one has this number or a later one.
+    pub fn clear(&mut self, first_live: Sequence) {
+        let empty = self.slots().map_or_else(Self::default, Self::evicting);
+        *self = Self { first_live, expected: self.expected, most: self.most, ..empty };
     }
 
     /// Expires the owners below `first_live`; `count` is their number.

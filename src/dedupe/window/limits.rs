@@ -4,7 +4,7 @@
 use super::index::OwnerIndex;
 use super::marks::MARKS_PER_WINDOW;
 use super::{Positions, Window, WindowLimits};
-use crate::dedupe::coordinates::Offset;
+use crate::dedupe::coordinates::Coordinates;
 use crate::dedupe::identity::Identity;
 
 /// Limits of a window besides age. They may change at any time; the next commit applies them.
@@ -24,20 +24,13 @@ impl WindowBounds {
 }
 
 impl Window {
-    /// The earliest stream time, epoch milliseconds, at which a record that is compared with this window may still arrive: that of its
-    /// partition, or of a slower one ([`Window::set_horizon`]).
-    #[must_use]
-    pub fn slowest_ms(&self) -> i64 {
-        self.time.ms().min(self.horizon_ms)
-    }
-
-    /// The stream time, epoch milliseconds, from which on owners are needed. All that limits the window, or reports its length, is
+    /// The time, epoch milliseconds, from which on owners are needed. All that limits the window, or reports its length, is
     /// measured by it.
     pub(super) fn needed_from_ms(&self) -> i64 {
-        self.slowest_ms().saturating_sub(self.length_ms)
+        self.horizon_ms.saturating_sub(self.length_ms)
     }
 
-    /// Latest stream time, epoch milliseconds, of the owners that limits dropped before they expired; `None` when there are none, or
+    /// The latest stamp, epoch milliseconds, of the owners that limits dropped before they expired; `None` when there are none, or
     /// when none of them is needed any more. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
     #[must_use]
     pub fn dropped_ms(&self) -> Option<i64> {
@@ -47,7 +40,13 @@ impl Window {
     /// For how long its oldest owner has been held, stream time in milliseconds.
     #[must_use]
     pub fn held_ms(&self) -> i64 {
-        self.marks.span_ms(self.time.ms()).unwrap_or(0)
+        self.marks.span_ms(self.latest_ms).unwrap_or(0)
+    }
+
+    /// Longest time between the stamps of two owners that are stored together, ms.
+    #[must_use]
+    pub fn longest_run_ms(&self) -> i64 {
+        self.marks.longest_ms()
     }
 
     /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
@@ -117,8 +116,8 @@ impl Window {
         (self.bounds.max_ids.min(self.bounds.max_stored) / marks).max(1)
     }
 
-    /// Makes owners expire by this stream time instead of the window's own, where it is earlier: records of other partitions may
-    /// still need them. Stream time in epoch milliseconds; the next commit applies it.
+    /// Sets the window's clock, epoch milliseconds, by which owners expire: no partition reads a record from before it. 0 while unknown. The next commit
+    /// applies it.
     pub fn set_horizon(&mut self, ms: i64) {
         self.horizon_ms = ms;
     }
@@ -132,8 +131,7 @@ impl Window {
         });
     }
 
-    /// The stream time before which owners have expired, epoch milliseconds, and the most owners that stay. Its own records
-    /// count owners by the clock of the partition, so owners do not expire by a later horizon: not even when it has been idle for long.
+    /// The stamp before which owners have expired, epoch milliseconds, and the most owners that stay.
     pub(super) fn expiry_limits(&self) -> (i64, u64) {
         // The owners that a restart restores include some that were dropped before it. What this window itself has dropped shows nothing
         // about the others: after a rewind, newer owners can have earlier times.
@@ -143,16 +141,16 @@ impl Window {
     }
 
     /// Drops the owners that have expired or exceed a limit.
-    pub(super) fn expire(&mut self) {
-        let (now, evicts) = (self.time.ms(), self.slots().is_some());
+    pub fn expire(&mut self) {
+        let (now, evicts) = (self.latest_ms, self.slots().is_some());
         let (oldest_ms, most) = self.expiry_limits();
         if let Some(dropped) = self.marks.drop_expired(now, oldest_ms, most) {
-            self.index.expire(dropped.next_number, dropped.count);
+            self.index.expire(dropped.next, dropped.count);
             self.first_live = self.first_live.max(dropped.next);
         }
         if evicts && let Some(first) = self.marks.first_held() {
-            self.index.expire(first.number, 0);
-            self.first_live = self.first_live.max(first.offset);
+            self.index.expire(first, 0);
+            self.first_live = self.first_live.max(first);
         }
         // The memory budget assumes tables for `max_ids`, even if the expected number is higher.
         let most = self.bounds.max_ids.min(self.bounds.unsealed);
@@ -167,7 +165,7 @@ impl Window {
         u64::try_from(ids).unwrap_or(u64::MAX)
     }
 
-    /// How far back the window reaches for the slowest record that is compared with it, in seconds of stream time: the configured
+    /// How far back the window reaches from its clock, in seconds of stream time: the configured
     /// length, or less when a limit shortened it. An evicting window has gaps within this time:
     /// [`Window::evicted_share`], [`Window::certain_seconds`].
     #[must_use]
@@ -182,13 +180,13 @@ impl Window {
     }
 
     fn reach_ms(&self) -> i64 {
-        self.marks.reach_ms(self.slowest_ms()).unwrap_or(i64::MAX).clamp(0, self.length_ms)
+        self.marks.reach_ms(self.horizon_ms).unwrap_or(i64::MAX).clamp(0, self.length_ms)
     }
 
     /// How far back, in seconds of stream time, owners are held, and none has been overwritten.
     #[must_use]
     pub fn certain_seconds(&self) -> f64 {
-        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.slowest_ms().saturating_sub(ms));
+        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.horizon_ms.saturating_sub(ms));
         evicted.clamp(0, self.reach_ms().min(self.exact_ms)) as f64 / 1_000.0
     }
 
@@ -209,7 +207,7 @@ impl Window {
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
             + self.pending.capacity() * Self::PENDING_BYTES
-            + self.claims.capacity() * (size_of::<(Identity, Offset)>() + 1)
+            + self.claims.capacity() * (size_of::<(Identity, Coordinates)>() + 1)
     }
 
     /// Number of identities that the store has, including overwritten ones.
@@ -221,7 +219,7 @@ impl Window {
     /// New identities per second of stream time, over the window; 0 while the window spans no time.
     #[must_use]
     pub fn ids_a_second(&self) -> f64 {
-        let span = self.marks.span_ms(self.time.ms()).filter(|span| *span > 0);
+        let span = self.marks.span_ms(self.latest_ms).filter(|span| *span > 0);
         span.map_or(0.0, |span| self.marks.count_with_evicted() as f64 * 1_000.0 / span as f64)
     }
 

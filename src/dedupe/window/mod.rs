@@ -1,39 +1,36 @@
-//! One partition's window: the identities seen, how long they are held, and what an abort undoes.
+//! A window: the identities of one kind that the partitions of a journal have had, how long they are held, and what an abort undoes.
 //!
 //! Invariants:
-//! - Owners are either *committed* (below [`Window::next`]) or *pending* (of the open transaction, at
-//!   or beyond it). Pending owners are visible to later records of the transaction, and are removed by
-//!   [`Window::abort`].
+//! - Owners are either *committed* (below [`Window::next_number`]) or *pending* (of the open transaction). Pending owners are visible to later
+//!   records of the transaction, and are removed by [`Window::abort`].
 //! - A verdict of `Duplicate` names an owner whose 16 bytes were compared. A fingerprint alone never decides.
-//! - Claims, the owners at or beyond the committed offset that a crash left in local state, are not
-//!   in the index: they distinguish a `Retry` from a `New` and never drop a record.
-//! - An owner that arrived more than the window before a record's own time never makes it a duplicate, even if it has not been dropped yet.
-//! - Owners are numbered in the order of arrival ([`Sequence`]), and the store finds them by that number. The next window that is loaded
-//!   from the store has the same numbers.
-//! - Owners expire only in [`Window::commit`] and [`Window::restore`], so an abort can undo
-//!   everything else. They expire as a prefix: all owners below [`Window::first_live`].
+//! - Claims, owners that a crash left in local state and that were not committed, are not in the index: they distinguish a `Retry` from
+//!   a `New` and never drop a record.
+//! - Two records are copies if the intervals between which they can have been written are at most the window apart ([`RecordTime`]), in
+//!   whatever partitions they are, and however far these are read.
+//! - Owners are numbered in the order of arrival ([`Sequence`]), and the store finds them by that number.
+//! - Each owner has a *stamp*, the latest stream time of all partitions at its arrival, which never decreases from one owner to the
+//!   next. It expires when its stamp is more than the window before the window's clock ([`Window::set_horizon`]), so owners expire as a prefix.
+//!   No partition reads a record from before that clock.
+//! - Owners expire only in [`Window::commit`], [`Window::restore`] and [`Window::load`], so an abort can undo everything else.
 //! - Old owners can be in sealed slices instead of the index ([`Window::seal`]). Those are a prefix of the owners that count.
-//! - Stream time advances with each record, and an abort resets it to the last commit.
 //!
-//! Length: an identity is held from its arrival, in stream time, for at least the length of the window and at most 1/256
-//! more, because the arrival times of owners are kept in a few hundred marks. An owner restored from a block may
-//! stay longer by the span of that block, which [`Window::blocks`] keeps below 1/32 of the window. When more than
-//! `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
+//! Length: an identity is held for at least the length of the window and at most 1/256 more, because stamps are kept in a few hundred
+//! marks. When more than `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
 //! shorter than configured, and [`Window::effective_seconds`] reports its length.
 //!
-//! Callers process at most [`CHUNK`] records in two passes: [`Window::key`] at each, which prefetches,
-//! then [`Window::verdict`] and [`Window::admit`]. The cache lines are loaded by then.
+//! Callers process at most [`CHUNK`] records in two passes: [`Window::prefetch`] for each, then [`Window::verdict`] and [`Window::admit`]. The
+//! cache lines are loaded by then.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::dedupe::coordinates::{Offset, Sequence};
+use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId, Sequence};
+use crate::dedupe::format::Owner;
 use crate::dedupe::identity::Identity;
 
 mod arrival;
-mod blocks;
-mod elsewhere;
 mod forget;
 mod growth;
 #[cfg(test)]
@@ -43,6 +40,7 @@ mod index;
 mod limits;
 mod marks;
 mod overflow;
+mod owner;
 mod positions;
 mod prefetch;
 mod restoring;
@@ -51,23 +49,19 @@ pub mod sealed;
 mod sealing;
 mod stream_time;
 mod table;
-mod topic_filter;
 mod verdict;
 mod windows;
 
 pub(crate) use arrival::{Anchor, resume};
-pub use elsewhere::CopyOf;
 pub use growth::IndexBytes;
 pub use index::OwnerIndex;
 pub use limits::WindowBounds;
-use marks::{IndexedOwner, Marks};
+use marks::Marks;
+pub use owner::{OwnerRun, Owners, StampedOwner, StoredOwner, for_each_run};
 pub use positions::{IndexKey, Positions};
-pub use restoring::OwnerRun;
 pub use sampled::{CopyEstimate, CopySample, NewRecord};
 use sealed::FilterBits;
-use stream_time::StreamTime;
-pub use stream_time::{RecordTime, TimeSource};
-pub use topic_filter::{PartitionGroups, TopicFilter};
+pub use stream_time::{RecordTime, StreamTime, TimeSource};
 pub use verdict::Verdict;
 pub(crate) use windows::Windows;
 
@@ -89,7 +83,7 @@ pub struct BloomPart {
 pub struct WindowLimits {
     /// For how long identities are held at least with their owners, in stream time.
     pub exact: Duration,
-    /// Number of identities of this partition, those in filters included.
+    /// Number of identities, those in filters included.
     pub max_ids: u64,
     /// What advances stream time.
     pub time: TimeSource,
@@ -105,59 +99,39 @@ impl WindowLimits {
     }
 }
 
-/// A committed owner in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredOwner {
-    /// The offset of the record that had the identity first.
-    pub offset: Offset,
-    /// The identity, byte for byte; `None` when it was forgotten.
-    pub identity: Option<Identity>,
-}
-
-/// The committed owners of a window, in the order of their arrival.
-pub trait Owners {
-    /// Why a look-up failed.
-    type Error;
-    /// The owner with this number, which the window holds. Where it has the `expected` identity, nothing else is verified.
-    fn owner(&self, number: Sequence, expected: Option<Identity>) -> Result<StoredOwner, Self::Error>;
-}
-
-/// The ids of one kind in one partition.
+/// The identities of one kind.
 #[derive(Debug)]
 pub struct Window {
     exact_ms: i64,
     length_ms: i64,
     bounds: WindowBounds,
     evicted: u64,
-    time: StreamTime,
     positions: Positions,
     index: OwnerIndex,
     marks: Marks,
-    pending: Vec<(Offset, Identity)>,
-    /// Stream time at the arrival of each pending owner.
-    arrived_ms: Vec<i64>,
-    claims: HashMap<Identity, Offset>,
-    next: Offset,
+    pending: Vec<StampedOwner>,
+    claims: HashMap<Identity, Coordinates>,
     /// Number of the next committed owner: the pending ones have the numbers from it on.
     next_number: Sequence,
     /// Owners below it have been dropped.
-    first_live: Offset,
+    first_live: Sequence,
     /// Owners below it that have not been dropped are in sealed slices.
-    sealed_next: Offset,
-    /// What the last commit returned as the lowest offset whose owner must stay stored.
-    first_needed: Offset,
+    sealed_next: Sequence,
+    /// What the last commit returned as the lowest number whose owner must stay stored.
+    first_needed: Sequence,
     /// See [`Window::set_horizon`].
     horizon_ms: i64,
+    /// The latest stamp.
+    latest_ms: i64,
     /// What [`Window::inherit`] took over.
     inherited_ms: Option<i64>,
 }
 
 impl Window {
     /// Bytes of an owner of the open transaction beside its place in the index.
-    pub const PENDING_BYTES: usize = size_of::<(Offset, Identity, i64)>();
+    pub const PENDING_BYTES: usize = size_of::<StampedOwner>();
 
-    /// Creates a window that contains no identity and whose stream time is unknown. The positions are those of the store that has
-    /// its owners.
+    /// Creates a window that contains no identity. The positions are those of the store that has its owners.
     #[must_use]
     pub fn new(limits: WindowLimits, positions: Positions) -> Self {
         let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
@@ -167,26 +141,19 @@ impl Window {
             length_ms,
             bounds: WindowBounds { max_ids: limits.max_ids, ..WindowBounds::NONE },
             evicted: 0,
-            time: StreamTime::new(limits.time),
             positions,
             index: OwnerIndex::default(),
             marks: Marks::new(length_ms),
             pending: Vec::new(),
-            arrived_ms: Vec::new(),
             claims: HashMap::new(),
-            next: 0,
             next_number: 0,
             first_live: 0,
             sealed_next: 0,
             first_needed: 0,
-            horizon_ms: i64::MAX,
+            horizon_ms: 0,
+            latest_ms: 0,
             inherited_ms: None,
         }
-    }
-
-    /// Advances stream time by a record before its verdict, whatever the verdict will be.
-    pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
-        self.time.observe(timestamp_ms, now_ms);
     }
 
     /// Pass one: computes the position of an identity and prefetches the memory at it.
@@ -204,52 +171,38 @@ impl Window {
         self.index.prefetch(key);
     }
 
-    /// Pass two: the verdict on the record at `at`, which was observed last. Changes nothing.
-    pub fn verdict<O: Owners>(&self, at: Offset, key: &IndexKey, owners: &O) -> Result<Verdict, O::Error> {
-        let oldest = self.oldest_ms();
-        let found = self.owner_of(key, owners, |(_, arrived)| arrived >= oldest)?;
-        let known = found.map(|(owner, _)| owner);
+    /// Pass two: the verdict on the record at `at`. Changes nothing.
+    pub fn verdict<O: Owners>(
+        &self,
+        at: Coordinates,
+        time: RecordTime,
+        key: &IndexKey,
+        owners: &O,
+    ) -> Result<Verdict, O::Error> {
+        let known = self.owner_of(time, key, owners)?;
         Ok(verdict::decide(at, known, self.claims.get(&key.identity).copied()))
     }
 
-    /// When the record that was observed last counts as written.
-    #[must_use]
-    pub fn record_time(&self) -> RecordTime {
-        self.time.record()
-    }
-
-    /// Stream time, epoch milliseconds, before which owners do not count for that record.
-    fn oldest_ms(&self) -> i64 {
-        self.time.record().own_ms.saturating_sub(self.length_ms)
-    }
-
-    /// The verdict on the record at `at` when this window has no owner of its identity.
-    #[must_use]
-    pub fn verdict_without_owner(&self, at: Offset, key: &IndexKey) -> Verdict {
-        verdict::decide(at, None, self.claims.get(&key.identity).copied())
-    }
-
-    /// The newest owner of an identity, committed or pending, with the latest stream time at which it can have arrived; 0 while
-    /// unknown. Where the time is known, `counts` decides by the earliest and latest time.
+    /// The newest owner of an identity, committed or pending, that counts for a record of this time.
     #[inline]
     fn owner_of<O: Owners>(
         &self,
+        time: RecordTime,
         key: &IndexKey,
         owners: &O,
-        counts: impl Fn((i64, i64)) -> bool,
-    ) -> Result<Option<(Offset, i64)>, O::Error> {
+    ) -> Result<Option<Owner>, O::Error> {
         let found = self.index.candidates(key, |number| {
             let pending = self.pending_at(number);
-            let times =
-                pending.map_or_else(|| self.marks.times_of(number), |(_, arrived)| (arrived, arrived));
-            if times.1 > 0 && !counts(times) {
+            // No owner is newer than its stamp: an older one need not be read.
+            if pending.is_none() && self.marks.times_of(number).1 < time.oldest_ms(self.length_ms) {
                 return ControlFlow::Continue(());
             }
-            let stored = |(offset, identity)| StoredOwner { offset, identity: Some(identity) };
-            let found = pending.map(|(owner, _)| stored(owner));
-            match found.map_or_else(|| owners.owner(number, Some(key.identity)), Ok) {
-                Ok(owner) if owner.identity == Some(key.identity) => {
-                    ControlFlow::Break(Ok((owner.offset, times.1)))
+            let stored = pending.map(|pending| Ok(pending.owner.into()));
+            match stored.unwrap_or_else(|| owners.owner(number, Some(key.identity))) {
+                Ok(StoredOwner { at, time_ms, identity: Some(identity) })
+                    if identity == key.identity && self.counts(time_ms, time) =>
+                {
+                    ControlFlow::Break(Ok(Owner { at, time_ms, identity }))
                 }
                 Ok(_) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(Err(error)),
@@ -258,48 +211,47 @@ impl Window {
         found.break_value().transpose()
     }
 
-    /// A pending owner with its arrival; `None` for a committed one.
-    #[inline]
-    fn pending_at(&self, number: Sequence) -> Option<((Offset, Identity), i64)> {
-        let place = usize::try_from(number.checked_sub(self.next_number)?).ok()?;
-        Some((*self.pending.get(place)?, *self.arrived_ms.get(place)?))
-    }
-
-    /// Adds the record at `at` as the owner of its identity, in the open transaction. Called after the verdicts `New`
-    /// and `Retry`, in ascending offset order.
-    pub fn admit(&mut self, at: Offset, key: &IndexKey) {
-        debug_assert!(at >= self.next, "a record below the committed offset is admitted");
-        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < at), "offsets must ascend");
-        self.index.insert(key, self.next_number + self.pending.len() as Sequence);
-        self.pending.push((at, key.identity));
-        self.arrived_ms.push(self.time.ms());
-    }
-
-    /// Owners of the open transaction, in ascending offset order.
+    /// Whether an owner that arrived at this stream time of its partition, 0 while unknown, counts for a record of this time.
     #[must_use]
-    pub fn pending(&self) -> &[(Offset, Identity)] {
+    #[inline]
+    pub fn counts(&self, time_ms: i64, time: RecordTime) -> bool {
+        time.is_near((time_ms, time_ms), self.length_ms)
+    }
+
+    /// A pending owner; `None` for a committed one.
+    #[inline]
+    fn pending_at(&self, number: Sequence) -> Option<StampedOwner> {
+        let place = usize::try_from(number.checked_sub(self.next_number)?).ok()?;
+        self.pending.get(place).copied()
+    }
+
+    /// Adds a record as the owner of its identity, in the open transaction. Called after the verdicts `New` and `Retry`. The stamp is at least
+    /// that of the owner before it.
+    pub fn admit(&mut self, owner: StampedOwner, key: &IndexKey) {
+        self.index.insert(key, self.next_number + self.pending.len() as Sequence);
+        self.pending.push(owner);
+    }
+
+    /// Owners of the open transaction, in the order of their arrival.
+    #[must_use]
+    pub fn pending(&self) -> &[StampedOwner] {
         &self.pending
     }
 
-    /// Commits the transaction up to `next`: pending owners become committed, claims below `next` are removed, and
-    /// owners that have expired or exceed a limit are dropped. Returns the lowest offset whose owner must stay stored.
+    /// Commits the transaction: pending owners become committed, and owners that have expired or exceed a limit are dropped. Returns the
+    /// lowest number whose owner must stay stored.
     ///
     /// Owners that are dropped now stay stored until the next commit, because only its checkpoint records
     /// that they are missing ([`Window::dropped_ms`]). Without them, a restart before that would report a complete window.
-    pub fn commit(&mut self, next: Offset) -> Offset {
-        debug_assert!(next >= self.next, "the committed offset must not decrease");
-        debug_assert!(self.pending.last().is_none_or(|(last, _)| *last < next), "an owner is not committed");
+    pub fn commit(&mut self) -> Sequence {
         let most = self.max_owners_per_mark();
         self.first_needed = self.first_live;
-        for ((owner, _), arrived) in self.pending.drain(..).zip(self.arrived_ms.drain(..)) {
-            let owner = IndexedOwner { offset: owner, number: self.next_number };
-            self.marks.add(owner, (arrived, arrived), most);
+        for StampedOwner { stamp_ms, .. } in self.pending.drain(..) {
+            self.marks.add(self.next_number, (stamp_ms, stamp_ms), most);
+            self.latest_ms = self.latest_ms.max(stamp_ms);
             self.next_number += 1;
         }
         self.commit_evicted();
-        self.time.commit();
-        self.next = self.next.max(next);
-        self.clear_claims_below(next);
         self.expire();
         self.first_needed
     }
@@ -311,39 +263,26 @@ impl Window {
         self.first_live > self.first_needed || self.marks.has_expired(oldest_ms, most)
     }
 
-    /// Undoes the open transaction: its pending owners and stream time.
+    /// Undoes the open transaction.
     pub fn abort(&mut self) {
         // In reverse order, so that an evicting index restores what each insert had overwritten.
-        while let Some((_, identity)) = self.pending.pop() {
+        while let Some(StampedOwner { owner, .. }) = self.pending.pop() {
             let number = self.next_number + self.pending.len() as Sequence;
-            let removed = self.index.remove(&self.positions.key(identity), number);
+            let removed = self.index.remove(&self.positions.key(owner.identity), number);
             debug_assert!(removed, "a pending owner is not in the index");
         }
-        self.arrived_ms.clear();
-        self.time.undo();
     }
 
-    /// Sets stream time from a checkpoint, forwards or back. Zero and negative values are ignored.
-    pub fn set_stream_time(&mut self, ms: i64) {
-        self.time.set(if ms > 0 { ms } else { self.time.ms() });
+    /// Adds a claim: an owner that a crash left in local state, and that was not committed.
+    pub fn claim(&mut self, identity: Identity, at: Coordinates) {
+        self.claims.insert(identity, at);
     }
 
-    /// Adds a claim: an owner at or beyond the committed offset that a crash left in local state.
-    pub fn claim(&mut self, identity: Identity, owner: Offset) {
-        self.claims.insert(identity, owner);
-    }
-
-    /// Removes claims below `next`. [`Window::commit`] does this too.
-    pub fn clear_claims_below(&mut self, next: Offset) {
+    /// Removes the claims of a partition below an offset.
+    pub fn clear_claims_below(&mut self, partition: PartitionId, next: Offset) {
         if !self.claims.is_empty() {
-            self.claims.retain(|_, owner| *owner >= next);
+            self.claims.retain(|_, at| at.partition != partition || at.offset >= next);
         }
-    }
-
-    /// One past the last offset known to be committed.
-    #[must_use]
-    pub fn next(&self) -> Offset {
-        self.next
     }
 
     /// The number of the next owner that is committed.
@@ -352,28 +291,16 @@ impl Window {
         self.next_number
     }
 
-    /// The lowest live offset: owners below it have been dropped.
+    /// The lowest live number: owners below it have been dropped.
     #[must_use]
-    pub fn first_live(&self) -> Offset {
+    pub fn first_live(&self) -> Sequence {
         self.first_live
     }
 
-    /// Stream time, epoch milliseconds; 0 while unknown.
+    /// The latest stamp, epoch milliseconds; 0 while unknown.
     #[must_use]
-    pub fn stream_time_ms(&self) -> i64 {
-        self.time.ms()
-    }
-
-    /// Stream time at the first record of the open transaction, epoch milliseconds; 0 while unknown.
-    #[must_use]
-    pub fn opened_ms(&self) -> i64 {
-        self.time.opened_ms()
-    }
-
-    /// Stream time at the last commit, epoch milliseconds; 0 while unknown.
-    #[must_use]
-    pub fn committed_time_ms(&self) -> i64 {
-        self.time.committed_ms()
+    pub fn latest_ms(&self) -> i64 {
+        self.latest_ms
     }
 
     /// For how long identities are held at least with their owners, as configured.
@@ -394,7 +321,7 @@ impl Window {
         self.index.live() + self.marks.sealed()
     }
 
-    /// Number of owners at or beyond the committed offset: they distinguish a retry from a new record.
+    /// Number of owners that were not committed: they distinguish a retry from a new record.
     #[must_use]
     pub fn claims(&self) -> usize {
         self.claims.len()

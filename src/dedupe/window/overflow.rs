@@ -53,18 +53,6 @@ impl OverflowMap {
         place.map(|place| self.older.swap_remove(place)).is_some()
     }
 
-    /// Removes every owner at or beyond `from`, and returns them.
-    pub fn remove_from(&mut self, from: Sequence) -> Vec<Sequence> {
-        let mut removed: Vec<_> =
-            self.older.extract_if(.., |(_, owner)| *owner >= from).map(|(_, owner)| owner).collect();
-        let newest: Vec<_> = self.owners.extract_if(|_, owner| *owner >= from).collect();
-        for (key, owner) in newest {
-            removed.push(owner);
-            self.promote(&key);
-        }
-        removed
-    }
-
     /// Moves the newest of the identity's owners in `older` into the map.
     fn promote(&mut self, key: &IndexKey) {
         let older = self.older.iter().enumerate().filter(|(_, (other, _))| *other == key.identity);
@@ -130,18 +118,5 @@ mod tests {
             }
             assert_eq!(overflow.owners_of(id).collect::<Vec<_>>(), [10]);
         }
-    }
-
-    #[test]
-    fn remove_from_keeps_the_owners_below_its_offset() {
-        let id = &Positions::keyed([1; 16]).key(Identity([7; 16]));
-        let mut overflow = OverflowMap::default();
-        for owner in [10, 20, 30] {
-            overflow.insert(id, owner, 0);
-        }
-        let mut removed = overflow.remove_from(20);
-        removed.sort_unstable();
-        assert_eq!(removed, [20, 30]);
-        assert_eq!(overflow.owners_of(id).collect::<Vec<_>>(), [10]);
     }
 }

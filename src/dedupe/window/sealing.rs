@@ -1,14 +1,14 @@
 //! Sealed owners: old ones that are in slices of the store, and not in the index.
 //!
-//! The store finds the owners of an identity in its slices; the window decides whether such an owner still counts. It keeps the
-//! arrival times of all owners, sealed or not, and drops them by the same rules. Invariants:
+//! The store finds the owners of an identity in its slices, with their times, and the window decides whether one of them still counts. It keeps
+//! the stamps of all owners, sealed or not, and drops them by the same rules. Invariants:
 //! - Only committed owners are sealed, as a prefix of those that count, and whole marks of them.
 //! - A sealed owner is not in the index. It is in a slice of the store before it leaves the index.
 //! - The oldest slices of the store can be filters without owners. For a window that makes no difference.
 
 use super::{RecordTime, Window};
-use crate::dedupe::coordinates::{Offset, PartitionId};
-use crate::dedupe::format::{SliceMark, SlicePartition};
+use crate::dedupe::coordinates::Sequence;
+use crate::dedupe::format::{SealedRange, SliceMark};
 
 impl Window {
     /// Whether owners that count are in sealed slices.
@@ -24,7 +24,7 @@ impl Window {
         self.marks.count() - self.marks.sealed()
     }
 
-    /// The arrival times of the committed owners in the index, in ascending order of offsets.
+    /// The committed owners in the index as marks, in ascending order of their numbers.
     pub fn unsealed_marks(&self) -> impl Iterator<Item = SliceMark> {
         self.marks.indexed().map(|(_, mark)| mark)
     }
@@ -35,13 +35,9 @@ impl Window {
         self.slots().is_none()
     }
 
-    /// The oldest owners in the index that arrived up to this stream time, epoch milliseconds, and are below the offset `below`; `None`
-    /// when there are none. Later owners get other marks.
-    pub fn to_seal(
-        &mut self,
-        partition: PartitionId,
-        (time_ms, below): (i64, Offset),
-    ) -> Option<SlicePartition> {
+    /// The oldest owners in the index with stamps up to this time, epoch milliseconds, and numbers below `below`; `None` when there are
+    /// none. Later owners get other marks.
+    pub fn to_seal(&mut self, time_ms: i64, below: Sequence) -> Option<SealedRange> {
         let arrived = |mark: &SliceMark| mark.time_ms.1 <= time_ms && mark.next <= below;
         let mut marks = self.marks.indexed().take_while(|(_, mark)| arrived(mark)).peekable();
         let first = marks.peek().map(|(first, _)| *first).filter(|_| self.can_seal())?;
@@ -52,80 +48,37 @@ impl Window {
             return None;
         }
         self.marks.close(next);
-        Some(SlicePartition { partition, first, next, marks })
+        Some(SealedRange { first, next, marks })
     }
 
-    /// Removes the owners below `next` from the index, because a slice of the store has them. `next` is the end of a mark.
-    pub fn seal(&mut self, next: Offset) {
+    /// Removes the owners with numbers below `next` from the index, because a slice of the store has them. `next` is the end of a mark.
+    pub fn seal(&mut self, next: Sequence) {
         if next > self.sealed_next {
-            let (number, count) = self.marks.seal(next);
-            self.index.expire(number, count);
+            let count = self.marks.seal(next);
+            self.index.expire(next, count);
             self.sealed_next = next;
         }
     }
 
-    /// The stream time, epoch milliseconds, before which the owners of this window may be in filters only. `horizon_ms`: that of all windows
-    /// in topic scope, which the clock of a partition without new records does not delay.
+    /// The time of the window's clock, epoch milliseconds, before which its owners may be in filters only.
     #[must_use]
-    pub fn exact_from_ms(&self, horizon_ms: Option<i64>) -> i64 {
-        horizon_ms.unwrap_or(self.time.committed_ms()).saturating_sub(self.exact_ms)
+    pub fn exact_from_ms(&self) -> i64 {
+        self.horizon_ms.saturating_sub(self.exact_ms)
     }
 
-    /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their offsets.
-    pub fn load_sealed(&mut self, range: &SlicePartition) {
+    /// Adds the owners of a slice to a window without owners in the index. Slices come in ascending order of their numbers.
+    pub fn load_sealed(&mut self, range: &SealedRange) {
         debug_assert_eq!(self.index.live(), 0, "a slice is loaded after other owners");
-        self.marks.add_sealed(range.first, self.next_number, &range.marks);
+        self.marks.add_sealed(range);
+        self.latest_ms = self.latest_ms.max(range.marks.last().map_or(0, |mark| mark.time_ms.1));
         self.sealed_next = self.sealed_next.max(range.next);
-        self.next = self.next.max(range.next);
+        self.number_from(range.next);
     }
 
-    /// Latest stream time at which a sealed owner can have arrived, if that counts for the record of this partition that was observed
-    /// last; 0 while unknown.
+    /// Of the filters of slices without owners, the first one whose identities may count for a record of this time. A filter
+    /// is given by the earliest and the latest stream time of its owners, epoch milliseconds; 0 while unknown.
     #[must_use]
-    pub fn sealed_owner(&self, owner: Offset) -> Option<i64> {
-        self.sealed_within(owner, (self.oldest_ms(), i64::MAX))
+    pub fn counting_filter(&self, filters: &[(i64, i64)], time: RecordTime) -> Option<(i64, i64)> {
+        filters.iter().copied().find(|times| time.is_near(*times, self.length_ms))
     }
-
-    /// As [`Window::sealed_owner`], for a record of another partition.
-    #[must_use]
-    pub fn sealed_copy(&self, time: RecordTime, owner: Offset) -> Option<i64> {
-        self.sealed_within(owner, self.around(time))
-    }
-
-    /// Of the filters of slices without owners, the first one whose identities count for the record that was observed last. A filter
-    /// is given by the stream times between which its owners arrived, epoch milliseconds; 0 while unknown.
-    #[must_use]
-    pub fn counting_filter(&self, filters: &[(i64, i64)]) -> Option<(i64, i64)> {
-        let around = self.around(self.time.record());
-        filters.iter().copied().find(|times| is_within(*times, around))
-    }
-
-    pub(super) fn sealed_within(&self, owner: Offset, range: (i64, i64)) -> Option<i64> {
-        let times = self.marks.times_at(owner);
-        let is_sealed = (self.first_live..self.sealed_next).contains(&owner);
-        (is_sealed && is_within(times, range)).then_some(times.1)
-    }
-
-    /// The stream times between which an owner counts for a record of another partition; all while the time of that is unknown.
-    pub(super) fn around(&self, RecordTime { own_ms, stream_ms }: RecordTime) -> (i64, i64) {
-        if stream_ms <= 0 {
-            return (i64::MIN, i64::MAX);
-        }
-        (own_ms.saturating_sub(self.length_ms), stream_ms.saturating_add(self.length_ms))
-    }
-
-    /// The stream time before which every owner is in a sealed slice, epoch milliseconds; `None` when all of them are.
-    #[must_use]
-    pub fn unsealed_from_ms(&self) -> Option<i64> {
-        if !self.can_seal() {
-            return Some(i64::MIN);
-        }
-        let committed = self.marks.indexed().map(|(_, mark)| mark.time_ms.0);
-        committed.chain(self.arrived_ms.first().copied()).min()
-    }
-}
-
-/// Whether owners that arrived between these stream times, 0 while unknown, may have arrived within a range.
-pub(super) fn is_within((first_ms, last_ms): (i64, i64), (oldest, latest): (i64, i64)) -> bool {
-    last_ms <= 0 || (last_ms >= oldest && first_ms <= latest)
 }

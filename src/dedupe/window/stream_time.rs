@@ -1,4 +1,4 @@
-//! Stream time: a partition's own clock.
+//! Stream time: a partition's own clock, and when a record counts as written.
 
 /// How far a record's timestamp may be ahead of the clock before it is limited, in ms: five minutes.
 pub const MOST_AHEAD_MS: i64 = 5 * 60 * 1_000;
@@ -14,13 +14,31 @@ pub enum TimeSource {
 }
 
 /// When a record counts as written, epoch milliseconds: its own timestamp may be late, and the stream time of its partition may be that of
-/// another record. Two records with one id are copies if these intervals are at most the length of the window apart.
+/// another record. Two records with one id are copies if these intervals are at most the length of the window apart. Of an owner only the
+/// stream time is kept: a late one does not count for a record that is more than a window behind that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordTime {
     /// Its timestamp if that is valid and below the stream time, otherwise the stream time.
     pub own_ms: i64,
     /// The stream time of its partition at its arrival; 0 while unknown.
     pub stream_ms: i64,
+}
+
+impl RecordTime {
+    /// The earliest stream time at which an owner counts for the record, in a window of this length.
+    #[must_use]
+    pub fn oldest_ms(self, length_ms: i64) -> i64 {
+        if self.stream_ms > 0 { self.own_ms.saturating_sub(length_ms) } else { i64::MIN }
+    }
+
+    /// Whether owners that arrived between these stream times, 0 while unknown, may be at most the length of the window away. All are while the time
+    /// of the record is unknown.
+    #[must_use]
+    pub fn is_near(self, (first_ms, last_ms): (i64, i64), length_ms: i64) -> bool {
+        let is_known = self.stream_ms > 0 && last_ms > 0;
+        let latest_ms = self.stream_ms.saturating_add(length_ms);
+        !is_known || last_ms >= self.oldest_ms(length_ms) && first_ms <= latest_ms
+    }
 }
 
 /// Running maximum of `min(timestamp, now + 5 min)`. The value at the last commit is kept, so that an
@@ -49,8 +67,11 @@ impl StreamTime {
     pub fn observe(&mut self, timestamp_ms: Option<i64>, now_ms: i64) {
         let (observed, own) = match self.source {
             TimeSource::Record => {
-                let observed = timestamp_ms.unwrap_or(0).min(now_ms.saturating_add(MOST_AHEAD_MS));
-                (observed, Some(observed).filter(|ms| *ms > 0))
+                let timestamp_ms = timestamp_ms.unwrap_or(0);
+                let observed = timestamp_ms.min(now_ms.saturating_add(MOST_AHEAD_MS));
+                // Where the clock was set back, the timestamp is not limited by it: it is only late.
+                let own = timestamp_ms.min(self.current.max(observed));
+                (observed, Some(own).filter(|ms| *ms > 0))
             }
             TimeSource::Arrival => (now_ms, None),
         };
@@ -143,6 +164,26 @@ mod tests {
         let mut time = StreamTime::new(TimeSource::Record);
         time.observe(Some(i64::MAX), NOW);
         assert_eq!(time.ms(), NOW + MOST_AHEAD_MS);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_make_records_older() {
+        let mut time = StreamTime::new(TimeSource::Record);
+        time.observe(Some(NOW), NOW);
+        time.observe(Some(NOW - 7), NOW - 10 * MOST_AHEAD_MS);
+        assert_eq!(time.record(), RecordTime { own_ms: NOW - 7, stream_ms: NOW });
+    }
+
+    #[test]
+    fn copies_are_at_most_a_window_apart() {
+        let time = RecordTime { own_ms: NOW - 5, stream_ms: NOW };
+        let is_near = |ms| time.is_near((ms, ms), 100);
+        assert_eq!(
+            [NOW - 106, NOW - 105, NOW + 100, NOW + 101, 0].map(is_near),
+            [false, true, true, false, true]
+        );
+        assert!(time.is_near((NOW - 900, NOW - 105), 100) && time.is_near((NOW + 100, NOW + 900), 100));
+        assert!(RecordTime { own_ms: 0, stream_ms: 0 }.is_near((1, 1), 100), "its time is unknown");
     }
 
     #[test]

@@ -165,19 +165,6 @@ impl SlotTable {
         false
     }
 
-    /// Clears every slot at or beyond `from` and returns how many.
-    pub fn remove_from(&mut self, from: Sequence) -> u64 {
-        let oldest = from.saturating_sub(self.base) + 1;
-        let mut removed = 0;
-        for slot in &mut self.words {
-            if *slot & PLACE_MASK >= oldest {
-                *slot = 0;
-                removed += 1;
-            }
-        }
-        removed
-    }
-
     /// The smallest place of a live number, at least 1, so that an unused slot is never live.
     #[inline]
     fn oldest_place(&self, first_live: Sequence) -> u64 {

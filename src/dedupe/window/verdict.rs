@@ -1,9 +1,10 @@
 //! The verdict: the decision about a record.
 
-use crate::dedupe::coordinates::Offset;
+use super::Owner;
+use crate::dedupe::coordinates::Coordinates;
 
 /// The decision about a record, by its identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Not seen inside the window: forward the record and store it as owner.
     New,
@@ -12,22 +13,22 @@ pub enum Verdict {
     Retry,
     /// Another record is the owner of the identity: drop this one.
     Duplicate {
-        /// Offset of the owner, in the same partition.
-        owner: Offset,
+        /// That record.
+        owner: Owner,
     },
 }
 
-/// The owner rule for the record at offset `at`. `known` is the identity's owner in the window (committed, or earlier in
-/// the open transaction), `claim` is its owner in local state at or beyond the committed offset.
+/// The owner rule for the record at `at`. `known` is the identity's owner in the window (committed, or earlier in
+/// the open transaction), `claim` is its owner in local state that was not committed.
 ///
-/// A claim never drops a record. The record at a claimed offset was not committed. Either it is read again (and is then
+/// A claim never drops a record. The record at a claimed place was not committed. Either it is read again (and is then
 /// the `Retry`), or it has been removed from the log (compacted, truncated), and this record may be the last copy.
 #[must_use]
-pub fn decide(at: Offset, known: Option<Offset>, claim: Option<Offset>) -> Verdict {
+pub fn decide(at: Coordinates, known: Option<Owner>, claim: Option<Coordinates>) -> Verdict {
     match (known, claim) {
-        (Some(owner), _) if owner != at => Verdict::Duplicate { owner },
+        (Some(owner), _) if owner.at != at => Verdict::Duplicate { owner },
         (Some(_), _) => Verdict::Retry,
-        (None, Some(owner)) if owner == at => Verdict::Retry,
+        (None, Some(claimed)) if claimed == at => Verdict::Retry,
         (None, _) => Verdict::New,
     }
 }
@@ -35,15 +36,23 @@ pub fn decide(at: Offset, known: Option<Offset>, claim: Option<Offset>) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::identity::Identity;
 
     #[test]
-    fn only_a_known_owner_at_another_offset_makes_a_duplicate() {
-        assert_eq!(decide(7, None, None), Verdict::New);
-        assert_eq!(decide(7, Some(7), None), Verdict::Retry);
-        assert_eq!(decide(7, Some(3), None), Verdict::Duplicate { owner: 3 });
-        assert_eq!(decide(7, Some(3), Some(7)), Verdict::Duplicate { owner: 3 });
-        assert_eq!(decide(7, None, Some(7)), Verdict::Retry);
-        assert_eq!(decide(7, None, Some(3)), Verdict::New);
-        assert_eq!(decide(7, None, Some(9)), Verdict::New);
+    fn only_a_known_owner_at_another_place_makes_a_duplicate() {
+        let at = |partition, offset| Coordinates { partition, offset };
+        let owner =
+            |partition, offset| Owner { at: at(partition, offset), time_ms: 1, identity: Identity([7; 16]) };
+        let decided = |known, claim| decide(at(1, 7), known, claim);
+        assert_eq!(decided(None, None), Verdict::New);
+        assert_eq!(decided(Some(owner(1, 7)), None), Verdict::Retry);
+        for other in [owner(1, 3), owner(0, 7)] {
+            assert_eq!(decided(Some(other), None), Verdict::Duplicate { owner: other });
+            assert_eq!(decided(Some(other), Some(at(1, 7))), Verdict::Duplicate { owner: other });
+        }
+        assert_eq!(decided(None, Some(at(1, 7))), Verdict::Retry);
+        for claim in [at(1, 3), at(1, 9), at(0, 7)] {
+            assert_eq!(decided(None, Some(claim)), Verdict::New);
+        }
     }
 }

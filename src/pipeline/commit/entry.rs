@@ -1,77 +1,70 @@
 //! The entry of a transaction: its owners in the local store, and its records in the journal.
 
 use std::collections::BTreeMap;
-use std::mem;
 
-use crate::dedupe::{Block, EntryEnd, EntryName, KindId, PartitionId, StateKey, Tail, WindowId};
+use crate::dedupe::{EntryEnd, EntryName, KindId, PartitionId, Section, StateKey, Tail};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::journal::Journal;
+use crate::pipeline::journal::unwritten::{NewOwners, append_runs};
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{Head, Sink, Store, StoreError, WrittenEnds};
 
 /// An entry that is to be written to its journal; the places of its clean records are not known yet.
 pub(super) struct NewEntry {
     journal: PartitionId,
-    /// The windows of blocks, and the partitions of forget records, with these records.
-    records: Vec<(WindowId, Vec<u8>)>,
+    /// Blocks and forget records, each with its kind.
+    records: Vec<(KindId, Vec<u8>)>,
     end: EntryEnd,
-    name: EntryName,
 }
 
 /// Writes the owners of the open transaction to the local store, and returns the entries for the journals. If the store has the name of an
-/// entry for a partition, it has all its owners in it.
+/// entry, it has all its owners.
 pub(super) fn store_entries<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<NewEntry>, WorkerError> {
-    let mut blocks: BTreeMap<PartitionId, Vec<Block>> = BTreeMap::new();
-    let mut entries: BTreeMap<PartitionId, NewEntry> = BTreeMap::new();
-    for state in ctx.partitions.open_mut().filter(|state| state.adds_section()) {
-        let journal = ctx.options.journal_of(state.id);
-        let entry = entries.entry(journal).or_insert_with(|| {
-            let number = ctx.journals.end(journal).last + 1;
-            let end = EntryEnd { number, records: 0, content: 0, sections: Vec::new() };
-            NewEntry { journal, records: Vec::new(), end, name: EntryName::default() }
-        });
-        let of_partition = state.blocks(ctx.options.hash, ctx.options.block_ids);
-        let with_owners = of_partition.iter().filter(|block| !block.entries.is_empty());
-        entry.records.extend(with_owners.map(|block| (block.window, block.encode())));
-        let forgotten = state.open.as_ref().and_then(|open| open.forgotten.as_ref());
-        entry.records.extend(forgotten.map(|forgotten| (state.id.into(), forgotten.encode())));
-        entry.end.sections.push(state.section());
-        blocks.insert(state.id, of_partition);
+    let mut sections: BTreeMap<PartitionId, Vec<Section>> = BTreeMap::new();
+    let Context { partitions, journals, options, store, .. } = ctx;
+    for partition in partitions.open_mut().filter(|partition| partition.adds_section()) {
+        let id = options.journal_of(partition.id);
+        let reset_kinds = journals.get(id).iter().flat_map(|journal| &journal.reset_kinds).copied().collect();
+        sections.entry(id).or_default().push(Section { reset_kinds, ..partition.section() });
     }
-    for NewEntry { records, end, name, .. } in entries.values_mut() {
-        let sections = mem::take(&mut end.sections);
-        *end = EntryEnd::of(end.number, records.iter().map(|(_, record)| &**record), sections);
-        *name = end.name();
+    let mut entries = Vec::new();
+    for journal in journals.iter_mut() {
+        let Some(sections) = sections.remove(&journal.id) else { continue };
+        let entry = new_entry(journal, options, sections);
+        let name = entry.end.name();
+        journal.open.tail = Some(Tail { entry: name, from: Some(journal.end.next) });
+        // It has no owners, and the store has the others until the commit: the name would claim that they are forgotten.
+        if journal.open.forgotten.is_none() {
+            store_owners(journal, store, name)?;
+        }
+        entries.push(entry);
     }
-    for state in ctx.partitions.open_mut() {
-        let journal = ctx.options.journal_of(state.id);
-        let Some((blocks, entry)) = blocks.remove(&state.id).zip(entries.get(&journal)) else { continue };
-        let tail = Tail { entry: entry.name, next: state.next, from: Some(ctx.journals.end(journal).next) };
-        store_owners(state, &mut ctx.store, &blocks, tail)?;
-    }
-    Ok(entries.into_values().collect())
+    Ok(entries)
 }
 
-/// Writes the owners in the blocks of a partition, and with the last of them the name of the entry.
-fn store_owners(
-    state: &mut DedupeState,
-    store: &mut impl Store,
-    blocks: &[Block],
-    tail: Tail,
-) -> Result<(), StoreError> {
-    let Some(open) = state.open.as_mut() else { return Ok(()) };
-    open.tail = Some(tail);
-    if open.forgotten.is_some() {
-        // It has no owners, and the store has the others until the commit: the name would claim that they are forgotten.
-        return Ok(());
-    }
-    let head = Head { tail: Some(Tail { from: None, ..tail }), ..state.head() };
-    for blocks in blocks.chunk_by(|one, other| one.window == other.window) {
-        let window = blocks.first().and_then(|block| state.windows.of_kind(block.window.kind()));
-        store.append_all(blocks, window.map_or(0, |window| window.next_number()), head)?;
+fn new_entry(journal: &Journal, options: &WorkerOptions, sections: Vec<Section>) -> NewEntry {
+    let blocks = journal.windows.iter().flat_map(|it| it.blocks(options.hash, options.block_ids));
+    let mut records: Vec<_> = blocks.map(|block| (block.kind, block.encode())).collect();
+    let forgotten = journal.open.forgotten.as_ref();
+    records.extend(forgotten.map(|forgotten| (KindId::UNNAMED, forgotten.encode())));
+    let end = EntryEnd::of(journal.end.last + 1, records.iter().map(|(_, record)| &**record), sections);
+    NewEntry { journal: journal.id, records, end }
+}
+
+/// Writes the owners of the open transaction of a journal, and with the last of them the name of the entry.
+fn store_owners(journal: &Journal, store: &mut impl Store, name: EntryName) -> Result<(), StoreError> {
+    let Some(windows) = &journal.windows else { return Ok(()) };
+    for (kind, before) in journal.heads().into_iter().rev() {
+        let Some((_, window)) = windows.iter().find(|(of, _)| *of == kind) else { continue };
+        let owners = window.pending().to_vec();
+        if kind == KindId::UNNAMED || !owners.is_empty() {
+            let after = Head { tail: Some(name), ..before.clone() };
+            let new = NewOwners { number: window.next_number(), longest_ms: window.longest_run_ms(), owners };
+            append_runs(store, kind.window(journal.id), &new, &before, &after)?;
+        }
     }
     Ok(())
 }
@@ -88,9 +81,8 @@ impl<W: WorkerPorts> Committer<W> {
 
     /// Writes an entry to its journal, in the open transaction. The clean records are acknowledged.
     pub(super) fn put_entry(&mut self, ctx: &Context<W>, entry: &NewEntry) -> Result<(), WorkerError> {
-        for (window, record) in &entry.records {
-            let key = Self::state_key_of(&ctx.options, window.kind());
-            self.put_record(entry.journal, &key, record)?;
+        for (kind, record) in &entry.records {
+            self.put_record(entry.journal, &Self::state_key_of(&ctx.options, *kind), record)?;
         }
         let mut end = entry.end.clone();
         for section in &mut end.sections {

@@ -1,8 +1,8 @@
 //! The end of a transaction. All its effects happen here, in this order.
 //!
 //! A crash loses nothing at any point. Before the commit, the transaction aborts and the committed offset has not
-//! moved; the local store may then hold blocks that were never committed, which the next start recognises by their
-//! owners. After the commit, the transaction contains everything that a restart needs.
+//! moved; the local store may then hold an entry that was never committed, which the next start recognises by its
+//! name. After the commit, the transaction contains everything that a restart needs.
 
 mod entry;
 pub mod markers;
@@ -11,11 +11,13 @@ pub mod size;
 pub mod transaction;
 pub mod undecided;
 
+use std::collections::BTreeSet;
+use std::mem;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, Windows};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::entry::store_entries;
 use crate::pipeline::commit::markers::await_markers;
@@ -25,17 +27,18 @@ use crate::pipeline::commit::undecided::{EndedTransaction, Undecided};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
-use crate::pipeline::journal::JournalEnd;
+use crate::pipeline::journal::restorer::forget_identities;
+use crate::pipeline::journal::{Journal, JournalEnd, Journals, OpenEntry};
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::topic::TopicScope;
-use crate::pipeline::partition::{Partition, Running};
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::clock::{fastest_ms, slowest};
+use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::time::ahead_of_wall_ms;
 use crate::ports::{
-    CommitPosition, Failure, GroupMember, Remedy, Sink, Store, StoreError, ToForget, WrittenEnds,
+    CommitPosition, Covered, Failure, GroupMember, Remedy, Sink, Store, StoreError, WrittenEnds,
 };
 
 /// Time limit of one blocking broker call.
@@ -67,7 +70,7 @@ impl<W: WorkerPorts> Committer<W> {
         }
     }
 
-    /// Commits the open transaction: records, blocks and offsets together, or none of them. A transaction whose
+    /// Commits the open transaction: records, entries and offsets together, or none of them. A transaction whose
     /// commit failed is never continued: its offsets would lack a partition that was released meanwhile.
     pub(crate) fn commit(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         if !self.transaction.begin_commit()? {
@@ -81,7 +84,7 @@ impl<W: WorkerPorts> Committer<W> {
         add_idle(ctx, &mut self.transaction);
         failpoint::pass("before_store");
         // The local store is written first, while the broker is still acknowledging records. After a crash from here
-        // on, the store holds owners at or beyond C, which the next start turns into claims.
+        // on, the store holds owners of an entry that was not committed, which the next start turns into claims.
         let entries = store_entries(ctx)?;
         failpoint::pass("after_store");
         self.drain(ctx)?;
@@ -132,21 +135,18 @@ impl<W: WorkerPorts> Committer<W> {
         let mut positions = Vec::new();
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
-        let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
-        let is_first = has_positions_to_follow(ctx);
-        for state in ctx.partitions.open_mut() {
-            let journal_end = ctx.journals.end(ctx.options.journal_of(state.id));
-            let ahead_of_wall = ahead_of_wall_ms(ctx.options.kinds.time(), (time_ahead_ms, state.ahead_ms));
+        let Context { partitions, journals, options, .. } = ctx;
+        let followed = followed_journals(partitions, journals, options);
+        for partition in partitions.open_mut() {
+            let Some(journal) = journals.get(options.journal_of(partition.id)) else { continue };
             let checkpoint = Checkpoint {
-                state_next: journal_end.next.max(state.state_next),
-                ahead_of_wall_ms: ahead_of_wall,
-                horizon_ms,
-                ..checkpoint_of(state, &ctx.options)
+                ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
+                others_follow: followed.contains(&journal.id),
+                ..checkpoint_of(partition, journal, options)
             };
-            let metadata =
-                if is_first { String::new() } else { ctx.options.signed(checkpoint).render_within(most) };
-            let position = CommitPosition { partition: state.id, next: state.next, metadata };
-            if let Some(open) = state.open.as_mut() {
+            let metadata = options.signed(checkpoint).render_within(most);
+            let position = CommitPosition { partition: partition.id, next: partition.next, metadata };
+            if let Some(open) = partition.open.as_mut() {
                 open.sent = Some((position.next, position.metadata.clone()));
             }
             positions.push(position);
@@ -199,28 +199,9 @@ impl<W: WorkerPorts> Committer<W> {
 
     /// The transaction is committed, and so is everything that was pending. Nothing may expire before this point.
     fn apply(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        let (sink, store) = (&self.sink, &mut ctx.store);
-        for partition in ctx.partitions.iter_mut() {
-            let id = partition.id;
-            let Some((running, rejections)) = partition.record_mut() else { continue };
-            if let Some(open) = &running.state.open {
-                let has_records = open.records > 0;
-                commit_state(&mut running.state, sink.state_end(ctx.options.journal_of(id)), store)?;
-                // A partition that only drops owners does not show that a record is accepted.
-                if has_records {
-                    rejections.committed(id, running.state.committed);
-                }
-            }
-        }
-        for (number, journal) in ctx.journals.ends_mut() {
-            // Only an entry makes it longer.
-            if let Some(next) = sink.state_end(number) {
-                *journal = JournalEnd { last: journal.last + 1, next };
-            }
-        }
-        let is_first = has_positions_to_follow(ctx);
-        if let Some(topic) = &mut ctx.topic {
-            topic.has_checkpoint |= !is_first;
+        for id in ctx.journals.ids(Journal::is_running) {
+            let end = self.sink.state_end(id);
+            commit_journal(ctx, id, end)?;
         }
         self.transaction.close();
         self.pace.reset_backoff();
@@ -237,101 +218,171 @@ impl<W: WorkerPorts> Committer<W> {
         ctx.report.not_committed(TransactionResult::Aborted, self.transaction.age(ctx.clock.elapsed()));
         self.transaction.close();
         let mut unloaded = Vec::new();
-        for state in ctx.partitions.open_mut() {
-            let undone = state.undo_stored(&mut ctx.store, &ctx.options.kinds);
+        for journal in ctx.journals.iter_mut().filter(|journal| journal.is_running()) {
+            let undone = journal.undo_stored(&mut ctx.store, &ctx.options.kinds);
             match StoreError::unless_lease_lost(undone)? {
-                Some(()) => state.abort(),
-                None => unloaded.push(state.id),
+                Some(()) => journal.abort(),
+                None => unloaded.push(journal.id),
             }
         }
+        ctx.partitions.open_mut().for_each(Partition::abort);
         let paused = ctx.unload(source, &unloaded);
         await_markers(ctx, source, touched)?;
         paused
     }
 }
 
-/// Whether a group without checkpoints, which has lost its offsets, gets positions of other partitions by a later transaction. Until then it has no checkpoint: a
-/// partition without an offset would count as new.
-fn has_positions_to_follow<W: WorkerPorts>(ctx: &Context<W>) -> bool {
-    let follows = |running: &Running| running.state.uncommitted_position && running.state.open.is_none();
-    let is_without = ctx.topic.as_ref().is_some_and(|topic| !topic.has_checkpoint);
-    is_without && ctx.partitions.iter().filter_map(Partition::running).any(follows)
+/// The journals of which the group gets positions of other partitions by a later transaction: it has lost its offsets. Until they are committed, a
+/// partition without an offset is not new.
+fn followed_journals(
+    partitions: &Partitions,
+    journals: &Journals,
+    options: &WorkerOptions,
+) -> BTreeSet<PartitionId> {
+    let lost =
+        partitions.iter().filter(|it| !it.is_in_group() && it.uncommitted_position && it.open.is_none());
+    let of = lost.map(|partition| (partition.id, options.journal_of(partition.id)));
+    let follows = |(id, journal): &(PartitionId, PartitionId)| {
+        journals.get(*journal).is_some_and(|journal| journal.covered.contains_key(id))
+    };
+    of.filter(follows).map(|(_, journal)| journal).collect()
 }
 
-/// Lets all windows expire by the horizon, and adds partitions without records whose windows have owners to drop, or whose lateness is not saved. Both
-/// have to be in their checkpoints, so they are committed like a partition with duplicates only.
+/// How often the position of a partition without new records is stated in its journal: it has to be there when retention has deleted its last section.
+const STATED_EVERY: Duration = Duration::from_hours(1);
+
+/// Adds partitions without records whose windows have owners to drop, whose lateness is not saved, or whose position was not stated for long. All of
+/// that has to be in their checkpoints or sections, so they are committed like a partition with duplicates only.
 fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) {
-    let mut horizon_ms = ctx.horizon_ms();
-    if !ctx.options.keeps(Safeguard::SettledClock) {
-        horizon_ms = horizon_ms.max(ctx.partitions.slowest().map(|(reached_ms, _)| reached_ms));
+    let Context { partitions, journals, options, clock, .. } = ctx;
+    if !options.keeps(Safeguard::SettledClock) {
+        journals.iter_mut().for_each(|journal| advance_clock(journal, partitions, options));
     }
     // The offsets of a transaction have to fit into one batch.
-    let limit = transaction.limit().reduced().unwrap_or(ctx.options.transaction_limit);
+    let limit = transaction.limit().reduced().unwrap_or(options.transaction_limit);
     let mut left = limit.partitions.saturating_sub(transaction.size.partitions);
-    let longest_ms = ctx.options.kinds.longest_ms();
-    for (id, running) in ctx.partitions.running_mut() {
-        let state = &mut running.state;
-        // In partition scope by their own clocks, after the bound of a restore.
-        state.windows.set_horizon(horizon_ms.unwrap_or(i64::MAX));
-        let is_idle = state.open.is_none() && !running.held;
-        let drops = || state.windows.iter().any(|(_, window)| window.drops_without_records());
-        if is_idle && left > 0 && (drops() || state.has_unsaved_lateness(longest_ms)) {
-            transaction.touch_idle(id, &mut state.open);
+    let (now, longest_ms) = (clock.elapsed(), options.kinds.longest_ms());
+    let drops = |journal: &Journal| {
+        let windows = journal.running();
+        windows.is_some_and(|it| it.iter().any(|(_, window)| window.drops_without_records()))
+    };
+    let mut dropping: BTreeSet<PartitionId> = journals.ids(drops).into_iter().collect();
+    for partition in partitions.open_mut() {
+        dropping.remove(&options.journal_of(partition.id));
+    }
+    let restates = options.keeps(Safeguard::Restated);
+    for partition in partitions.started_mut().filter(|partition| partition.open.is_none()) {
+        let is_old = now.saturating_sub(partition.stated) >= STATED_EVERY;
+        let is_stated = restates && partition.is_in_group() && is_old;
+        let has_news = is_stated || partition.has_unsaved_lateness(longest_ms);
+        if left > 0 && (dropping.remove(&options.journal_of(partition.id)) || has_news) {
+            transaction.touch_idle(partition.id, &mut partition.open).is_stated = is_stated;
             left -= 1;
         }
     }
 }
 
-/// Applies the committed transaction to the state of a partition, in memory and in the local store.
-pub(crate) fn commit_state(
-    state: &mut DedupeState,
-    state_end: Option<Offset>,
-    store: &mut impl Store,
-) -> Result<(), StoreError> {
-    let forgotten = state.open.as_ref().and_then(|open| open.forgotten.clone());
-    if let Some(forgotten) = &forgotten {
-        StoreError::unless_lease_lost(state.forget(forgotten, store, false))?;
-    }
-    for (kind, first) in state.commit(state_end) {
-        let window = kind.window(state.id);
-        if let Some(forgotten) = &forgotten {
-            let (owners, identities) = (forgotten.offsets(), forgotten.identities());
-            let forgotten = ToForget { owners: &owners, identities: &identities, before: forgotten.at };
-            StoreError::unless_lease_lost(store.forget(window, forgotten, state.head()))?;
+/// Applies the committed transaction to a journal and its partitions, in memory and in the local store. `end` is that of the journal, if an entry was
+/// written.
+pub(crate) fn commit_journal<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    id: PartitionId,
+    end: Option<Offset>,
+) -> Result<(), WorkerError> {
+    let Context { partitions, journals, options, store, clock, .. } = ctx;
+    let Some(journal) = journals.get_mut(id) else { return Ok(()) };
+    let (open, mut is_touched) = (mem::take(&mut journal.open), false);
+    let is_of =
+        |partition: &&mut Partition| options.journal_of(partition.id) == id && partition.open.is_some();
+    for partition in partitions.iter_mut().filter(is_of) {
+        is_touched = true;
+        if partition.adds_section() {
+            partition.stated = clock.elapsed();
+            let covered = Covered { next: partition.next, time_ms: partition.time.ms() };
+            journal.covered.insert(partition.id, covered);
         }
-        let missing_ms = state.windows.of_kind(kind).map_or(0, |window| window.missing_ms());
-        StoreError::unless_lease_lost(store.expire(window, first, missing_ms))?;
+        // A partition that only drops owners does not show that a record is accepted.
+        let has_records = partition.open.as_ref().is_some_and(|open| open.records > 0);
+        partition.commit();
+        if has_records {
+            partition.rejections.committed(partition.id, partition.committed);
+        }
+        journal.windows.iter_mut().for_each(|it| it.clear_claims_below(partition.id, partition.committed));
+    }
+    if !is_touched {
+        return Ok(());
+    }
+    if let Some((tail, next)) = open.tail.zip(end) {
+        // Only an entry makes it longer.
+        (journal.end, journal.tail) = (JournalEnd { last: tail.entry.number, next }, Some(tail));
+        journal.reset_kinds.clear();
+        journal.is_undone = false;
+    }
+    let needed = journal.windows.as_mut().map(Windows::commit).unwrap_or_default();
+    if open.forgotten.is_some() {
+        forget(journal, store, open)?;
+    }
+    let Some(windows) = &mut journal.windows else { return Ok(()) };
+    for (kind, first) in needed {
+        let missing_ms = windows.of_kind(kind).map_or(0, |window| window.missing_ms());
+        StoreError::unless_lease_lost(store.expire(kind.window(id), first, missing_ms))?;
+    }
+    Ok(())
+}
+
+/// Forgets identities in the windows of a journal and in the store, where each of them gets the head after that.
+fn forget(journal: &mut Journal, store: &mut impl Store, mut open: OpenEntry) -> Result<(), WorkerError> {
+    let heads = journal.heads();
+    let identities = open.forgotten.map(|forgotten| forgotten.identities).unwrap_or_default();
+    let Some(windows) = &mut journal.windows else { return Ok(()) };
+    // The head of the unnamed kind comes last: it names the entry for all kinds.
+    for (kind, head) in heads.into_iter().rev() {
+        let (id, Some(window)) = (kind.window(journal.id), windows.of_kind(kind)) else { continue };
+        let found = open.found.remove(&id).unwrap_or_default();
+        match forget_identities(store, id, window, &identities, found, &head) {
+            Err(WorkerError::Store(StoreError::LeaseLost(_))) => {}
+            other => other?,
+        }
     }
     Ok(())
 }
 
 /// What the checkpoint of a partition states about it, after the open transaction.
-fn checkpoint_of(state: &DedupeState, options: &WorkerOptions) -> Checkpoint {
-    let open_tail = state.open.as_ref().and_then(|open| open.tail);
+fn checkpoint_of(partition: &Partition, journal: &Journal, options: &WorkerOptions) -> Checkpoint {
+    let covered = journal.covered.get(&partition.id).map(|covered| covered.next);
+    let windows = journal.windows.as_ref();
     Checkpoint {
-        stream_time_ms: state.windows.stream_time_ms(),
+        state_next: journal.end.next,
+        stream_time_ms: partition.time.ms(),
         rules: options.rules(),
-        tail: open_tail.or(state.tail),
-        windows: state.windows.checkpoints(),
-        late_ms: state.late_ms().or(options.unknown_lateness()),
-        settled_ms: Some(state.settled_ms),
-        first_raw_partitions: state.first_raw_partitions.or(Some(options.raw_partitions)),
-        epoch: state.epoch,
-        empty_until: state.epoch.filter(|epoch| !epoch.covers(state.next)).map(|_| state.next),
+        tail: journal.open.tail.or(journal.tail),
+        section_next: if partition.adds_section() { Some(partition.next) } else { covered },
+        windows: windows.map(Windows::checkpoints).unwrap_or_default(),
+        horizon_ms: windows.map_or(0, Windows::horizon_ms),
+        late_ms: partition.late_ms().or(options.unknown_lateness()),
+        first_raw_partitions: partition.first_raw_partitions.or(Some(options.raw_partitions)),
+        epoch: partition.epoch,
+        empty_until: partition.epoch.filter(|epoch| !epoch.covers(partition.next)).map(|_| partition.next),
         ..Checkpoint::default()
     }
 }
 
-/// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
-/// the next commit on: neither the horizon nor a settled time goes back.
-fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
-    for (_, running) in ctx.partitions.running_mut() {
-        running.state.settled_ms = running.state.windows.stream_time_ms();
-    }
-    let Some(topic) = &mut ctx.topic else { return };
-    topic.committed(if ctx.options.keeps(Safeguard::SlowestClock) {
-        ctx.partitions.slowest().map(|(reached_ms, _)| reached_ms)
+/// Lets the windows of a journal expire by the clocks of its partitions.
+fn advance_clock(journal: &mut Journal, partitions: &Partitions, options: &WorkerOptions) {
+    let of_journal = || partitions.iter().filter(|partition| options.journal_of(partition.id) == journal.id);
+    let reached_ms = if options.keeps(Safeguard::SlowestClock) {
+        slowest(of_journal()).map_or(0, |(reached_ms, _)| reached_ms)
     } else {
-        Some(ctx.partitions.fastest_ms())
-    });
+        fastest_ms(of_journal())
+    };
+    journal.windows.iter_mut().for_each(|windows| windows.set_horizon(reached_ms));
+}
+
+/// The markers of a transaction are there, so no repair undoes it. Lets windows, and standby copies, expire by the clocks that it has advanced, from
+/// the next commit on: they never go back.
+fn settle<W: WorkerPorts>(ctx: &mut Context<W>) {
+    let Context { partitions, journals, options, .. } = ctx;
+    for journal in journals.iter_mut().filter(|journal| journal.is_running()) {
+        advance_clock(journal, partitions, options);
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::dedupe::PartitionId;
 use crate::pipeline::commit::size::{Done, SizeLimit, TransactionSize};
-use crate::pipeline::partition::state::Uncommitted;
+use crate::pipeline::partition::Uncommitted;
 use crate::pipeline::report::Tally;
 use crate::ports::{Failure, Remedy, Sink, Source};
 
@@ -82,9 +82,13 @@ impl Transaction {
     }
 
     /// Touches a partition without records that no call has touched.
-    pub fn touch_idle(&mut self, partition: PartitionId, open: &mut Option<Uncommitted>) {
+    pub fn touch_idle<'a>(
+        &mut self,
+        partition: PartitionId,
+        open: &'a mut Option<Uncommitted>,
+    ) -> &'a mut Uncommitted {
         self.touched.insert(partition);
-        open.get_or_insert_default();
+        open.get_or_insert_default()
     }
 
     /// Counts a record of `bytes`.
@@ -230,7 +234,7 @@ mod tests {
         let reduced = transaction.limit().reduced();
         for _ in 0..100 {
             transaction = Transaction { limit: transaction.limit, ..open(5, 500, 1) };
-            (1..100).for_each(|id| transaction.touch_idle(id, &mut None));
+            (1..100).for_each(|id| drop(transaction.touch_idle(id, &mut None).clone()));
             transaction.committed((TIMEOUT, Duration::from_millis(5)), TIMEOUT, CONFIGURED);
         }
         assert_eq!(transaction.touched().len(), 100);

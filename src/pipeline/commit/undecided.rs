@@ -56,14 +56,15 @@ impl SentPosition {
 impl EndedTransaction {
     /// Takes the counts of the open transaction.
     pub(crate) fn take<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) -> Self {
-        let sent = ctx.partitions.open_mut().filter_map(|state| {
-            let open = state.open.as_ref()?;
-            let (next, metadata) = open.sent.clone()?;
+        let Context { partitions, journals, options, .. } = ctx;
+        let forgets = |id| journals.get(options.journal_of(id)).is_some_and(|it| it.open.forgotten.is_some());
+        let sent = partitions.open_mut().filter_map(|partition| {
+            let (next, metadata) = partition.open.as_ref()?.sent.clone()?;
             // Without records, the position before the transaction can be equal.
-            if next == state.committed && open.forgotten.is_none() && !state.uncommitted_position {
+            if next == partition.committed && !forgets(partition.id) && !partition.uncommitted_position {
                 return None;
             }
-            Some((state.id, SentPosition { before: state.committed, next, metadata }))
+            Some((partition.id, SentPosition { before: partition.committed, next, metadata }))
         });
         let positions = sent.collect();
         let at = ctx.clock.elapsed();

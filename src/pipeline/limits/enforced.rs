@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Limit, Limits, Share};
 use crate::dedupe::{Window, WindowBounds, slice_ids};
+use crate::pipeline::journal::Journals;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::time::is_due;
 
 /// Interval between two measurements of the directory.
@@ -38,12 +38,10 @@ fn scaled(count: u64, to: u64, of: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(to) / u128::from(of.max(1))).unwrap_or(u64::MAX).max(1)
 }
 
-/// Identities that are expected in the index of a window: its part of the `count` windows that are sealed together and have `ids`, of
-/// twice the size of a slice when one begins to be sealed, and of what arrives meanwhile.
-fn most_unsealed(smallest: Option<u64>, window: &Window, ids: u64, count: u64) -> u64 {
-    let Some(smallest) = smallest.filter(|_| window.can_seal()) else { return u64::MAX };
-    let part = scaled(slice_ids(smallest, ids), window.ids(), ids);
-    part.max(smallest / count.max(1)).saturating_mul(3)
+/// Identities that are expected in the index of a window: twice the size of a slice when one begins to be sealed, and what arrives meanwhile.
+fn most_unsealed(smallest: Option<u64>, window: &Window) -> u64 {
+    let smallest = smallest.filter(|_| window.can_seal());
+    smallest.map_or(u64::MAX, |smallest| slice_ids(smallest, window.ids()).saturating_mul(3))
 }
 
 /// The limits as applied with each commit.
@@ -63,9 +61,9 @@ impl Enforced {
     }
 
     /// Processes a measurement of the directory's size.
-    pub fn disk(&mut self, bytes: u64, options: &WorkerOptions, partitions: &Partitions, now: Duration) {
+    pub fn disk(&mut self, bytes: u64, options: &WorkerOptions, journals: &Journals, now: Duration) {
         let Some(most) = options.limits.most_on_disk() else { return };
-        let stored = partitions.windows().map(Window::stored_ids).sum();
+        let stored = journals.windows().map(|(.., window)| window.stored_ids()).sum();
         self.disk.measured(bytes, most, stored, now);
     }
 
@@ -75,24 +73,25 @@ impl Enforced {
     }
 
     /// Sets the bounds of every window; its next commit applies them.
-    pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
+    pub fn apply(&mut self, options: &WorkerOptions, journals: &mut Journals) {
         let limits = &options.limits;
-        let count = options.windows_of(partitions);
-        let each: Vec<u64> = partitions.windows().map(Window::ids).collect();
+        let count = options.windows_of(journals);
+        let each: Vec<u64> = journals.windows().map(|(.., window)| window.ids()).collect();
         let ids = each.iter().sum::<u64>();
         let share = self.share(limits, count);
         // Uneven traffic can make tables grow more than calculated. The limit is reduced in proportion to the memory of the tables, not
         // set by the ids stored now: memory is freed only when the last owners of the tables expire.
-        let (grown, bytes) =
-            (partitions.windows().map(Window::memory_in_index).sum(), share.bytes.saturating_mul(count));
+        let (grown, bytes) = (
+            journals.windows().map(|(.., it)| it.memory_in_index()).sum(),
+            share.bytes.saturating_mul(count),
+        );
         let most = if grown > bytes { scaled(share.all, bytes, grown) } else { share.all };
         self.full = ids >= most / 16 * 15;
         let max_ids = most_of_each(most, each);
-        let stored = partitions.windows().map(Window::stored_ids);
+        let stored = journals.windows().map(|(.., window)| window.stored_ids());
         let max_stored = self.disk.most_ids.map_or(u64::MAX, |most| common_limit(most, stored.collect()));
-        for window in partitions.windows_mut() {
-            let (ids, count) = if limits.is_topic_wide { (ids, count) } else { (window.ids(), 1) };
-            let unsealed = most_unsealed(limits.smallest_slice, window, ids, count);
+        for window in journals.windows_mut() {
+            let unsealed = most_unsealed(limits.smallest_slice, window);
             window.set_bounds(WindowBounds { max_ids, max_stored, unsealed });
         }
     }
@@ -132,7 +131,7 @@ impl Enforced {
 /// The number of ids that may be stored without exceeding the limit on disk space.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 struct DiskBound {
-    /// Most ids of all partitions of this worker; `None` while the limit is not reached.
+    /// Most ids of all windows of this worker; `None` while the limit is not reached.
     most_ids: Option<u64>,
     measured_at: Option<Duration>,
     lowered_at: Option<Duration>,

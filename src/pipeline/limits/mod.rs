@@ -1,5 +1,4 @@
-//! How much state one worker may hold, and how the windows of its partitions share it: one window per partition and
-//! kind.
+//! How much state one worker may hold, and how its windows share it: one window per journal and kind.
 //!
 //! A window may use what the others leave: the limits on count and memory apply to all windows together. Only if these hold more ids than
 //! are allowed, or fit into the memory, the largest ones become smaller. Tables of fixed size have equal shares from the start.
@@ -11,9 +10,7 @@ pub mod shortened;
 pub(crate) mod unheld;
 
 use crate::config::Overflow;
-use crate::dedupe::{
-    FilterPart, IndexBytes, OwnerIndex, Positions, SealedBytes, TopicFilter, Window, WindowLimits,
-};
+use crate::dedupe::{FilterPart, IndexBytes, OwnerIndex, Positions, SealedBytes, Window, WindowLimits};
 use crate::units::size_text;
 pub(crate) use enforced::Enforced;
 
@@ -41,8 +38,6 @@ pub struct Limits {
     pub when_full: Overflow,
     /// Most bytes of all indexes and filters.
     pub max_memory: Option<u64>,
-    /// Whether a filter over all windows needs a part of that memory.
-    pub is_topic_wide: bool,
     /// Most bytes of the state directory.
     pub max_disk: Option<u64>,
     /// Fewest identities of a sealed slice; `None`: nothing is sealed.
@@ -78,29 +73,14 @@ impl Limits {
         Some(self.max_disk? / 8 * SealedBytes::disk_eighths(self.smallest_slice.is_some()))
     }
 
-    /// Most bytes of the filter over all windows by `window.max_memory`, in topic scope. It takes about three bytes for an id and an
-    /// index eleven, and it drops ids in larger steps.
-    fn memory_of_topic_filter(&self) -> u64 {
-        self.max_memory.map_or(u64::MAX, |bytes| bytes / 4)
-    }
-
-    /// Most bytes of the filter over all windows, and the limit that determines them.
-    pub(crate) fn topic_filter(&self) -> (u64, Limit) {
-        let by_memory = self.memory_of_topic_filter();
-        let by_ids = TopicFilter::most_bytes_for(self.max_ids);
-        if by_memory <= by_ids { (by_memory, Limit::Memory) } else { (by_ids, Limit::Ids) }
-    }
-
     /// The share of each window when one worker has `windows` of them.
     pub(crate) fn share(&self, windows: u64) -> Share {
         let count = windows.max(1).saturating_mul(self.workers.max(1));
         let by_count = (self.max_ids / count).max(1);
-        let is_reserved = self.is_topic_wide && self.smallest_slice.is_none();
-        let of_filter = if is_reserved { self.memory_of_topic_filter() } else { 0 };
-        let bytes = self.max_memory.map_or(u64::MAX, |bytes| (bytes - of_filter) / count);
+        let bytes = self.max_memory.map_or(u64::MAX, |bytes| bytes / count);
         let by_memory = match (self.max_memory, self.when_full) {
             (None, _) => u64::MAX,
-            (_, Overflow::Shrink) => largest_fitting(by_count, |ids| self.bytes(ids, windows) <= bytes),
+            (_, Overflow::Shrink) => largest_fitting(by_count, |ids| self.bytes(ids) <= bytes),
             (_, Overflow::Evict) => largest_fitting(by_count, |ids| OwnerIndex::bytes_of_slots(ids) <= bytes),
         };
         if by_memory < by_count {
@@ -116,18 +96,10 @@ impl Limits {
         self.share(windows).all.saturating_mul(self.workers.max(1))
     }
 
-    /// Bytes of one of `windows` windows with this many identities.
-    fn bytes(&self, ids: u64, windows: u64) -> u64 {
-        let Some(smallest) = self.smallest_slice else { return IndexBytes::of(ids, ids).peak };
-        // In topic scope they are sealed together, otherwise one after the other.
-        let together = if self.is_topic_wide { windows.max(1) } else { 1 };
-        let all = ids.saturating_mul(together);
-        let sealed = SealedBytes::of((all, self.filtered), together, smallest);
-        let (windows, of_filter) = match sealed.topic_filter {
-            Some(of_filter) => (sealed.peak() / together, of_filter),
-            None => (IndexBytes::of(ids, ids).peak, self.memory_of_topic_filter()),
-        };
-        windows.saturating_add(if self.is_topic_wide { of_filter / together } else { 0 })
+    /// Bytes of a window with this many identities.
+    fn bytes(&self, ids: u64) -> u64 {
+        let sealed = |smallest| SealedBytes::of(ids, self.filtered, smallest).peak();
+        self.smallest_slice.map_or_else(|| IndexBytes::of(ids, ids).peak, sealed)
     }
 
     /// An empty window of a worker that has `windows` of them.
@@ -186,7 +158,6 @@ mod tests {
         max_ids: 1_000_000,
         when_full: Overflow::Shrink,
         max_memory: None,
-        is_topic_wide: false,
         max_disk: None,
         smallest_slice: None,
         filtered: FilterPart::NONE,
@@ -209,17 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_on_ids_memory_alone_bounds_a_window_of_any_shape() {
+    fn without_a_limit_on_ids_memory_alone_bounds_the_windows() {
         let sealing = Limits {
             max_ids: Limits::UNLIMITED_IDS,
             max_memory: Some(2 << 30),
-            is_topic_wide: true,
             smallest_slice: Some(crate::dedupe::SMALLEST_SLICE),
             ..LIMITS
         };
-        let even = sealing.fitting(64);
-        assert!(even > 500_000_000, "{even}");
-        assert!(sealing.fitting(1).abs_diff(even) < even / 10, "{} in one window", sealing.fitting(1));
+        let (one, even) = (sealing.fitting(1), sealing.fitting(64));
+        assert!(one > 500_000_000, "{one}");
+        // Smaller windows have smaller slices, and each has room to build one.
+        assert!(even > 300_000_000, "{even} in 64 windows");
     }
 
     #[test]

@@ -10,12 +10,13 @@ use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
 use crate::metrics::WindowStatus;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::journal::{Journal, Journals};
 use crate::pipeline::kinds::Kind;
 use crate::pipeline::limits::unheld::{Relief, Unheld};
 use crate::pipeline::limits::{Enforced, Limit, Limits};
 use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::partition::clock::{Lagging, fastest_ms, slowest};
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::partition::topic::{Lagging, TopicScope};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::time::is_due;
 use crate::ports::{Store, StoreError};
@@ -43,19 +44,30 @@ pub(crate) struct WindowLimiter {
     log: LimitLog,
 }
 
-/// What topic scope adds to the limits of windows.
+/// By how much the slowest partition of a journal holds back its expiry.
 #[derive(Debug, Default)]
-pub(crate) struct TopicLimits {
-    /// The stream time up to which a limit has removed ids from the filter over all windows, epoch milliseconds.
-    pub missing_ms: Option<i64>,
-    /// The partition that holds back expiry.
+pub(crate) struct ExpiryLag {
+    /// That partition.
     pub lagging: Option<Lagging>,
 }
 
-impl TopicLimits {
-    pub fn of(topic: Option<&TopicScope>, partitions: &Partitions) -> Self {
-        let missing_ms = topic.and_then(|topic| topic.filter.missing_ms());
-        Self { missing_ms, lagging: topic.and_then(|topic| topic.lagging(partitions)) }
+impl ExpiryLag {
+    /// Of the journal that has more than one partition.
+    pub fn of(options: &WorkerOptions, partitions: &Partitions, journals: &Journals) -> Self {
+        let lagging = |journal: &Journal| {
+            let windows = journal.running()?;
+            let members = || partitions.iter().filter(|it| options.journal_of(it.id) == journal.id);
+            let (reached_ms, partition) = slowest(members())?;
+            // The clock of the windows follows with the next commit.
+            let behind_ms = match windows.horizon_ms().max(reached_ms) {
+                // The time of a partition is not known yet: no owner expires.
+                ..=0 => windows.iter().map(|(_, window)| window.held_ms()).max()?,
+                slowest_ms => fastest_ms(members()).saturating_sub(slowest_ms),
+            };
+            Some(Lagging { partition, behind: Duration::from_millis(u64::try_from(behind_ms).unwrap_or(0)) })
+        };
+        let is_shared = options.is_topic_wide();
+        Self { lagging: journals.iter().find_map(lagging).filter(|_| is_shared) }
     }
 
     /// For how much longer than their length windows hold owners.
@@ -95,22 +107,19 @@ impl TopicLimits {
 
 impl WindowLimiter {
     /// Sets the bounds that the next commit of each window applies.
-    pub fn apply(&mut self, options: &WorkerOptions, partitions: &mut Partitions) {
-        self.enforced.apply(options, partitions);
+    pub fn apply(&mut self, options: &WorkerOptions, journals: &mut Journals) {
+        self.enforced.apply(options, journals);
     }
 
     /// The status of a window.
-    pub fn status(&self, window: &Window, options: &WorkerOptions, of_topic: &TopicLimits) -> WindowStatus {
+    pub fn status(&self, window: &Window, options: &WorkerOptions, lag: &ExpiryLag) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
-        let by_window = limit.map(|limit| limit_text(limit, window, options));
-        let elsewhere = seconds_elsewhere(window, of_topic.missing_ms);
-        let by_filter = elsewhere.is_finite().then(|| elsewhere_text(elsewhere, window, options));
         WindowStatus {
             asked_seconds: window.configured().as_secs_f64(),
-            exact_seconds: window.exact_seconds().min(elsewhere),
-            certain_seconds: window.certain_seconds().min(elsewhere),
+            exact_seconds: window.exact_seconds(),
+            certain_seconds: window.certain_seconds(),
             miss_rate: window.evicted_share(),
-            limit: by_window.or(by_filter).map(|limit| limit + &of_topic.cause(window)),
+            limit: limit.map(|limit| limit_text(limit, window, options) + &lag.cause(window)),
         }
     }
 
@@ -119,50 +128,44 @@ impl WindowLimiter {
     pub fn log(
         &mut self,
         options: &WorkerOptions,
-        partitions: &Partitions,
-        of_topic: &impl Deref<Target = TopicLimits>,
+        journals: &Journals,
+        lag: &impl Deref<Target = ExpiryLag>,
         now: Duration,
     ) {
         if !is_due(&mut self.log.checked, now, CHECK_INTERVAL) {
             return;
         }
-        if let Some(note) = of_topic.note(options).filter(|_| is_due(&mut self.log.lag, now, LOG_INTERVAL)) {
+        if let Some(note) = lag.note(options).filter(|_| is_due(&mut self.log.lag, now, LOG_INTERVAL)) {
             tracing::warn!("{note}");
         }
         let mut worst: BTreeMap<Limit, (PartitionId, KindId, &Window)> = BTreeMap::new();
-        for (partition, kind, window) in partitions.kinds() {
+        for (journal, kind, window) in journals.windows() {
             let Some(limit) = self.enforced.active_limit(window, &options.limits) else { continue };
-            let other = worst.entry(limit).or_insert((partition, kind, window));
+            let other = worst.entry(limit).or_insert((journal, kind, window));
             if window.certain_seconds() < other.2.certain_seconds() {
-                *other = (partition, kind, window);
+                *other = (journal, kind, window);
             }
         }
-        let by_filter = shortest_elsewhere(partitions, of_topic.missing_ms);
-        let limit = options.limits.topic_filter().1;
-        let by_filter = by_filter
-            .filter(|_| !worst.contains_key(&limit))
-            .map(|(seconds, of)| (limit, of, elsewhere_text(seconds, of.2, options)));
-        let by_window = worst.into_iter().map(|(limit, of)| (limit, of, limit_text(limit, of.2, options)));
-        let count = partitions.iter().count() as u64;
-        for (limit, (partition, kind, window), effect) in by_window.chain(by_filter) {
+        let count = journals.iter().count() as u64;
+        for (limit, (journal, kind, window)) in worst {
             if self.log.logged.get(&limit).is_some_and(|last| now.saturating_sub(*last) < LOG_INTERVAL) {
                 continue;
             }
             self.log.logged.insert(limit, now);
-            let of_kind = partitions.kinds().filter(|(_, other, _)| *other == kind);
+            let of_kind = journals.windows().filter(|(_, other, _)| *other == kind);
             let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
             let remedy = match limit {
                 Limit::Incomplete => {
                     "older ids are missing, and the window grows until it is complete again".to_owned()
                 }
                 // The rate of new ids does not show how many are needed meanwhile.
-                _ if of_topic.lagging(window.configured()).is_some() => {
+                _ if lag.lagging(window.configured()).is_some() => {
                     "raise the limit until it has caught up".to_owned()
                 }
                 _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
             };
-            let (kind, cause) = (options.kinds.name_of(kind), of_topic.cause(window));
-            tracing::warn!(partition, kind, "{effect}{cause}; {remedy}");
+            let (effect, cause) = (limit_text(limit, window, options), lag.cause(window));
+            tracing::warn!(journal, kind = options.kinds.name_of(kind), "{effect}{cause}; {remedy}");
         }
     }
 }
@@ -172,8 +175,8 @@ impl<W: WorkerPorts> Context<W> {
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         self.limit_disk(now)?;
-        self.limits.apply(&self.options, &mut self.partitions);
-        let windows = self.partitions.windows_mut();
+        self.limits.apply(&self.options, &mut self.journals);
+        let windows = self.journals.windows_mut();
         self.report.metrics.parts.state.evicted.inc_by(windows.map(Window::take_evicted).sum());
         Ok(())
     }
@@ -189,7 +192,7 @@ impl<W: WorkerPorts> Context<W> {
         let is_full = limits.most_on_disk().is_some_and(|most| bytes > most);
         let is_urgent = limits.max_disk.is_some_and(|most| bytes > most);
         let relief = if is_full && !self.options.is_topic_wide() {
-            let own = |id| self.partitions.get(id).is_some();
+            let own = |id| self.journals.get(id).is_some();
             unheld.relieve(
                 &mut self.store,
                 (own, |id| self.options.kinds.windows_of(id)),
@@ -199,7 +202,7 @@ impl<W: WorkerPorts> Context<W> {
             Relief::None
         };
         match relief {
-            Relief::None => enforced.disk(bytes, &self.options, &self.partitions, now),
+            Relief::None => enforced.disk(bytes, &self.options, &self.journals, now),
             Relief::Waits => {}
             Relief::Deleted(partition) => {
                 enforced.measure_disk_again();
@@ -214,54 +217,19 @@ impl<W: WorkerPorts> Context<W> {
         Ok(())
     }
 
-    /// Empty windows for one of the current partitions, to be filled with the state up to C.
+    /// Empty windows for one of the current journals, which continue at this checkpoint.
     pub(crate) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
-        let (limits, count) = (&self.options.limits, self.options.windows_of(&self.partitions));
+        let (limits, count) = (&self.options.limits, self.options.windows_of(&self.journals));
         let positions = self.store.positions();
         let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, positions, count));
         let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
-        // Nothing expires in topic scope before the horizon is known: other partitions may be far behind. A checkpoint of partition scope has none.
-        let unknown_ms = if self.horizon_ms().is_some() { 0 } else { i64::MAX };
-        let Some(checkpoint) = checkpoint else {
-            windows.set_horizon(unknown_ms);
-            return windows;
-        };
-        // The log can have blocks of a transaction that was undone, with later times than that of the checkpoint. The horizon may be later, too: a
-        // partition without unread records does not delay it, and counts owners by its own clock. While the time of the checkpoint is unknown
-        // (0), nothing expires.
-        let horizon_ms = checkpoint.horizon_ms.filter(|_| unknown_ms == 0).unwrap_or(unknown_ms);
-        windows.set_horizon(horizon_ms.min(checkpoint.stream_time_ms));
-        // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
-        windows.inherit(&checkpoint.windows);
+        if let Some(checkpoint) = checkpoint {
+            windows.set_horizon(checkpoint.horizon_ms);
+            // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
+            windows.inherit(&checkpoint.windows);
+        }
         windows
     }
-}
-
-/// How far back a window finds copies in other partitions, in seconds of stream time; infinite when no limit shortens that.
-fn seconds_elsewhere(window: &Window, missing_ms: Option<i64>) -> f64 {
-    let reach_ms = missing_ms.map(|ms| window.slowest_ms().saturating_sub(ms).max(0));
-    let seconds = reach_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1_000.0);
-    if seconds < window.configured().as_secs_f64() { seconds } else { f64::INFINITY }
-}
-
-/// The window that finds copies in other partitions for the shortest time, if a limit shortens that.
-fn shortest_elsewhere(
-    partitions: &Partitions,
-    missing_ms: Option<i64>,
-) -> Option<(f64, (PartitionId, KindId, &Window))> {
-    let reach =
-        |(partition, kind, window)| (seconds_elsewhere(window, missing_ms), (partition, kind, window));
-    let shortest = partitions.kinds().map(reach).min_by(|a, b| a.0.total_cmp(&b.0));
-    shortest.filter(|(seconds, _)| seconds.is_finite())
-}
-
-fn elsewhere_text(seconds: f64, window: &Window, options: &WorkerOptions) -> String {
-    format!(
-        "{}: copies in other partitions are found for {} instead of {}",
-        options.limits.topic_filter().1.setting(&options.limits),
-        seconds_text(seconds),
-        duration_text(window.configured())
-    )
 }
 
 /// The effect of a limit on a window, in one line.

@@ -1,16 +1,16 @@
-//! Deletes the local state of partitions that nothing in this process holds, when the directory reaches its limit.
+//! Deletes the local state of journals that nothing in this process holds, when the directory reaches its limit.
 //!
-//! The state of a partition that has moved to another instance stays, so that it loads quickly when it returns. It is a cache, and live windows
+//! The state of a journal whose partition has moved to another instance stays, so that it loads quickly when it returns. It is a cache, and live windows
 //! need the space more. Only in partition scope: otherwise one worker has all partitions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::dedupe::{PartitionId, WindowId};
-use crate::pipeline::partition::loading::clear;
+use crate::pipeline::journal::unwritten::unnamed_first;
 use crate::ports::{Store, StoreError};
 
-/// How long nothing has held a partition before its state is deleted: a rebalance may move it to another worker of this process, and
+/// How long nothing has held a journal before its state is deleted: a rebalance may move it to another worker of this process, and
 /// standby copies begin some time after the workers.
 const UNHELD_TIME: Duration = Duration::from_secs(30);
 
@@ -21,16 +21,16 @@ pub(crate) enum Relief {
     None,
     /// Some will be deleted, if nothing takes it before.
     Waits,
-    /// The state of a partition was deleted.
+    /// The state of a journal was deleted.
     Deleted(PartitionId),
 }
 
-/// The partitions that nothing holds, and since when, as far as that was examined. Monotonic times.
+/// The journals that nothing holds, and since when, as far as that was examined. Monotonic times.
 #[derive(Debug, Default)]
 pub(crate) struct Unheld(BTreeMap<PartitionId, Duration>);
 
 impl Unheld {
-    /// Deletes the state of one partition that this worker does not have. `windows_of` returns the windows of a partition, the one whose
+    /// Deletes the state of one journal that this worker does not have. `windows_of` returns the windows of a journal, the one whose
     /// head stands for all of them last.
     ///
     /// It is deleted under the lease of its windows, like a standby copy: another worker can take that at any time, and then finds a head
@@ -43,14 +43,17 @@ impl Unheld {
     ) -> Result<Relief, StoreError> {
         let mut relief = Relief::None;
         let mut unheld = BTreeMap::new();
-        for id in store.stored_partitions().into_iter().filter(|id| !is_own(*id)) {
+        for id in store.stored_journals().into_iter().filter(|id| !is_own(*id)) {
             let windows = windows_of(id);
             if windows.iter().all(|window| store.acquire_free_lease(*window)) {
                 let since = self.0.get(&id).copied().unwrap_or(now);
                 let is_due = is_urgent || now.saturating_sub(since) >= UNHELD_TIME;
                 let may_delete = is_due && !matches!(relief, Relief::Deleted(_));
-                let cleared =
-                    if may_delete { clear(store, &windows).and_then(|()| store.sync()) } else { Ok(()) };
+                let cleared = if may_delete {
+                    store.clear(&unnamed_first(windows.clone())).and_then(|()| store.sync())
+                } else {
+                    Ok(())
+                };
                 if StoreError::unless_lease_lost(cleared)?.is_none() {
                     relief = Relief::Waits;
                 } else if may_delete {
@@ -72,16 +75,20 @@ impl Unheld {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Block, HashKind, Identity, Offset};
+    use crate::dedupe::{Coordinates, Identity, OwnerRun, StoredOwner};
     use crate::ports::Head;
     use crate::store::{Binding, SledStore, open};
 
-    fn append(store: &mut SledStore, partition: PartitionId) {
-        let (hash, window, next): (_, _, Offset) = (HashKind::Xxh3, partition.into(), 1_000);
-        let entries = (0..next).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
-        let block = Block { hash, window, first: 0, next, time_first_ms: 0, time_last_ms: 0, entries };
-        store.acquire_lease(window);
-        store.append(&block, 0, Head { confirmed: next, ..Head::default() }).unwrap();
+    fn append(store: &mut SledStore, journal: PartitionId) {
+        let owner = |offset| StoredOwner {
+            at: Coordinates { partition: journal, offset },
+            time_ms: 1,
+            identity: Some(Identity(u128::from(offset).to_le_bytes())),
+        };
+        let owners: Vec<StoredOwner> = (0..1_000).map(owner).collect();
+        let run = OwnerRun { number: 0, times_ms: (1, 1), owners: &owners };
+        store.acquire_lease(journal.into());
+        store.append(journal.into(), &run, &Head { confirmed: 1_000, ..Head::default() }).unwrap();
     }
 
     #[test]
@@ -110,7 +117,7 @@ mod tests {
         assert_eq!(relieve(&mut worker, 60, false), Relief::Waits, "it was held in between");
         assert_eq!(relieve(&mut worker, 61, true), Relief::Deleted(4));
         assert_eq!(relieve(&mut worker, 99, true), Relief::None);
-        assert_eq!(worker.stored_partitions(), [0, 1, 2]);
-        assert!(worker.set_head(0.into(), Head::default()).is_ok(), "its own lease stays");
+        assert_eq!(worker.stored_journals(), [0, 1, 2]);
+        assert!(worker.set_head(0.into(), &Head::default()).is_ok(), "its own lease stays");
     }
 }

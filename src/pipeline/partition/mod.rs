@@ -1,155 +1,33 @@
-//! One raw partition of a worker: its phase, and what outlives a phase.
+//! One raw partition of a worker: how far it is processed, and what the open transaction adds to that.
 
-pub mod expiry;
-pub mod forgetting;
-pub mod loading;
-pub mod local;
+pub mod clock;
 pub mod order;
 pub mod partitions;
-pub mod read_progress;
 pub mod rejections;
-pub mod restoring;
 pub mod rounds;
-pub mod rules;
-pub mod sealed;
 pub mod stall;
-pub mod state;
-pub mod stored;
-pub mod topic;
-pub mod unwritten;
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Offset, PartitionId, SchemaId};
-use crate::pipeline::partition::loading::Loading;
+use crate::dedupe::{Checkpoint, Offset, Owner, PartitionId, SchemaId, Section, StreamTime, TimeSource};
+use crate::pipeline::partition::clock::Lateness;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
-use crate::pipeline::partition::restoring::Restoring;
-use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::partition::stall::StallDetector;
-use crate::pipeline::partition::state::DedupeState;
-use crate::ports::LogId;
+use crate::ports::{Committed, Epoch};
 
-/// The life cycle of a partition in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
-///
-/// ```text
-/// assigned ─→ Locating ←─→ Loading, Restoring, Running
-/// ```
-///
-/// Every phase ends in `Locating` ([`TRANSITIONS`]): what follows it may fail, and then C is read again. A partition leaves the
-/// worker from any phase.
-#[derive(Debug)]
-pub enum Phase {
-    /// Paused. The committed offset has to be read first.
-    Locating(Locating),
-    /// Paused. Owners are being read from the local store.
-    Loading(Box<Loading>),
-    /// Paused. Entries are being read from the journal.
-    Restoring(Box<Restoring>),
-    /// Records are processed.
-    Running(Running),
-}
-
-/// A phase without its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Locating,
-    Loading,
-    Restoring,
-    Running,
-}
-
-/// The allowed changes of the phase. Loading and restoring do not follow each other directly, and neither of them is followed
-/// by running: between them the partition holds no state that could be mistaken for a complete one.
-const TRANSITIONS: [(Stage, Stage); 7] = [
-    // A later attempt, or state that is kept.
-    (Stage::Locating, Stage::Locating),
-    (Stage::Locating, Stage::Loading),
-    (Stage::Locating, Stage::Restoring),
-    (Stage::Locating, Stage::Running),
-    (Stage::Loading, Stage::Locating),
-    (Stage::Restoring, Stage::Locating),
-    (Stage::Running, Stage::Locating),
-];
-
-impl Phase {
-    /// The state has to be read, not before `not_before`.
-    fn locating(not_before: Duration) -> Self {
-        Self::Locating(Locating { not_before, ..Locating::default() })
-    }
-
-    /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
-    #[must_use]
-    pub fn share(&self) -> Option<f64> {
-        match self {
-            Self::Restoring(restoring) => Some(restoring.share()),
-            Self::Loading(loading) => Some(loading.share()),
-            Self::Locating(_) | Self::Running(_) => None,
-        }
-    }
-
-    fn stage(&self) -> Stage {
-        match self {
-            Self::Locating(_) => Stage::Locating,
-            Self::Loading(_) => Stage::Loading,
-            Self::Restoring(_) => Stage::Restoring,
-            Self::Running(_) => Stage::Running,
-        }
-    }
-}
-
-/// A partition whose committed offset has to be read.
-#[derive(Debug, Default)]
-pub struct Locating {
-    /// Monotonic time of the next attempt, after failures.
-    pub not_before: Duration,
-    /// Monotonic time since which a pending transaction blocks the read of C, and the committed offset before that transaction.
-    pub blocked: Option<(Duration, Option<Offset>)>,
-    /// The open records of another transaction in the partition's topics, if any.
-    pub left_open: Option<LeftOpen>,
-    /// Complete state that is already in memory. It is used again if C is its offset, or that of its open transaction.
-    pub state: Option<Box<DedupeState>>,
-}
-
-/// Open records of another transaction in a partition's topics.
-#[derive(Debug)]
-pub struct LeftOpen {
-    /// The logs that have such records, each with the offset of the first.
-    pub place: Vec<(LogId, Offset)>,
-    /// The attempts to end the transaction for its writer.
-    pub rounds: Rounds,
-}
-
-/// A partition whose records are processed.
-#[derive(Debug)]
-pub struct Running {
-    /// Complete up to the last record processed.
-    pub state: Box<DedupeState>,
-    /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
-    pub order: Order,
-    /// Whether its records have stopped arriving.
-    pub stall: StallDetector,
-    /// The end of its log, if the client returns no record at or beyond the next offset although there must be one.
-    pub unread: Option<Offset>,
-    /// Paused until the state of all partitions is complete. Only in topic scope.
-    pub held: bool,
-    /// Paused until the schema of its next record is known.
-    pub schema: Option<SchemaWait>,
-}
-
-impl Running {
-    /// Whether its records are processed when they arrive.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        !self.held && self.schema.is_none()
-    }
-
-    /// Processes records again, after a seek to the position of its state.
-    pub fn resume(&mut self) {
-        (self.order, self.stall) = (self.state.order(), StallDetector::default());
-        (self.held, self.schema) = (false, None);
-    }
+/// What the open transaction did to a partition.
+#[derive(Debug, Clone, Default)]
+pub struct Uncommitted {
+    /// Number of records processed.
+    pub records: usize,
+    /// Whether any record was written, to the clean topic or to a side topic.
+    pub wrote: bool,
+    /// The entry has a section of the partition, although nothing may have been written.
+    pub is_stated: bool,
+    /// The offset and metadata of its commit, set when they are sent.
+    pub sent: Option<(Offset, String)>,
 }
 
 /// The schema that a partition waits for.
@@ -169,180 +47,219 @@ impl fmt::Display for SchemaWait {
     }
 }
 
+/// The offset that the group has of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GroupOffset {
+    /// It has not been read, and the position is not known.
+    Unknown,
+    /// Another one than that at which the partition continues, or none.
+    Other,
+    /// [`Partition::committed`].
+    Committed,
+}
+
 /// A partition. Owned by one worker.
+///
+/// Large because it holds all that a checkpoint states about a partition, and what is known of the records that arrive.
 #[derive(Debug)]
 pub struct Partition {
-    /// Number of the raw partition.
+    /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
-    phase: Phase,
-    /// Set once the partition was checked since the producer was created: no transaction is open in its topics, and its logs
-    /// agree.
-    pub is_checked: bool,
-    /// Number of consecutive restores that ended before the last committed entry, or lacked records.
-    pub early_ends: u32,
-    /// The committed offset that the state topic was found to exceed, if that was seen once; the second time it counts.
+    /// Its records are processed: it was sought to `next`, and its journal runs.
+    pub is_started: bool,
+    /// What the group has of it.
+    group_offset: GroupOffset,
+    /// C as last read or committed.
+    pub committed: Offset,
+    /// The next raw offset expected; ahead of `committed` while a transaction is open.
+    pub next: Offset,
+    /// Its clock.
+    pub time: StreamTime,
+    /// What the open transaction did here; kept while its outcome is unknown.
+    pub open: Option<Uncommitted>,
+    /// The group was rewound and the owners beyond C were undone. The next transaction has to add a section even
+    /// without identities; otherwise a later restore would revive them.
+    pub rewound: bool,
+    /// The start offset of this partition was chosen by this process only. It is committed although no record was
+    /// read, so that the next owner starts at the same offset.
+    pub uncommitted_position: bool,
+    /// The leader epoch of the last record before `next`. Between that record and `next` are only markers and aborted records.
+    pub epoch: Option<Epoch>,
+    /// The same of C.
+    pub committed_epoch: Option<Epoch>,
+    /// Number of raw partitions when the group began, from the last checkpoint.
+    pub first_raw_partitions: Option<u32>,
+    /// Monotonic time at which its position was last stated in the journal, or it was located.
+    pub stated: Duration,
+    /// How far its clock is ahead of the worker's, ms.
+    pub ahead_ms: i64,
+    /// How far its clock was ahead of the wall clock at the last checkpoint, ms.
+    pub ahead_of_wall_ms: i64,
+    /// How far its clock is behind the others without unread records.
+    pub lateness: Lateness,
+    /// The records since the last seek, to distinguish a gap in the log from a record of an earlier position.
+    pub order: Order,
+    /// Whether its records have stopped arriving.
+    pub stall: StallDetector,
+    /// The end of its log, if the client returns no record at or beyond the next offset although there must be one.
+    pub unread: Option<Offset>,
+    /// Paused until the schema of its next record is known.
+    pub schema: Option<SchemaWait>,
+    /// The committed offset that the journal was found to exceed, if that was seen once; the second time it counts.
     pub behind_state: Option<Offset>,
     /// The records that the broker rejected.
     pub rejections: Rejections,
-    /// Monotonic time since which its state has been missing: since the assignment, or a later loss. `None` once it is loaded.
-    pub missing_since: Option<Duration>,
 }
 
 impl Partition {
     /// A newly assigned partition.
     #[must_use]
-    pub fn assigned(id: PartitionId, now: Duration) -> Self {
+    pub fn assigned(id: PartitionId, source: TimeSource) -> Self {
         Self {
             id,
-            phase: Phase::locating(now),
-            is_checked: false,
-            early_ends: 0,
+            is_started: false,
+            group_offset: GroupOffset::Unknown,
+            committed: 0,
+            next: 0,
+            time: StreamTime::new(source),
+            open: None,
+            rewound: false,
+            uncommitted_position: false,
+            epoch: None,
+            committed_epoch: None,
+            first_raw_partitions: None,
+            stated: Duration::ZERO,
+            ahead_ms: 0,
+            ahead_of_wall_ms: 0,
+            lateness: Lateness::default(),
+            order: Order::default(),
+            stall: StallDetector::default(),
+            unread: None,
+            schema: None,
             behind_state: None,
             rejections: Rejections::default(),
-            missing_since: Some(now),
         }
     }
 
-    /// Where it is in its life cycle; only [`Self::enter`] changes that.
+    /// Whether its records are processed when they arrive.
     #[must_use]
-    pub fn phase(&self) -> &Phase {
-        &self.phase
+    pub fn is_open(&self) -> bool {
+        self.is_started && self.schema.is_none()
     }
 
-    /// Changes the phase, and returns the one that ended.
-    pub fn enter(&mut self, next: Phase) -> Phase {
-        let change = (self.phase.stage(), next.stage());
-        debug_assert!(TRANSITIONS.contains(&change), "partition {}: {change:?} is not allowed", self.id);
-        std::mem::replace(&mut self.phase, next)
+    /// The journal is complete, and the partition continues at `committed`. Sets what entries do not contain, from the checkpoint.
+    /// `time_ms` is the stream time there, if no checkpoint has it.
+    pub fn locate(
+        &mut self,
+        answer: &Committed,
+        committed: Offset,
+        checkpoint: Option<&Checkpoint>,
+        time_ms: i64,
+    ) {
+        let has_it = answer.offset == Some(committed);
+        self.group_offset = if has_it { GroupOffset::Committed } else { GroupOffset::Other };
+        (self.committed, self.next, self.open) = (committed, committed, None);
+        let time_ms = checkpoint.map_or(time_ms, |checkpoint| checkpoint.stream_time_ms);
+        self.time.set(time_ms.clamp(0, Owner::LATEST_MS));
+        self.first_raw_partitions = checkpoint.and_then(|it| it.first_raw_partitions);
+        self.ahead_of_wall_ms = checkpoint.map_or(0, |it| it.ahead_of_wall_ms);
+        self.epoch = checkpoint.and_then(|it| it.epoch_before(committed));
+        self.committed_epoch = self.epoch;
+        self.lateness = Lateness::of(checkpoint.and_then(|it| it.late_ms), self.time.ms());
     }
 
-    /// Whether records are processed.
+    /// Whether its position is known.
     #[must_use]
-    pub fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running(_))
+    pub fn is_located(&self) -> bool {
+        self.group_offset != GroupOffset::Unknown
     }
 
-    /// The partition, if its records are processed.
+    /// Whether the group has an offset of it, which is `committed`.
     #[must_use]
-    pub fn running(&self) -> Option<&Running> {
-        if let Phase::Running(running) = &self.phase { Some(running) } else { None }
+    pub fn is_in_group(&self) -> bool {
+        self.group_offset == GroupOffset::Committed
     }
 
-    /// The partition, if its records are processed.
-    pub fn running_mut(&mut self) -> Option<&mut Running> {
-        if let Phase::Running(running) = &mut self.phase { Some(running) } else { None }
+    /// Processes records, after a seek to [`Self::position`].
+    pub fn start(&mut self) {
+        self.order = Order::with_gap(self.position().0..self.next);
+        (self.stall, self.unread, self.schema) = (StallDetector::default(), None, None);
+        self.is_started = true;
     }
 
-    /// What a record of the partition changes, if its records are processed.
-    pub fn record_mut(&mut self) -> Option<(&mut Running, &mut Rejections)> {
-        let Self { phase, rejections, .. } = self;
-        if let Phase::Running(running) = phase { Some((running, rejections)) } else { None }
-    }
-
-    /// The state in memory; incomplete while it is being read.
+    /// Where the client reads on, and the leader epoch of the record before that if it is known: behind the last record, also where markers and
+    /// aborted records follow that. Their epochs are not known, and a comparison by an older one would take an election for a truncation.
     #[must_use]
-    pub fn state(&self) -> Option<&DedupeState> {
-        match &self.phase {
-            Phase::Locating(locating) => locating.state.as_deref(),
-            Phase::Loading(loading) => Some(&loading.state),
-            Phase::Restoring(restoring) => Some(&restoring.state),
-            Phase::Running(running) => Some(&running.state),
+    pub fn position(&self) -> (Offset, Option<Epoch>) {
+        let epoch = if self.open.is_some() { self.epoch } else { self.committed_epoch };
+        (epoch.map_or(self.next, |epoch| epoch.next.min(self.next)), epoch)
+    }
+
+    /// Drops the leader epoch of the committed offset unless it can still be compared. To be called without an open transaction.
+    pub fn keep_epoch(&mut self, is_valid: impl FnOnce(&Epoch) -> bool) {
+        self.committed_epoch = self.committed_epoch.filter(is_valid);
+        self.epoch = self.committed_epoch;
+    }
+
+    /// Called when the open transaction has written a record of this partition.
+    pub fn wrote(&mut self) {
+        if let Some(open) = self.open.as_mut() {
+            open.wrote = true;
         }
     }
 
-    /// The state in memory; incomplete while it is being read.
-    pub fn state_mut(&mut self) -> Option<&mut DedupeState> {
-        match &mut self.phase {
-            Phase::Locating(locating) => locating.state.as_deref_mut(),
-            Phase::Loading(loading) => Some(&mut loading.state),
-            Phase::Restoring(restoring) => Some(&mut restoring.state),
-            Phase::Running(running) => Some(&mut running.state),
+    /// Whether the open transaction adds a section of this partition to the journal: when something was written, or owners are undone.
+    /// Without identities it proves that the transaction was complete, also to a group that has lost its offset.
+    #[must_use]
+    pub fn adds_section(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.wrote || open.is_stated || self.rewound)
+    }
+
+    /// The section of the open transaction, before its clean records are acknowledged.
+    #[must_use]
+    pub fn section(&self) -> Section {
+        Section {
+            partition: self.id,
+            first: self.committed,
+            next: self.next,
+            clean_end: None,
+            time_first_ms: self.time.opened_ms(),
+            time_last_ms: self.time.ms(),
+            reset_kinds: Vec::new(),
         }
     }
 
-    /// Returns to `Locating`, where C is read again, not before `not_before`. State that was being read is dropped: it must not
-    /// be mistaken for a complete one.
-    pub fn relocate(&mut self, not_before: Duration) {
-        let locating = match self.enter(Phase::locating(not_before)) {
-            Phase::Running(running) => {
-                Locating { not_before, state: Some(running.state), ..Locating::default() }
-            }
-            Phase::Locating(locating) => Locating { not_before, blocked: None, ..locating },
-            Phase::Loading(_) | Phase::Restoring(_) => return,
-        };
-        self.enter(Phase::Locating(locating));
+    /// Applies the committed transaction.
+    pub fn commit(&mut self) {
+        self.lateness.save(self.late_ms());
+        self.open = None;
+        self.group_offset = GroupOffset::Committed;
+        self.committed = self.next;
+        self.committed_epoch = self.epoch;
+        self.time.commit();
+        self.rewound = false;
+        self.uncommitted_position = false;
     }
 
-    /// Returns to `Locating` without any state; it is loaded again.
-    pub fn unload(&mut self, not_before: Duration) {
-        self.relocate(not_before);
-        if let Phase::Locating(locating) = &mut self.phase {
-            locating.state = None;
-        }
+    /// Undoes the aborted transaction.
+    pub fn abort(&mut self) {
+        self.open = None;
+        self.next = self.committed;
+        self.epoch = self.committed_epoch;
+        self.time.undo();
     }
 
-    /// Returns to `Locating` with complete state.
-    pub fn keep(&mut self, state: Box<DedupeState>, not_before: Duration) {
-        self.enter(Phase::Locating(Locating { not_before, state: Some(state), ..Locating::default() }));
+    /// Whether this is the committed offset of the partition, if the open transaction was not committed.
+    #[must_use]
+    pub fn is_at(&self, answer: &Committed) -> bool {
+        answer.offset == self.is_in_group().then_some(self.committed)
     }
 
-    /// Processes records from now on; while it is `held`, only once it is released.
-    pub fn run(&mut self, state: Box<DedupeState>, held: bool) {
-        let (order, stall) = (state.order(), StallDetector::default());
-        self.enter(Phase::Running(Running { state, order, stall, unread: None, held, schema: None }));
-    }
-
-    /// Ends a restore: returns it, and the partition returns to `Locating`, in case that what follows fails.
-    pub fn take_restoring(&mut self, not_before: Duration) -> Option<Box<Restoring>> {
-        if !matches!(self.phase, Phase::Restoring(_)) {
-            return None;
-        }
-        if let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) {
-            Some(restoring)
-        } else {
-            None
-        }
-    }
-
-    /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
-    pub fn take_loaded(&mut self, not_before: Duration) -> Option<Box<Loading>> {
-        if !matches!(&self.phase, Phase::Loading(loading) if loading.is_done()) {
-            return None;
-        }
-        if let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) {
-            Some(loading)
-        } else {
-            None
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dedupe::Windows;
-
-    fn running() -> Partition {
-        let mut partition = Partition::assigned(0, Duration::ZERO);
-        partition.run(state(), false);
-        partition
-    }
-
-    fn state() -> Box<DedupeState> {
-        Box::new(DedupeState::new(0, Windows::new([]), std::collections::BTreeSet::new()))
-    }
-
-    #[test]
-    fn a_partition_returns_to_locating_from_each_phase() {
-        let mut partition = running();
-        partition.relocate(Duration::ZERO);
-        partition.run(state(), false);
-        assert!(partition.is_running());
-    }
-
-    #[test]
-    #[should_panic(expected = "(Running, Running) is not allowed")]
-    fn a_change_of_the_phase_that_is_not_declared_is_detected() {
-        running().run(state(), false);
+    /// Whether the open transaction was committed with exactly this offset and metadata. The offset alone does not prove that:
+    /// another worker may have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
+    #[must_use]
+    pub fn was_committed_as(&self, answer: &Committed) -> bool {
+        let sent = self.open.as_ref().and_then(|open| open.sent.as_ref());
+        sent.is_some_and(|(next, text)| answer.offset == Some(*next) && answer.metadata == *text)
     }
 }

@@ -1,6 +1,6 @@
 //! Checks whether a restore has read the whole log.
 //!
-//! The client reports the end of a partition as an event. A follower, a new leader or a lost connection can cause that event
+//! The client reports the end of a log as an event. A follower, a new leader or a lost connection can cause that event
 //! too early. The checkpoint names the last committed entry, so the last entry of the restore is compared with it, and the numbers of the
 //! entries show whether some are missing. After an
 //! early end the log is read on, or again, and also when another reader finds more records after the end. A log whose start was
@@ -9,20 +9,19 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Offset, PartitionId, Tail, Windows};
+use crate::dedupe::{EntryName, Offset, PartitionId, Tail, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::Lacking;
+use crate::pipeline::journal::Phase;
+use crate::pipeline::journal::reading::Lacking;
+use crate::pipeline::journal::restoring::Restoring;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::Phase;
-use crate::pipeline::partition::restoring::Restoring;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Leftover, LogId, LogTails, StateItem};
+use crate::ports::{Covered, Leftover, LogId, LogTails, StateItem};
 
-/// Number of consecutive early ends of one partition after which an operator has to act.
+/// Number of consecutive early ends of one journal after which an operator has to act.
 const ATTEMPTS: u32 = 10;
 /// Pause before a restore that ended early is restarted.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,75 +40,76 @@ enum Ending {
     Early,
 }
 
-/// Compares the last entry read with the one that the checkpoint names. Without a named one the restore counts as
+/// Compares the last entry that is in the windows with the one that the newest checkpoint names. Without a named one the restore counts as
 /// complete.
-fn ending(named: Option<Tail>, read: Option<Tail>, confirmed: Option<Offset>, low: Offset) -> Ending {
+fn ending(named: Option<Tail>, last: Option<EntryName>, low: Offset) -> Ending {
     let Some(named) = named else { return Ending::Complete };
-    match read {
-        Some(read) if read.names_same(&named) => Ending::Complete,
-        // The local state reaches beyond the named entry.
-        None if confirmed.is_some_and(|confirmed| confirmed >= named.next) => Ending::Complete,
+    match last {
+        Some(last) if last == named.entry => Ending::Complete,
         _ if named.from.is_none_or(|from| from < low) => Ending::CutOff,
         _ => Ending::Early,
     }
 }
 
 impl Restoring {
-    /// The last committed entry, as the checkpoint names it.
-    fn named(&self) -> Option<Tail> {
-        self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail)
+    fn last_name(&self) -> Option<EntryName> {
+        self.last.map(|last| last.entry)
     }
 
-    /// Whether the last committed entry is read, as the checkpoint names it.
+    /// Whether the last committed entry is read, as the newest checkpoint names it.
     fn has_read_all(&self) -> bool {
-        self.named().zip(self.last).is_some_and(|(named, read)| read.names_same(&named))
+        let named = self.located.tail().map(|named| named.entry);
+        named.is_some() && named == self.last_name()
     }
 
-    /// Whether entries beyond the committed offset were read: another worker commits, or the group was rewound.
+    /// Whether entries beyond the committed offsets were read: another worker commits, or the group was rewound.
     fn exceeds_committed(&self) -> bool {
-        self.committed.zip(self.covered).is_some_and(|(committed, covered)| covered > committed)
+        let exceeds = |(id, covered): (&PartitionId, &Covered)| {
+            self.located.committed(*id).is_some_and(|committed| covered.next > committed)
+        };
+        self.covered.iter().any(exceeds)
     }
 }
 
-/// The restore, if it has read the whole log, of which the client reported the end `next`. Otherwise it continues, or the partition is restored again.
+/// The restore, if it has read the whole journal, of which the client reported the end `next`. Otherwise it continues, or the journal is read again.
 pub(crate) fn restored<W: WorkerPorts>(
     ctx: &mut Context<W>,
+    id: PartitionId,
     mut restoring: Box<Restoring>,
     next: Offset,
 ) -> Result<Option<Box<Restoring>>, WorkerError> {
     if !ctx.options.keeps(Safeguard::RestoreEnd) {
         return Ok(Some(restoring));
     }
-    let id = restoring.state.id;
-    let is_more = !restoring.has_read_all() && is_more_to_read(ctx, &restoring, next)?;
-    if restoring.exceeds_committed() && !is_more {
-        return Ok(Some(restoring));
-    }
+    let is_more = !restoring.has_read_all() && is_more_to_read(ctx, id, &restoring, next)?;
     let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
     if is_more && has_advanced {
-        let journal = ctx.options.journal_of(id);
-        if let Some(partition) = ctx.partitions.get_mut(id) {
-            partition.enter(Phase::Restoring(restoring));
+        if let Some(journal) = ctx.journals.get_mut(id) {
+            journal.enter(Phase::Restoring(restoring));
         }
-        ctx.reopen_journal(journal);
+        ctx.reopen_journal(id);
         return Ok(None);
     }
+    let is_beyond = restoring.exceeds_committed()
+        && restoring.located.tail().is_none_or(|named| restoring.applied >= named.entry.number);
     let found = if is_more {
         Ending::Early
+    } else if is_beyond {
+        Ending::Complete
     } else {
-        ending(restoring.named(), restoring.last, restoring.confirmed, restoring.low)
+        ending(restoring.located.tail(), restoring.last_name(), restoring.low)
     };
-    let Some(partition) = ctx.partitions.get_mut(id) else { return Ok(None) };
+    let Some(journal) = ctx.journals.get_mut(id) else { return Ok(None) };
     if found != Ending::Early {
-        partition.early_ends = 0;
+        journal.early_ends = 0;
         if let Some(ms) = reaches(&restoring, found) {
-            note_cut(id, ms, &mut restoring.state.windows);
+            note_cut(id, ms, &mut restoring.windows);
         }
         return Ok(Some(restoring));
     }
-    let (committed, read) = (restoring.named(), restoring.last);
+    let (committed, read) = (restoring.located.tail(), restoring.last);
     tracing::warn!(
-        partition = id,
+        journal = id,
         read = read.map(tracing::field::display),
         committed = committed.map(tracing::field::display),
         "the restore ended before the last committed entry; reading again"
@@ -120,21 +120,19 @@ pub(crate) fn restored<W: WorkerPorts>(
 /// The journal lacks committed records, as far as it was read.
 pub(crate) fn misses_entries<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    partitions: &[PartitionId],
+    id: PartitionId,
     gap: Lacking,
 ) -> Result<(), WorkerError> {
     tracing::warn!(
-        partitions = %ranges(partitions.iter().copied()),
+        journal = id,
         last = gap.last,
         next = gap.next,
         "the journal lacks records of committed entries; reading again"
     );
-    for id in partitions {
-        let named = ctx.partitions.restoring_mut(*id).and_then(|restoring| restoring.named());
-        ctx.reopen_journal(ctx.options.journal_of(*id));
-        read_again(ctx, *id, named)?;
-    }
-    Ok(())
+    let restoring = ctx.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
+    let named = restoring.and_then(|restoring| restoring.located.tail());
+    ctx.reopen_journal(id);
+    read_again(ctx, id, named)
 }
 
 fn read_again<W: WorkerPorts>(
@@ -143,12 +141,12 @@ fn read_again<W: WorkerPorts>(
     named: Option<Tail>,
 ) -> Result<(), WorkerError> {
     let now = ctx.clock.elapsed();
-    let Some(partition) = ctx.partitions.get_mut(id) else { return Ok(()) };
-    partition.early_ends += 1;
-    if partition.early_ends >= ATTEMPTS {
+    let Some(journal) = ctx.journals.get_mut(id) else { return Ok(()) };
+    journal.early_ends += 1;
+    if journal.early_ends >= ATTEMPTS {
         return Err(ends_early(&ctx.options, id, named).into());
     }
-    partition.unload(now + PAUSE);
+    journal.unload(now + PAUSE);
     Ok(())
 }
 
@@ -156,21 +154,20 @@ fn read_again<W: WorkerPorts>(
 /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
 fn is_more_to_read<W: WorkerPorts>(
     ctx: &Context<W>,
+    id: PartitionId,
     restoring: &Restoring,
     next: Offset,
 ) -> Result<bool, WorkerError> {
     if next >= restoring.until {
         return Ok(false);
     }
-    let id = restoring.state.id;
-    let journal = ctx.options.journal_of(id);
-    let ends = ctx.log.stable_ends(&[LogId::state(journal)], REQUEST_TIMEOUT)?;
+    let ends = ctx.log.stable_ends(&[LogId::state(id)], REQUEST_TIMEOUT)?;
     let end = ends.first().copied().unwrap_or_default();
     let mut from = next;
     // The first record is enough, and in topic scope the rest can be gigabytes.
     while from < end {
         let to = end.min(from + ctx.options.evidence_records);
-        let rest = ctx.log.tails(&[(journal, from..to)], Leftover::Committed, READ_TIMEOUT)?;
+        let rest = ctx.log.tails(&[(id, from..to)], Leftover::Committed, READ_TIMEOUT)?;
         if rest.iter().any(|item| matches!(item, StateItem::Block { .. })) {
             return Ok(true);
         }
@@ -183,7 +180,7 @@ fn is_more_to_read<W: WorkerPorts>(
 fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<Tail>) -> Fatal {
     let named = named.map_or_else(String::new, |tail| format!(" ({tail})"));
     Fatal::Operator(format!(
-        "{ATTEMPTS} restores of partition {id} from topic {} ended before the last committed entry{named}, or lack records: check the \
+        "{ATTEMPTS} restores from topic {} partition {id} ended before the last committed entry{named}, or lack records: check the \
          replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows all committed \
          records. If they are lost, continue from the committed offsets with windows that start empty: set topics.state to a new topic and {}",
         options.state,
@@ -191,11 +188,11 @@ fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<Tail>) -> 
     ))
 }
 
-/// The stream time, in epoch milliseconds, from which on the window is complete when older blocks are deleted.
+/// The stream time, in epoch milliseconds, from which on the windows are complete when older entries are deleted.
 fn reaches(restoring: &Restoring, ending: Ending) -> Option<i64> {
     let is_local = restoring.from > restoring.low;
     let gone = restoring.low > 0 && !is_local;
-    let now = || restoring.checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms);
+    let now = || restoring.located.checkpoint.as_ref().map(|checkpoint| checkpoint.stream_time_ms);
     match ending {
         Ending::CutOff => restoring.first_ms.or_else(now),
         _ if gone => restoring.first_ms.or_else(now),
@@ -207,7 +204,7 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
     windows.note_incomplete_before(ms);
     if windows.incomplete_before_ms().is_some() {
         tracing::warn!(
-            partition = id,
+            journal = id,
             from_ms = ms,
             "the state topic no longer holds the whole window; duplicates of ids from before this stream time may be \
              forwarded"
@@ -218,33 +215,30 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::EntryName;
 
-    /// An entry with this number and checksum.
-    #[expect(clippy::unnecessary_wraps, reason = "the arguments are options")]
-    fn tail(number: u64, crc: u32, from: Option<Offset>) -> Option<Tail> {
-        Some(Tail { entry: EntryName { number, crc }, next: 10 * number, from })
+    const fn name(number: u64, crc: u32) -> EntryName {
+        EntryName { number, crc }
     }
 
+    /// The newest checkpoint names entry 5.
+    const NAMED: Option<Tail> = Some(Tail { entry: name(5, 7), from: Some(9) });
+
     #[test]
-    fn a_restore_that_reads_the_last_committed_entry_is_complete() {
-        assert_eq!(ending(tail(5, 7, Some(9)), tail(5, 7, Some(11)), None, 0), Ending::Complete);
-        assert_eq!(ending(None, tail(5, 7, Some(11)), None, 0), Ending::Complete);
-        assert_eq!(ending(tail(5, 7, Some(9)), None, Some(50), 0), Ending::Complete);
+    fn a_restore_that_has_the_last_committed_entry_is_complete() {
+        assert_eq!(ending(NAMED, Some(name(5, 7)), 0), Ending::Complete);
+        assert_eq!(ending(None, Some(name(5, 7)), 0), Ending::Complete);
     }
 
     #[test]
     fn an_end_before_the_last_committed_entry_is_early() {
-        assert_eq!(ending(tail(5, 7, Some(9)), tail(4, 6, Some(5)), None, 0), Ending::Early);
-        assert_eq!(ending(tail(5, 7, Some(9)), None, None, 0), Ending::Early);
-        assert_eq!(ending(tail(5, 7, Some(9)), None, Some(40), 0), Ending::Early);
+        assert_eq!(ending(NAMED, Some(name(4, 6)), 0), Ending::Early);
+        assert_eq!(ending(NAMED, None, 0), Ending::Early);
         // Same number, different content: the log was truncated and written again.
-        assert_eq!(ending(tail(5, 7, Some(9)), tail(5, 8, Some(9)), None, 0), Ending::Early);
+        assert_eq!(ending(NAMED, Some(name(5, 8)), 0), Ending::Early);
     }
 
     #[test]
     fn a_restore_without_an_entry_that_retention_deleted_is_cut_off() {
-        assert_eq!(ending(tail(5, 7, Some(9)), None, None, 30), Ending::CutOff);
-        assert_eq!(ending(tail(5, 7, None), None, None, 30), Ending::CutOff);
+        assert_eq!(ending(NAMED, None, 30), Ending::CutOff);
     }
 }

@@ -1,42 +1,43 @@
 //! Checks whether the raw log holds the offset to resume at, and handles a log that does not.
 
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::metrics::OffsetReset;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{OnGap, OnRewind, WorkerOptions};
-use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::cut_back;
-use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::journal::restorer::rewind_owners;
+use crate::pipeline::options::{OnGap, WorkerOptions};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::start_bounds::{StartBounds, request_raw};
 use crate::ports::{Failure, GroupMember, LogBounds, Remedy, Source, Truncation};
 
-/// The offset at which a partition with complete state resumes: C, or the nearest offset that the log holds, if the log does
+/// Makes a partition of complete windows resume at C, or at the nearest offset that the log holds, if the log does
 /// not hold C and the configuration accepts the gap.
 pub(crate) fn resume_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
-    state: &mut DedupeState,
-) -> Result<Offset, WorkerError> {
-    let (id, committed) = (state.id, state.committed);
+    id: PartitionId,
+) -> Result<(), WorkerError> {
+    let Some(committed) = access.ctx.partitions.get(id).map(|partition| partition.committed) else {
+        return Ok(());
+    };
     let truncated = access.source.truncated(id);
     let mut log = bounds.raw(access, id)?;
     if truncated.is_some() || !(log.low..=log.high).contains(&committed) {
         // Only the current bounds show a gap: the log may have grown since the request for all partitions.
         log = request_raw::<W>(access.source, &access.ctx.options, &[id])?.first().copied().unwrap_or(log);
     }
+    let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
     // The client cannot read on behind a record that retention has deleted.
-    state.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
-    let is_covered = state.committed_epoch.is_some();
+    partition.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
+    let is_covered = partition.committed_epoch.is_some();
     if truncated.is_none() && committed > log.high && is_covered {
         // The records at the end of the log may have been written after it was truncated. The client determines the
         // offset of the truncation when it starts reading at C, and reports it.
-        return Ok(committed);
+        return Ok(());
     }
-    let Some(gap) = gap(committed, log, truncated) else { return Ok(committed) };
+    let Some(gap) = gap(committed, log, truncated) else { return Ok(()) };
     check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
     let names = gap_names(&access.ctx.options, id, log, committed, &gap);
     if access.ctx.options.on_gap == OnGap::Stop {
@@ -44,8 +45,10 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
     }
     // Where the log before `nearest` is not the one that was read, comparing leader epochs would find the truncation again and
     // again.
-    state.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
-    accept(access.ctx, state, gap.nearest, &names)
+    if let Some(partition) = access.ctx.partitions.get_mut(id) {
+        partition.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
+    }
+    accept(access.ctx, id, gap.nearest, &names)
 }
 
 /// Fails when a start would not accept what the log has at the committed offset, as far as its bounds show that.
@@ -108,11 +111,12 @@ fn check_not_advanced<W: WorkerPorts>(
 
 fn accept<W: WorkerPorts>(
     ctx: &mut Context<W>,
-    state: &mut DedupeState,
+    id: PartitionId,
     next: Offset,
     names: &str,
-) -> Result<Offset, WorkerError> {
-    let committed = state.committed;
+) -> Result<(), WorkerError> {
+    let Some(partition) = ctx.partitions.get_mut(id) else { return Ok(()) };
+    let committed = partition.committed;
     let skipped = next.saturating_sub(committed);
     let how = if next < committed {
         "reading the records that replace the lost ones".to_owned()
@@ -120,24 +124,29 @@ fn accept<W: WorkerPorts>(
         format!("{skipped} offsets skipped")
     };
     tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
+    // At most the group's committed offset: the section of the next transaction begins there.
+    partition.committed = committed.min(next);
+    partition.next = next;
+    partition.uncommitted_position = true;
     if next < committed {
-        forget_from(ctx, state, next)?;
+        partition.rewound = true;
+        // Other records will be read at these offsets.
+        let journal = ctx.journals.get_mut(ctx.options.journal_of(id));
+        if let Some((id_of_journal, windows)) = journal.and_then(|it| {
+            it.is_undone = true;
+            Some((it.id, it.windows.as_mut()?))
+        }) {
+            rewind_owners(
+                &mut ctx.store,
+                id_of_journal,
+                windows,
+                Coordinates { partition: id, offset: next },
+            )?;
+        }
     }
-    // At most the group's committed offset: the local store would otherwise take a higher offset for committed.
-    state.committed = committed.min(next);
-    state.next = next;
-    state.uncommitted_position = true;
     ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
     ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
-    Ok(next)
-}
-
-/// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
-/// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
-/// set since, nor its section from one that covered the same offsets before the log was truncated.
-pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool {
-    let mut running = ctx.partitions.iter().filter_map(Partition::running);
-    running.any(|running| running.state.uncommitted_position && !running.held)
+    Ok(())
 }
 
 /// The error for a group that was reset to below what the state topic has committed.
@@ -154,48 +163,17 @@ pub(crate) fn rewound_group(
     ))
 }
 
-fn rewound_names(options: &WorkerOptions, id: PartitionId, committed: Offset, covered: Offset) -> String {
+pub(super) fn rewound_names(
+    options: &WorkerOptions,
+    id: PartitionId,
+    committed: Offset,
+    covered: Offset,
+) -> String {
     format!(
         "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed entries up to \
          {covered}",
         options.raw
     )
-}
-
-/// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
-pub(crate) fn rewound<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    state: &mut DedupeState,
-    committed: Offset,
-    covered: Offset,
-) -> Result<Offset, WorkerError> {
-    let names = rewound_names(&ctx.options, state.id, committed, covered);
-    match ctx.options.on_rewind {
-        OnRewind::Stop => Err(rewound_group(&ctx.options, state.id, committed, covered).into()),
-        OnRewind::Skip => {
-            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
-            tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
-            Ok(covered)
-        }
-        OnRewind::Reemit => {
-            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
-            tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
-            forget_from(ctx, state, committed)?;
-            Ok(committed)
-        }
-    }
-}
-
-/// Forgets all owners at or beyond `from`, because other records will be read at their offsets.
-fn forget_from<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    state: &mut DedupeState,
-    from: Offset,
-) -> Result<(), WorkerError> {
-    state.truncate(from, &ctx.store, false)?;
-    cut_back(&mut ctx.store, &ctx.options.kinds.windows_of(state.id), from)?;
-    state.rewound = true;
-    Ok(())
 }
 
 /// A log that does not hold the records after C.

@@ -1,50 +1,20 @@
 //! Continues the loads of local state: one slice of them in each iteration, and what follows when one is complete.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
-use crate::metrics::RestoreSource;
 use crate::pipeline::commit::Access;
-use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::loading::{AfterLoading, Budget, LoadSlice, Loading, LocalRead, distributed};
-use crate::pipeline::partition::read_progress::ReadProgress;
+use crate::pipeline::journal::loading::{AfterLoading, Loading, read_local_slice};
+use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
-use crate::pipeline::safeguard::Safeguard;
-
-/// Reads one slice of local state, until a monotonic time. Returns the partitions that are being loaded, those with the least left
-/// to read first.
-pub(crate) fn read_local_slice<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    until: Duration,
-) -> Result<Vec<PartitionId>, WorkerError> {
-    let mut loadings: Vec<_> = ctx.partitions.all_loading_mut().collect();
-    if loadings.is_empty() {
-        return Ok(Vec::new());
-    }
-    let LoadSlice { ids, threads, .. } = ctx.options.load_slice;
-    loadings.sort_unstable_by_key(|loading| (loading.left(), loading.state.id));
-    let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.state.id).collect();
-    let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
-    let before = LocalRead::ids(&reads);
-    let read = W::read_local(&ctx.store, &ctx.clock, &mut reads);
-    ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
-    read?;
-    let is_complete = ctx.options.keeps(Safeguard::FilterOfAll);
-    if let Some(topic) = ctx.topic.as_mut().filter(|_| is_complete) {
-        for loading in ctx.partitions.all_loading_mut() {
-            let identities = loading.take_read();
-            topic.filter.insert_all(loading.state.id, &identities);
-        }
-    }
-    Ok(waiting)
-}
+use crate::ports::Covered;
 
 impl Recovery {
-    /// Reads one slice of local state. The partitions with the least left to read come first, so that they do not wait for one
+    /// Reads one slice of local state. The journals with the least left to read come first, so that they do not wait for one
     /// that takes minutes.
     pub(crate) fn load_slice<W: WorkerPorts>(
         &mut self,
@@ -59,40 +29,43 @@ impl Recovery {
             }
             // From here on the windows are complete.
             let now = access.ctx.clock.elapsed();
-            let loaded = access.ctx.partitions.get_mut(id).and_then(|partition| partition.take_loaded(now));
+            let loaded = access.ctx.journals.get_mut(id).and_then(|journal| journal.take_loaded(now));
             if let Some(loading) = loaded {
-                self.loaded(access, *loading)?;
+                self.loaded(access, id, *loading)?;
             }
         }
         Ok(())
     }
 
-    /// Continues with a partition whose local state has been read to the end.
+    /// Continues with a journal whose local state has been read to the end.
     fn loaded<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
+        id: PartitionId,
         loading: Loading,
     ) -> Result<(), WorkerError> {
-        let Loading { progress: ReadProgress { since, ids, .. }, next, mut state, .. } = loading;
+        let Loading { progress, head, next, windows, .. } = loading;
         match *next {
-            AfterLoading::Start(answer, checkpoint) => {
-                let committed = answer.offset.unwrap_or(0);
-                state.tail = checkpoint.tail;
-                state.state_next = state.state_next.max(checkpoint.state_next);
-                state.complete(committed, &checkpoint);
-                let took_ms = access.ctx.clock.elapsed().saturating_sub(since).as_millis();
+            AfterLoading::Start(located) => {
+                let mut covered = head.covered;
+                // Those of the last entry, which its partitions name.
+                covered.extend(located.sections().map(|(id, next, time_ms)| (id, Covered { next, time_ms })));
+                let took_ms = access.ctx.clock.elapsed().saturating_sub(progress.since).as_millis();
                 tracing::debug!(
-                    partition = state.id,
-                    ids,
-                    offset = committed,
+                    journal = id,
+                    ids = progress.ids,
                     took_ms,
                     "state loaded from the local store"
                 );
-                self.start_loaded(access, state)
+                let tail = located.tail();
+                let (next, is_cut, reset_kinds) = (0, false, BTreeSet::new());
+                let completed = Completed { windows, located, tail, covered, next, is_cut, reset_kinds };
+                self.completed(access, id, completed)
             }
-            // State that ends below the committed offset is dropped when the restore cannot start.
-            AfterLoading::Restore(answer, checkpoint, local) => {
-                self.begin_restore(access, &answer, checkpoint, Base::Local(state, local))
+            // State that ends before the last committed entry is dropped when the restore cannot start.
+            AfterLoading::Restore(located, from) => {
+                let base = Base { windows, head, from };
+                self.begin_restore(access, id, located, Some(base), BTreeSet::new())
             }
         }
     }

@@ -1,45 +1,44 @@
-//! Reads the committed offset of partitions, and decides how the state of each one is loaded.
+//! Reads the committed offsets of journals, and decides how their windows are loaded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, EntryEnd, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, EntryEnd, Offset, PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::{Access, commit_state};
+use crate::pipeline::commit::{Access, commit_journal};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::journal::loading::{AfterLoading, begin_loading};
+use crate::pipeline::journal::local::{Located, StatePlan, plan};
 use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
-use crate::pipeline::partition::loading::{AfterLoading, begin_loading};
-use crate::pipeline::partition::local::{StatePlan, plan};
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::rounds::Rounds;
-use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::{check_gap, rewound_group};
-use crate::pipeline::recovery::restore::{Base, SKIPS_RECORDS, check_length, skips_records};
+use crate::pipeline::recovery::restore::{SKIPS_RECORDS, check_length, skips_records};
 use crate::pipeline::recovery::restored_offset::no_offset;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_live;
-use crate::ports::{
-    Committed, GroupMember, LogBounds, ProducerLife, Remedy, StateItem, Store, StoreError, WrittenEnds,
-};
+use crate::ports::{Committed, GroupMember, LogBounds, ProducerLife, Remedy, StateItem, Store, WrittenEnds};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to begin the loads and restores of several partitions between two polls. Each sends requests to the broker.
+/// Time to begin the loads and restores of several journals between two polls. Each sends requests to the broker.
 const LOCATE_SLICE: Duration = Duration::from_millis(200);
 
 impl Recovery {
     pub(super) fn locate<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        waiting: &[PartitionId],
+        journals: &[PartitionId],
     ) -> Result<(), WorkerError> {
-        match access.source.committed(waiting, REQUEST_TIMEOUT) {
+        let members: Vec<PartitionId> = journals.iter().flat_map(|id| access.ctx.members(*id)).collect();
+        match access.source.committed(&members, REQUEST_TIMEOUT) {
             Ok(answers) => {
                 access.ctx.report.reachable();
                 self.start_bounds.clear();
@@ -50,8 +49,10 @@ impl Recovery {
                 let checked = self.torn.reconcile(access, &answers)?;
                 access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
                 let began = access.ctx.clock.elapsed();
-                for answer in answers.iter().filter(|answer| checked.contains(&answer.partition)) {
-                    self.located(access, answer)?;
+                for id in checked {
+                    let of_journal = |it: &&Committed| access.ctx.options.journal_of(it.partition) == id;
+                    let answers = answers.iter().filter(of_journal).cloned().collect();
+                    self.located(access, id, answers)?;
                     // The rest follows in the next iteration.
                     if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
                         break;
@@ -60,85 +61,114 @@ impl Recovery {
                 Ok(())
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
-                end_pending(&mut self.torn, access, waiting)?;
+                end_pending(&mut self.torn, access, &members)?;
                 Err(failed.into())
             }
             Err(failed) => Err(failed.into()),
         }
     }
 
-    pub(super) fn located<W: WorkerPorts>(
+    fn located<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        answer: &Committed,
+        id: PartitionId,
+        answers: Vec<Committed>,
     ) -> Result<(), WorkerError> {
-        let id = answer.partition;
-        let Some(locating) = access.ctx.partitions.locating_mut(id) else { return Ok(()) };
-        if let Some(mut state) = locating.state.take() {
-            if state.was_committed_as(answer.offset, &answer.metadata) {
+        let located = Located::new(answers);
+        match kept(access.ctx, id, &located) {
+            Kept::Committed => {
                 // The response to the commit was lost, and the commit has succeeded.
-                let journal_end = access.committer.sink.state_end(access.ctx.options.journal_of(id));
-                commit_state(&mut state, journal_end, &mut access.ctx.store)?;
-                if let Some(partition) = access.ctx.partitions.get_mut(id) {
-                    partition.rejections.committed(id, state.committed);
-                }
-                return self.start(access, state);
+                // A new producer does not know where it ended, but the journal was checked.
+                let checked = access.ctx.journals.get(id).map(|journal| journal.end.next);
+                let end = access.committer.sink.state_end(id).or(checked);
+                commit_journal(access.ctx, id, end)?;
+                self.start(access, id)
             }
-            if state.is_of(answer) {
-                undo(access.ctx, &mut state)?;
-                return self.start(access, state);
+            Kept::Unchanged => {
+                undo(access.ctx, id)?;
+                self.start(access, id)
             }
+            Kept::Outdated => self.begin(access, id, located),
         }
-        self.begin(access, answer)
     }
 
-    /// Starts to load the state of a partition that is not in memory.
-    pub(super) fn begin<W: WorkerPorts>(
+    /// Starts to load the windows of a journal that are not in memory.
+    fn begin<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        answer: &Committed,
+        id: PartitionId,
+        located: Located,
     ) -> Result<(), WorkerError> {
-        let id = answer.partition;
-        let checkpoint = Checkpoint::parse(&answer.metadata);
-        let changed = access.ctx.options.changed_rules(checkpoint.as_ref(), id)?;
-        if let Some(topic) = &mut access.ctx.topic {
-            checkpoint.as_ref().and_then(|it| it.horizon_ms).into_iter().for_each(|ms| topic.resume(ms));
-            topic.has_checkpoint |= checkpoint.is_some();
-        }
+        let first = located.answers.first().map_or(id, |answer| answer.partition);
+        let changed = access.ctx.options.changed_rules(located.checkpoint.as_ref(), first)?;
         let now = access.ctx.clock.elapsed();
-        let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
-        partition.missing_since.get_or_insert(now);
-        // The last restore ended early: the local state did not lead to the last committed block, so it is not used.
-        let ended_early = partition.early_ends > 0;
+        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
+        journal.unload(now);
+        journal.missing_since.get_or_insert(now);
+        // The last restore ended early: the local state did not lead to the last committed entry, so it is not used.
+        let ended_early = journal.early_ends > 0;
         let is_usable = !ended_early && !has_unusable_slices(access.ctx, id);
         let head = access.ctx.store.head(id.into())?.filter(|_| is_usable);
-        let plan = match (head, answer.offset) {
+        let plan = match &head {
             _ if !changed.is_empty() => StatePlan::Restore,
-            (Some(_), Some(confirmed)) if !access.ctx.options.keeps(Safeguard::Tails) => {
-                StatePlan::Load { confirmed }
+            Some(_) if located.has_offset() && !access.ctx.options.keeps(Safeguard::Tails) => {
+                StatePlan::Load { has_last: true }
             }
-            _ => plan(head, answer.offset, checkpoint.as_ref()),
+            head => plan(head.as_ref(), &located),
         };
         match plan {
-            StatePlan::Load { confirmed } => {
-                let (checkpoint, committed) = (checkpoint.unwrap_or_default(), answer.offset.unwrap_or(0));
-                let state = claim(access.ctx, answer, Some(&checkpoint), confirmed)?;
-                begin_loading(access.ctx, state, committed, AfterLoading::Start(answer.clone(), checkpoint))
+            StatePlan::Load { has_last } => {
+                let windows = access.ctx.claim(id, &located, has_last)?;
+                begin_loading(access.ctx, id, windows, AfterLoading::Start(located))
             }
-            StatePlan::CatchUp { confirmed, from } => {
-                let state = claim(access.ctx, answer, checkpoint.as_ref(), confirmed)?;
-                let next = AfterLoading::Restore(answer.clone(), checkpoint, (from, confirmed));
-                begin_loading(access.ctx, state, confirmed, next)
+            StatePlan::CatchUp { from } => {
+                let windows = access.ctx.claim(id, &located, false)?;
+                begin_loading(access.ctx, id, windows, AfterLoading::Restore(located, from))
             }
-            StatePlan::Restore => self.begin_restore(access, answer, checkpoint, Base::Empty(changed)),
+            StatePlan::Restore => self.begin_restore(access, id, located, None, changed),
         }
     }
 }
 
-/// Whether owners are sealed of a window that now needs their blocks, to evict owners.
+/// What the committed offsets show about windows that are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// The open transaction was committed.
+    Committed,
+    /// It was not, and nothing else was.
+    Unchanged,
+    /// There are no windows, or they are those of other offsets: the broker may have undone a transaction that it had responded to.
+    Outdated,
+}
+
+fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) -> Kept {
+    let Some(journal) = ctx.journals.get(id).filter(|journal| journal.windows.is_some()) else {
+        return Kept::Outdated;
+    };
+    let all = || located.answers.iter().map(|answer| (ctx.partitions.get(answer.partition), answer));
+    let is_all = |matches: &dyn Fn(&Partition, &Committed) -> bool| {
+        all().all(|(partition, answer)| partition.is_some_and(|it| it.is_located() && matches(it, answer)))
+    };
+    let is_open = |partition: &Partition| partition.open.as_ref().is_some_and(|open| open.sent.is_some());
+    let has_open = all().any(|(partition, _)| partition.is_some_and(is_open));
+    let is_committed = |it: &Partition, answer: &Committed| {
+        if is_open(it) { it.was_committed_as(answer) } else { it.is_at(answer) }
+    };
+    if has_open && is_all(&is_committed) {
+        return Kept::Committed;
+    }
+    let named = located.tail().map(|tail| tail.entry);
+    let is_named = !located.are_whole || located.checkpoint.is_none() || journal.ends_with(named);
+    // The offsets do not show a first transaction of which they lack the marker.
+    let is_last = journal.end.last == journal.tail.map_or(0, |tail| tail.entry.number);
+    let is_same = is_all(&|it, answer| it.is_at(answer)) && is_named && is_last;
+    if is_same || !ctx.options.keeps(Safeguard::UndoneState) { Kept::Unchanged } else { Kept::Outdated }
+}
+
+/// Whether owners are sealed of a window that now needs them in the store, to evict owners.
 fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> bool {
     let evicts = ctx.options.limits.when_full == Overflow::Evict;
-    evicts && ctx.options.kinds.iter().any(|kind| !ctx.store.sealed(kind.id.window(id)).is_empty())
+    evicts && ctx.options.kinds.windows_of(id).into_iter().any(|window| !ctx.store.sealed(window).is_empty())
 }
 
 /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
@@ -167,18 +197,6 @@ fn end_pending<W: WorkerPorts>(
     Ok(())
 }
 
-/// Takes the partition's local state. The state in memory is valid only if no other worker held the local state
-/// meanwhile.
-pub(super) fn take_local_state<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) {
-    let unchanged: Vec<bool> =
-        ctx.options.kinds.windows_of(id).into_iter().map(|window| ctx.store.acquire_lease(window)).collect();
-    if unchanged.contains(&false)
-        && let Some(locating) = ctx.partitions.locating_mut(id)
-    {
-        locating.state = None;
-    }
-}
-
 /// What `dedupd check` has read of the topics: nothing, or all partitions in their order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartLogs<'a> {
@@ -202,7 +220,7 @@ pub fn check_start(
         options.changed_rules(checkpoint.as_ref(), answer.partition)?;
         let journal = options.journal_of(answer.partition);
         if let (Some(checkpoint), Some(log)) = (&checkpoint, of(logs.state, journal)) {
-            check_length(options, answer.partition, log.high, checkpoint)?;
+            check_length(options, journal, log.high, checkpoint)?;
         }
     }
     let mut last = BTreeMap::new();
@@ -276,49 +294,38 @@ fn of(logs: &[LogBounds], partition: PartitionId) -> Option<LogBounds> {
     logs.get(usize::try_from(partition).ok()?).copied()
 }
 
-/// How long C has been blocked at the same committed offset, for the partition that has waited longest. A live writer
-/// advances the committed offset.
+/// How long C has been blocked at the same committed offsets, for the journal that has waited longest. A live writer
+/// advances them.
 fn blocked_for<W: WorkerPorts>(ctx: &mut Context<W>, stable: &[Committed]) -> Duration {
     let now = ctx.clock.elapsed();
-    let mut longest = Duration::ZERO;
+    let mut journals: BTreeMap<PartitionId, Vec<Option<Offset>>> = BTreeMap::new();
     for answer in stable {
-        if let Some(locating) = ctx.partitions.locating_mut(answer.partition) {
-            let since = locating.blocked.filter(|(_, at)| *at == answer.offset);
-            let since = since.map_or(now, |(since, _)| since);
-            locating.blocked = Some((since, answer.offset));
-            longest = longest.max(now.saturating_sub(since));
-        }
+        journals.entry(ctx.options.journal_of(answer.partition)).or_default().push(answer.offset);
+    }
+    let mut longest = Duration::ZERO;
+    for (id, offsets) in journals {
+        let Some(locating) = ctx.journals.get_mut(id).and_then(|journal| journal.locating_mut()) else {
+            continue;
+        };
+        let since =
+            locating.blocked.as_ref().filter(|(_, at)| *at == offsets).map_or(now, |(since, _)| *since);
+        locating.blocked = Some((since, offsets));
+        longest = longest.max(now.saturating_sub(since));
     }
     longest
 }
 
 /// Undoes the open transaction in memory and in the local store. It was not committed: C is unchanged.
-fn undo<W: WorkerPorts>(ctx: &mut Context<W>, state: &mut DedupeState) -> Result<(), StoreError> {
-    if !ctx.options.keeps(Safeguard::Undo) {
-        state.windows.commit(state.next);
+fn undo<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+    let Context { partitions, journals, options, store, .. } = ctx;
+    let Some(journal) = journals.get_mut(id) else { return Ok(()) };
+    if options.keeps(Safeguard::Undo) {
+        journal.undo_stored(store, &options.kinds)?;
+    } else {
+        journal.windows.iter_mut().for_each(|windows| drop(Windows::commit(windows)));
     }
-    state.undo_stored(&mut ctx.store, &ctx.options.kinds)?;
-    state.abort();
+    journal.abort();
+    let members = partitions.iter_mut().filter(|it| options.journal_of(it.id) == id && it.open.is_some());
+    members.for_each(Partition::abort);
     Ok(())
-}
-
-/// Truncates the local store to `from`. Owners that the store held at or beyond C are unconfirmed, and their records will be
-/// read again: they become claims. Returns state with these claims and empty windows.
-fn claim<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    answer: &Committed,
-    checkpoint: Option<&Checkpoint>,
-    from: Offset,
-) -> Result<Box<DedupeState>, WorkerError> {
-    let id = answer.partition;
-    let mut windows = ctx.empty_windows(checkpoint);
-    let from = if ctx.options.keeps(Safeguard::Claims) { from } else { Offset::MAX };
-    for (kind, window) in windows.iter_mut() {
-        for (owner, identity) in ctx.store.truncate(kind.window(id), from)? {
-            if answer.offset.is_some_and(|committed| owner >= committed) {
-                window.claim(identity, owner);
-            }
-        }
-    }
-    Ok(Box::new(DedupeState::new(id, windows, BTreeSet::new())))
 }

@@ -1,89 +1,174 @@
-//! The offset at which a restored partition continues.
+//! The offsets at which the partitions of a journal continue whose windows are complete.
 
-use crate::dedupe::{Checkpoint, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Coordinates, Offset, PartitionId};
 use crate::metrics::OffsetReset;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::options::{Start, WorkerOptions};
-use crate::pipeline::partition::local::all_expired;
-use crate::pipeline::partition::restoring::Restoring;
-use crate::pipeline::partition::state::DedupeState;
+use crate::pipeline::journal::local::all_expired;
+use crate::pipeline::journal::restorer::rewind_owners;
+use crate::pipeline::journal::restoring::Completed;
+use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::gap::rewound;
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::gap::{rewound_group, rewound_names};
+use crate::pipeline::recovery::restore::{SKIPS_RECORDS, skips_records};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::pipeline::torn::all_partitions;
-use crate::ports::{GroupMember, LogId, LogTails};
+use crate::ports::{Committed, GroupMember, LogId, LogTails};
 
-/// The offset at which the restored state ends; `None` when the committed offset has to be read again.
-pub(crate) fn end_offset<W: WorkerPorts>(
+impl Recovery {
+    /// Starts the partitions of a journal. When it fails, the windows are read again.
+    pub(crate) fn completed<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+        mut completed: Completed,
+    ) -> Result<(), WorkerError> {
+        if is_behind_for_the_first_time(access.ctx, &completed) {
+            return Ok(());
+        }
+        let mut starts = Vec::new();
+        for answer in completed.located.answers.clone() {
+            let offset = end_offset(&mut self.start_bounds, access, id, &mut completed, &answer)?;
+            starts.push((answer, offset));
+        }
+        let Completed { windows, tail, covered, next, reset_kinds, .. } = completed;
+        for (answer, offset) in starts {
+            let checkpoint = Checkpoint::parse(&answer.metadata);
+            let time_ms = covered.get(&answer.partition).map_or(0, |covered| covered.time_ms);
+            if let Some(partition) = access.ctx.partitions.get_mut(answer.partition) {
+                // An offset without our metadata was set by another program.
+                partition.uncommitted_position |= answer.offset.is_some() && checkpoint.is_none();
+                partition.locate(&answer, offset, checkpoint.as_ref(), time_ms);
+            }
+        }
+        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
+        (journal.windows, journal.tail, journal.covered) = (Some(windows), tail, covered);
+        journal.end.next = journal.end.next.max(next);
+        journal.reset_kinds = reset_kinds;
+        journal.early_ends = 0;
+        journal.confirm(&mut access.ctx.store)?;
+        self.start_completed(access, id)
+    }
+}
+
+/// Whether the journal covers more than a committed offset, and did not before. Another instance may have committed between reading C and reading
+/// the state topic, so at the first occurrence C is read again: offsets and entries are committed together.
+fn is_behind_for_the_first_time<W: WorkerPorts>(ctx: &mut Context<W>, completed: &Completed) -> bool {
+    let mut is_new = false;
+    for answer in &completed.located.answers {
+        let covered = completed.covered.get(&answer.partition).map_or(0, |covered| covered.next);
+        if let (Some(committed), Some(partition)) = (answer.offset, ctx.partitions.get_mut(answer.partition))
+            && covered > committed
+        {
+            is_new |= partition.behind_state.replace(committed) != Some(committed);
+        }
+    }
+    is_new
+}
+
+/// The offset at which a partition continues.
+fn end_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
-    restoring: &mut Restoring,
-) -> Result<Option<Offset>, WorkerError> {
-    let state = &mut *restoring.state;
-    let offset = match (restoring.committed, restoring.covered) {
+    journal: PartitionId,
+    completed: &mut Completed,
+    answer: &Committed,
+) -> Result<Offset, WorkerError> {
+    let id = answer.partition;
+    let covered = completed.covered.get(&id).map(|covered| covered.next);
+    if let (Some(offset), None) = (answer.offset, Checkpoint::parse(&answer.metadata)) {
+        let at = Coordinates { partition: id, offset };
+        note_skipped(bounds, access, completed, at, covered.unwrap_or(0))?;
+    }
+    set_uncommitted(access.ctx, id, false);
+    match (answer.offset, covered) {
         (Some(committed), Some(covered)) if covered > committed => {
-            let Some(partition) = access.ctx.partitions.get_mut(state.id) else { return Ok(None) };
-            // Another instance may have committed between reading C and reading the state topic, so at the first occurrence
-            // C is read again: offsets and blocks are committed together.
-            if partition.behind_state.replace(committed) != Some(committed) {
-                return Ok(None);
-            }
-            rewound(access.ctx, state, committed, covered)?
+            rewound(access, journal, completed, Coordinates { partition: id, offset: committed }, covered)
         }
-        (Some(committed), _) => committed,
+        (Some(committed), _) => Ok(committed),
         (None, Some(covered)) => {
-            let end = restoring.confirmed.map_or(covered, |confirmed| confirmed.max(covered));
             tracing::warn!(
-                partition = state.id,
-                offset = end,
+                partition = id,
+                offset = covered,
                 "the group has no committed offset (offsets expire when a group is empty for long); \
                  continuing at the end of the state"
             );
             access.ctx.report.metrics.offset_resets(OffsetReset::Expired).inc();
             // Other instances read the position from the group.
-            state.uncommitted_position = true;
-            end
+            set_uncommitted(access.ctx, id, true);
+            Ok(covered)
         }
-        // Nothing was committed yet: the partition starts again at the same offset.
-        (None, None) => match restoring.confirmed {
-            Some(confirmed) => {
-                state.uncommitted_position = access.ctx.options.start == Start::Latest || restoring.low > 0;
-                confirmed
-            }
-            None if restoring.low > 0 && has_expired::<W>(access, state.id)? => {
-                return Err(all_expired(&access.ctx.options, state.id, None).into());
-            }
-            None => first_offset(bounds, access, state)?,
-        },
-    };
-    Ok(Some(offset))
+        // The offsets of a group expire together: while another partition of the journal has a checkpoint, nothing of this one was processed.
+        (None, None) if completed.is_cut && completed.located.has_lost_offsets() => {
+            Err(all_expired(&access.ctx.options, id, None).into())
+        }
+        (None, None) => {
+            let offset = first_offset(bounds, access, id)?;
+            note_skipped(bounds, access, completed, Coordinates { partition: id, offset }, 0)?;
+            Ok(offset)
+        }
+    }
 }
 
-/// Whether the offset of a partition without one may have expired. The offsets of a group expire together, so no other partition of its journal has a
-/// checkpoint then, and none is written before the positions of all are known. An offset without one was set by an operator, who may not be done.
-pub(crate) fn has_expired<W: WorkerPorts>(
-    access: &Access<'_, W>,
-    id: PartitionId,
-) -> Result<bool, WorkerError> {
-    let journal = access.ctx.options.journal_of(id);
-    let others = all_partitions(access.ctx).into_iter();
-    let others: Vec<PartitionId> =
-        others.filter(|other| *other != id && access.ctx.options.journal_of(*other) == journal).collect();
-    if others.is_empty() {
-        return Ok(true);
+fn set_uncommitted<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, value: bool) {
+    ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.uncommitted_position = value);
+}
+
+/// Notes that the windows lack ids, if raw has records before the offset at which a partition continues, behind those whose ids are known.
+fn note_skipped<W: WorkerPorts>(
+    bounds: &mut StartBounds,
+    access: &mut Access<'_, W>,
+    completed: &mut Completed,
+    at: Coordinates,
+    known: Offset,
+) -> Result<(), WorkerError> {
+    if skips_records(known, at.offset, bounds.raw(access, at.partition)?) {
+        tracing::warn!(partition = at.partition, offset = at.offset, "{SKIPS_RECORDS}");
+        completed.windows.note_incomplete_before(access.ctx.time.now_ms(&access.ctx.clock));
     }
-    let answers = access.source.committed(&others, REQUEST_TIMEOUT)?;
-    Ok(answers.iter().all(|answer| Checkpoint::parse(&answer.metadata).is_none()))
+    Ok(())
+}
+
+/// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
+fn rewound<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    journal: PartitionId,
+    completed: &mut Completed,
+    at: Coordinates,
+    covered: Offset,
+) -> Result<Offset, WorkerError> {
+    let Coordinates { partition: id, offset: committed } = at;
+    let names = rewound_names(&access.ctx.options, id, committed, covered);
+    let ctx = &mut *access.ctx;
+    match ctx.options.on_rewind {
+        OnRewind::Stop => Err(rewound_group(&ctx.options, id, committed, covered).into()),
+        OnRewind::Skip => {
+            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
+            tracing::warn!("{names}; skipping to that offset (group.on_rewind = skip)");
+            Ok(covered)
+        }
+        OnRewind::Reemit => {
+            ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
+            tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
+            rewind_owners(&mut ctx.store, journal, &mut completed.windows, at)?;
+            if let Some(journal) = ctx.journals.get_mut(journal) {
+                journal.is_undone = true;
+            }
+            if let Some(partition) = ctx.partitions.get_mut(id) {
+                partition.rewound = true;
+            }
+            Ok(committed)
+        }
+    }
 }
 
 fn first_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
-    state: &mut DedupeState,
+    id: PartitionId,
 ) -> Result<Offset, WorkerError> {
-    let id = state.id;
     bounds.check_scope(access)?;
     let log = bounds.raw(access, id)?;
     warn_of_foreign_records(access, id)?;
@@ -101,7 +186,9 @@ fn first_offset<W: WorkerPorts>(
         Start::Earliest => Ok(log.low),
         Start::Latest => {
             // Committed at once, because the log end will be a different offset for the next owner.
-            state.uncommitted_position = true;
+            if let Some(partition) = access.ctx.partitions.get_mut(id) {
+                partition.uncommitted_position = true;
+            }
             Ok(log.stable)
         }
         Start::Stop => Err(no_offset(&access.ctx.options, id).into()),

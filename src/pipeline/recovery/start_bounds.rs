@@ -65,11 +65,11 @@ impl StartBounds {
         self.raw.get((id, now), || starting(partitions, options), request)
     }
 
-    /// The bounds of the journal of a partition that is about to start.
+    /// The bounds of a journal that is about to be read.
     pub(crate) fn state<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        id: PartitionId,
+        journal: PartitionId,
     ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
@@ -77,7 +77,7 @@ impl StartBounds {
             let journals = starting(partitions, options).into_iter().map(|id| options.journal_of(id));
             journals.collect::<BTreeSet<_>>().into_iter().collect()
         };
-        self.state.get((options.journal_of(id), now), journals, |ids| {
+        self.state.get((journal, now), journals, |ids| {
             let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
             Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
         })
@@ -159,7 +159,7 @@ pub(crate) fn request_raw<W: WorkerPorts>(
 
 /// The partitions that do not run yet and exist in all topics.
 fn starting(partitions: &Partitions, options: &WorkerOptions) -> Vec<PartitionId> {
-    partitions.ids(|partition| !partition.is_running() && options.partition_limit.covers(partition.id))
+    partitions.ids(|partition| !partition.is_started && options.partition_limit.covers(partition.id))
 }
 
 #[cfg(test)]

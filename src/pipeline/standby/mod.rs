@@ -1,6 +1,6 @@
-//! Standby copies: the local store follows the state topic of partitions that this process does not own.
+//! Standby copies: the local store follows journals whose partitions this process does not own.
 //!
-//! A copy is local state like that of a partition owned earlier, so a takeover needs no rule of its own: it loads the copy and reads
+//! A copy is local state like that of a journal used earlier, so a takeover needs no rule of its own: it loads the copy and reads
 //! the rest of the state topic (`recovery`). The records are read and applied by the code of a restore, which here does not end.
 //! Nothing is written to Kafka, and the reader is no member of the group.
 //!
@@ -8,8 +8,8 @@
 //!   continues there. Owners that a repair undoes are removed by the entry of the repair, as in a restore.
 //! - A copy is written only under the lease of its windows. It takes a lease only while no worker holds it, and a worker takes it
 //!   away at any time.
-//! - Old owners are sealed as they are by a worker ([`Sealer`]). Where nothing is sealed, the windows keep only arrival times. Owners
-//!   that no later worker needs are deleted ([`StoredExpiry`](crate::pipeline::partition::expiry::StoredExpiry)).
+//! - Old owners are sealed as they are by a worker ([`Sealer`]). Where nothing is sealed, the windows keep only stamps. Owners
+//!   that no later worker needs are deleted ([`crate::pipeline::journal::expiry`]).
 
 mod copies;
 mod origin;
@@ -26,10 +26,10 @@ use crate::dedupe::{Checkpoint, PartitionId};
 use crate::metrics::StandbyStatus;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
+use crate::pipeline::journal::loading::LoadSlice;
+use crate::pipeline::journal::local::Located;
 use crate::pipeline::limits::Limits;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::LoadSlice;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
@@ -39,11 +39,11 @@ use crate::ports::{Committed, Remedy, Store, StoreError};
 
 /// Work between two looks at what else has to be done.
 const SLICE: Duration = Duration::from_millis(20);
-/// Pause of a partition whose windows a worker holds.
+/// Pause of a journal whose windows a worker holds.
 const HELD_PAUSE: Duration = Duration::from_secs(2);
 /// Pause after a failed call.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Pause of a partition whose state topic cannot be used.
+/// Pause of a journal that cannot be used.
 const REFUSED_PAUSE: Duration = Duration::from_mins(1);
 
 /// How soon there is more to do.
@@ -64,9 +64,9 @@ pub struct Standby<W: WorkerPorts> {
     /// Whether old owners are sealed.
     seals: bool,
     copies: Copies,
-    /// The group's checkpoint of each partition.
-    group: BTreeMap<PartitionId, Option<Checkpoint>>,
-    /// Monotonic time of the next attempt, after a failed call that concerns all partitions.
+    /// The group's newest checkpoint of each journal, with its latest clock.
+    group: BTreeMap<PartitionId, Checkpoint>,
+    /// Monotonic time of the next attempt, after a failed call that concerns all journals.
     not_before: Duration,
 }
 
@@ -101,7 +101,7 @@ impl<W: WorkerPorts> Standby<W> {
         let (options, seals) = options_of_copy(options);
         let mut ctx = Context::new((log, store), clock, options, report);
         // Nothing is looked up in a copy.
-        (ctx.topic, ctx.copies) = (None, None);
+        ctx.copies = None;
         Self {
             ctx,
             sealer: Sealer::of_copy(),
@@ -119,20 +119,20 @@ impl<W: WorkerPorts> Standby<W> {
         self
     }
 
-    /// Takes the committed offsets of the group, without those of open transactions. These partitions are followed.
+    /// Takes the committed offsets of the group, without those of open transactions. The journals of these partitions are followed.
     pub fn note_group(&mut self, committed: Vec<Committed>) {
         let now = self.ctx.clock.elapsed();
-        for Committed { partition, metadata, .. } in committed {
-            if self.ctx.partitions.get(partition).is_none() {
-                self.ctx.partitions.insert(Partition::assigned(partition, now));
-            }
-            self.group.insert(partition, Checkpoint::parse(&metadata));
+        let mut journals: BTreeMap<PartitionId, Vec<Committed>> = BTreeMap::new();
+        for answer in committed {
+            journals.entry(self.ctx.options.journal_of(answer.partition)).or_default().push(answer);
         }
-    }
-
-    /// In topic scope, the stream time by which windows expire, epoch milliseconds. It never goes back, so the latest one counts.
-    fn horizon_ms(&self) -> Option<i64> {
-        self.group.values().flatten().filter_map(|checkpoint| checkpoint.horizon_ms).max()
+        for (id, answers) in journals {
+            self.ctx.journals.assigned(id, now);
+            // What limits have dropped is that of the newest one.
+            if let Some(checkpoint) = Located::new(answers).checkpoint {
+                self.group.insert(id, checkpoint);
+            }
+        }
     }
 
     /// Advances all copies by one slice. Fails only when the process has to end: the local store cannot be used.
@@ -143,12 +143,12 @@ impl<W: WorkerPorts> Standby<W> {
         if now >= self.not_before {
             self.advance(until)?;
         }
-        let is_more = self.ctx.clock.elapsed() >= until || !self.copies.are_complete(&self.ctx.partitions);
+        let is_more = self.ctx.clock.elapsed() >= until || !self.copies.are_complete(&self.ctx.journals);
         Ok(if is_more { StandbyPace::Behind } else { StandbyPace::CaughtUp })
     }
 
     fn advance(&mut self, until: Duration) -> Result<(), Fatal> {
-        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.partitions);
+        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.journals);
         self.start_due()?;
         self.load(until)?;
         self.search_forgotten(until)?;
@@ -164,20 +164,18 @@ impl<W: WorkerPorts> Standby<W> {
         if self.seals {
             self.sealer.advance(&mut self.ctx)?;
         } else {
-            copies::empty_indexes(&mut self.ctx.partitions);
+            copies::empty_indexes(&mut self.ctx.journals);
         }
-        let (now, horizon_ms) = (self.ctx.clock.elapsed(), self.horizon_ms());
-        self.copies.expire(&mut self.ctx, (&self.group, horizon_ms), now)
+        let now = self.ctx.clock.elapsed();
+        self.copies.expire(&mut self.ctx, &self.group, now)
     }
 
     /// Stops following, because a worker of this process starts: it uses the copies as its local state.
     pub fn release(&mut self) {
-        for id in self.ctx.partitions.ids(|_| true) {
-            self.ctx.release_leases(id);
-        }
         self.ctx.store.end_seal();
-        self.ctx.partitions.remove_all();
-        self.close_journals();
+        if let Err(failed) = self.ctx.remove_all() {
+            tracing::debug!(%failed, "closing a partition of the state topic failed");
+        }
         self.sealer = Sealer::of_copy();
         self.copies.clear();
         self.group.clear();
@@ -186,28 +184,24 @@ impl<W: WorkerPorts> Standby<W> {
     /// What the copies are like now.
     #[must_use]
     pub fn status(&self) -> StandbyStatus {
-        self.copies.status(&self.ctx.partitions, self.ctx.options.is_topic_wide())
+        self.copies.status(&self.ctx.journals)
     }
 
-    /// Handles a failure, of one partition or of all. Returns an error when the process has to end.
+    /// Handles a failure, of one journal or of all. Returns an error when the process has to end.
     fn failed(&mut self, id: Option<PartitionId>, error: WorkerError) -> Result<(), Fatal> {
         let now = self.ctx.clock.elapsed();
         match (error, id) {
             (WorkerError::Store(StoreError::LeaseLost(window)), _) => {
-                tracing::debug!(
-                    partition = window.partition(),
-                    "a worker of this process has taken the partition"
-                );
-                self.abandon(window.partition(), now + HELD_PAUSE);
+                tracing::debug!(journal = window.journal(), "a worker of this process has taken the journal");
+                self.abandon(window.journal(), now + HELD_PAUSE);
             }
-            (WorkerError::Store(StoreError::InFilter(window)), id) => match self.ctx.clear_sharing(window) {
-                Ok(ids) => ids.into_iter().for_each(|id| self.abandon(id, now)),
-                Err(error) => {
-                    // Its windows have applied a record that its store has not.
-                    self.abandon(window.partition(), now);
+            (WorkerError::Store(StoreError::InFilter(window)), id) => {
+                // Its windows have applied a record that its store has not.
+                self.abandon(window.journal(), now);
+                if let Err(error) = self.ctx.clear_filter(window) {
                     return self.failed(id, error.into());
                 }
-            },
+            }
             (WorkerError::Store(error), _) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
@@ -229,23 +223,21 @@ impl<W: WorkerPorts> Standby<W> {
     /// Pauses copies whose state topic cannot be used. Without them, a takeover restores the state as it does without a standby.
     fn refuse(&mut self, id: Option<PartitionId>, why: &str) {
         let not_before = self.ctx.clock.elapsed() + REFUSED_PAUSE;
-        // The client returns each record once: without a partition, each of them may have lost one.
-        let ids = id.map_or_else(|| self.ctx.partitions.ids(|_| true), |id| vec![id]);
+        // The client returns each record once: without a journal, each of them may have lost one.
+        let ids = id.map_or_else(|| self.ctx.journals.ids(|_| true), |id| vec![id]);
         let logged: Vec<PartitionId> =
             ids.iter().copied().filter(|id| self.copies.refuse(*id, why)).collect();
         if !logged.is_empty() {
-            tracing::warn!(partitions = %ranges(logged), "no standby copy: {why}; a takeover restores the state from the state topic");
+            tracing::warn!(journals = %ranges(logged), "no standby copy: {why}; a takeover restores the state from the state topic");
         }
         for id in ids {
             self.abandon(id, not_before);
         }
     }
 
-    /// Stops reading a partition until a monotonic time. What is in the store stays.
+    /// Stops reading a journal until a monotonic time. What is in the store stays.
     fn abandon(&mut self, id: PartitionId, not_before: Duration) {
-        if let Some(partition) = self.ctx.partitions.get_mut(id) {
-            partition.unload(not_before);
-        }
+        self.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.unload(not_before));
         self.copies.stopped(id);
         self.close_journals();
     }

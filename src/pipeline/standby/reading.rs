@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Entry, Offset, PartitionId};
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::{Lacking, Taken};
+use crate::pipeline::journal::Journal;
+use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore;
-use crate::pipeline::standby::{REFUSED_PAUSE, Standby};
+use crate::pipeline::standby::Standby;
 use crate::ports::{StateItem, StateLog};
 
 /// How long a read waits for a record.
@@ -29,7 +30,7 @@ impl<W: WorkerPorts> Standby<W> {
                 // A damaged batch concerns its journal only.
                 Err(failed) => {
                     let journal = failed.damaged.map(|at| at.partition);
-                    return self.journal_failed(journal, failed.into());
+                    return self.failed(journal, failed.into());
                 }
             };
             for item in items {
@@ -40,59 +41,41 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     fn apply(&mut self, item: StateItem) -> Result<(), Fatal> {
-        let journal = item.partition();
-        match item {
-            StateItem::Block { offset, key, block, .. } => {
-                match self.ctx.take_record(journal, offset, key, block) {
-                    Ok(Taken::Nothing) => Ok(()),
-                    Ok(Taken::Entry(entry)) => self.apply_entry(journal, &entry),
-                    Ok(Taken::Lacks(gap)) => {
-                        for id in self.ctx.restoring_from(journal) {
-                            self.misses_entries(id, gap);
-                        }
-                        Ok(())
-                    }
-                    Err(error) => self.journal_failed(Some(journal), error),
+        let id = item.partition();
+        let applied = match item {
+            StateItem::Block { offset, key, block, .. } => match self.ctx.take_record(id, offset, key, block)
+            {
+                Ok(Taken::Nothing) => Ok(()),
+                Ok(Taken::Entry(entry)) => self.apply_entry(id, &entry),
+                Ok(Taken::Lacks(gap)) => {
+                    self.misses_entries(id, gap);
+                    Ok(())
                 }
-            }
-            StateItem::End { next, .. } => {
-                let Some(next) = self.ctx.end_of_entries(journal, next) else { return Ok(()) };
-                for id in self.ctx.restoring_from(journal) {
-                    self.read_to_end(id, next).or_else(|error| self.failed(Some(id), error))?;
-                }
-                Ok(())
-            }
+                Err(error) => Err(error),
+            },
+            StateItem::End { next, .. } => match self.ctx.end_of_entries(id, next) {
+                Some(next) => self.read_to_end(id, next),
+                None => Ok(()),
+            },
             StateItem::Gone { .. } => {
                 tracing::warn!(
-                    journal,
+                    journal = id,
                     "the state topic lost records while it was read for standby copies; comparing again"
                 );
-                let now = self.ctx.clock.elapsed();
-                self.ctx.restoring_from(journal).into_iter().for_each(|id| self.abandon(id, now));
-                self.ctx.reopen_journal(journal);
+                self.abandon(id, self.ctx.clock.elapsed());
                 Ok(())
             }
-        }
+        };
+        applied.or_else(|error| self.failed(Some(id), error))
     }
 
-    fn apply_entry(&mut self, journal: PartitionId, entry: &Entry) -> Result<(), Fatal> {
-        for id in self.ctx.restoring_from(journal) {
-            match restore::apply_entry(&mut self.ctx, id, entry) {
-                Ok(true) => {
-                    self.note_cut(id);
-                    self.copies.read(id, entry.at + 1, false);
-                }
-                Ok(false) => {
-                    let number = entry.end.number;
-                    self.misses_entries(id, Lacking { last: number, next: number });
-                }
-                Err(error) => {
-                    self.failed(Some(id), error)?;
-                    // The others have not read it.
-                    self.ctx.reopen_journal(journal);
-                    return Ok(());
-                }
-            }
+    fn apply_entry(&mut self, id: PartitionId, entry: &Entry) -> Result<(), WorkerError> {
+        let number = entry.end.number;
+        if restore::apply_entry(&mut self.ctx, id, entry)? {
+            self.note_cut(id);
+            self.copies.read(id, entry.at + 1, false);
+        } else {
+            self.misses_entries(id, Lacking { last: number, next: number });
         }
         Ok(())
     }
@@ -103,39 +86,25 @@ impl<W: WorkerPorts> Standby<W> {
         self.refuse(Some(id), &why);
     }
 
-    /// A failure that concerns all copies from a journal.
-    fn journal_failed(&mut self, journal: Option<PartitionId>, error: WorkerError) -> Result<(), Fatal> {
-        let Some(journal) = journal else { return self.failed(None, error) };
-        let not_before = self.ctx.clock.elapsed() + REFUSED_PAUSE;
-        let mut ids = self.ctx.restoring_from(journal).into_iter();
-        let first = ids.next();
-        ids.for_each(|id| self.abandon(id, not_before));
-        self.failed(first, error)
-    }
-
     /// The journal was read to its end.
     fn read_to_end(&mut self, id: PartitionId, next: Offset) -> Result<(), WorkerError> {
-        let (partitions, mut restorer) = self.ctx.restorer();
-        let Some(restoring) = partitions.restoring_mut(id) else { return Ok(()) };
-        if restoring.forgetting.is_some() {
-            return Ok(());
-        }
+        let (Some(restoring), mut restorer) = self.ctx.restorer(id) else { return Ok(()) };
         let next = next.max(restoring.needed);
         restorer.write(restoring)?;
         if self.copies.read(id, next, true) {
-            tracing::debug!(partition = id, next, "standby copy: complete up to the end of the state topic");
+            tracing::debug!(journal = id, next, "standby copy: complete up to the end of the state topic");
         }
         Ok(())
     }
 
     /// Notes that the window is incomplete, when the log had lost its start before it was read.
     fn note_cut(&mut self, id: PartitionId) {
-        let restoring = self.ctx.partitions.restoring_mut(id);
+        let restoring = self.ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
         let Some((restoring, first_ms)) = restoring.and_then(|it| it.first_ms.map(|ms| (it, ms))) else {
             return;
         };
         if self.copies.take_cut(id) {
-            restoring.state.windows.note_incomplete_before(first_ms);
+            restoring.windows.note_incomplete_before(first_ms);
         }
     }
 

@@ -179,7 +179,10 @@ impl Evidence<'_> {
     fn offsets(&self, entry: &Entry) -> Offsets {
         let name = entry.end.name();
         let own = entry.end.sections.iter().filter_map(|of| self.positions.get(&of.partition));
-        let named: Vec<_> = own.filter(|it| it.checkpoint.is_some()).map(Position::tail).collect();
+        // The offsets of a group expire together: while another partition has one, those of this partition are hidden.
+        let counts =
+            |it: &&Position| it.checkpoint.is_some() || it.committed.is_none() && self.keeps_offsets();
+        let named: Vec<_> = own.filter(counts).map(Position::tail).collect();
         let shows = |tail: &Option<Tail>| {
             tail.is_some_and(|tail| tail.entry == name || tail.entry.number > name.number)
         };
@@ -188,6 +191,13 @@ impl Evidence<'_> {
             false if named.is_empty() => Offsets::Unknowable,
             false => Offsets::Hidden,
         }
+    }
+
+    /// Whether the group has not lost its offsets: the newest checkpoint does not say that others follow.
+    fn keeps_offsets(&self) -> bool {
+        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
+        let newest = checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number));
+        newest.is_some_and(|checkpoint| !checkpoint.others_follow)
     }
 
     /// Whether a partition of a committed transaction is completed. `None` when nothing shows it. Where compaction has removed the record, an operator
@@ -260,8 +270,8 @@ impl Evidence<'_> {
         if let Some(lost) = lost.next().cloned().filter(|_| !entry.is_whole) {
             return TornDecision::Undecidable(Lack::Records, lost);
         }
-        let is_kept = |record: &&JournalRecord| !rewound.iter().any(|id| record.is_of(*id));
-        let records: Vec<JournalRecord> = entry.records.iter().filter(is_kept).cloned().collect();
+        // Of the owners of an undone section none counts.
+        let records = entry.records.clone();
         let end = EntryEnd::of(entry.end.number, records.iter().map(|record| &*record.bytes), sections);
         TornDecision::Repair(Repair { writes: Some(records), end, rewound, of: entry.end.name() })
     }

@@ -111,9 +111,19 @@ impl JournalEvidence {
         Some(CommitPosition { partition: id, next, metadata: answer.metadata.clone() })
     }
 
-    /// Whether any partition has a checkpoint. The offsets of a group expire together.
+    /// Whether any partition has a checkpoint, and the group has not lost its offsets: they expire together.
     pub fn has_checkpoint(&self) -> bool {
-        self.positions.values().any(|position| position.checkpoint.is_some())
+        self.newest_of_all().is_some_and(|checkpoint| !checkpoint.others_follow)
+    }
+
+    /// Whether the group has lost its offsets, and some follow.
+    pub fn others_follow(&self) -> bool {
+        self.newest_of_all().is_none_or(|checkpoint| checkpoint.others_follow)
+    }
+
+    fn newest_of_all(&self) -> Option<&Checkpoint> {
+        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
+        checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number))
     }
 
     /// The checkpoint of a partition.

@@ -37,8 +37,8 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::journal::{Journal, LeftOpen};
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::LeftOpen;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -146,26 +146,32 @@ impl Torn {
     }
 }
 
-/// The waiting partitions whose clean and state logs have no open records. For the others, waits until the open records
+/// The waiting journals that have no open records, and whose partitions' clean logs have none. For the others, waits until the open records
 /// end, and aborts them when no other writer can end them.
 pub(crate) fn without_leftovers<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     waiting: &[PartitionId],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let (known, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
-        waiting.iter().partition(|id| access.ctx.partitions.get(**id).is_none_or(|p| p.is_checked));
+    let is_checked = |id: &PartitionId| access.ctx.journals.get(*id).is_none_or(|journal| journal.is_checked);
+    let (mut free, unknown): (Vec<PartitionId>, Vec<PartitionId>) =
+        waiting.iter().partition(|id| is_checked(id));
     if !access.ctx.options.keeps(Safeguard::Markers) || unknown.is_empty() {
         return Ok(waiting.to_vec());
     }
-    let mut free = known;
     let mut has_aborted = false;
-    let logs = reachable(access.ctx, &unknown)?;
+    let members: Vec<PartitionId> = unknown.iter().flat_map(|id| access.ctx.members(*id)).collect();
+    let logs = reachable(access.ctx, &members)?;
     for id in unknown {
-        let Some(ends) = OutputBounds::of(&access.ctx.options, &logs, id) else { continue };
-        if ends.open().next().is_some() {
-            has_aborted = has_aborted || left_open(access, &ends)?;
+        let of_journal = access.ctx.options.outputs_of(&access.ctx.members(id));
+        if !of_journal.iter().all(|log| logs.contains_key(log)) {
+            continue;
+        }
+        let open = |log: LogId| Some((log, *logs.get(&log).filter(|bounds| bounds.has_open_records())?));
+        let open: Vec<(LogId, LogBounds)> = of_journal.into_iter().filter_map(open).collect();
+        if !open.is_empty() && access.ctx.options.keeps(Safeguard::OpenRecords) {
+            has_aborted = has_aborted || left_open(access, id, &open)?;
         } else {
-            if let Some(locating) = access.ctx.partitions.locating_mut(id) {
+            if let Some(locating) = access.ctx.journals.get_mut(id).and_then(Journal::locating_mut) {
                 locating.left_open = None;
             }
             free.push(id);
@@ -174,29 +180,38 @@ pub(crate) fn without_leftovers<W: WorkerPorts>(
     Ok(free)
 }
 
-/// Handles open records in a partition. A live writer ends its transaction, and for a dead writer the broker ends it after
+/// Handles open records in the logs of a journal. A live writer ends its transaction, and for a dead writer the broker ends it after
 /// the transaction timeout. What stays open at the same offset for longer is a leftover, or belongs to another program.
 /// Returns whether a transaction was aborted: there is at most one such request in an iteration.
-fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) -> Result<bool, WorkerError> {
-    let OutputBounds { id, journal, state, .. } = ends;
+fn left_open<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    id: PartitionId,
+    open: &[(LogId, LogBounds)],
+) -> Result<bool, WorkerError> {
     let (now, timeout, ours) = (
         access.ctx.clock.elapsed(),
         access.ctx.options.transaction_timeout,
         access.ctx.options.writer.clone(),
     );
-    let place: Vec<(LogId, Offset)> = ends.open().collect();
+    let place: Vec<(LogId, Offset)> = open.iter().map(|(log, bounds)| (*log, bounds.stable)).collect();
     let logs: Vec<LogId> = place.iter().map(|(log, _)| *log).collect();
-    let Some(locating) = access.ctx.partitions.locating_mut(*id) else { return Ok(false) };
+    let members = access.ctx.members(id);
+    let Some(first) = members.first().copied() else { return Ok(false) };
+    let Some(locating) = access.ctx.journals.get_mut(id).and_then(Journal::locating_mut) else {
+        return Ok(false);
+    };
     let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
         locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
         // Our own transaction has ended, because the new producer fenced the old one.
-        purge(access, (&ours, *id), &logs)?;
-        return check_cleared::<W>(access.source, *id).map(|()| true);
+        purge(access, (&ours, first), &logs)?;
+        return check_cleared::<W>(access.source, first).map(|()| true);
     };
     if left.rounds.is_due(now) {
         let is_first = left.rounds.begun() == 0;
         let writers = if is_first {
-            writers(access.ctx, access.source, &[(*journal, state.stable..state.high)], &[*id])?
+            let state = open.iter().filter(|(log, _)| log.topic == OutputTopic::State);
+            let ends: Vec<_> = state.map(|(log, it)| (log.partition, it.stable..it.high)).collect();
+            writers(access.ctx, access.source, &ends, &members)?
         } else {
             known_writers(access.ctx, access.source)?
         };
@@ -204,16 +219,16 @@ fn left_open<W: WorkerPorts>(access: &mut Access<'_, W>, ends: &OutputBounds) ->
         // See `clear_elsewhere`.
         writers.remove(&ours);
         if !writers.is_empty() {
-            tracing::warn!(partition = id, logs = %LogId::listed(&logs),
+            tracing::warn!(journal = id, logs = %LogId::listed(&logs),
                 writers = writers.iter().cloned().collect::<Vec<_>>().join(", "),
                 "a transaction stays open for longer than any of this group can be; aborting it for writers that are gone");
         }
-        if let Some(left) = left_open_mut(access.ctx, *id) {
+        if let Some(left) = left_open_mut(access.ctx, id) {
             left.rounds.begin(writers, timeout, now);
         }
     }
-    match left_open_mut(access.ctx, *id).and_then(|left| left.rounds.next_writer()) {
-        Some(writer) => purge(access, (&writer, *id), &logs).map(|()| true),
+    match left_open_mut(access.ctx, id).and_then(|left| left.rounds.next_writer()) {
+        Some(writer) => purge(access, (&writer, first), &logs).map(|()| true),
         None => Ok(false),
     }
 }
@@ -319,7 +334,7 @@ fn nothing_pending<W: WorkerPorts>(
 }
 
 fn left_open_mut<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Option<&mut LeftOpen> {
-    ctx.partitions.locating_mut(id)?.left_open.as_mut()
+    ctx.journals.get_mut(id)?.locating_mut()?.left_open.as_mut()
 }
 
 /// The writers without other members of the group. A member ends its own transactions, and what it has left open; fencing it
@@ -362,31 +377,6 @@ fn writers<W: WorkerPorts>(
     let committers = answers.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
     let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
     Ok(named.collect())
-}
-
-/// The bounds of the clean log of a partition and of its journal.
-struct OutputBounds {
-    id: PartitionId,
-    journal: PartitionId,
-    clean: LogBounds,
-    state: LogBounds,
-}
-
-impl OutputBounds {
-    /// `None` when one of them is not reachable.
-    fn of(options: &WorkerOptions, logs: &BTreeMap<LogId, LogBounds>, id: PartitionId) -> Option<Self> {
-        let journal = options.journal_of(id);
-        let (clean, state) = (*logs.get(&LogId::clean(id))?, *logs.get(&LogId::state(journal))?);
-        Some(Self { id, journal, clean, state })
-    }
-
-    /// The logs that have open records, each with the offset at which these begin.
-    fn open(&self) -> impl Iterator<Item = (LogId, Offset)> + use<> {
-        let logs = [(LogId::clean(self.id), self.clean), (LogId::state(self.journal), self.state)];
-        logs.into_iter()
-            .filter(|(_, bounds)| bounds.has_open_records())
-            .map(|(log, bounds)| (log, bounds.stable))
-    }
 }
 
 fn writer_of(item: &StateItem) -> Option<String> {

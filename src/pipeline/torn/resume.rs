@@ -6,13 +6,13 @@ use crate::dedupe::PartitionId;
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::local::{all_expired, usable};
+use crate::pipeline::journal::local::{all_expired, usable};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::all_partitions;
 use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
-use crate::ports::{GroupMember, Store};
+use crate::ports::{GroupMember, Head, Store};
 
 /// Where processing of these partitions resumes.
 pub(crate) fn resume_points<W: WorkerPorts>(
@@ -32,9 +32,11 @@ pub(crate) fn resume_points<W: WorkerPorts>(
             for id in ids.iter().filter(|id| evidence.answers.contains_key(id)) {
                 // The local state of a partition that another worker owns does not count.
                 let is_ours = ctx.partitions.get(*id).is_some();
-                let head = if is_ours { ctx.store.head((*id).into())? } else { None };
-                let local = head.map(|head| (head.state_next, head.confirmed));
-                let local_end = usable(local, &evidence.bounds, None).map(|(_, confirmed)| confirmed);
+                let head = if is_ours { ctx.store.head(evidence.journal.into())? } else { None };
+                let is_usable =
+                    |head: &Head| usable(Some(head.state_next), &evidence.bounds, false).is_some();
+                let local = head.as_ref().and_then(|head| head.covered.get(id)).map(|covered| covered.next);
+                let local_end = local.filter(|_| head.as_ref().is_some_and(is_usable));
                 match evidence.resume_point(*id, &decision, local_end) {
                     Some(point) => drop(resume_points.insert(*id, point)),
                     None if is_ours => return Err(all_expired(&ctx.options, *id, local).into()),

@@ -1,6 +1,6 @@
 //! Records that a broker left open in the side topics (dead letters, duplicates).
 //!
-//! A side topic has neither a committed offset nor a block of its own. A record that is lost there is not written again,
+//! A side topic has neither a committed offset nor an entry of its own. A record that is lost there is not written again,
 //! because its raw record is below the committed offset. The partitions of a side topic are not those of the raw topic, so a
 //! worker that starts checks all of them. What its producer left open is settled before the first transaction that could touch
 //! it. No partition runs before that: neither a newly assigned one, nor one whose state was being read when the producer was
@@ -192,8 +192,8 @@ impl Torn {
         self.sides.next_check
     }
 
-    /// Monotonic time at which a partition is checked again whose leftovers are unsettled, because the producer was replaced
-    /// while the state of the partition was read. No record may be sent before that: it would share a transaction with the
+    /// Monotonic time at which a journal is checked again whose leftovers are unsettled, because the producer was replaced
+    /// while its windows were read. No record may be sent before that: it would share a transaction with the
     /// leftovers.
     pub(crate) fn held_by_leftovers<W: WorkerPorts>(
         &mut self,
@@ -204,7 +204,7 @@ impl Torn {
             return Some(self.next_side_check());
         }
         let is_torn =
-            access.ctx.options.repairs() && access.ctx.partitions.get(id).is_some_and(|p| !p.is_checked);
+            access.ctx.options.repairs() && access.ctx.journals.get(id).is_some_and(|it| !it.is_checked);
         is_torn.then(|| access.ctx.clock.elapsed())
     }
 

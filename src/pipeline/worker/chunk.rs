@@ -8,7 +8,6 @@ use crate::dedupe::{Coordinates, MissingSchema};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Mode;
-use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
@@ -153,7 +152,11 @@ impl<W: WorkerPorts> Parts<W> {
     ) -> Result<AfterRecord, WorkerError> {
         // A record that was fetched before its partition was paused or revoked is read again.
         let id = record.coordinates().partition;
-        let Some((parts, others)) = self.ctx.partitions.record_and_others(id) else {
+        let Some(partition) = self.ctx.partitions.record_mut(id) else {
+            return Ok(AfterRecord::Record);
+        };
+        let journal = self.ctx.journals.get_mut(self.ctx.options.journal_of(id));
+        let Some(windows) = journal.and_then(|journal| journal.windows.as_mut()) else {
             return Ok(AfterRecord::Record);
         };
         let mut step = Step::<W> {
@@ -163,14 +166,13 @@ impl<W: WorkerPorts> Parts<W> {
             clock: &self.ctx.clock,
             options: &self.ctx.options,
             transaction: &mut self.committer.transaction,
-            topic: self.ctx.topic.as_mut(),
+            windows,
             copies: self.ctx.copies.as_mut(),
-            others,
             now_ms: times.now_ms,
             fetched: times.fetched,
-            at_once: parts.1.follow_policy_at_once(|| self.ctx.clock.elapsed()),
+            at_once: partition.rejections.follow_policy_at_once(|| self.ctx.clock.elapsed()),
         };
-        step.decide(parts, record, lookup)
+        step.decide(partition, record, lookup)
     }
 }
 
@@ -184,16 +186,16 @@ fn postpone<W: WorkerPorts>(
     let mut sought = BTreeSet::new();
     let rest = rest.iter().map(|at| (*at, false));
     for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
-        let Some((running, _)) = ctx.partitions.record_mut(id) else { continue };
-        if running.order.is_doubted() {
+        let Some(partition) = ctx.partitions.record_mut(id) else { continue };
+        if partition.order.is_doubted() {
             // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
             // not seen here, a record left from before the seek could be accepted in the next reading.
-            let next = running.state.next;
+            let next = partition.next;
             // The offset of a damaged batch can lie before the next one.
-            running.order.judge(next, if is_damaged { offset.max(next) } else { offset });
+            partition.order.judge(next, if is_damaged { offset.max(next) } else { offset });
         } else if sought.insert(id) {
-            source.seek(&[(id, running.state.next)])?;
-            running.order.sought();
+            source.seek(&[(id, partition.next)])?;
+            partition.order.sought();
         }
     }
     Ok(())
@@ -204,7 +206,7 @@ fn postpone<W: WorkerPorts>(
 fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
     match ctx.partitions.record_mut(at.partition) {
         // The offset is that of the first record in the batch, which can lie before the next one.
-        Some((running, _)) => running.order.judge(running.state.next, at.offset.max(running.state.next)),
+        Some(partition) => partition.order.judge(partition.next, at.offset.max(partition.next)),
         // The partition is sought before its next record is processed.
         None => Arrival::Unproven,
     }
@@ -212,10 +214,9 @@ fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arriv
 
 /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
 fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-    for (id, running) in ctx.partitions.running_mut().filter(|(_, it)| it.is_open() && it.order.is_doubted())
-    {
-        source.seek(&[(id, running.state.next)])?;
-        running.order.sought_again();
+    for partition in ctx.partitions.started_mut().filter(|it| it.is_open() && it.order.is_doubted()) {
+        source.seek(&[(partition.id, partition.next)])?;
+        partition.order.sought_again();
     }
     Ok(())
 }
@@ -232,12 +233,9 @@ fn find_sealed(store: &impl Store, lookups: &mut [Found]) {
 /// Prefetches what the decision about a record reads.
 fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed }: &Lookup) {
     let Some(SealedLookup { window, key, .. }) = sealed else { return };
-    let running = ctx.partitions.get(window.partition()).and_then(Partition::running);
-    if let Some(window) = running.and_then(|running| running.state.windows.get(*kind)) {
+    let windows = ctx.journals.get(window.journal()).and_then(|journal| journal.windows.as_ref());
+    if let Some(window) = windows.and_then(|windows| windows.get(*kind)) {
         window.prefetch(key);
-    }
-    if let Some(topic) = &ctx.topic {
-        topic.filter.prefetch(key);
     }
 }
 
@@ -251,7 +249,7 @@ fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
     let kind = ctx.options.kinds.get(number).filter(|_| !ctx.options.bypasses_window(number));
     let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None }) };
     let identity = ctx.options.rule.identify(record, &ctx.schemas)?;
-    let window = kind.id.window(record.coordinates().partition);
+    let window = kind.id.window(ctx.options.journal_of(record.coordinates().partition));
     let sealed = identity.map(|identity| SealedLookup::new(window, ctx.store.positions().key(identity)));
     Ok(Lookup { kind: number, sealed })
 }

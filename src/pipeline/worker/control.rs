@@ -1,23 +1,21 @@
 //! Requests of the admin API to a running worker, answered between two transactions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::control::{Answer, OwnerPlace, Request, RequestError, WindowPart};
-use crate::dedupe::{ForgetRecord, Identity, IndexKey, Offset, PartitionId, Window, WindowId};
+use crate::dedupe::{Coordinates, ForgetRecord, IndexKey, Offset, PartitionId, Window, WindowId};
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::options::WorkerOptions;
+use crate::pipeline::journal::Journal;
+use crate::pipeline::journal::loading::LoadSlice;
+use crate::pipeline::journal::sealed::sealed_in;
+use crate::pipeline::journal::stored::Stored;
 use crate::pipeline::partition::Partition;
-use crate::pipeline::partition::loading::LoadSlice;
-use crate::pipeline::partition::sealed::sealed_in;
-use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::stored::Stored;
-use crate::pipeline::partition::topic::has_settled_state;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
 use crate::ports::{Store, StoreError};
@@ -96,58 +94,64 @@ fn answer<W: WorkerPorts>(
     let request = &search.request;
     let answer = find_owners(access.ctx, search)?;
     if request.forget && !answer.places.is_empty() {
-        // In topic scope nothing is committed before the state of all partitions is there.
-        if !can_write || access.ctx.topic.as_ref().is_some_and(|topic| !topic.is_open) {
+        let journals: BTreeSet<PartitionId> =
+            answer.places.iter().map(|place| access.ctx.options.journal_of(place.partition)).collect();
+        if !can_write || !journals.iter().all(|id| may_write(access.ctx, *id)) {
             let what = "no transaction can be written now: the producer is being replaced, or partitions are not ready yet; nothing is forgotten: \
                         retry";
             request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();
             return Ok(());
         }
-        let owners = all_owners(&access.ctx.options, search, &answer.places);
-        forget(access, (request.identity, &owners), &answer.places)?;
+        forget(access, search, &journals, &answer.places)?;
     }
     // The requester may have timed out and closed the channel.
     request.answer.send(Ok(answer)).ok();
     Ok(())
 }
 
-/// Forgetting an id is a transaction of its own: its record in the state topic and the unchanged offsets, committed together.
+/// Whether a transaction of this journal can be written: the position of a partition is known. It may wait for a rejected record.
+fn may_write<W: WorkerPorts>(ctx: &Context<W>, journal: PartitionId) -> bool {
+    let is_of = |it: &Partition| it.is_located() && ctx.options.journal_of(it.id) == journal;
+    ctx.journals.get(journal).is_some_and(Journal::is_running) && ctx.partitions.iter().any(is_of)
+}
+
+/// Forgetting an id is a transaction of its own: its record in the journals that have it and unchanged offsets, committed together.
 fn forget<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (identity, owners): (Identity, &BTreeMap<PartitionId, BTreeSet<Offset>>),
+    search: &Search,
+    journals: &BTreeSet<PartitionId>,
     places: &[OwnerPlace],
 ) -> Result<(), WorkerError> {
-    access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
-    let now = access.ctx.clock.elapsed();
-    // A partition that waits takes part in the transaction, and continues to wait. If the transaction fails, all of them are located again.
-    let waiting = access.ctx.partitions.ids(|p| !p.is_running() && owners.contains_key(&p.id));
-    for id in &waiting {
-        let state = access.ctx.partitions.locating_mut(*id).and_then(|locating| locating.state.take());
-        if let Some((partition, state)) = access.ctx.partitions.get_mut(*id).zip(state) {
-            partition.run(state, true);
+    let Access { ctx, committer, source } = access;
+    let identity = search.request.identity;
+    committer.transaction.begin(&mut committer.sink, || ctx.clock.elapsed())?;
+    let mut waiting = Vec::new();
+    for id in journals {
+        // What writes to a journal commits an offset: otherwise no generation fences it.
+        let is_of = |it: &&mut Partition| it.is_located() && ctx.options.journal_of(it.id) == *id;
+        let Some(partition) = ctx.partitions.iter_mut().find(is_of) else { continue };
+        committer.transaction.touch(partition.id, &mut partition.open).is_stated = true;
+        if !partition.is_started {
+            // It waits for a rejected record, and is part of this transaction.
+            partition.is_started = true;
+            waiting.push(partition.id);
+        }
+        if let Some(journal) = ctx.journals.get_mut(*id) {
+            let forgotten = ForgetRecord { hash: ctx.options.hash, identities: vec![identity] };
+            journal.open.forgotten = Some(forgotten);
+            journal.open.found = search.found(*id);
         }
     }
-    for (id, running) in access.ctx.partitions.running_mut() {
-        let Some(owners) = owners.get(&id) else { continue };
-        let state = &mut running.state;
-        let forgotten = ForgetRecord {
-            hash: access.ctx.options.hash,
-            partition: id,
-            at: state.committed,
-            owners: owners.iter().map(|owner| (*owner, identity)).collect(),
-        };
-        access.committer.transaction.touch(id, &mut state.open).forgotten = Some(forgotten);
-    }
-    access.committer.commit(access.ctx, access.source)?;
+    committer.commit(ctx, source)?;
     for id in waiting {
-        access.ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.relocate(now));
+        ctx.partitions.get_mut(id).into_iter().for_each(|partition| partition.is_started = false);
     }
     let places: Vec<_> = places.iter().map(ToString::to_string).collect();
     tracing::info!(%identity, places = places.join(", "), "id forgotten");
     Ok(())
 }
 
-/// The windows whose stored owners have to be read to forget an id: those of a partition with an owner, if they evict owners.
+/// The windows whose stored owners have to be read to forget an id: those of a journal with an owner, if they evict owners.
 pub(crate) fn windows_to_search<W: WorkerPorts>(
     ctx: &Context<W>,
     request: &Request,
@@ -157,46 +161,48 @@ pub(crate) fn windows_to_search<W: WorkerPorts>(
     if !request.forget || ctx.options.limits.when_full != Overflow::Evict {
         return Ok(all);
     }
-    for (partition, state) in requested(ctx, request).filter_map(|p| Some((p.id, settled(p)?))) {
+    for (id, windows) in requested(ctx, request).filter_map(|it| Some((it.id, it.settled()?))) {
         let mut is_found = false;
-        for (kind, window) in state.windows.iter() {
-            let owners = Stored { store: &ctx.store, window: kind.window(partition), is_copy: false };
+        for (kind, window) in windows.iter() {
+            let owners = Stored { store: &ctx.store, window: kind.window(id), is_partial: false };
             is_found |= !window.owners(&key, &owners)?.is_empty();
         }
-        all.extend(ctx.options.kinds.windows_of(partition).into_iter().filter(|_| is_found));
+        all.extend(ctx.options.kinds.windows_of(id).into_iter().filter(|_| is_found));
     }
     Ok(all)
 }
 
+/// The journals in which an id of the requested partition can be.
 fn requested<'a, W: WorkerPorts>(
     ctx: &'a Context<W>,
     request: &Request,
-) -> impl Iterator<Item = &'a Partition> + use<'a, W> {
-    let only = request.partition;
-    ctx.partitions.iter().filter(move |p| only.is_none_or(|only| only == p.id))
-}
-
-/// The state by which the records of all partitions are decided: also that of a partition that waits for a rejected record.
-fn settled(partition: &Partition) -> Option<&DedupeState> {
-    partition.state().filter(|_| has_settled_state(partition))
+) -> impl Iterator<Item = &'a Journal> + use<'a, W> {
+    let only = request.partition.map(|only| ctx.options.journal_of(only));
+    ctx.journals.iter().filter(move |journal| only.is_none_or(|only| only == journal.id))
 }
 
 fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answer, StoreError> {
     let (mut answer, key) = (Answer::default(), ctx.store.positions().key(search.request.identity));
-    for partition in requested(ctx, &search.request) {
-        match settled(partition) {
-            Some(state) => {
-                answer.looked_into.push(partition.id);
-                for (kind, window) in state.windows.iter() {
-                    answer.places.extend(places(ctx, kind.window(partition.id), window, &key)?);
-                }
-            }
-            None => answer.not_ready.push(partition.id),
+    let only = search.request.partition;
+    let is_requested = |id: &PartitionId| only.is_none_or(|only| only == *id);
+    for journal in requested(ctx, &search.request) {
+        let members = ctx.partitions.ids(|it| ctx.options.journal_of(it.id) == journal.id);
+        let members = members.into_iter().filter(is_requested);
+        let Some(windows) = journal.settled() else {
+            answer.not_ready.extend(members);
+            continue;
+        };
+        answer.looked_into.extend(members);
+        for (kind, window) in windows.iter() {
+            let places = places(ctx, kind.window(journal.id), window, &key)?;
+            // Which partition has an id that is in a filter is not known.
+            let counts =
+                |place: &OwnerPlace| place.part == WindowPart::Bloom || is_requested(&place.partition);
+            answer.places.extend(places.into_iter().filter(counts));
         }
     }
-    if ctx.topic.is_some() {
+    if ctx.options.is_topic_wide() {
         // Between the join and the assignment the worker has none of its partitions.
-        let is_requested = |id: &PartitionId| search.request.partition.is_none_or(|only| only == *id);
         let unassigned = ctx.known_partitions().filter(|id| ctx.partitions.get(*id).is_none());
         answer.not_ready.extend(unassigned.filter(is_requested));
     }
@@ -209,37 +215,22 @@ fn places<W: WorkerPorts>(
     window: &Window,
     key: &IndexKey,
 ) -> Result<Vec<OwnerPlace>, StoreError> {
-    let (partition, name) = (window_id.partition(), ctx.options.kinds.name_of(window_id.kind()));
-    let place = |offset, time_ms, part| OwnerPlace {
-        partition,
+    let name = ctx.options.kinds.name_of(window_id.kind());
+    let place = |at: Coordinates, time_ms, part| OwnerPlace {
+        partition: at.partition,
         kind: name.map(str::to_owned),
-        offset,
+        offset: Some(at.offset).filter(|offset| *offset != NO_OWNER),
         time_ms,
         part,
     };
     let sealed = sealed_in(&ctx.store, window_id, window, key)?;
-    let unsealed = window.owners(key, &Stored { store: &ctx.store, window: window_id, is_copy: false })?;
-    let exact = sealed.owners.iter().chain(&unsealed);
-    let in_filter = sealed.since_ms.map(|since_ms| place(None, since_ms, WindowPart::Bloom));
-    let places = exact.map(|(owner, time_ms)| place(Some(*owner), *time_ms, WindowPart::Exact));
-    Ok(places.chain(in_filter).collect())
-}
-
-/// The owners of an identity in the partitions of these places: the ones in `places`, and older ones that exist
-/// only in the store, because a window evicted them. A larger window would load them from there.
-fn all_owners(
-    options: &WorkerOptions,
-    search: &Search,
-    places: &[OwnerPlace],
-) -> BTreeMap<PartitionId, BTreeSet<Offset>> {
-    let mut owners: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-    for place in places {
-        owners.entry(place.partition).or_default().insert(place.offset.unwrap_or(NO_OWNER));
-    }
-    for (partition, owners) in &mut owners {
-        let windows = options.kinds.windows_of(*partition);
-        let found = windows.into_iter().filter_map(|window| search.found(window));
-        owners.extend(found.flat_map(|found| &found.owners));
-    }
-    owners
+    let unsealed = window.owners(key, &Stored { store: &ctx.store, window: window_id, is_partial: false })?;
+    let unsealed = unsealed.into_iter().map(|(_, owner)| (owner.at, owner.time_ms));
+    let exact = sealed.owners.iter().map(|owner| (owner.at, owner.time_ms)).chain(unsealed);
+    let exact = exact.filter(|(_, time_ms)| window.needs(*time_ms));
+    // Which partition has the owner is not known.
+    let in_filter = Coordinates { partition: window_id.journal(), offset: NO_OWNER };
+    let in_filter =
+        sealed.filters.first().map(|(since_ms, _)| place(in_filter, *since_ms, WindowPart::Bloom));
+    Ok(exact.map(|(at, time_ms)| place(at, time_ms, WindowPart::Exact)).chain(in_filter).collect())
 }

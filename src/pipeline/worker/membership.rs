@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{PartitionId, WindowId};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
+use crate::pipeline::journal::Journal;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::exclusive::Exclusive;
-use crate::ports::{Failure, GroupEvent, GroupMember, Head, Remedy, Store, StoreError};
+use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StoreError};
 
 /// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
 /// replace itself: after an outage longer than its session timeout it rejoins, and the broker takes its own late
@@ -103,7 +103,7 @@ impl<W: WorkerPorts> Parts<W> {
                     // Given again without a revocation: what the open transaction has of it could not be committed with its
                     // offset.
                     abort_open(&mut self.committer, &mut self.ctx, source)?;
-                    self.ctx.relocate(source, Duration::ZERO)?;
+                    self.ctx.relocate_all(source, Duration::ZERO)?;
                     self.ctx.journals.uncheck_all();
                 }
                 let starts: Vec<_> = ids.iter().map(|id| (*id, None)).collect();
@@ -112,11 +112,12 @@ impl<W: WorkerPorts> Parts<W> {
                 self.membership.events.pop_front();
                 failpoint::pass("after_assign");
                 let now = self.ctx.clock.elapsed();
-                if self.ctx.partitions.iter().next().is_none() {
-                    self.ctx.empty_topic_filter();
-                }
+                let time = self.ctx.options.kinds.time();
                 for id in ids {
-                    self.ctx.partitions.insert(Partition::assigned(id, now));
+                    let journal = self.ctx.options.journal_of(id);
+                    // Its clean log belongs to those that are compared.
+                    self.ctx.journals.assigned(journal, now).is_checked = false;
+                    self.ctx.partitions.insert(Partition::assigned(id, time));
                 }
                 self.evaluate_assignment();
                 Ok(())
@@ -137,7 +138,7 @@ impl<W: WorkerPorts> Parts<W> {
                 let aborted = abort_open(&mut self.committer, &mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
-                self.ctx.relocate(source, Duration::ZERO)?;
+                self.ctx.relocate_all(source, Duration::ZERO)?;
                 aborted.and(released)
             }
         }
@@ -152,12 +153,12 @@ impl<W: WorkerPorts> Parts<W> {
     /// quickly when they return.
     fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
         // A failure must not prevent the answer: the group waits for it without a time limit.
-        let closed: Vec<_> = ids.iter().map(|id| close(&mut self.ctx, *id)).collect();
+        let closed = close(&mut self.ctx, source, ids);
         failpoint::pass("before_unassign");
         source.unassign(ids)?;
         self.membership.events.pop_front();
         failpoint::pass("after_unassign");
-        closed.into_iter().collect()
+        closed
     }
 
     /// Whether another worker is the active one, so that this one has to leave the group.
@@ -168,10 +169,8 @@ impl<W: WorkerPorts> Parts<W> {
 
     /// Whether the state of all partitions is complete. Without a partition nothing shows that it can be.
     pub(crate) fn is_complete(&mut self) -> bool {
-        match &self.ctx.topic {
-            Some(topic) => topic.is_open,
-            None => self.ctx.partitions.iter().next().is_some() && self.ctx.partitions.has_nothing_pending(),
-        }
+        let has_any = self.ctx.partitions.iter().next().is_some();
+        has_any && self.ctx.journals.are_running()
     }
 
     /// The group has removed this member. A new member replaces it and starts without any assignment.
@@ -180,12 +179,7 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.events.clear();
         self.membership.exclusive.iter_mut().for_each(Exclusive::rejoins);
         let ended = abort_open(&mut self.committer, &mut self.ctx, source);
-        self.ctx.partitions.ids(|_| true).into_iter().for_each(|id| self.ctx.release_leases(id));
-        for id in self.ctx.partitions.ids(|_| true) {
-            self.ctx.removed(id);
-        }
-        self.ctx.partitions.remove_all();
-        let closed = self.ctx.open_journals();
+        let closed = self.ctx.remove_all();
         source.rejoin()?;
         self.membership.rejoining = false;
         closed?;
@@ -203,47 +197,84 @@ pub(crate) fn abort_open<W: WorkerPorts>(
 }
 
 /// Releases all partitions of a member that stays in the group: the restarted instance gets the same ones.
-pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<(), WorkerError> {
-    ctx.partitions.ids(|_| true).into_iter().try_for_each(|id| close(ctx, id))
+pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+    let all = ctx.partitions.ids(|_| true);
+    close(ctx, source, &all)
 }
 
-/// Marks the committed state of a partition as confirmed in the local store, and removes the partition.
-fn close<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
-    let Some(partition) = ctx.partitions.remove(id) else { return Ok(()) };
-    ctx.removed(id);
-    // Its state has everything up to the end of the journal, also where the last entries are of other partitions.
-    let end = ctx.journals.end(ctx.options.journal_of(id)).next;
-    let confirmed = match partition.running().filter(|running| running.state.open.is_none()) {
-        Some(running) => {
-            let head = running.state.head();
-            let head = Head { state_next: head.state_next.max(end), ..head };
-            StoreError::unless_lease_lost(ctx.store.set_head(id.into(), head))
+/// Records in the local store that the windows of these partitions are committed, and removes the partitions. Where others of a journal stay, its windows
+/// are read again: another worker may write to it.
+fn close<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    source: &W::Source,
+    ids: &[PartitionId],
+) -> Result<(), WorkerError> {
+    let mut outcome = Ok(());
+    let mut journals: Vec<PartitionId> = ids.iter().map(|id| ctx.options.journal_of(*id)).collect();
+    journals.sort_unstable();
+    journals.dedup();
+    for id in journals {
+        outcome = outcome.and(confirm(ctx, id));
+        outcome = outcome.and(ctx.unload(source, &[id]));
+        if let Some(journal) = ctx.journals.get_mut(id) {
+            (journal.is_checked, journal.has_run) = (false, false);
         }
-        None => Ok(None),
-    };
-    ctx.release_leases(id);
-    confirmed?;
-    // The journal of a restore that has ended is closed.
-    ctx.open_journals().map(drop)
+    }
+    for id in ids {
+        ctx.partitions.remove(*id);
+    }
+    outcome.and(ctx.remove_unused())
 }
 
-/// Another worker of this process holds the partition's local state. This worker will receive a revocation, or
+fn confirm<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
+    let is_of = |partition: &&Partition| ctx.options.journal_of(partition.id) == id;
+    // What is undone, or open, is not that of an entry.
+    let is_settled = ctx.partitions.iter().filter(is_of).all(|it| it.open.is_none() && !it.rewound);
+    let journal = ctx.journals.get(id).filter(|journal| journal.is_running() && is_settled);
+    let confirmed = journal.map_or(Ok(()), |journal| journal.confirm(&mut ctx.store));
+    StoreError::unless_lease_lost(confirmed)?;
+    Ok(())
+}
+
+impl<W: WorkerPorts> Context<W> {
+    /// Removes all partitions and journals.
+    pub(crate) fn remove_all(&mut self) -> Result<(), WorkerError> {
+        self.partitions.remove_all();
+        self.remove_unused()
+    }
+
+    /// Removes the journals that no partition belongs to.
+    fn remove_unused(&mut self) -> Result<(), WorkerError> {
+        let mut outcome = Ok(());
+        let is_used = |journal: &Journal| {
+            self.partitions.iter().any(|partition| self.options.journal_of(partition.id) == journal.id)
+        };
+        for id in self.journals.ids(|journal| !is_used(journal)) {
+            outcome = outcome.and(self.close_journal(id));
+            self.release_leases(id);
+            self.journals.remove(id);
+        }
+        outcome
+    }
+}
+
+/// Another worker of this process holds the local state of a journal. This worker will receive a revocation, or
 /// has to take the state back and load it again.
 pub(crate) fn lease_lost<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
     window: WindowId,
 ) -> Failure {
-    drop_states(ctx, source, &[window.partition()]);
+    drop_windows(ctx, source, window.journal());
     Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
 }
 
-/// Drops the state of these partitions in memory, and ends their restores.
-pub(crate) fn drop_states<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source, ids: &[PartitionId]) {
-    let unloaded = ctx.unload(source, ids);
+/// Drops the windows of a journal in memory, and ends its restore.
+pub(crate) fn drop_windows<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source, journal: PartitionId) {
+    let unloaded = ctx.unload(source, &[journal]);
     let closed = ctx.open_journals().map(drop);
     for failed in [unloaded, closed].into_iter().filter_map(Result::err) {
-        tracing::debug!(%failed, partitions = %ranges(ids.iter().copied()), "failed to pause partitions or to close a restore");
+        tracing::debug!(%failed, journal, "failed to pause partitions or to close a restore");
     }
 }
 

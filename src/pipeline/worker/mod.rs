@@ -27,16 +27,15 @@ use crate::dedupe::window::CHUNK;
 use crate::pipeline::commit::{Access, Committer};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::limits::shortened::TopicLimits;
+use crate::pipeline::journal::{Journal, Phase};
+use crate::pipeline::limits::shortened::ExpiryLag;
 use crate::pipeline::options::{OnStop, WorkerOptions};
-use crate::pipeline::partition::topic::waits_for_retry;
-use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::gap::has_uncommitted_position;
-use crate::pipeline::recovery::hold::hold_or_release;
-use crate::pipeline::report::{Figures, SealedFigures, WorkerReport};
+use crate::pipeline::recovery::start::has_uncommitted_position;
+use crate::pipeline::report::{Figures, SealedFigures, Shown, WorkerReport};
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
@@ -208,20 +207,19 @@ impl<W: WorkerPorts> Worker<W> {
         // The status is published after a failed iteration too: while the broker is unreachable, every iteration
         // fails.
         let Parts { ctx, committer, stalls, .. } = parts;
-        let is_settled = ctx.partitions.has_nothing_pending();
-        let of_topic = LazyCell::new(|| TopicLimits::of(ctx.topic.as_ref(), &ctx.partitions));
-        let window = |window: &Window| ctx.limits.status(window, &ctx.options, &of_topic);
-        let shown = (&ctx.partitions, &committer.transaction, &ctx.options.partition_limit);
-        let is_topic_wide = ctx.topic.is_some();
+        let is_settled = ctx.has_nothing_pending();
+        let Context { partitions, journals, limits, store, clock, options, report, .. } = ctx;
+        let lag = LazyCell::new(|| ExpiryLag::of(options, partitions, journals));
+        let shown = Shown { partitions, journals, transaction: &committer.transaction, options };
         let figures = || Figures {
-            sealed: SealedFigures::of(is_topic_wide, &ctx.options.kinds, &ctx.partitions, &ctx.store),
-            filter_bytes: ctx.topic.as_ref().map_or(0, |topic| topic.filter.memory_bytes()),
-            expiry_lag: (of_topic.behind(), of_topic.note(&ctx.options)),
+            sealed: SealedFigures::of(&options.kinds, journals, store),
+            expiry_lag: (lag.behind(), lag.note(options)),
         };
-        let now = ctx.clock.elapsed();
-        ctx.report.publish(shown, (now, figures), |id| stalls.readable(id, source.end(id)), window);
+        let now = clock.elapsed();
+        let window = |window: &Window| limits.status(window, options, &lag);
+        report.publish(shown, (now, figures), |id| stalls.readable(id, source.end(id)), window);
         if is_settled {
-            ctx.limits.log(&ctx.options, &ctx.partitions, &of_topic, now);
+            limits.log(options, journals, &lag, now);
         }
         result
     }
@@ -238,7 +236,7 @@ impl<W: WorkerPorts> Worker<W> {
                 tracing::info!(
                     "staying in the group: a restart within group.session_timeout resumes the partitions"
                 );
-                if let Err(error) = close_all(&mut parts.ctx) {
+                if let Err(error) = close_all(&mut parts.ctx, source) {
                     tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
                 }
             }
@@ -247,7 +245,7 @@ impl<W: WorkerPorts> Worker<W> {
         // Otherwise the unfinished file of a slice stays until the next start.
         parts.ctx.store.end_seal();
         // Also of partitions that the group has not revoked in time: a standby of this process may follow them.
-        for id in parts.ctx.partitions.ids(|_| true) {
+        for id in parts.ctx.journals.ids(|_| true) {
             parts.ctx.release_leases(id);
         }
         parts.ctx.store.sync().map_err(|error| Fatal::State(error.to_string()))
@@ -259,7 +257,7 @@ impl<W: WorkerPorts> Worker<W> {
     /// has failed.
     fn resign(&mut self) {
         let Self { source, parts, .. } = self;
-        if parts.ctx.topic.is_some() && parts.ctx.options.keeps(Safeguard::Resignation) {
+        if parts.ctx.options.is_topic_wide() && parts.ctx.options.keeps(Safeguard::Resignation) {
             parts.committer.transaction.close();
             parts.ctx.partitions.remove_all();
             leave(source, parts);
@@ -296,10 +294,6 @@ impl<W: WorkerPorts> Parts<W> {
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
         let recovered = self.recovery.make_ready(&mut access);
-        let recovered = match (recovered, hold_or_release(&mut access)) {
-            (Err(grave), _) if grave.is_grave() => Err(grave),
-            (recovered, held) => held.and(recovered),
-        };
         if recovered.as_ref().is_err_and(WorkerError::is_grave) {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
@@ -312,7 +306,7 @@ impl<W: WorkerPorts> Parts<W> {
                 matches!(&recovered, Err(WorkerError::Kafka(failed)) if failed.remedy == Remedy::Abort);
             return if has_lost_membership && aborts { polled.map_err(WorkerError::from) } else { recovered };
         }
-        if !self.ctx.partitions.has_nothing_pending() && has_uncommitted_position(&self.ctx) {
+        if has_uncommitted_position(&self.ctx) {
             self.committer.commit(&mut self.ctx, source)?;
         }
         let mut check = Ok(());
@@ -374,16 +368,16 @@ impl<W: WorkerPorts> Parts<W> {
     fn wait(&mut self) -> Duration {
         let now = self.ctx.clock.elapsed();
         if !self.recovery.torn.is_prepared {
-            let waits_for_others = self.ctx.topic.is_some() && !self.ctx.has_all_partitions();
+            let waits_for_others = self.ctx.options.is_topic_wide() && !self.ctx.has_all_partitions();
             return if waits_for_others { IDLE } else { BUSY };
         }
         if self.admin.is_searching() {
             return Duration::ZERO;
         }
-        if !self.ctx.partitions.has_nothing_pending() {
-            let is_reading = |p: &Partition| matches!(p.phase(), Phase::Loading(_) | Phase::Restoring(_));
-            let is_starting = |p: &Partition| !p.is_running() && !waits_for_retry(p, now);
-            if self.ctx.partitions.iter().any(is_reading) {
+        if !self.ctx.has_nothing_pending() {
+            let is_starting = |it: &Partition| !it.is_started && !it.rejections.waits(now);
+            let mut phases = self.ctx.journals.iter().map(Journal::phase);
+            if phases.any(|phase| matches!(phase, Phase::Loading(_) | Phase::Restoring(_))) {
                 // The next slice waits for the state topic where necessary.
                 return Duration::ZERO;
             }

@@ -9,7 +9,6 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::OnPoison;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::rejections::Refusal;
-use crate::pipeline::partition::state::DedupeState;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::step::{RawOf, Step};
 use crate::ports::{Failure, OutputTopic, Reason, Record, RejectedRecords, Side, Sink};
@@ -24,7 +23,7 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(
     let now = ctx.clock.elapsed();
     // A batch of clean has records of one raw partition, one of a side topic of several.
     let shares_batch = |p: &Partition| rejected.by != OutputTopic::Clean || p.id == rejected.partition;
-    let open = ctx.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.state()?.open.as_ref());
+    let open = ctx.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.open.as_ref());
     let is_alone = open.map(|open| open.records).sum::<usize>() <= 1;
     let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
     // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
@@ -57,7 +56,7 @@ impl<W: WorkerPorts> Step<'_, W> {
     /// Handles a record that a topic does not accept, according to the policy.
     pub(crate) fn apply_rejection_policy(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &RawOf<'_, W>,
         Refusal { error, by }: &Refusal,
     ) -> Result<Outcome, WorkerError> {
@@ -65,7 +64,7 @@ impl<W: WorkerPorts> Step<'_, W> {
             OnPoison::Drop => Ok(Outcome::Rejected),
             OnPoison::DeadLetter if *by != OutputTopic::DeadLetter => {
                 let reason = Reason::new("rejected", error.clone());
-                self.divert(state, Side::DeadLetter, record, &reason)?;
+                self.divert(partition, Side::DeadLetter, record, &reason)?;
                 Ok(Outcome::DeadLetter)
             }
             policy => Err(Fatal::Operator(format!(

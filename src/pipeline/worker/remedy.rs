@@ -8,7 +8,7 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::membership::{abort_open, drop_states, lease_lost};
+use crate::pipeline::worker::membership::{abort_open, drop_windows, lease_lost};
 use crate::pipeline::worker::rejected::isolate_rejected;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
@@ -73,14 +73,12 @@ impl<W: WorkerPorts> Parts<W> {
         }
     }
 
-    /// Removes a filter that cannot lose the owners of one window, with the local state of all partitions that share it. They are restored from
+    /// Removes a filter that cannot lose single owners, with the local state of its journal, which is restored from
     /// the state topic. Returns the error that remains.
     fn clear_filter(&mut self, source: &W::Source, window: WindowId) -> WorkerError {
-        match self.ctx.clear_sharing(window) {
-            Ok(ids) => {
-                drop_states(&mut self.ctx, source, &ids);
-                // In topic scope these were all partitions.
-                self.ctx.empty_topic_filter();
+        match self.ctx.clear_filter(window) {
+            Ok(()) => {
+                drop_windows(&mut self.ctx, source, window.journal());
                 Failure::new(Remedy::Abort, StoreError::InFilter(window).to_string()).into()
             }
             Err(error) => error.into(),
@@ -93,7 +91,7 @@ impl<W: WorkerPorts> Parts<W> {
         }
         abort_open(&mut self.committer, &mut self.ctx, source)?;
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };
-        self.ctx.relocate(source, pause)
+        self.ctx.relocate_all(source, pause)
     }
 
     /// The outcome of the transaction is unknown. A new producer settles it, and C then shows whether it was
@@ -101,14 +99,13 @@ impl<W: WorkerPorts> Parts<W> {
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.committer.sink.discard();
         self.recovery.torn.replace();
-        self.ctx.partitions.iter_mut().for_each(|p| p.is_checked = false);
         self.ctx.journals.uncheck_all();
         if self.committer.transaction.is_open() {
             self.committer.undecided.count_ended(&mut self.ctx, &mut self.committer.transaction);
         }
         self.committer.transaction.close();
         let pause = self.committer.pace.backoff();
-        self.ctx.relocate(source, pause)
+        self.ctx.relocate_all(source, pause)
     }
 }
 
@@ -116,7 +113,7 @@ impl<W: WorkerPorts> Parts<W> {
 fn fatal_only(error: WorkerError) -> Result<(), Fatal> {
     match error {
         WorkerError::Fatal(fatal) => Err(fatal),
-        // The next iteration takes the partition again.
+        // The next iteration takes the windows again.
         WorkerError::Store(StoreError::LeaseLost(_)) => Ok(()),
         WorkerError::Store(error) => Err(Fatal::State(error.to_string())),
         // No record was processed; the next iteration retries from the committed offsets.

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, SchemaId};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::{Partition, SchemaWait};
+use crate::pipeline::partition::SchemaWait;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Source;
 use crate::schemas::SharedSchemas;
@@ -46,13 +46,13 @@ impl SchemaWaits {
         at: Coordinates,
         id: SchemaId,
     ) -> Result<(), WorkerError> {
-        let Some((running, _)) = ctx.partitions.record_mut(at.partition) else { return Ok(()) };
+        let Some(partition) = ctx.partitions.record_mut(at.partition) else { return Ok(()) };
         // A record of an earlier position is not processed.
-        if at.offset < running.state.next {
+        if at.offset < partition.next {
             return Ok(());
         }
         let why = self.shared.request(id);
-        running.schema = Some(SchemaWait { id, why });
+        partition.schema = Some(SchemaWait { id, why });
         tracing::info!(
             partition = at.partition,
             offset = at.offset,
@@ -73,9 +73,9 @@ impl SchemaWaits {
     }
 
     fn note_blocked<W: WorkerPorts>(&mut self, ctx: &Context<W>, now: Duration) {
-        let all = || ctx.partitions.iter().map(Partition::running);
-        let reached: Option<Offset> = all().map(|running| Some(running?.state.next)).sum();
-        let waits = all().flatten().any(|running| running.schema.is_some());
+        let reached = ctx.partitions.iter().map(|it| Some(it.next).filter(|_| it.is_started));
+        let reached: Option<Offset> = reached.sum();
+        let waits = ctx.partitions.iter().any(|partition| partition.schema.is_some());
         let is_same = |(_, before): &(Duration, Offset)| Some(*before) == reached;
         self.blocked =
             reached.filter(|_| waits).map(|reached| self.blocked.filter(is_same).unwrap_or((now, reached)));
@@ -99,23 +99,23 @@ impl SchemaWaits {
         ctx.report.unregistered(self.shared.note());
         self.note_blocked(ctx, now);
         let Context { partitions, schemas, .. } = ctx;
-        for (id, running) in partitions.running_mut().filter(|(_, running)| !running.held) {
-            let Some(wait) = &mut running.schema else { continue };
+        for partition in partitions.started_mut() {
+            let Some(wait) = &mut partition.schema else { continue };
             if !schemas.has(wait.id) {
                 wait.why = self.shared.request(wait.id);
                 continue;
             }
             let schema = wait.id;
-            let (from, epoch) = running.state.position();
-            let sought = source.seek_behind(id, from, epoch);
+            let (from, epoch) = partition.position();
+            let sought = source.seek_behind(partition.id, from, epoch);
             sought.map_err(|failed| WorkerError::from(failed).rewinding())?;
             tracing::info!(
-                partition = id,
-                offset = running.state.next,
+                partition = partition.id,
+                offset = partition.next,
                 %schema,
                 "schema known; the partition continues"
             );
-            running.resume();
+            partition.start();
         }
         Ok(())
     }

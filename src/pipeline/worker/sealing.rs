@@ -1,22 +1,18 @@
 //! Seals old owners: when, how many, and what follows.
 //!
-//! Some windows are sealed together: in topic scope those of all partitions and kinds, otherwise those of each partition. When
-//! twice the size of a slice is unsealed in them, the owners of the older half are sealed, up to the same stream time in
-//! each window, kind by kind. See [`slice_ids`] for its size.
+//! When twice the size of a slice is unsealed in a window, the older half of these owners is sealed. See [`slice_ids`] for its size.
 //!
 //! The newest part stays in the index, where a copy that arrives soon is found without the disk. Slices that are older than the exact part
-//! of their windows become filters, which do not have the owners.
+//! of their window become filters, which do not have the owners.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{BloomPart, FILTERS, KindId, PartitionId, SlicePartition, Window, slice_ids};
+use crate::dedupe::{BloomPart, FILTERS, PartitionId, SealedRange, Window, WindowId, slice_ids};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::failpoint;
-use crate::pipeline::partition::topic::TopicScope;
-use crate::pipeline::partition::{Partition, Phase};
+use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::time::is_due;
 use crate::ports::{FilterJob, SealJob, Sealing, Store, StoreError};
@@ -47,21 +43,18 @@ const COPY_PART: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
     is_copy: bool,
-    cut: Option<Cut>,
     /// Monotonic time of the last look at all windows.
     looked: Option<Duration>,
     /// Unsealed owners at that time, while some are being sealed.
     unsealed: Option<u64>,
 }
 
-/// A stream time up to which owners are sealed.
-#[derive(Debug)]
-struct Cut {
-    /// The partition; `None` for all partitions.
-    partition: Option<PartitionId>,
-    time_ms: i64,
-    /// The kinds whose windows are still to be sealed.
-    kinds: Vec<KindId>,
+/// A window of which owners are to be sealed.
+#[derive(Debug, Clone, Copy)]
+struct Full {
+    window: WindowId,
+    /// How many owners are sealed.
+    owners: u64,
     is_urgent: bool,
 }
 
@@ -95,14 +88,9 @@ impl Sealer {
             Sealing::Failed => ctx.report.metrics.parts.state.discarded.inc(),
             Sealing::Idle => {
                 self.unsealed = None;
-                let looks = self.cut.is_none() && self.looks_now(ctx.clock.elapsed());
-                if looks && begin_filter(ctx)? {
-                    return Ok(());
+                if self.looks_now(ctx.clock.elapsed()) && !begin_filter(ctx)? {
+                    self.begin_next(ctx, smallest)?;
                 }
-                if looks {
-                    self.cut = next_cut(ctx, smallest, if self.is_copy { COPY_PART } else { 1 });
-                }
-                self.begin_next(ctx)?;
             }
         }
         Ok(())
@@ -110,9 +98,10 @@ impl Sealer {
 
     /// The pause in which no owners arrive, because too many are unsealed.
     fn pause<W: WorkerPorts>(&mut self, ctx: &Context<W>, smallest: u64) -> Duration {
-        let groups = groups(ctx).into_values().map(|windows| sizes(&windows, smallest));
-        let (unsealed, beyond) = groups.fold((0, None), |(sum, most), (slice, unsealed)| {
-            (sum + unsealed, most.max(beyond_backlog(slice, unsealed)))
+        let windows = ctx.journals.windows().map(|(.., window)| window).filter(|window| window.can_seal());
+        let (unsealed, beyond) = windows.fold((0, None), |(sum, most), window| {
+            let beyond = beyond_backlog(slice_ids(smallest, window.ids()), window.unsealed());
+            (sum + window.unsealed(), most.max(beyond))
         });
         let before = self.unsealed.replace(unsealed).unwrap_or(unsealed);
         pause(unsealed.saturating_sub(before), beyond)
@@ -122,165 +111,104 @@ impl Sealer {
         is_due(&mut self.looked, now, LOOK_INTERVAL)
     }
 
-    /// Begins to seal the windows of the next kind.
-    fn begin_next<W: WorkerPorts>(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
-        // The windows of a partition that is being loaded are incomplete, and its owners are being read.
-        if self.cut.is_some() && ctx.partitions.iter().any(|p| matches!(p.phase(), Phase::Loading(_))) {
-            self.cut = None;
+    /// Begins to seal owners of the window that has the most slices of them, if it has two.
+    fn begin_next<W: WorkerPorts>(&self, ctx: &mut Context<W>, smallest: u64) -> Result<(), WorkerError> {
+        // The windows of a journal that is being loaded are incomplete, and its owners are being read.
+        if ctx.journals.iter().any(|journal| matches!(journal.phase(), Phase::Loading(_))) {
+            return Ok(());
         }
-        let Some(cut) = &mut self.cut else { return Ok(()) };
-        while let Some(kind) = cut.kinds.pop() {
-            let partitions = to_seal(ctx, cut.partition, (kind, cut.time_ms))?;
-            let job = SealJob { kind, partitions, is_urgent: cut.is_urgent };
-            if !job.partitions.is_empty() {
-                tracing::debug!(kind = ctx.options.kinds.name_of(kind), "sealing owners");
-                ctx.store.begin_seal(job)?;
-                failpoint::pass("after_begin_seal");
-                return Ok(());
-            }
+        let Some(full) = fullest(ctx, smallest, if self.is_copy { COPY_PART } else { 1 }) else {
+            return Ok(());
+        };
+        if let Some(range) = to_seal(ctx, full)? {
+            tracing::debug!(window = %full.window, "sealing owners");
+            ctx.store.begin_seal(SealJob { window: full.window, range, is_urgent: full.is_urgent })?;
+            failpoint::pass("after_begin_seal");
         }
-        self.cut = None;
         Ok(())
     }
 }
 
-/// The partition whose windows share slices; `None` when all partitions do.
-fn group_of<W: WorkerPorts>(ctx: &Context<W>, partition: PartitionId) -> Option<PartitionId> {
-    (!ctx.options.is_topic_wide()).then_some(partition)
-}
-
-/// Windows that are sealed together, as [`Sealer`] does.
-fn groups<W: WorkerPorts>(ctx: &Context<W>) -> BTreeMap<Option<PartitionId>, Vec<&Window>> {
-    let mut groups: BTreeMap<_, Vec<&Window>> = BTreeMap::new();
-    for (partition, _, window) in ctx.partitions.kinds().filter(|(_, _, window)| window.can_seal()) {
-        groups.entry(group_of(ctx, partition)).or_default().push(window);
-    }
-    groups
-}
-
-/// Identities of these windows in one slice, and the number of those that are not sealed.
-fn sizes(windows: &[&Window], smallest: u64) -> (u64, u64) {
-    let ids = windows.iter().map(|window| window.ids()).sum();
-    (slice_ids(smallest, ids), windows.iter().map(|window| window.unsealed()).sum())
-}
-
-/// What to seal next. A slice has one in `part` of the identities that [`sizes`] returns for it.
-fn next_cut<W: WorkerPorts>(ctx: &mut Context<W>, smallest: u64, part: u64) -> Option<Cut> {
-    let groups = groups(ctx);
-    let fullest = groups.into_iter().map(|(partition, windows)| {
-        let (slice, unsealed) = sizes(&windows, smallest);
+/// The window that has the most slices of unsealed owners, if it has two. A slice has one in `part` of the identities that [`slice_ids`] returns for
+/// it.
+fn fullest<W: WorkerPorts>(ctx: &Context<W>, smallest: u64, part: u64) -> Option<Full> {
+    let windows = ctx.journals.windows().filter(|(.., window)| window.can_seal());
+    let filled = windows.map(|(journal, kind, window)| {
+        let (slice, unsealed) = (slice_ids(smallest, window.ids()), window.unsealed());
         let cut = smallest.max(slice / part);
-        (unsealed / cut, (cut, slice, unsealed), partition, windows)
+        let owners = unsealed.saturating_sub(cut).min((2 * cut).max(MOST_AT_ONCE));
+        let is_urgent = beyond_backlog(slice, unsealed).is_some();
+        (unsealed / cut, Full { window: kind.window(journal), owners, is_urgent })
     });
-    let (full, (cut, slice, unsealed), partition, windows) = fullest.max_by_key(|(full, ..)| *full)?;
-    let time_ms =
-        (full >= 2).then(|| cut_time(&windows, (unsealed - cut).min((2 * cut).max(MOST_AT_ONCE))))?;
-    if let Some(topic) = &mut ctx.topic {
-        topic.filter.seal_by(slice);
-    }
-    let kinds = ctx.options.kinds.iter().map(|kind| kind.id).collect();
-    Some(Cut { partition, time_ms, kinds, is_urgent: beyond_backlog(slice, unsealed).is_some() })
+    let (slices, full) = filled.max_by_key(|(slices, _)| *slices)?;
+    (slices >= 2).then_some(full)
 }
 
-/// The stream time up to which `wanted` owners of these windows have arrived.
-fn cut_time(windows: &[&Window], wanted: u64) -> i64 {
-    let marks = windows.iter().flat_map(|window| window.unsealed_marks());
-    let mut times: Vec<(i64, u64)> = marks.map(|mark| (mark.time_ms.1, mark.count)).collect();
-    times.sort_unstable();
-    let mut arrived = 0;
-    let reached = times.iter().find(|(_, count)| {
-        arrived += count;
-        arrived >= wanted
-    });
-    reached.or(times.last()).map_or(0, |(time_ms, _)| *time_ms)
+/// The time up to which `wanted` owners of a window have arrived.
+fn cut_time(window: &Window, wanted: u64) -> i64 {
+    let (mut arrived, mut time_ms) = (0, 0);
+    for mark in window.unsealed_marks() {
+        if arrived >= wanted {
+            break;
+        }
+        arrived += mark.count;
+        time_ms = mark.time_ms.1;
+    }
+    time_ms
 }
 
-/// The owners of a kind that are sealed at this cut: committed ones, which the local store has confirmed.
-fn to_seal<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    only: Option<PartitionId>,
-    (kind, time_ms): (KindId, i64),
-) -> Result<Vec<SlicePartition>, StoreError> {
-    let mut owners = Vec::new();
-    for partition in ctx.partitions.iter_mut().filter(|p| only.is_none_or(|only| p.id == only)) {
-        let (id, is_running) = (partition.id, partition.is_running());
-        let Some(state) = partition.state_mut() else { continue };
-        // The head of a partition without new records is that of its last transaction before its commit.
-        let is_settled = is_running && state.open.is_none();
-        let head = ctx.store.head(id.into())?;
-        let mut confirmed = head.map_or(0, |head| head.confirmed);
-        if is_settled && head.is_some() && confirmed < state.committed {
-            let set = ctx.store.set_head(id.into(), state.head());
-            if StoreError::unless_lease_lost(set)?.is_some() {
-                confirmed = state.committed;
-            }
-        }
-        if let Some(window) = state.windows.of_kind(kind) {
-            owners.extend(window.to_seal(id, (time_ms, confirmed)));
-        }
+/// The owners to seal: committed ones, which the local store has confirmed.
+fn to_seal<W: WorkerPorts>(ctx: &mut Context<W>, full: Full) -> Result<Option<SealedRange>, StoreError> {
+    let (id, kind) = (full.window.journal(), full.window.kind());
+    let is_settled = ctx.partitions.iter().all(|it| it.open.is_none() || ctx.options.journal_of(it.id) != id);
+    let Some(journal) = ctx.journals.get_mut(id) else { return Ok(None) };
+    // The head of a window without new records is that of its last transaction before its commit.
+    if is_settled
+        && journal.is_running()
+        && StoreError::unless_lease_lost(journal.confirm(&mut ctx.store))?.is_none()
+    {
+        return Ok(None);
     }
-    Ok(owners)
+    let head = ctx.store.head(full.window)?;
+    // What a restore has written is committed, also what the head of a named kind does not confirm.
+    let is_read = matches!(journal.phase(), Phase::Restoring(_));
+    let confirmed =
+        if is_read { ctx.store.next_number(full.window)? } else { head.map_or(0, |head| head.confirmed) };
+    let window = journal.shown_mut().and_then(|windows| windows.of_kind(kind));
+    Ok(window.and_then(|window| window.to_seal(cut_time(window, full.owners), confirmed)))
 }
 
 /// The owners of a job are in a slice now.
 fn sealed<W: WorkerPorts>(ctx: &mut Context<W>, job: &SealJob) {
-    for of in &job.partitions {
-        let state = ctx.partitions.get_mut(of.partition).and_then(Partition::state_mut);
-        if let Some(window) = state.and_then(|state| state.windows.of_kind(job.kind)) {
-            window.seal(of.next);
-        }
+    let windows = ctx.journals.get_mut(job.window.journal()).and_then(Journal::shown_mut);
+    if let Some(window) = windows.and_then(|windows| windows.of_kind(job.window.kind())) {
+        window.seal(job.range.next);
     }
-    let ids = job.partitions.iter().map(SlicePartition::owners).sum();
+    let ids = job.range.owners();
     ctx.report.metrics.parts.state.sealed.inc_by(ids);
-    tracing::debug!(kind = ctx.options.kinds.name_of(job.kind), ids, "owners sealed");
-    // Not only when the store has merged slices, too: that can take a minute.
-    forget_in_filter(ctx);
+    tracing::debug!(window = %job.window, ids, "owners sealed");
 }
 
-/// Begins to make a filter of the slices that are older than the exact part of all windows that share them. Returns whether there are any.
+/// Begins to make a filter of the slices that are older than the exact part of their window. Returns whether there are any.
 fn begin_filter<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<bool, StoreError> {
-    let mut jobs: BTreeMap<(KindId, Option<PartitionId>), FilterJob> = BTreeMap::new();
-    if ctx.options.kinds.iter().all(|kind| kind.window.is_none_or(|window| window.bloom.is_none())) {
-        return Ok(false);
-    }
-    // An owner of a partition that is not loaded can be in the slices, too. A restore can end at an
-    // earlier offset, after an offset reset: then owners are undone, and a filter cannot lose them.
-    let is_running = |id| ctx.partitions.get(id).is_some_and(Partition::is_running);
-    if ctx.options.is_topic_wide() && !ctx.partitions.iter().all(Partition::is_running) {
-        return Ok(false);
-    }
-    let horizon_ms = ctx.topic.as_ref().map(TopicScope::horizon_ms);
-    for (partition, kind, window) in ctx.partitions.kinds().filter(|(id, ..)| is_running(*id)) {
+    let bloom_of = |kind| {
         let of_kind = ctx.options.kinds.iter().find(|it| it.id == kind);
-        let bloom = of_kind.and_then(|it| it.window?.bloom).filter(|_| window.has_sealed());
-        let Some(BloomPart { bits, .. }) = bloom else { continue };
-        let group = (kind, group_of(ctx, partition));
+        of_kind.and_then(|it| it.window?.bloom)
+    };
+    // A restore can end at an earlier offset, after an offset reset: then owners are undone, and a filter cannot lose them.
+    let is_running = |id: PartitionId| ctx.journals.get(id).is_some_and(Journal::is_running);
+    let windows = ctx.journals.windows().filter(|(id, _, window)| is_running(*id) && window.has_sealed());
+    let jobs = windows.filter_map(|(id, kind, window)| {
+        let BloomPart { bits, .. } = bloom_of(kind)?;
         let span_ms = window.configured_ms() / FILTERS.cast_signed();
-        let job = jobs.entry(group).or_insert(FilterJob {
-            windows: Vec::new(),
-            before_ms: i64::MAX,
-            span_ms,
-            bits,
-        });
-        job.windows.push(kind.window(partition));
-        job.before_ms = job.before_ms.min(window.exact_from_ms(horizon_ms));
-    }
-    for job in jobs.into_values() {
+        Some(FilterJob { window: kind.window(id), before_ms: window.exact_from_ms(), span_ms, bits })
+    });
+    for job in jobs.collect::<Vec<_>>() {
         if ctx.store.begin_filter(&job)? {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// Removes the identities of sealed owners from the filter over all windows.
-fn forget_in_filter<W: WorkerPorts>(ctx: &mut Context<W>) {
-    let is_complete = ctx.partitions.iter().all(|partition| partition.state().is_some());
-    // A partition without new records, all of whose owners are sealed, does not delay this.
-    let unsealed_ms = ctx.partitions.windows().filter_map(Window::unsealed_from_ms).min();
-    if let (Some(topic), Some(ms), true) = (&mut ctx.topic, unsealed_ms, is_complete) {
-        topic.filter.sealed_before(ms);
-    }
 }
 
 /// Slices beyond the backlog at which arrivals are slowed down; `None` while fewer owners are unsealed.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::{ANSWER, Request};
-use crate::dedupe::{Identity, Offset, PartitionId, Sequence, WindowId};
+use crate::dedupe::{Identity, PartitionId, Sequence, WindowId};
 use crate::pipeline::context::Context;
-use crate::pipeline::partition::topic::has_settled_state;
+use crate::pipeline::journal::Journal;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::control::windows_to_search;
 use crate::ports::{Store, StoreError};
@@ -26,7 +26,7 @@ pub(crate) struct SearchResult {
     from: Sequence,
     /// Whether the last read ended at the end of the window.
     is_complete: bool,
-    pub owners: Vec<Offset>,
+    pub owners: Vec<(Sequence, Identity)>,
 }
 
 /// A request whose owners are being searched.
@@ -56,9 +56,10 @@ impl Search {
         self.request.abandoned.load(Ordering::Acquire) || now.saturating_sub(self.since) >= ANSWER
     }
 
-    /// What was found in a window; `None` when it was not searched.
-    pub fn found(&self, window: WindowId) -> Option<&SearchResult> {
-        self.found.get(&window)
+    /// What was found in the windows of a journal.
+    pub fn found(&self, journal: PartitionId) -> BTreeMap<WindowId, Vec<(Sequence, Identity)>> {
+        let of_journal = self.found.iter().filter(|(window, _)| window.journal() == journal);
+        of_journal.map(|(window, found)| (*window, found.owners.clone())).collect()
     }
 
     /// Adds windows. Returns whether all of them have been searched already.
@@ -70,8 +71,8 @@ impl Search {
         self.found.len() == before
     }
 
-    fn keep_partitions(&mut self, is_settled: impl Fn(PartitionId) -> bool) {
-        self.found.retain(|window, _| is_settled(window.partition()));
+    fn keep_journals(&mut self, is_settled: impl Fn(PartitionId) -> bool) {
+        self.found.retain(|window, _| is_settled(window.journal()));
     }
 
     /// Continues in windows that were read to the end.
@@ -91,8 +92,8 @@ impl SearchResult {
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
         let rest = store.scan_from(window, *from, &mut |run| {
-            owners.extend(run.offsets_of(identity));
-            *from = run.number + run.owners.len() as Sequence;
+            owners.extend(run.numbers_of(identity).map(|number| (number, identity)));
+            *from = run.end();
             slice.ids = slice.ids.saturating_sub(run.owners.len() as u64);
             let is_used_up = slice.ids == 0 || now() >= slice.until;
             Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -108,7 +109,7 @@ pub(crate) fn read_slice<W: WorkerPorts>(
     search: &mut Search,
     mut slice: SliceLimit,
 ) -> Result<bool, StoreError> {
-    search.keep_partitions(|id| ctx.partitions.get(id).is_some_and(has_settled_state));
+    search.keep_journals(|id| ctx.journals.get(id).and_then(Journal::settled).is_some());
     loop {
         let identity = search.request.identity;
         for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
@@ -116,7 +117,7 @@ pub(crate) fn read_slice<W: WorkerPorts>(
                 return Ok(false);
             }
         }
-        // A record with the identity may have arrived in a partition that had none.
+        // A record with the identity may have arrived in a journal that had none.
         if search.add(windows_to_search(ctx, &search.request)?) {
             return Ok(true);
         }

@@ -10,10 +10,10 @@
 //! - A partition that has records in the open transaction, is paused, or whose reading is not confirmed, is not moved.
 //! - If the log is replaced, a record at a skipped offset can arrive after all. It counts as missed ([`Order::skip`]): the transaction is
 //!   aborted, or the process ends. After a restart the client begins behind the last record again, so that such a record does arrive
-//!   ([`DedupeState::position`]).
+//!   ([`Partition::position`]).
 //!
 //! [`Order::skip`]: crate::pipeline::partition::order::Order::skip
-//! [`DedupeState::position`]: crate::pipeline::partition::state::DedupeState::position
+//! [`Partition::position`]: crate::pipeline::partition::Partition::position
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::Running;
-use crate::pipeline::partition::topic::RawEnd;
+use crate::pipeline::partition::Partition;
+use crate::pipeline::partition::clock::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 
@@ -39,14 +39,15 @@ pub(super) fn skip_empty_ends<W: WorkerPorts>(
     let Context { partitions, options, clock, .. } = &mut *access.ctx;
     let transaction = &mut access.committer.transaction;
     let mut is_full = false;
-    for (id, running) in partitions.running_mut() {
-        let Some(to) = ends.get(&id).and_then(|end| skipped_to(running, end, options, silence)) else {
+    for partition in partitions.started_mut() {
+        let id = partition.id;
+        let Some(to) = ends.get(&id).and_then(|end| skipped_to(partition, end, options, silence)) else {
             continue;
         };
         transaction.begin(&mut access.committer.sink, || clock.elapsed())?;
-        transaction.touch(id, &mut running.state.open);
-        running.order.skip(running.state.next..to);
-        running.state.next = to;
+        transaction.touch(id, &mut partition.open);
+        partition.order.skip(partition.next..to);
+        partition.next = to;
         is_full = transaction.is_full(options.transaction_limit);
         if is_full {
             // The others follow with the next comparison.
@@ -57,10 +58,15 @@ pub(super) fn skip_empty_ends<W: WorkerPorts>(
 }
 
 /// The last stable offset, if it lies behind the next record of the partition and no record is before it.
-fn skipped_to(running: &Running, end: &RawEnd, options: &WorkerOptions, silence: Duration) -> Option<Offset> {
-    let next = running.state.next;
-    let is_silent = running.is_open() && running.stall.is_silent(silence);
-    let is_idle = is_silent && running.state.open.is_none() && !running.order.is_doubted();
+fn skipped_to(
+    partition: &Partition,
+    end: &RawEnd,
+    options: &WorkerOptions,
+    silence: Duration,
+) -> Option<Offset> {
+    let next = partition.next;
+    let is_silent = partition.is_open() && partition.stall.is_silent(silence);
+    let is_idle = is_silent && partition.open.is_none() && !partition.order.is_doubted();
     let is_empty = end.empty_from == Some(next) || !options.keeps(Safeguard::EmptyEnds);
     (is_idle && is_empty && end.stable > next).then_some(end.stable)
 }

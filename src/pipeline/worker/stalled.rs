@@ -14,8 +14,9 @@ use crate::metrics::Stall;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
+use crate::pipeline::partition::clock::RawEnd;
+use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::stall::{Fetching, StallDetector, no_record};
-use crate::pipeline::partition::topic::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::is_due;
@@ -202,48 +203,49 @@ impl StallCheck {
     ) -> Result<(), WorkerError> {
         let patience = self.ends.patience;
         let (mut stalled, mut silent) = (Vec::new(), Vec::new());
-        for (id, running) in ctx.partitions.running_mut().filter(|(_, running)| !running.held) {
-            let next = running.state.next;
+        for partition in ctx.partitions.started_mut() {
+            let (id, next) = (partition.id, partition.next);
             let Some(end) = ends.get(&id).copied() else {
-                running.stall = StallDetector::default();
+                partition.stall = StallDetector::default();
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
             let place = (next, end.stable);
-            let was_silent = running.stall.is_silent(self.ends.silence);
+            let was_silent = partition.stall.is_silent(self.ends.silence);
             // A partition that waits for a schema is paused.
-            let is_open = running.is_open();
-            let stall = if is_open { running.stall.observe(now, seen, patience) } else { None };
+            let is_open = partition.is_open();
+            let stall = if is_open { partition.stall.observe(now, seen, patience) } else { None };
             let may_have_records = is_open && !end.is_empty_from(next);
-            let is_silent = may_have_records && running.stall.is_silent(self.ends.silence);
+            let is_silent = may_have_records && partition.stall.is_silent(self.ends.silence);
             silent.push(OwnSilence { id, was_silent, from: is_silent.then_some(next) });
-            let is_unread = may_have_records && running.stall.is_unread(place, patience);
+            let is_unread = may_have_records && partition.stall.is_unread(place, patience);
             let unread = is_unread.then_some(end.stable);
-            if unread.is_some() && running.unread.is_none() {
+            if unread.is_some() && partition.unread.is_none() {
                 tracing::warn!(partition = id, "{}", no_record(next, end.stable));
             }
-            running.unread = unread;
+            partition.unread = unread;
             if let Some(stall) = stall {
                 ctx.report.metrics.stalled_fetches(stall).inc();
                 log_stall(id, seen, stall);
-                let (from, last) = running.state.position();
+                let (from, last) = partition.position();
                 stalled.push((id, from, last));
             }
         }
-        if let Some(topic) = &mut ctx.topic {
+        // In partition scope the clocks of the windows are independent.
+        if ctx.options.is_topic_wide() {
             let measures = ctx.options.keeps(Safeguard::Lateness);
             let most_ms = if measures { ctx.options.kinds.longest_ms() } else { 0 };
-            topic.note_ends(&mut ctx.partitions, ends, most_ms);
+            ctx.ends.note(&mut ctx.partitions, ends, most_ms);
         }
-        let clocks = ctx.partitions.iter().filter_map(|p| Some(p.state()?.windows.committed_time_ms()));
+        let clocks = ctx.partitions.iter().map(|partition| partition.time.committed_ms());
         self.ends.publish(&silent, clocks.max().unwrap_or(0));
         if stalled.is_empty() {
             return Ok(());
         }
         source.reassign(&stalled).map_err(|failed| WorkerError::from(failed).rewinding())?;
-        for (id, running) in ctx.partitions.running_mut() {
-            if stalled.iter().any(|(stalled, ..)| *stalled == id) {
-                running.order = running.state.order();
+        for partition in ctx.partitions.started_mut() {
+            if stalled.iter().any(|(stalled, ..)| *stalled == partition.id) {
+                partition.order = Order::with_gap(partition.position().0..partition.next);
             }
         }
         Ok(())

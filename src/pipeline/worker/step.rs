@@ -4,28 +4,21 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{
-    Coordinates, CopyOf, CopySample, IndexKey, NewRecord, Offset, PartitionGroups, PartitionId, RecordTime,
-    Schemas, Verdict,
+    Coordinates, CopySample, NewRecord, Offset, Owner, Schemas, SealedOwner, Verdict, Windows,
 };
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::kinds::Kind;
+use crate::pipeline::journal::sealed::{SealedCopy, sealed_copy};
+use crate::pipeline::journal::stored::Stored;
 use crate::pipeline::options::{Mode, OnMissing, OnProbable, WorkerOptions};
-use crate::pipeline::partition::Running;
+use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::order::Arrival;
-use crate::pipeline::partition::partitions::Others;
-use crate::pipeline::partition::rejections::{Refusal, Rejections};
-use crate::pipeline::partition::sealed::{SealedCopy, sealed_copy};
-use crate::pipeline::partition::state::DedupeState;
-use crate::pipeline::partition::stored::Stored;
-use crate::pipeline::partition::topic::{TopicScope, copy_elsewhere};
+use crate::pipeline::partition::rejections::Refusal;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::late::{late_record, skipped_record};
-use crate::ports::{
-    Epoch, Failure, OutputTopic, Reason, Record, Remedy, SealedLookup, Side, Sink, Source, Store,
-};
+use crate::ports::{Epoch, Failure, OutputTopic, Reason, Record, Remedy, SealedLookup, Side, Sink, Source};
 
 /// Result of the first pass for one record.
 pub(crate) struct Lookup {
@@ -47,11 +40,10 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) clock: &'a W::Clock,
     pub(crate) options: &'a WorkerOptions,
     pub(crate) transaction: &'a mut Transaction,
-    /// In topic scope, what finds copies in other partitions.
-    pub(crate) topic: Option<&'a mut TopicScope>,
-    /// In partition scope, what estimates the number of such copies.
+    /// The windows of its journal.
+    pub(crate) windows: &'a mut Windows,
+    /// In partition scope, what estimates the number of copies in other partitions.
     pub(crate) copies: Option<&'a mut CopySample>,
-    pub(crate) others: Others<'a>,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
     /// Whether rejected records of the partition follow the policy without retries.
@@ -76,57 +68,73 @@ impl<W: WorkerPorts> Step<'_, W> {
     /// Second pass: decides about one record.
     pub(crate) fn decide(
         &mut self,
-        (running, rejections): (&mut Running, &mut Rejections),
+        partition: &mut Partition,
         record: &mut RawOf<'_, W>,
         lookup: &Lookup,
     ) -> Result<AfterRecord, WorkerError> {
-        let at = record.coordinates();
-        let state = &mut *running.state;
-        if at.offset >= state.next && rejections.commits_before(at.offset, self.transaction.is_open()) {
+        let (at, next) = (record.coordinates(), partition.next);
+        let rejections = &mut partition.rejections;
+        if at.offset >= next && rejections.commits_before(at.offset, self.transaction.is_open()) {
             return Ok(AfterRecord::CommitBefore);
         }
-        if let Some(late) = rejections.late_before(state.next, at.offset) {
+        if let Some(late) = rejections.late_before(next, at.offset) {
             if self.transaction.is_open() {
                 return Ok(AfterRecord::CommitBefore);
             }
             return Err(late_record(late, at, &self.options.raw));
         }
-        let arrival = running.order.judge(state.next, at.offset);
+        let arrival = partition.order.judge(next, at.offset);
         match arrival {
             Arrival::Late | Arrival::Missed => rejections.note_late(at.offset),
             Arrival::Left => rejections.forget_late(),
             Arrival::Next | Arrival::Repeated | Arrival::Unproven => {}
         }
-        if !self.is_next(arrival, at, state.committed)? {
-            return Ok(if running.order.is_doubted() { AfterRecord::SeekAgain } else { AfterRecord::Record });
+        if !self.is_next(arrival, at, partition.committed)? {
+            let is_doubted = partition.order.is_doubted();
+            return Ok(if is_doubted { AfterRecord::SeekAgain } else { AfterRecord::Record });
         }
-        rejections.note_next(at.offset);
+        partition.rejections.note_next(at.offset);
         self.transaction.begin(self.sink, || self.clock.elapsed())?;
-        let open = self.transaction.touch(at.partition, &mut state.open);
+        let open = self.transaction.touch(at.partition, &mut partition.open);
         open.records += 1;
         let records = open.records;
-        state.windows.observe(record.timestamp_ms(), self.now_ms.saturating_add(state.ahead_ms));
+        partition.time.observe(record.timestamp_ms(), self.now_ms.saturating_add(partition.ahead_ms));
+        self.windows.observe(partition.time.ms());
         self.transaction.add(record.size());
-        let outcome = match (rejections.exhausted(at.offset), &lookup.sealed) {
-            (Some(error), _) => self.apply_rejection_policy(state, record, error),
-            _ if self.options.bypasses_window(lookup.kind) => self.forward(state, record, Outcome::Bypassed),
-            (None, None) => self.without_id(state, record),
-            (None, Some(sealed)) => self.with_id(state, record, lookup.kind, sealed),
+        let outcome = self.outcome(partition, record, lookup)?;
+        self.transaction.tally.count(lookup.kind, outcome);
+        self.transaction.tally.seen(record.size());
+        partition.next = at.offset + 1;
+        partition.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
+        let is_full =
+            partition.rejections.limits(records) || self.transaction.is_full(self.options.transaction_limit);
+        Ok(if is_full { AfterRecord::CommitAfter } else { AfterRecord::Record })
+    }
+
+    fn outcome(
+        &mut self,
+        partition: &mut Partition,
+        record: &mut RawOf<'_, W>,
+        lookup: &Lookup,
+    ) -> Result<Outcome, WorkerError> {
+        let at = record.coordinates();
+        let exhausted = partition.rejections.exhausted(at.offset).cloned();
+        let outcome = match (&exhausted, &lookup.sealed) {
+            (Some(refusal), _) => self.apply_rejection_policy(partition, record, refusal),
+            _ if self.options.bypasses_window(lookup.kind) => {
+                self.forward(partition, record, Outcome::Bypassed)
+            }
+            (None, None) => self.without_id(partition, record),
+            (None, Some(sealed)) => self.with_id(partition, record, lookup.kind, sealed),
         };
-        let outcome = match outcome {
+        match outcome {
             // Found before anything of the record was written or stored.
             Err(WorkerError::Kafka(failed)) if failed.damaged == Some(at) => {
                 let refusal = Refusal { by: OutputTopic::Clean, error: failed.what };
-                self.apply_rejection_policy(state, record, &refusal)?
+                self.apply_rejection_policy(partition, record, &refusal)
             }
-            outcome => outcome?,
-        };
-        self.transaction.tally.count(lookup.kind, outcome);
-        self.transaction.tally.seen(record.size());
-        state.next = at.offset + 1;
-        state.epoch = record.leader_epoch().map(|number| Epoch { next: at.offset + 1, number });
-        let is_full = rejections.limits(records) || self.transaction.is_full(self.options.transaction_limit);
-        Ok(if is_full { AfterRecord::CommitAfter } else { AfterRecord::Record })
+            outcome => outcome,
+        }
     }
 
     /// Whether the record is the next one to process.
@@ -152,150 +160,100 @@ impl<W: WorkerPorts> Step<'_, W> {
 
     fn with_id(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &mut RawOf<'_, W>,
         number: usize,
         lookup: &SealedLookup,
     ) -> Result<Outcome, WorkerError> {
-        let (at, key) = (record.coordinates(), &lookup.key);
-        let (Some(window), Some(kind)) = (state.windows.get_mut(number), self.options.kinds.get(number))
-        else {
+        let (at, key, time) = (record.coordinates(), &lookup.key, partition.time.record());
+        let (Some(window), Some(kind)) = (self.windows.get(number), self.options.kinds.get(number)) else {
             let what = format!(
                 "record {at} of topic {} has no window to be looked up in; aborting the transaction and reading it again",
                 self.options.raw
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let time = window.record_time();
-        let groups = self.topic.as_ref().map(|topic| topic.filter.groups(key));
-        let verdict = if groups.is_some_and(|groups| self.is_new_in(at.partition, time.own_ms, groups)) {
-            window.verdict_without_owner(at.offset, key)
-        } else {
-            let owners = Stored { store: self.store, window: lookup.window, is_copy: false };
-            window.verdict(at.offset, key, &owners)?
-        };
-        let groups = groups.unwrap_or_default();
-        let copy = self.elsewhere(verdict, (number, kind), (time, key, groups))?;
-        let is_known = copy.is_some() || matches!(verdict, Verdict::Duplicate { .. });
-        let sealed = if !is_known && self.store.has_sealed() {
-            let window_of = |partition| self.others.window(partition, number);
-            sealed_copy(self.store, lookup, (at, window), window_of)?
+        let owners = Stored { store: self.store, window: lookup.window, is_partial: false };
+        let verdict = window.verdict(at, time, key, &owners)?;
+        let is_known = matches!(verdict, Verdict::Duplicate { .. });
+        let sealed = if !is_known && window.has_sealed() {
+            sealed_copy(self.store, lookup, window, at, time)?
         } else {
             None
         };
-        let at_ms = time.stream_ms;
-        let outcome = match (verdict, copy, sealed) {
-            (Verdict::Duplicate { owner: offset }, ..) => {
-                let owner = Coordinates { partition: at.partition, offset };
-                let owner_ms = window.arrived_ms(offset);
-                return self.duplicate(state, record, owner, owner_ms);
+        let window_ms = window.configured_ms();
+        let outcome = match (verdict, sealed) {
+            (Verdict::Duplicate { owner: Owner { at, time_ms, .. } }, _)
+            | (_, Some(SealedCopy::Owner(SealedOwner { at, time_ms }))) => {
+                return self.duplicate(partition, record, at, time_ms);
             }
-            (_, Some((partition, CopyOf { offset, arrived_ms })), _) => {
-                return self.duplicate(state, record, Coordinates { partition, offset }, arrived_ms);
-            }
-            (_, None, Some(SealedCopy::Owner(owner, owner_ms))) => {
-                return self.duplicate(state, record, owner, owner_ms);
-            }
-            (Verdict::New, None, Some(SealedCopy::Filter { since_ms })) => {
+            (Verdict::New, Some(SealedCopy::Filter { since_ms })) => {
                 if kind.on_probable == OnProbable::Forward {
                     Outcome::Probable
                 } else if self.is_forced(record) {
                     Outcome::Forced
                 } else {
-                    return self.probable(state, record, kind.on_probable, since_ms);
+                    return self.probable(partition, record, kind.on_probable, since_ms);
                 }
             }
-            (Verdict::Retry, None, _) => Outcome::Retry,
-            (Verdict::New, None, None) => Outcome::Forwarded,
+            (Verdict::Retry, _) => Outcome::Retry,
+            (Verdict::New, None) => Outcome::Forwarded,
         };
         // Before the id is admitted: its next copy may be accepted.
         if let Some(refusal) = self.certain_refusal(OutputTopic::Clean, record) {
-            return self.apply_rejection_policy(state, record, &refusal);
+            return self.apply_rejection_policy(partition, record, &refusal);
         }
         if outcome == Outcome::Forwarded
             && CopySample::has(key)
             && let Some(copies) = &mut self.copies
         {
-            let (partition, window_ms) = (at.partition, window.configured_ms());
+            let (partition, at_ms) = (at.partition, time.stream_ms);
             let is_copy = copies.is_copy(NewRecord { key, kind: number, partition, at_ms, window_ms });
             self.transaction.tally.sampled(is_copy);
         }
         // A record that cannot be copied gets no owner.
         self.sink.forward(record)?;
-        window.admit(at.offset, key);
-        if let Some(topic) = &mut self.topic {
-            topic.filter.insert(key, at.partition, at_ms);
-        }
-        self.forwarded(state, record);
+        let owner = Owner { at, time_ms: time.stream_ms, identity: key.identity };
+        self.windows.admit(number, owner, key);
+        self.forwarded(partition, record);
         Ok(outcome)
-    }
-
-    /// Whether the window of the record's own partition has no owner of the identity, so that it need not be looked up there.
-    fn is_new_in(&self, partition: PartitionId, own_ms: i64, groups: PartitionGroups) -> bool {
-        !groups.has(partition) && self.topic.as_ref().is_some_and(|topic| topic.filter.covers_own(own_ms))
-    }
-
-    /// A copy of the record in another partition, unless its own partition has one. A record that was processed before an
-    /// interruption (`Retry`) is looked up too: after that the partitions are read in another order, and a copy may have been
-    /// forwarded instead.
-    fn elsewhere(
-        &self,
-        verdict: Verdict,
-        (number, kind): (usize, &Kind),
-        (time, key, groups): (RecordTime, &IndexKey, PartitionGroups),
-    ) -> Result<Option<(PartitionId, CopyOf)>, WorkerError> {
-        let is_known = matches!(verdict, Verdict::Duplicate { .. });
-        let is_trusted = verdict == Verdict::Retry && !self.options.keeps(Safeguard::OwnClaims);
-        if !is_known && !self.options.keeps(Safeguard::ForeignClaims) {
-            let mut claims = self
-                .others
-                .windows(number)
-                .filter_map(|(id, window)| Some((id, window.claim_of(key.identity)?)));
-            if let Some((partition, offset)) = claims.next() {
-                return Ok(Some((partition, CopyOf { offset, arrived_ms: time.stream_ms })));
-            }
-        }
-        if is_known || is_trusted || groups.is_empty() {
-            return Ok(None);
-        }
-        Ok(copy_elsewhere(&self.others, self.store, (number, kind), (time, key, groups))?)
     }
 
     /// Forwards a record, unless the clean topic certainly rejects it.
     fn forward(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &mut RawOf<'_, W>,
         outcome: Outcome,
     ) -> Result<Outcome, WorkerError> {
         if let Some(refusal) = self.certain_refusal(OutputTopic::Clean, record) {
-            return self.apply_rejection_policy(state, record, &refusal);
+            return self.apply_rejection_policy(partition, record, &refusal);
         }
-        self.write(state, record)?;
+        self.write(partition, record)?;
         Ok(outcome)
     }
 
-    fn write(&mut self, state: &mut DedupeState, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
+    fn write(&mut self, partition: &mut Partition, record: &mut RawOf<'_, W>) -> Result<(), WorkerError> {
         self.sink.forward(record)?;
-        self.forwarded(state, record);
+        self.forwarded(partition, record);
         Ok(())
     }
 
-    fn forwarded(&mut self, state: &mut DedupeState, record: &RawOf<'_, W>) {
-        state.wrote();
+    fn forwarded(&mut self, partition: &mut Partition, record: &RawOf<'_, W>) {
+        partition.wrote();
         self.transaction.tally.forwarded(record.size(), self.fetched, record.timestamp_ms());
     }
 
     /// Writes a record to a side topic.
     pub(crate) fn divert(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         side: Side,
         record: &RawOf<'_, W>,
         reason: &Reason,
     ) -> Result<(), Failure> {
         self.sink.divert(side, record, reason)?;
-        state.wrote();
+        partition.wrote();
         Ok(())
     }
 
@@ -307,19 +265,19 @@ impl<W: WorkerPorts> Step<'_, W> {
     /// A record whose id has another owner. The owner does not change, not even when the record is forced.
     fn duplicate(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &mut RawOf<'_, W>,
         owner: Coordinates,
         owner_ms: i64,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
-            return self.forward(state, record, Outcome::Forced);
+            return self.forward(partition, record, Outcome::Forced);
         }
         let side = self.options.keep_duplicates.then_some(Side::Duplicates);
         if owner.partition != record.coordinates().partition {
             self.transaction.tally.found_elsewhere();
         }
-        self.suppress(state, record, (Outcome::Duplicate, side), || {
+        self.suppress(partition, record, (Outcome::Duplicate, side), || {
             let Coordinates { partition, offset } = owner;
             let detail = format!("the record at offset {offset} of partition {partition} has the same id");
             let owner_ms = Some(owner_ms).filter(|ms| *ms > 0);
@@ -329,7 +287,7 @@ impl<W: WorkerPorts> Step<'_, W> {
 
     fn probable(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &RawOf<'_, W>,
         policy: OnProbable,
         since_ms: i64,
@@ -338,7 +296,7 @@ impl<W: WorkerPorts> Step<'_, W> {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
-        self.suppress(state, record, (Outcome::Probable, side), || {
+        self.suppress(partition, record, (Outcome::Probable, side), || {
             let detail = format!(
                 "the id was probably seen in the slice of the window that starts at {since_ms} epoch ms"
             );
@@ -348,7 +306,7 @@ impl<W: WorkerPorts> Step<'_, W> {
 
     fn without_id(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &mut RawOf<'_, W>,
     ) -> Result<Outcome, WorkerError> {
         let (rule, schemas, read) = (&self.options.rule, self.schemas, &*record);
@@ -358,13 +316,17 @@ impl<W: WorkerPorts> Step<'_, W> {
         let is_shadow = self.options.mode == Mode::Shadow;
         let done = |outcome| if is_shadow { Outcome::MissingId } else { outcome };
         match self.options.on_missing {
-            OnMissing::Forward | OnMissing::Source => self.forward(state, record, Outcome::MissingId),
+            OnMissing::Forward | OnMissing::Source => self.forward(partition, record, Outcome::MissingId),
             OnMissing::DeadLetter => {
                 let outcome = done(Outcome::MissingIdDeadLetter);
-                self.suppress(state, record, (outcome, Some(Side::DeadLetter)), reason)
+                self.suppress(partition, record, (outcome, Some(Side::DeadLetter)), reason)
             }
-            OnMissing::Drop => self.suppress(state, record, (done(Outcome::MissingIdDropped), None), reason),
-            OnMissing::Stop if is_shadow => self.suppress(state, record, (Outcome::MissingId, None), reason),
+            OnMissing::Drop => {
+                self.suppress(partition, record, (done(Outcome::MissingIdDropped), None), reason)
+            }
+            OnMissing::Stop if is_shadow => {
+                self.suppress(partition, record, (Outcome::MissingId, None), reason)
+            }
             OnMissing::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} cannot be decided: {}, and identity.on_missing is \"stop\"; correct \
                  identity.from, or choose forward, drop or dead_letter",
@@ -379,7 +341,7 @@ impl<W: WorkerPorts> Step<'_, W> {
     /// Suppresses a record: it does not go to the clean topic. In shadow mode it does, with a mark.
     fn suppress(
         &mut self,
-        state: &mut DedupeState,
+        partition: &mut Partition,
         record: &RawOf<'_, W>,
         (outcome, side): (Outcome, Option<Side>),
         reason: impl FnOnce() -> Reason,
@@ -387,13 +349,13 @@ impl<W: WorkerPorts> Step<'_, W> {
         let is_shadow = self.options.mode == Mode::Shadow;
         let topic = if is_shadow { Some(OutputTopic::Clean) } else { side.map(Side::topic) };
         if let Some(refusal) = topic.and_then(|topic| self.certain_refusal(topic, record)) {
-            return self.apply_rejection_policy(state, record, &refusal);
+            return self.apply_rejection_policy(partition, record, &refusal);
         }
         if is_shadow {
             self.sink.divert(Side::Clean, record, &reason())?;
-            self.forwarded(state, record);
+            self.forwarded(partition, record);
         } else if let Some(side) = side {
-            self.divert(state, side, record, &reason())?;
+            self.divert(partition, side, record, &reason())?;
         }
         Ok(outcome)
     }

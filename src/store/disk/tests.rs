@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, Offset, OwnerRun};
+use crate::dedupe::{Coordinates, Identity, OwnerRun, SealedOwner, Sequence, StoredOwner};
 use crate::ports::{Head, Store, ToForget};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::segments::DIR;
@@ -42,7 +42,7 @@ struct Durable {
 struct Watch {
     durable: Durable,
     /// Owners that each image must have. Nothing is examined while it is empty.
-    expected: BTreeSet<Offset>,
+    expected: BTreeSet<Sequence>,
     db: Option<sled::Db>,
     images: usize,
     deletions: usize,
@@ -217,37 +217,59 @@ fn binding() -> Binding {
     Binding { partitions: 1, ..Binding::default() }
 }
 
-fn append(store: &mut SledStore, covered: Range<Offset>) {
-    append_at(store, covered, i64::MAX / SPAN_MS);
+fn append(store: &mut SledStore, numbers: Range<Sequence>) {
+    append_at(store, numbers, 1_000);
 }
 
 /// A span of stream time that one run has at most, ms.
 const SPAN_MS: i64 = 300_000;
 
-fn append_at(store: &mut SledStore, covered: Range<Offset>, span: i64) {
-    let head = Head { confirmed: covered.end, ..Head::default() };
-    let empty = Block::empty(HashKind::Xxh3, 0.into(), covered.clone(), span * SPAN_MS);
-    let entries = covered.map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
-    let number = store.next_number(0.into()).unwrap();
-    store.append(&Block { entries, ..empty }, number, head).unwrap();
+/// The record that owns a number: it alternates between two partitions.
+fn place(number: Sequence) -> Coordinates {
+    Coordinates { partition: u32::from(number % 2 == 1), offset: number / 2 }
 }
 
-/// The owners in blocks and slices. One that is in both, as after a crash, has the same identity in both, unless the head does not
-/// confirm it.
-fn owners(store: &SledStore) -> BTreeSet<Offset> {
+fn number_of(at: Coordinates) -> Sequence {
+    at.offset * 2 + Sequence::from(at.partition)
+}
+
+fn identity(number: Sequence) -> Identity {
+    Identity(u128::from(number).to_le_bytes())
+}
+
+fn append_at(store: &mut SledStore, numbers: Range<Sequence>, span: i64) {
+    append_owners(store, numbers, span * SPAN_MS, identity);
+}
+
+fn append_owners(
+    store: &mut SledStore,
+    numbers: Range<Sequence>,
+    time_ms: i64,
+    identity: impl Fn(Sequence) -> Identity,
+) {
+    let head = Head { confirmed: numbers.end, ..Head::default() };
+    let owner = |number| StoredOwner { at: place(number), time_ms, identity: Some(identity(number)) };
+    let (number, owners) = (numbers.start, numbers.map(owner).collect::<Vec<_>>());
+    store
+        .append(0.into(), &OwnerRun { number, times_ms: (time_ms, time_ms), owners: &owners }, &head)
+        .unwrap();
+}
+
+/// The owners in runs and slices, by the numbers of their places. One that is in both, as after a crash, has the same identity in both.
+fn owners(store: &SledStore) -> BTreeSet<Sequence> {
     let mut owners = BTreeMap::new();
     let mut visit = |run: &OwnerRun<'_>| {
-        owners.extend(run.owners.iter().filter_map(|owner| Some((owner.offset, owner.identity?))));
+        owners.extend(run.owners.iter().filter_map(|owner| Some((number_of(owner.at), owner.identity?))));
         Ok(())
     };
     store.scan(0.into(), &mut visit).unwrap();
-    let confirmed = store.head(0.into()).unwrap().map_or(0, |head| head.confirmed);
-    let mut visit = |_, owner: Offset, identity: Identity| {
-        let other = owners.insert(owner, identity).filter(|other| *other != identity && owner < confirmed);
-        assert_eq!(other, None, "{owner} is in a run and in a slice");
+    let mut visit = |_, identity: Identity, owner: SealedOwner| {
+        let number = number_of(owner.at);
+        let other = owners.insert(number, identity).filter(|other| *other != identity);
+        assert_eq!(other, None, "{number} is in a run and in a slice");
         Ok(())
     };
-    store.scan_sealed(&[0.into()], 0..Offset::MAX, &mut visit).unwrap();
+    store.scan_sealed(&[0.into()], &mut visit).unwrap();
     owners.into_keys().collect()
 }
 
@@ -267,10 +289,22 @@ fn close(disk: &Lossy, store: SledStore) {
 }
 
 /// Writes a run again without this owner.
-fn forget(disk: &Lossy, store: &mut SledStore, owner: Offset) {
+fn forget(disk: &Lossy, store: &mut SledStore, owner: Sequence) {
     disk.watch().expected.remove(&owner);
     let head = store.head(0.into()).unwrap().unwrap();
-    store.forget(0.into(), ToForget { owners: &[owner], ..ToForget::default() }, head).unwrap();
+    let forgotten = ToForget { numbers: &[owner], identities: &[identity(owner)] };
+    store.forget(0.into(), forgotten, &head).unwrap();
+}
+
+/// Undoes the owners of a partition at or beyond an offset.
+fn undo(disk: &Lossy, store: &mut SledStore, from: Coordinates) {
+    let is_left = |number: &Sequence| {
+        let at = place(*number);
+        at.partition != from.partition || at.offset < from.offset
+    };
+    disk.watch().expected.retain(is_left);
+    let head = store.head(0.into()).unwrap().unwrap();
+    store.undo(0.into(), from, &head).unwrap();
 }
 
 /// New owners are not synced, and their entries can be durable.
@@ -301,6 +335,18 @@ fn a_power_loss_while_owners_are_forgotten_loses_no_other() {
 }
 
 #[test]
+fn a_power_loss_while_owners_of_a_partition_are_undone_loses_none_of_the_others() {
+    let (disk, mut store) = filled(96, 250);
+    disk.begin(&mut store);
+    for number in [95, 90, 60] {
+        undo(&disk, &mut store, place(number * 250 + 8));
+    }
+    store.sync().unwrap();
+    disk.end(80, 2);
+    close(&disk, store);
+}
+
+#[test]
 fn a_power_loss_after_owners_were_cut_loses_nothing_before_the_cut() {
     let (disk, mut store) = filled(24, 250);
     disk.begin(&mut store);
@@ -311,12 +357,14 @@ fn a_power_loss_after_owners_were_cut_loses_nothing_before_the_cut() {
         // It writes to sled only.
         disk.examine();
     }
+    // The files of the removed runs are deleted.
+    store.sync().unwrap();
     disk.end(40, 4);
     close(&disk, store);
 }
 
 #[test]
-fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_block() {
+fn a_power_loss_after_the_start_that_follows_a_kill_loses_no_durable_owner() {
     let (disk, mut store) = filled(16, 250);
     disk.begin(&mut store);
     // All runs of the first files are moved, and sled does not fsync that before the kill.

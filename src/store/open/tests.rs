@@ -5,10 +5,10 @@ use std::sync::{Arc, mpsc};
 
 use super::*;
 use crate::dedupe::{
-    Block, EntryName, HashKind, Identity, KindId, SliceMark, SlicePartition, Tail, WindowId,
+    Coordinates, EntryName, Identity, KindId, OwnerRun, SealedRange, SliceMark, StoredOwner, WindowId,
 };
-use crate::ports::{Head, SealJob, Sealing, Store, StoreError};
-use crate::store::record::WindowRecord;
+use crate::ports::{Covered, Head, SealJob, Sealing, Store, StoreError};
+use crate::store::record::{self, Counts};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -34,15 +34,26 @@ fn close(db: sled::Db, path: &Path) {
     }
 }
 
-fn block(owners: Range<u64>) -> Block {
-    let empty = Block::empty(HashKind::Xxh3, 0.into(), owners.clone(), 0);
-    let entries = owners.map(|owner| (owner, Identity([owner.to_le_bytes()[0]; 16]))).collect();
-    Block { entries, ..empty }
+fn append(store: &mut SledStore, numbers: Range<u64>) -> Result<(), StoreError> {
+    append_to(store, 0.into(), numbers, 0, &Head::default())
 }
 
-fn append(store: &mut SledStore, owners: Range<u64>) -> Result<(), StoreError> {
-    let number = store.next_number(0.into())?;
-    store.append(&block(owners), number, Head::default())
+/// Appends owners with these numbers that arrive at a time.
+fn append_to(
+    store: &mut SledStore,
+    window: WindowId,
+    numbers: Range<u64>,
+    time_ms: i64,
+    head: &Head,
+) -> Result<(), StoreError> {
+    let owner = |offset: u64| StoredOwner {
+        at: Coordinates { partition: 0, offset },
+        time_ms,
+        identity: Some(Identity([offset.to_le_bytes()[0]; 16])),
+    };
+    let number = numbers.start;
+    let owners: Vec<_> = numbers.map(owner).collect();
+    store.append(window, &OwnerRun { number, times_ms: (time_ms, time_ms), owners: &owners }, head)
 }
 
 /// A directory with a store of one identity.
@@ -200,7 +211,7 @@ fn a_database_of_an_older_version_is_quarantined() {
     db.insert(keys::BINDING, serde_json::to_vec(&binding()).unwrap()).unwrap();
     db.insert(keys::POSITIONS, &[0; 16]).unwrap();
     let runs = db.open_tree(keys::RUNS).unwrap();
-    let mut record = WindowRecord::default().encode(0.into());
+    let mut record = record::encode(0.into(), &Head::default(), &Counts::default());
     record[0] -= 1;
     runs.insert(keys::record(0.into()), record).unwrap();
     drop(runs);
@@ -228,11 +239,10 @@ fn a_missing_slice_is_detected() {
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
     for first in [0, 100] {
         let head = Head { confirmed: first + 100, ..Head::default() };
-        store.append(&block(first..first + 100), first, head).unwrap();
+        append_to(&mut store, 0.into(), first..first + 100, 0, &head).unwrap();
         let mark = SliceMark { next: first + 100, count: 100, time_ms: (0, 0) };
-        let range = SlicePartition { partition: 0, first, next: first + 100, marks: vec![mark] };
-        let job = SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false };
-        store.begin_seal(job).unwrap();
+        let range = SealedRange { first, next: first + 100, marks: vec![mark] };
+        store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
         while store.poll_seal().unwrap() != Sealing::Idle {
             std::thread::yield_now();
         }
@@ -271,53 +281,92 @@ fn each_database_has_a_key_of_its_positions_and_keeps_it() {
     assert!(new != kept && reason.is_some_and(|reason| reason.contains("positions")));
 }
 
-/// Owners of a window that arrive at a time.
-fn arrived(window: WindowId, owners: Range<u64>, time_ms: i64) -> Block {
-    Block { window, time_first_ms: time_ms, time_last_ms: time_ms, ..block(owners) }
+fn entry(number: u64) -> Option<EntryName> {
+    Some(EntryName { number, crc: 7 }).filter(|_| number > 0)
 }
 
-/// The name of an entry with ten offsets.
-fn tail(number: u64) -> Tail {
-    Tail { entry: EntryName { number, crc: 7 }, next: 10 * number, from: None }
+/// The head behind an entry, of a window with so many owners.
+fn behind(number: u64, confirmed: u64) -> Head {
+    let (tail, state_next) = (entry(number), number * 5 + 1);
+    Head { confirmed, state_next, tail, confirmed_tail: tail, ..Head::default() }
+}
+
+/// Appends ten owners of an entry, of which is not known yet whether it is committed.
+fn append_entry(store: &mut SledStore, window: WindowId, number: u64, time_ms: i64) {
+    let first = store.next_number(window).unwrap();
+    let covered = [(0, Covered { next: 7, time_ms })].into();
+    let head = Head { tail: entry(number), covered, ..behind(number - 1, first) };
+    append_to(store, window, first..first + 10, time_ms, &head).unwrap();
+}
+
+/// The time of an entry whose owners are a run of their own.
+fn apart_ms(number: u64) -> i64 {
+    number.cast_signed() * 600_000
 }
 
 /// A directory with owners of two kinds; the named kind has two runs. Returns the files of both.
 fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
-    let mut confirmed_tail = None;
-    for (transaction, first) in [(1, 0), (2, 10), (3, 20)] {
-        let tail = Some(tail(transaction));
-        let head =
-            Head { confirmed: first, state_next: first / 2 + 1, tail, confirmed_tail, ..Head::default() };
-        let time_ms = first.cast_signed() * 60_000;
-        let windows = if transaction < 3 { vec![named, 0.into()] } else { vec![0.into()] };
-        for window in windows {
-            store.append(&arrived(window, first..first + 10, time_ms), first, head).unwrap();
+    for number in 1..=3 {
+        if number < 3 {
+            append_entry(&mut store, named, number, apart_ms(number));
         }
-        confirmed_tail = tail;
+        append_entry(&mut store, 0.into(), number, apart_ms(number));
     }
     let files = [1, 2].map(|file| store.engine.segments.path(file));
-    assert_eq!([480, 720], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
+    assert_eq!([640, 960], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
     store.close().unwrap();
     (dir, files)
 }
 
-#[test]
-fn a_kind_without_its_last_owners_lowers_the_head_of_all_kinds() {
-    let named = KindId::named("payments").window(0);
-    let (dir, [file, _]) = with_kinds(named);
-    let bytes = fs::read(&file).unwrap();
-    fs::write(&file, &bytes[..bytes.len() - 5]).unwrap();
+/// Removes the end of a file, and one byte more than so many runs of ten owners.
+fn cut_runs(file: &Path, runs: usize) {
+    let bytes = fs::read(file).unwrap();
+    fs::write(file, &bytes[..bytes.len() - runs * 320 - 1]).unwrap();
+}
+
+/// Opens a directory twice whose windows have these numbers of owners, and heads behind this entry.
+fn opens_cut_back(dir: &Path, number: u64, windows: &[(WindowId, u64)]) {
     for _ in 0..2 {
-        let Opened { store, quarantined } = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
+        let Opened { store, quarantined } = open(dir, &binding(), 1 << 20, DEADLINE).unwrap();
         assert_eq!(quarantined, None);
-        let tail = Some(tail(1));
-        let expected = Head { confirmed: 10, state_next: 6, tail, confirmed_tail: tail, ..Head::default() };
-        assert_eq!([0.into(), named].map(|window| store.head(window).unwrap()), [Some(expected); 2]);
-        assert_eq!([0.into(), named].map(|window| store.ids(window).unwrap()), [30, 10]);
+        for (window, owners) in windows {
+            let head = store.head(*window).unwrap().unwrap();
+            assert_eq!(head, behind(number, *owners), "{window}");
+            assert_eq!((store.next_number(*window), store.ids(*window)), (Ok(*owners), Ok(*owners)));
+        }
         store.close().unwrap();
     }
+}
+
+#[test]
+fn a_kind_without_its_last_owners_takes_all_kinds_back() {
+    let named = KindId::named("payments").window(0);
+    let (dir, [file, _]) = with_kinds(named);
+    cut_runs(&file, 0);
+    opens_cut_back(dir.path(), 1, &[(0.into(), 10), (named, 10)]);
+}
+
+/// The only run of the unnamed kind has owners of all entries. The third kind has owners of the first entry only.
+#[test]
+fn a_run_of_several_entries_takes_all_kinds_back_to_its_begin() {
+    let [named, third] = ["payments", "orders"].map(|name| KindId::named(name).window(0));
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    append_entry(&mut store, third, 1, 0);
+    for number in 2..=5 {
+        append_entry(&mut store, named, number, apart_ms(number));
+        append_entry(&mut store, 0.into(), number, 0);
+    }
+    let file = store.engine.segments.path(2);
+    store.close().unwrap();
+    cut_runs(&file, 0);
+    opens_cut_back(dir.path(), 4, &[(0.into(), 30), (named, 30)]);
+    cut_runs(&file, 1);
+    opens_cut_back(dir.path(), 1, &[(0.into(), 0), (named, 0)]);
+    let store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    assert_eq!(store.ids(third), Ok(10), "all of them are of the first entry");
 }
 
 #[test]
@@ -329,5 +378,21 @@ fn a_run_without_its_owners_before_others_is_damage() {
     fs::write(&file, bytes).unwrap();
     fs::remove_file(other).unwrap();
     let opened = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap();
-    assert!(opened.quarantined.unwrap().reason.contains("owners of partition"));
+    assert!(opened.quarantined.unwrap().reason.contains("owners of journal"));
+}
+
+/// An owner that does not fit would be another one when it is read.
+#[test]
+fn an_owner_that_does_not_fit_is_rejected_and_changes_nothing() {
+    let dir = filled();
+    let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
+    for (offset, time_ms) in [(1 << 56, 0), (1, -1), (1, 1 << 47)] {
+        let at = Coordinates { partition: 0, offset };
+        let owners = [StoredOwner { at, time_ms, identity: None }];
+        let run = OwnerRun { number: 1, times_ms: (0, 0), owners: &owners };
+        let rejected = store.append(0.into(), &run, &behind(1, 2)).unwrap_err();
+        assert!(matches!(&rejected, StoreError::Corrupt(cause) if cause.contains("does not fit")));
+    }
+    assert_eq!(store.head(0.into()), Ok(Some(Head::default())));
+    append(&mut store, 1..2).unwrap();
 }

@@ -1,33 +1,27 @@
 //! What sled stores of a slice: how it is verified, and what has been removed from it.
 //!
-//! An entry, little endian: version 3 (1 byte), CRC32C of the file's footer (4), order (8), number of removals (4), CRC32C of the key and
-//! everything before (4).
+//! An entry, little endian: version 4 (1 byte), CRC32C of the file's footer (4), number of removals (4), CRC32C of the key and everything before (4).
 //!
-//! Each removal has an entry of its own, so that a slice can have any number of them. Its key is that of the slice, followed by: a partition (4) whose
-//! owners at or beyond the offset (8) in the value were removed; or the partition (4) and offset (8) of an owner that was forgotten; or an identity
-//! (16) that was forgotten in a slice without owners; partitions and offsets big endian. The value ends with the CRC32C of the key and everything before (4).
+//! Each removal has an entry of its own, so that a slice can have any number of them. Its key is that of the slice, followed by: a partition (4, big endian)
+//! whose owners at or beyond the offset (8) in the value were undone; or an identity (16) that was forgotten. The value ends with the CRC32C of the key and
+//! everything before (4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dedupe::{Coordinates, Identity, Offset, PartitionId};
+use crate::dedupe::{Identity, Offset, PartitionId};
 use crate::store::keys;
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The stored state of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::store) struct SliceEntry {
     /// CRC32C of the footer. It distinguishes the file from another one with the same name.
     pub footer: u32,
-    /// Its place among the slices of its group: ascending numbers. In this order the owners of each partition ascend, which the
-    /// arrival times of all partitions together need not do.
-    pub order: u64,
-    /// Partitions whose owners at or beyond an offset were removed.
+    /// Partitions whose owners at or beyond an offset were undone.
     pub ends: BTreeMap<PartitionId, Offset>,
-    /// Owners that were forgotten.
-    pub forgotten: BTreeSet<Coordinates>,
-    /// Identities that were forgotten, in a slice without owners.
-    pub forgotten_ids: BTreeSet<Identity>,
+    /// Identities that were forgotten.
+    pub forgotten: BTreeSet<Identity>,
 }
 
 /// Something that was removed from a slice.
@@ -35,8 +29,6 @@ pub(in crate::store) struct SliceEntry {
 pub(in crate::store) enum Removal {
     /// The owners of a partition at or beyond an offset.
     End(PartitionId, Offset),
-    /// An owner.
-    Owner(Coordinates),
     /// An identity.
     Identity(Identity),
 }
@@ -46,7 +38,6 @@ impl SliceEntry {
     pub fn encode(&self, key: &[u8], removals: u32) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.footer.to_le_bytes());
-        out.extend_from_slice(&self.order.to_le_bytes());
         out.extend_from_slice(&removals.to_le_bytes());
         with_checksum(key, out)
     }
@@ -54,32 +45,29 @@ impl SliceEntry {
     /// Decodes the stored form, without what was removed, and the number of removals. `None` if it is damaged or has another version.
     pub fn decode(key: &[u8], bytes: &[u8]) -> Option<(Self, u32)> {
         let (version, rest) = verified(key, bytes)?.split_first()?;
-        let (footer, rest) = rest.split_first_chunk().filter(|_| *version == VERSION)?;
-        let (order, removals) = rest.split_first_chunk()?;
-        let (footer, order) = (u32::from_le_bytes(*footer), u64::from_le_bytes(*order));
-        Some((Self { footer, order, ..Self::default() }, u32::from_le_bytes(removals.try_into().ok()?)))
+        let (footer, removals) = rest.split_first_chunk().filter(|_| *version == VERSION)?;
+        let entry = Self { footer: u32::from_le_bytes(*footer), ..Self::default() };
+        Some((entry, u32::from_le_bytes(removals.try_into().ok()?)))
     }
 
     /// Number of removals.
     pub fn removals(&self) -> u32 {
-        u32::try_from(self.ends.len() + self.forgotten.len() + self.forgotten_ids.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.ends.len() + self.forgotten.len()).unwrap_or(u32::MAX)
     }
 
     /// What was removed since it was as `before`.
     pub fn removed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Removal> + 'a {
         let ends = self.ends.iter().filter(|(partition, end)| before.ends.get(partition) != Some(end));
-        let owners = self.forgotten.difference(&before.forgotten);
-        let identities = self.forgotten_ids.difference(&before.forgotten_ids);
+        let identities = self.forgotten.difference(&before.forgotten);
         let ends = ends.map(|(partition, end)| Removal::End(*partition, *end));
-        ends.chain(owners.copied().map(Removal::Owner)).chain(identities.copied().map(Removal::Identity))
+        ends.chain(identities.copied().map(Removal::Identity))
     }
 
     /// Notes a removal. Returns whether it is a further one, and does not replace an end.
     pub fn remove(&mut self, removal: Removal) -> bool {
         match removal {
             Removal::End(partition, end) => self.ends.insert(partition, end).is_none(),
-            Removal::Owner(owner) => self.forgotten.insert(owner),
-            Removal::Identity(identity) => self.forgotten_ids.insert(identity),
+            Removal::Identity(identity) => self.forgotten.insert(identity),
         }
     }
 }
@@ -93,10 +81,6 @@ impl Removal {
                 key.extend_from_slice(&partition.to_be_bytes());
                 value.extend_from_slice(&end.to_le_bytes());
             }
-            Self::Owner(Coordinates { partition, offset }) => {
-                key.extend_from_slice(&partition.to_be_bytes());
-                key.extend_from_slice(&offset.to_be_bytes());
-            }
             Self::Identity(Identity(bytes)) => key.extend_from_slice(&bytes),
         }
         let value = with_checksum(&key, value);
@@ -106,19 +90,11 @@ impl Removal {
     /// Decodes a key and a value. `None` if they are damaged.
     pub fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
         let (removed, value) = (key.get(keys::SLICE..)?, verified(key, value)?);
-        let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
-        match (removed.split_first_chunk(), removed.len(), value) {
-            (Some((partition, [])), _, end) => {
-                let end = u64::from_le_bytes(end.try_into().ok()?);
-                Some(Self::End(u32::from_be_bytes(*partition), end))
-            }
-            (Some((partition, offset)), 12, []) => {
-                let partition = u32::from_be_bytes(*partition);
-                Some(Self::Owner(Coordinates { partition, offset: number(offset)? }))
-            }
-            (_, 16, []) => Some(Self::Identity(Identity(removed.try_into().ok()?))),
-            _ => None,
+        if value.is_empty() {
+            return Some(Self::Identity(Identity(removed.try_into().ok()?)));
         }
+        let (partition, end) = (removed.try_into().ok()?, value.try_into().ok()?);
+        Some(Self::End(u32::from_be_bytes(partition), u64::from_le_bytes(end)))
     }
 }
 
@@ -140,22 +116,17 @@ mod tests {
 
     #[test]
     fn decoding_detects_every_flipped_bit_and_the_wrong_key() {
-        let removals = [
-            Removal::End(3, 70),
-            Removal::End(4, u64::MAX),
-            Removal::Owner(Coordinates { partition: 3, offset: 60 }),
-            Removal::Identity(Identity([7; 16])),
-        ];
-        let empty = SliceEntry { footer: 0xdead_beef, order: 1 << 40, ..SliceEntry::default() };
+        let removals = [Removal::End(3, 70), Removal::End(4, u64::MAX), Removal::Identity(Identity([7; 16]))];
+        let empty = SliceEntry { footer: 0xdead_beef, ..SliceEntry::default() };
         let mut entry = empty.clone();
         assert!(removals.iter().all(|removal| entry.remove(*removal)) && !entry.remove(removals[2]));
         assert_eq!(
             (entry.removed_since(&empty).collect::<Vec<_>>(), entry.removals()),
-            (removals.to_vec(), 4)
+            (removals.to_vec(), 3)
         );
         let slice = [9; keys::SLICE];
-        let bytes = entry.encode(&slice, 4);
-        assert_eq!(SliceEntry::decode(&slice, &bytes), Some((empty, 4)));
+        let bytes = entry.encode(&slice, 3);
+        assert_eq!(SliceEntry::decode(&slice, &bytes), Some((empty, 3)));
         let is_entry = |key: &[u8], bytes: &[u8]| SliceEntry::decode(key, bytes).is_some();
         detects_damage(&slice, &bytes, is_entry);
         for removal in removals {

@@ -2,16 +2,15 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::{SealedSlice, SliceGroup, SliceList};
 use super::registry::registered_error;
 use super::retry::RetryPause;
+use super::slices::{SealedSlice, SliceList};
 use super::task::{EndedTask, SealTask};
 use crate::clock::monotonic;
-use crate::dedupe::{Offset, SlicePartition, WindowId};
+use crate::dedupe::{Coordinates, SealedRange, Sequence, WindowId};
 use crate::ports::{
     FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget,
 };
@@ -27,10 +26,10 @@ const AHEAD: usize = 8;
 #[derive(Default)]
 pub(in crate::store) struct HandleSealing {
     task: Option<SealTask>,
-    /// The windows whose owners are being sealed or filtered.
-    pub windows: Vec<WindowId>,
-    /// Windows whose runs below an offset are removed, because a slice has their owners.
-    unneeded: Vec<(WindowId, Offset)>,
+    /// The window whose owners are being sealed or filtered.
+    pub window: Option<WindowId>,
+    /// A window whose runs below a number are removed, because a slice has their owners.
+    unneeded: Option<(WindowId, Sequence)>,
     lists: RefCell<CachedLists>,
     /// Files of slices, apart from those of runs: with these there are too many, and those with the lowest numbers are closed.
     readers: RefCell<Readers>,
@@ -87,34 +86,39 @@ impl ReadTime {
 #[derive(Default)]
 struct CachedLists {
     version: u64,
-    /// The group that was looked up last, which most look-ups use again.
-    last: Option<(SliceGroup, Arc<SliceList>)>,
-    all: HashMap<SliceGroup, Arc<SliceList>>,
+    /// Those of the window that was looked up last, which most look-ups use again.
+    last: Option<(WindowId, Arc<SliceList>)>,
+    all: HashMap<WindowId, Arc<SliceList>>,
 }
 
 impl CachedLists {
-    /// The slices of a group, and their version.
-    fn list(&mut self, group: SliceGroup, engine: &Engine) -> (&Arc<SliceList>, u64) {
+    /// The slices of a window, and their version.
+    fn list(&mut self, window: WindowId, engine: &Engine) -> (&Arc<SliceList>, u64) {
         let version = engine.sealed.version();
         if self.version != version {
             *self = Self { version, ..Self::default() };
         }
-        let known = self.last.take().filter(|(known, _)| *known == group);
+        let known = self.last.take().filter(|(known, _)| *known == window);
         let entry = known.unwrap_or_else(|| {
-            let slices = self.all.entry(group).or_insert_with(|| engine.slices_of_group(group));
-            (group, Arc::clone(slices))
+            let slices = self.all.entry(window).or_insert_with(|| engine.slices_of(window));
+            (window, Arc::clone(slices))
         });
         (&self.last.insert(entry).1, version)
     }
 }
 
 impl HandleSealing {
+    /// Whether another task can begin. Before that the runs of the last one are removed, while this handle holds its window.
+    fn is_free(&self) -> bool {
+        self.task.is_none() && self.unneeded.is_none()
+    }
+
     /// Ends the task and discards its result.
     pub fn end(&mut self, engine: &Engine) {
         if let Some(task) = self.task.take() {
             task.discard(engine);
         }
-        self.unneeded.clear();
+        self.unneeded = None;
     }
 
     /// Closes the files of slices, and drops the lists of them. A file that was deleted must not stay open, or its space is not freed.
@@ -123,7 +127,8 @@ impl HandleSealing {
         *self.lists.get_mut() = CachedLists::default();
     }
 
-    fn removed(&mut self, window: WindowId, from: Offset) {
+    /// Called when owners of a window with these numbers or higher ones are removed: a slice that is being written from them is not used.
+    pub fn removed(&mut self, window: WindowId, from: Sequence) {
         if let Some(task) = &mut self.task {
             task.removed(window, from);
         }
@@ -131,7 +136,7 @@ impl HandleSealing {
 }
 
 impl SledStore {
-    /// The slices that a window shares.
+    /// The slices of a window.
     pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
         self.with_slices(window, |slices, _| Arc::clone(slices))
     }
@@ -139,7 +144,7 @@ impl SledStore {
     #[inline]
     fn with_slices<R>(&self, window: WindowId, read: impl FnOnce(&Arc<SliceList>, u64) -> R) -> R {
         let mut lists = self.sealing.lists.borrow_mut();
-        let (slices, version) = lists.list(self.engine.group_of(window), &self.engine);
+        let (slices, version) = lists.list(window, &self.engine);
         read(slices, version)
     }
 
@@ -199,62 +204,48 @@ impl SledStore {
         })
     }
 
-    /// Removes the owners of a window at or beyond `from` from slices, after they were removed from runs: the head is lowered first,
-    /// so an interrupted removal is repeated.
-    pub(in crate::store) fn cut_sealed(&mut self, window: WindowId, from: Offset) -> Result<(), StoreError> {
-        self.sealing.removed(window, from);
-        let is_below = |end: &(WindowId, Offset)| end.0 == window && end.1 > from;
-        // Later owners may begin below the end of the slice.
-        self.sealing.unneeded.retain(|end| !is_below(end));
+    /// Removes the owners of a partition at or beyond a raw offset from slices. Called before they are removed from runs and the head is set, so
+    /// that an interrupted removal is repeated, and a refused one has changed nothing.
+    pub(in crate::store) fn undo_sealed(
+        &mut self,
+        window: WindowId,
+        from: Coordinates,
+    ) -> Result<(), StoreError> {
         if self.engine.cut_slices(window, from)? {
             self.sealing.close_files();
         }
+        self.sealing.removed(window, 0);
         Ok(())
     }
 
-    /// Removes the owners that an append at `from` replaces, if some of them are in slices. The head is lowered first, and the new owners
-    /// come last: otherwise a crash in between could leave owners in a slice that the new ones have replaced.
-    pub(in crate::store) fn cut_sealed_before_append(
-        &mut self,
-        window: WindowId,
-        from: Offset,
-    ) -> Result<(), StoreError> {
-        self.sealing.removed(window, from);
-        let slices = self.slices_of(window);
-        if slices.iter().filter_map(|slice| slice.offsets(window.partition())).any(|of| of.end > from) {
-            self.cut_back(window, from)?;
-        }
-        Ok(())
-    }
-
-    /// Removes single owners of a window, and identities, from slices.
+    /// Removes identities from slices, before owners with these numbers are removed from runs.
     pub(in crate::store) fn forget_sealed(
         &mut self,
         window: WindowId,
-        forgotten: ToForget<'_>,
+        ToForget { numbers, identities }: ToForget<'_>,
     ) -> Result<(), StoreError> {
-        if let Some(first) = forgotten.owners.iter().min() {
+        if let Some(first) = numbers.iter().min() {
             self.sealing.removed(window, *first);
         }
-        self.engine.forget_in_slices(window, forgotten)
+        self.engine.forget_in_slices(window, identities)
     }
 
     pub(in crate::store) fn begin_task(&mut self, job: SealJob) {
-        if self.sealing.task.is_none() && !job.partitions.is_empty() && self.sealing.retries[0].is_over() {
-            self.sealing.windows = job.windows().collect();
+        if self.sealing.is_free() && self.sealing.retries[0].is_over() {
+            self.sealing.window = Some(job.window);
             self.sealing.task = Some(SealTask::seal(self, job));
         }
     }
 
     /// Returns whether a task begins.
     pub(in crate::store) fn begin_filter_task(&mut self, job: &FilterJob) -> bool {
-        if self.sealing.task.is_some() || !self.sealing.retries[1].is_over() {
+        if !self.sealing.is_free() || !self.sealing.retries[1].is_over() {
             return false;
         }
         self.sealing.task = SealTask::filter(self, job);
         let begins = self.sealing.task.is_some();
         if begins {
-            self.sealing.windows.clone_from(&job.windows);
+            self.sealing.window = Some(job.window);
         }
         begins
     }
@@ -269,7 +260,7 @@ impl SledStore {
             let waiting = if is_paused { Sealing::Paused } else { Sealing::Idle };
             return Ok(if self.sealing.task.is_some() { Sealing::Busy } else { waiting });
         };
-        let EndedTask { group, is_new, done } = task.finish(&self.engine)?;
+        let EndedTask { window, is_new, done } = task.finish(&self.engine)?;
         self.sealing.close_files();
         let [sealing, replacing] = &mut self.sealing.retries;
         let retry = if is_new { sealing } else { replacing };
@@ -285,56 +276,43 @@ impl SledStore {
         *retry = RetryPause::default();
         let is_urgent = done.as_ref().is_some_and(|job| job.is_urgent);
         if self.sealing.retries[1].is_over() {
-            self.sealing.task = SealTask::merge(self, group, is_urgent);
+            self.sealing.task = SealTask::merge(self, window, is_urgent);
         }
         let Some(job) = done else { return Ok(Sealing::Busy) };
-        self.sealing.unneeded =
-            job.partitions.iter().map(|of| (job.kind.window(of.partition), of.next)).collect();
+        self.sealing.unneeded = Some((job.window, job.range.next));
         Ok(Sealing::Done(job))
     }
 
     /// Removes some runs whose owners are in a slice. Returns whether there were any.
     fn remove_unneeded(&mut self) -> Result<bool, StoreError> {
-        let mut left = BATCH;
-        let mut unneeded = mem::take(&mut self.sealing.unneeded);
-        let is_any = !unneeded.is_empty();
-        while let Some((window, next)) = unneeded.last().copied() {
-            let removed = self.with(window, |engine, index| remove_front(engine, index, next, left))?;
-            left = left.saturating_sub(removed);
-            if left == 0 {
-                break;
-            }
-            unneeded.pop();
+        let Some((window, next)) = self.sealing.unneeded else { return Ok(false) };
+        let removed = self.with(window, |engine, index| remove_front(engine, index, next, BATCH))?;
+        if removed < BATCH {
+            self.sealing.unneeded = None;
         }
-        if is_any {
-            self.readers.get_mut().close();
-        }
-        self.sealing.unneeded = unneeded;
-        Ok(is_any)
+        self.readers.get_mut().close();
+        Ok(true)
     }
 
     /// The owners of a window in its slices, in ascending order.
-    pub(in crate::store) fn sealed_ranges(&self, window: WindowId) -> Vec<SlicePartition> {
-        let slices = self.slices_of(window);
-        let mut ranges: Vec<_> = slices.iter().filter_map(|slice| slice.range(window.partition())).collect();
-        ranges.sort_by_key(|range| range.first);
-        ranges
+    pub(in crate::store) fn sealed_ranges(&self, window: WindowId) -> Vec<SealedRange> {
+        self.slices_of(window).iter().map(|slice| slice.range()).collect()
     }
 
-    /// The filters without owners that a window shares.
+    /// The filters without owners of a window.
     pub(in crate::store) fn filters_of(&self, window: WindowId) -> Vec<FilterSummary> {
         let slices = self.slices_of(window);
         let filters = slices.iter().filter(|slice| !slice.slice.has_owners());
         let summary = |slice: &Arc<SealedSlice>| FilterSummary {
-            time_ms: slice.time_ms,
-            ids: slice.slice.footer().ids,
+            time_ms: slice.owner_time_ms(),
+            ids: slice.ids(),
             bytes: slice.slice.memory_bytes(),
             false_positive_rate: slice.slice.false_positive_rate(),
         };
         filters.map(summary).collect()
     }
 
-    /// The owners of an identity in the slices that a window shares, and the filters that contain it.
+    /// The owners of an identity in the slices of a window, and the filters that contain it.
     pub(in crate::store) fn places_in_slices(
         &self,
         lookup: &SealedLookup,
@@ -344,11 +322,9 @@ impl SledStore {
             // The slices may not have been read.
             self.engine.check()?;
             let mut places = SealedPlaces::default();
-            for slice in candidates {
+            for slice in candidates.filter(|slice| !slice.entry.forgotten.contains(&key.identity)) {
                 if !slice.slice.has_owners() {
-                    if !slice.has_forgotten(key) {
-                        places.filters.push(slice.time_ms);
-                    }
+                    places.filters.push(slice.owner_time_ms());
                     continue;
                 }
                 let mut readers = self.slice_readers();

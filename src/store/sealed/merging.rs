@@ -8,7 +8,7 @@ use std::ops::{Range, RangeInclusive};
 
 use crate::dedupe::MERGED_PART;
 
-/// Most slices of a group before some are merged.
+/// Most slices of a window before some are merged.
 const MOST: usize = 24;
 /// Slices that are merged at a time.
 const RUN: RangeInclusive<usize> = 3..=8;

@@ -2,18 +2,15 @@
 //!
 //! A slice file is durable before sled refers to it, and sled refers to it before the runs of its owners are removed. So after a crash
 //! an owner is in a slice, in a run, or in both. What changes later is in sled: up to which offset the owners of a
-//! partition count, and which owners are forgotten ([`SliceEntry`]).
-//!
-//! Some windows share their slices: those of all partitions of a kind in topic scope, where one worker has all of them.
-//! Otherwise each window has its own.
+//! partition count, and which identities are forgotten ([`SliceEntry`]).
 
 mod entry;
-mod group;
 mod handle;
 mod merging;
 mod registry;
 mod retry;
 mod scan;
+mod slices;
 mod stored;
 mod task;
 

@@ -8,18 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sled::Batch;
 
 use super::entry::{Removal, SliceEntry};
-use super::group::{DroppedEnds, SealedSlice, SliceGroup, SliceList, SliceReadError};
+use super::slices::{SealedSlice, SliceList, SliceReadError};
 use super::stored::{StoredSlice, counted, read_registered};
-use crate::dedupe::{Coordinates, Identity, Offset, PartitionId, WindowId};
-use crate::ports::{StoreError, ToForget};
+use crate::dedupe::{Coordinates, Identity, IndexKey, PartitionId, Sequence, WindowId};
+use crate::ports::StoreError;
 use crate::store::engine::{BATCH, Engine, OPERATION_BYTES};
 use crate::store::error::{is_missing_data, remedy};
 use crate::store::keys;
 use crate::store::open::OpenFailure;
 
-/// The slices of all groups.
+/// The slices of all windows.
 #[derive(Debug, Default)]
 pub(in crate::store) struct SealedSlices {
+    /// Those of windows that are in memory.
     lists: Mutex<SliceLists>,
     /// Changes with every list.
     version: AtomicU64,
@@ -27,18 +28,12 @@ pub(in crate::store) struct SealedSlices {
     count: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct SliceLists {
-    /// Those of groups that are in memory.
-    groups: HashMap<SliceGroup, Arc<SliceList>>,
-    dropped: DroppedEnds,
-}
+type SliceLists = HashMap<WindowId, Arc<SliceList>>;
 
 impl SealedSlices {
-    /// Those of groups that are in memory, of so many.
-    pub fn new(groups: HashMap<SliceGroup, Arc<SliceList>>, count: usize) -> Self {
-        let lists = Mutex::new(SliceLists { groups, ..SliceLists::default() });
-        Self { lists, count: AtomicUsize::new(count), ..Self::default() }
+    /// So many, of which none is in memory.
+    pub fn new(count: usize) -> Self {
+        Self { count: AtomicUsize::new(count), ..Self::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, SliceLists> {
@@ -55,58 +50,56 @@ impl SealedSlices {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// One past the last owner that each window has dropped, where that is known.
-    pub fn dropped(&self) -> DroppedEnds {
-        self.lock().dropped.clone()
-    }
-
-    /// Bytes in memory of the slices of all groups.
+    /// Bytes in memory of the slices of all windows.
     #[cfg(test)]
     pub fn memory_bytes(&self) -> u64 {
-        let lists = self.lock();
-        lists.groups.values().flat_map(|slices| slices.iter()).map(|slice| slice.slice.memory_bytes()).sum()
+        self.lock().values().flat_map(|slices| slices.iter()).map(|slice| slice.slice.memory_bytes()).sum()
     }
 }
 
 impl Engine {
-    /// The slices of a group. They are read if they are not in memory. After a failure there are none, and every later call of the store
+    /// The slices of a window. They are read if they are not in memory. After a failure there are none, and every later call of the store
     /// returns that failure.
-    pub(in crate::store) fn slices_of_group(&self, group: SliceGroup) -> Arc<SliceList> {
-        let mut lists = self.sealed.lock();
-        self.load_slices(&mut lists.groups, group).map(|list| Arc::clone(list)).unwrap_or_default()
+    pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
+        self.load_slices(&mut self.sealed.lock(), window).map(|list| Arc::clone(list)).unwrap_or_default()
+    }
+
+    /// One past the number of the last owner of a window in slices; 0 when there is none.
+    pub(in crate::store) fn sealed_next(&self, window: WindowId) -> Sequence {
+        self.slices_of(window).last().map_or(0, |slice| slice.footer().range.next)
     }
 
     fn load_slices<'a>(
         &self,
-        groups: &'a mut HashMap<SliceGroup, Arc<SliceList>>,
-        group: SliceGroup,
+        lists: &'a mut SliceLists,
+        window: WindowId,
     ) -> Result<&'a mut Arc<SliceList>, StoreError> {
-        let missing = match groups.entry(group) {
+        let missing = match lists.entry(window) {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(missing) => missing,
         };
         let mut slices = Vec::new();
-        for stored in self.slice_entries(group)? {
+        for stored in self.slice_entries(window)? {
             let read = read_registered(self, &stored, &|| ()).map_err(|failure| self.load_error(failure));
-            slices.push(Arc::new(read?.1));
+            slices.push(Arc::new(read?));
         }
-        slices.sort_by_key(|slice| slice.entry.order);
+        slices.sort_by_key(|slice| slice.footer().range.first);
         Ok(missing.insert(Arc::new(slices.into())))
     }
 
-    fn slice_entries(&self, group: SliceGroup) -> Result<Vec<StoredSlice>, StoreError> {
+    fn slice_entries(&self, window: WindowId) -> Result<Vec<StoredSlice>, StoreError> {
         if !self.sealed.is_any() {
             return Ok(Vec::new());
         }
         let mut slices = Vec::new();
         let entries = self.call("read", || {
-            for entry in self.slices.scan_prefix(group.prefix()) {
+            for entry in self.slices.scan_prefix(keys::record(window)) {
                 let (key, value) = entry?;
                 StoredSlice::add(&mut slices, key, value);
             }
             Ok(())
         });
-        // [`Engine::slices_of_group`] has no error, so no later call may succeed.
+        // [`Engine::slices_of`] has no error, so no later call may succeed.
         entries.map_err(|failure| self.fail(failure))?;
         Ok(slices)
     }
@@ -123,37 +116,33 @@ impl Engine {
         }
     }
 
-    /// Removes the slices of a window from memory, unless all partitions share them.
+    /// Removes the slices of a window from memory.
     pub(in crate::store) fn unload_slices(&self, window: WindowId) {
-        let group = self.group_of(window);
-        if group.partition.is_some() && self.sealed.lock().groups.remove(&group).is_some() {
+        if self.sealed.lock().remove(&window).is_some() {
             // Other handles may have the list.
             self.sealed.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Removes all slices of a group, without reading them. Returns whether there were any.
-    pub(in crate::store) fn remove_slices(&self, group: SliceGroup) -> Result<bool, StoreError> {
+    /// Removes all slices of a window, without reading them.
+    pub(in crate::store) fn remove_slices(&self, window: WindowId) -> Result<(), StoreError> {
         let mut lists = self.sealed.lock();
-        // Owners that are written again count.
-        lists.dropped.retain(|window, _| self.group_of(*window) != group);
-        let slices = self.slice_entries(group)?;
+        let slices = self.slice_entries(window)?;
         if slices.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let mut batch = Batch::default();
         for slice in &slices {
             batch.remove(&slice.key);
         }
         self.write_slices(batch, (slices.len(), 0))?;
-        lists.groups.remove(&group);
+        lists.remove(&window);
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
         let numbers = slices.iter().filter_map(|slice| keys::parse_slice(&slice.key));
-        self.segments.retire(numbers.map(|(.., number)| number).collect());
+        self.segments.retire(numbers.map(|(_, number)| number).collect());
         let removals = slices.iter().flat_map(|slice| &slice.removals);
-        self.remove_keys(&removals.map(|(key, _)| key).collect::<Vec<_>>())?;
-        Ok(true)
+        self.remove_keys(&removals.map(|(key, _)| key).collect::<Vec<_>>())
     }
 
     /// Removes keys of the slices' tree.
@@ -187,7 +176,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes changes of entries after which a group has so many slices instead of so many before, together with the number of all slices. The
+    /// Writes changes of entries after which a window has so many slices instead of so many before, together with the number of all slices. The
     /// lists are locked meanwhile.
     fn write_slices(&self, mut batch: Batch, (before, after): (usize, usize)) -> Result<(), StoreError> {
         let count = (self.sealed.count.load(Ordering::Acquire) + after).saturating_sub(before);
@@ -197,21 +186,20 @@ impl Engine {
         self.flush_when_due((before + after) * OPERATION_BYTES)
     }
 
-    /// Replaces the slices of a group by those that `change` returns, in sled first. Returns whether a file is no longer used.
+    /// Replaces the slices of a window by those that `change` returns, in sled first. Returns whether a file is no longer used.
     pub(in crate::store) fn change_slices(
         &self,
-        group: SliceGroup,
-        change: impl FnOnce(&[Arc<SealedSlice>], &DroppedEnds) -> Option<Vec<Arc<SealedSlice>>>,
+        window: WindowId,
+        change: impl FnOnce(&[Arc<SealedSlice>]) -> Option<Vec<Arc<SealedSlice>>>,
     ) -> Result<bool, StoreError> {
         let mut lists = self.sealed.lock();
-        let SliceLists { groups, dropped } = &mut *lists;
-        let list = self.load_slices(groups, group)?;
-        let Some(changed) = change(list, dropped) else { return Ok(false) };
+        let list = self.load_slices(&mut lists, window)?;
+        let Some(changed) = change(list) else { return Ok(false) };
         let has = |slices: &[Arc<SealedSlice>], number| slices.iter().any(|slice| slice.number == number);
         let unused: Vec<_> = list.iter().filter(|slice| !has(&changed, slice.number)).cloned().collect();
         let mut batch = Batch::default();
         for slice in &changed {
-            let key = group.key(slice.number);
+            let key = keys::slice(window, slice.number);
             match list.iter().find(|old| old.number == slice.number) {
                 Some(old) if Arc::ptr_eq(old, slice) => {}
                 Some(old) => self.write_removals(&key, &old.entry, &slice.entry)?,
@@ -219,7 +207,7 @@ impl Engine {
             }
         }
         for slice in &unused {
-            batch.remove(&group.key(slice.number));
+            batch.remove(&keys::slice(window, slice.number));
         }
         if !unused.is_empty() || changed.len() > list.len() {
             self.write_slices(batch, (list.len(), changed.len()))?;
@@ -232,69 +220,65 @@ impl Engine {
         let none = SliceEntry::default();
         for slice in &unused {
             let removals = slice.entry.removed_since(&none);
-            let keys: Vec<_> = removals.map(|removal| removal.encode(&group.key(slice.number)).0).collect();
+            let key = keys::slice(window, slice.number);
+            let keys: Vec<_> = removals.map(|removal| removal.encode(&key).0).collect();
             self.remove_keys(&keys)?;
         }
         Ok(!unused.is_empty())
     }
 
-    /// Removes the owners of a window at or beyond `from` from its slices. A filter without owners cannot lose some of them: then nothing is
-    /// changed ([`StoreError::InFilter`]). Only owners that are older than the exact part of the window are in such filters.
-    pub(in crate::store) fn cut_slices(&self, window: WindowId, from: Offset) -> Result<bool, StoreError> {
-        let (group, partition) = (self.group_of(window), window.partition());
-        if let Some(dropped) = self.sealed.lock().dropped.get_mut(&window) {
-            // Owners from here on are written again, and count although those at the same offsets were dropped.
-            *dropped = (*dropped).min(from);
-        }
-        if from == 0 && group.partition.is_some() {
-            return self.remove_slices(group);
-        }
-        let mut is_wrong = false;
-        let is_unused = self.change_slices(group, |slices, dropped| {
-            let is_cut = |slice: &Arc<SealedSlice>| slice.offsets(partition).is_some_and(|of| of.end > from);
-            slices.iter().any(is_cut).then_some(())?;
+    /// Removes the owners of a partition at or beyond a raw offset from the slices of a window. A filter without owners cannot lose some of them:
+    /// then nothing is changed ([`StoreError::InFilter`]). Returns whether a file is no longer used.
+    pub(in crate::store) fn cut_slices(
+        &self,
+        window: WindowId,
+        Coordinates { partition, offset }: Coordinates,
+    ) -> Result<bool, StoreError> {
+        let mut in_filter = false;
+        let is_unused = self.change_slices(window, |slices| {
+            let is_cut = |slice: &SealedSlice| {
+                slice.partitions().any(|of| of.partition == partition && of.next > offset)
+            };
+            slices.iter().any(|slice| is_cut(slice)).then_some(())?;
             let cut = |slice: &Arc<SealedSlice>| {
                 if !is_cut(slice) {
-                    return Arc::clone(slice);
+                    return Some(Arc::clone(slice));
                 }
                 let mut entry = slice.entry.clone();
-                entry.ends.insert(partition, from);
-                slice.with(entry)
+                entry.ends.insert(partition, offset);
+                let left = slice.with(entry);
+                let is_used = left.partitions().next().is_some();
+                in_filter |= is_used && !left.slice.has_owners();
+                is_used.then_some(left)
             };
-            let left = used(slices.iter().map(cut), group, dropped);
-            is_wrong = left.iter().any(|slice| slice.is_wrong());
-            (!is_wrong).then_some(left)
+            let left = slices.iter().filter_map(cut).collect();
+            (!in_filter).then_some(left)
         })?;
-        if is_wrong { Err(StoreError::InFilter(window)) } else { Ok(is_unused) }
+        if in_filter { Err(StoreError::InFilter(window)) } else { Ok(is_unused) }
     }
 
-    /// Removes single owners of a window, and identities, from its slices.
+    /// Removes identities from the slices of a window.
     pub(in crate::store) fn forget_in_slices(
         &self,
         window: WindowId,
-        ToForget { owners, identities, before }: ToForget<'_>,
+        identities: &[Identity],
     ) -> Result<(), StoreError> {
-        if owners.is_empty() && identities.is_empty() {
+        let keys: Vec<_> = identities.iter().map(|identity| self.positions.key(*identity)).collect();
+        if keys.is_empty() {
             return Ok(());
         }
-        let partition = window.partition();
-        let change = self.change_slices(self.group_of(window), |slices, _| {
+        let change = self.change_slices(window, |slices| {
             let mut is_changed = false;
             let forgotten = slices.iter().map(|slice| {
-                let offsets = slice.offsets(partition).unwrap_or_default();
-                let is_here = |offset: &Offset| offsets.contains(offset);
-                let mut entry = slice.entry.clone();
-                let owners = owners.iter().copied().filter(is_here);
-                entry.forgotten.extend(owners.map(|offset| Coordinates { partition, offset }));
-                // A record may be forgotten again by a restore, when a later one has the identity.
-                if !slice.slice.has_owners() && offsets.start < before {
-                    let contained = |it: &&Identity| slice.slice.may_contain(&self.positions.key(**it));
-                    entry.forgotten_ids.extend(identities.iter().filter(contained));
-                }
-                if entry == slice.entry {
+                let is_known = |key: &IndexKey| slice.entry.forgotten.contains(&key.identity);
+                let is_new = |key: &&IndexKey| slice.slice.may_contain(key) && !is_known(key);
+                let mut new = keys.iter().filter(is_new).peekable();
+                if new.peek().is_none() {
                     return Arc::clone(slice);
                 }
                 is_changed = true;
+                let mut entry = slice.entry.clone();
+                entry.forgotten.extend(new.map(|key| key.identity));
                 slice.with(entry)
             });
             let forgotten: Vec<_> = forgotten.collect();
@@ -303,54 +287,27 @@ impl Engine {
         change.map(drop)
     }
 
-    /// Notes that a window has dropped its owners below `first`, and removes the slices of which all windows have dropped everything.
+    /// Removes the slices that have only owners below a number. Returns whether there were any.
     pub(in crate::store) fn expire_slices(
         &self,
         window: WindowId,
-        first: Offset,
+        first: Sequence,
     ) -> Result<bool, StoreError> {
-        let group = self.group_of(window);
-        {
-            let mut lists = self.sealed.lock();
-            let slices = Arc::clone(self.load_slices(&mut lists.groups, group)?);
-            if slices.is_empty() {
-                return Ok(false);
-            }
-            let before = lists.dropped.insert(window, first).unwrap_or(0);
-            let offsets = slices.iter().filter_map(|slice| slice.offsets(window.partition()));
-            let mut ended = offsets.filter(|of| before < of.end && of.end <= first);
-            if ended.next().is_none() {
-                return Ok(false);
-            }
-        }
-        self.change_slices(group, |slices, dropped| {
-            let left = used(slices.iter().cloned(), group, dropped);
-            (left.len() < slices.len()).then_some(left)
+        self.change_slices(window, |slices| {
+            let expired = slices.partition_point(|slice| slice.footer().range.next <= first);
+            let left = slices.get(expired..).unwrap_or_default();
+            (expired > 0).then(|| left.to_vec())
         })
     }
 
-    /// The windows that share the slices of this one.
-    pub(in crate::store) fn group_of(&self, window: WindowId) -> SliceGroup {
-        SliceGroup::of(window, self.binding.shares_slices == Some(true))
-    }
-
-    /// The partitions that have slices of their own. If a crash has interrupted the removal of a window's state, only these show that some
+    /// The journals whose windows have slices. If a crash has interrupted the removal of a window's state, only these show that some
     /// of it is left.
-    pub(in crate::store) fn sealed_partitions(&self) -> Vec<PartitionId> {
+    pub(in crate::store) fn sealed_journals(&self) -> Vec<PartitionId> {
         let entries = self.call("read", || self.slices.iter().keys().collect::<sled::Result<Vec<_>>>());
         // A database that cannot be read fails in the next call that returns an error.
         let entries = entries.unwrap_or_default();
-        entries.iter().filter_map(|key| keys::parse_slice(key)?.1).collect()
+        entries.iter().filter_map(|key| Some(keys::parse_slice(key)?.0.journal())).collect()
     }
-}
-
-/// The slices that have an owner which a window has not dropped.
-fn used(
-    slices: impl Iterator<Item = Arc<SealedSlice>>,
-    group: SliceGroup,
-    dropped: &DroppedEnds,
-) -> Vec<Arc<SealedSlice>> {
-    slices.filter(|slice| !slice.live(group.kind, dropped).is_empty()).collect()
 }
 
 /// An error of the file of a slice that was registered as one of the store: the file is damaged, unless it was deleted because the slice is
@@ -361,7 +318,7 @@ pub(in crate::store) fn registered_error(
     number: u32,
     error: &SliceReadError,
 ) -> StoreError {
-    let key = engine.group_of(window).key(number);
+    let key = keys::slice(window, number);
     match engine.call("read", || engine.slices.contains_key(key)) {
         Ok(true) => match error {
             SliceReadError::Io(cause) if !is_missing_data(cause) => engine.file_error("read", number, cause),

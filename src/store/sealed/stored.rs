@@ -1,27 +1,25 @@
 //! The slices as sled has them.
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
 use sled::IVec;
 
 use super::entry::{Removal, SliceEntry};
-use super::group::{SealedSlice, SliceGroup, SliceReadError, read_slice};
 use super::registry::SealedSlices;
+use super::slices::{SealedSlice, SliceReadError, read_slice};
 use crate::store::engine::Engine;
 use crate::store::error::needs_operator;
 use crate::store::keys;
 use crate::store::open::OpenFailure;
 use crate::store::verify::each_entry;
 
-/// Reads and verifies all registered slices. Keeps them in memory if all partitions share them; otherwise those of a window are read again when it
-/// is used. Also returns the numbers of their files.
+/// Reads and verifies all registered slices, and keeps none in memory: those of a window are read again when it is used. Also returns the numbers of
+/// their files.
 pub(in crate::store) fn read_all(
     engine: &Engine,
     report_progress: &dyn Fn(),
 ) -> Result<(SealedSlices, Vec<u32>), OpenFailure> {
-    let mut groups: HashMap<SliceGroup, Vec<Arc<SealedSlice>>> = HashMap::new();
     let (mut stored, mut unused) = (Vec::new(), Vec::new());
     let (mut files, mut count) = (Vec::new(), None);
     each_entry(&engine.slices, report_progress, |key, value| {
@@ -33,11 +31,7 @@ pub(in crate::store) fn read_all(
         Ok(())
     })?;
     for stored in &stored {
-        let (group, slice) = read_registered(engine, stored, report_progress)?;
-        files.push(slice.number);
-        if group.partition.is_none() {
-            groups.entry(group).or_default().push(Arc::new(slice));
-        }
+        files.push(read_registered(engine, stored, report_progress)?.number);
     }
     // A file without its entry would be deleted, and copies of its identities would be forwarded. Earlier versions stored no number.
     if count.is_some_and(|count| *count != counted(files.len())) {
@@ -47,11 +41,7 @@ pub(in crate::store) fn read_all(
     }
     // Of slices whose removal was interrupted: a later one may have the same number.
     engine.remove_keys(&unused).map_err(|failure| OpenFailure::Unusable(failure.to_string()))?;
-    for slices in groups.values_mut() {
-        slices.sort_by_key(|slice| slice.entry.order);
-    }
-    let groups = groups.into_iter().map(|(group, slices)| (group, Arc::new(slices.into()))).collect();
-    Ok((SealedSlices::new(groups, files.len()), files))
+    Ok((SealedSlices::new(files.len()), files))
 }
 
 /// The stored form of a number of slices.
@@ -95,10 +85,9 @@ pub(super) fn read_registered(
     engine: &Engine,
     stored: &StoredSlice,
     report_progress: &dyn Fn(),
-) -> Result<(SliceGroup, SealedSlice), OpenFailure> {
-    let key = &stored.key;
-    let (kind, partition, number) = keys::parse_slice(key).ok_or("the key of a slice is damaged")?;
-    let bad = |cause: &dyn Display| format!("slice file {number} of kind {}: {cause}", kind.number());
+) -> Result<SealedSlice, OpenFailure> {
+    let (window, number) = keys::parse_slice(&stored.key).ok_or("the key of a slice is damaged")?;
+    let bad = |cause: &dyn Display| format!("slice file {number} of journal {window}: {cause}");
     let entry = stored.decode().ok_or_else(|| bad(&"its entry is damaged"))?;
     let failed = |error| match error {
         SliceReadError::Io(cause) if needs_operator(&cause) => OpenFailure::Disk(cause),
@@ -110,11 +99,10 @@ pub(super) fn read_registered(
         Ok(())
     };
     let slice = read_slice(&engine.segments.path(number), check, failed)?;
-    let (footer, is_shared) = (slice.footer(), engine.binding.shares_slices == Some(true));
-    let is_ours =
-        footer.kind == kind && footer.hash == engine.binding.hash && partition.is_none() == is_shared;
+    let (footer, binding) = (slice.footer(), &engine.binding);
+    let is_ours = footer.window == window && footer.hash == binding.hash;
     if slice.footer_checksum() != entry.footer || !is_ours {
         return Err(bad(&"it is another slice than the registered one").into());
     }
-    Ok((SliceGroup { kind, partition }, SealedSlice::new(number, Arc::new(slice), entry)))
+    Ok(SealedSlice { number, slice: Arc::new(slice), entry })
 }

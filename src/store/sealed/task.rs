@@ -5,30 +5,30 @@
 
 use std::fs::File;
 use std::iter;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::SliceEntry;
-use super::group::{SealedSlice, SliceGroup, SliceReadError, read_slice};
 use super::merging::{to_filter, to_merge};
 use super::registry::registered_error;
+use super::slices::{SealedSlice, SliceReadError, read_slice};
 use crate::dedupe::{
-    Coordinates, FilterBits, Identity, Offset, OwnerScan, Slice, SliceBuilder, SliceCoverage, SliceError,
-    SlicePartition, WindowId,
+    FilterBits, Identity, OwnerRun, OwnerScan, SealedOwner, SealedRange, Sequence, Slice, SliceBuilder,
+    SliceCover, SliceCoverage, SliceError, StoredOwner, WindowId,
 };
 use crate::ports::{FilterJob, SealJob, StoreError};
 use crate::store::engine::Engine;
 use crate::store::owners::SledStore;
 
 /// Receives the owners of the sources of a slice; `None` for one that does not count any more.
-type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<Coordinates>);
+type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<SealedOwner>);
 
 /// A slice that is being written.
 pub(in crate::store) struct SealTask {
-    group: SliceGroup,
+    window: WindowId,
     number: u32,
     source: SliceSource,
     /// Whether owners of the source were removed since it began.
@@ -40,7 +40,7 @@ pub(in crate::store) struct SealTask {
 
 /// What became of a task.
 pub(in crate::store) struct EndedTask {
-    pub group: SliceGroup,
+    pub window: WindowId,
     /// Whether it sealed owners in runs, and did not replace slices.
     pub is_new: bool,
     /// What it has done, if it has sealed owners; or why its file was discarded.
@@ -57,64 +57,69 @@ enum SliceSource {
 }
 
 /// Bytes of an identity in a slice file, at most, with its part of the filter; and in one that is a filter only.
-const BYTES_OF_ID: u64 = 32;
+const BYTES_OF_ID: u64 = 36;
 const BYTES_IN_FILTER: u64 = 8;
 
 /// Whether the file of a task is used.
 struct IsUsed(bool);
 
-/// Slices that are replaced by one.
+/// Slices that are replaced by one; each follows the one before it.
 #[derive(Debug, Clone)]
 struct OldSlices {
     slices: Vec<Arc<SealedSlice>>,
-    /// The owners that their windows have not dropped.
-    live: Vec<SlicePartition>,
     /// The bits of the new slice, if it is a filter only.
     only_filter: Option<FilterBits>,
+}
+
+impl OldSlices {
+    /// Their owners.
+    fn range(&self) -> SealedRange {
+        let ranges: Vec<_> = self.slices.iter().map(|slice| slice.range()).collect();
+        let first = ranges.first().map_or(0, |range| range.first);
+        let next = ranges.last().map_or(0, |range| range.next);
+        SealedRange { first, next, marks: ranges.into_iter().flat_map(|range| range.marks).collect() }
+    }
+
+    fn cover(&self) -> SliceCover {
+        let mut cover = SliceCover::default();
+        for slice in &self.slices {
+            slice.partitions().for_each(|of| cover.add(of));
+            cover.add_times(slice.owner_time_ms());
+        }
+        cover
+    }
 }
 
 impl SealTask {
     /// Starts to write a slice with these owners.
     pub fn seal(store: &SledStore, job: SealJob) -> Self {
-        let group =
-            store.engine.group_of(job.kind.window(job.partitions.first().map_or(0, |of| of.partition)));
-        let is_urgent = job.is_urgent;
-        Self::start(store, group, is_urgent, SliceSource::Runs(job))
+        let (window, is_urgent) = (job.window, job.is_urgent);
+        Self::start(store, window, is_urgent, SliceSource::Runs(job))
     }
 
-    /// Starts to merge slices of a group; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
-    pub fn merge(store: &SledStore, group: SliceGroup, is_urgent: bool) -> Option<Self> {
-        let slices = with_owners(store, group);
-        let live = live_owners(store, group, &slices);
-        let count = |(slice, live): (&Arc<SealedSlice>, &Vec<SlicePartition>)| {
-            let live: u64 = live.iter().map(SlicePartition::owners).sum();
-            // Of these, some may have been dropped.
-            let left = live.saturating_sub(slice.entry.forgotten.len() as u64);
-            (slice.slice.footer().ids, left.max(u64::from(live > 0)))
-        };
-        let counts: Vec<_> = slices.iter().zip(&live).map(count).collect();
-        let run = to_merge(&counts)?;
-        let merged = slices.get(run.clone()).unwrap_or_default().to_vec();
-        let live = joined(live.get(run).unwrap_or_default());
-        let source = SliceSource::Slices(OldSlices { slices: merged, live, only_filter: None });
-        Some(Self::start(store, group, is_urgent, source))
+    /// Starts to merge slices of a window; `None` when that is not needed. `is_urgent`: as [`SealJob::is_urgent`].
+    pub fn merge(store: &SledStore, window: WindowId, is_urgent: bool) -> Option<Self> {
+        let slices = with_owners(store, window);
+        // Others may have been undone.
+        let counts: Vec<_> = slices.iter().map(|slice| (slice.footer().ids, slice.ids().max(1))).collect();
+        let slices = slices.get(to_merge(&counts)?)?.to_vec();
+        let source = SliceSource::Slices(OldSlices { slices, only_filter: None });
+        Some(Self::start(store, window, is_urgent, source))
     }
 
     /// Starts to replace the oldest slices by a filter; `None` when there are none that the job allows.
     pub fn filter(store: &SledStore, job: &FilterJob) -> Option<Self> {
-        let group = job.windows.first().map(|window| store.engine.group_of(*window))?;
-        let mut slices = with_owners(store, group);
-        let times: Vec<_> = slices.iter().map(|slice| slice.time_ms).collect();
+        let mut slices = with_owners(store, job.window);
+        let times: Vec<_> = slices.iter().map(|slice| slice.footer().range.time_ms()).collect();
         slices.truncate(to_filter(&times, (job.before_ms, job.span_ms)));
-        let live = joined(&live_owners(store, group, &slices));
-        if live.is_empty() {
+        if slices.is_empty() {
             return None;
         }
-        let source = SliceSource::Slices(OldSlices { slices, live, only_filter: Some(job.bits) });
-        Some(Self::start(store, group, false, source))
+        let source = SliceSource::Slices(OldSlices { slices, only_filter: Some(job.bits) });
+        Some(Self::start(store, job.window, false, source))
     }
 
-    fn start(store: &SledStore, group: SliceGroup, is_urgent: bool, source: SliceSource) -> Self {
+    fn start(store: &SledStore, window: WindowId, is_urgent: bool, source: SliceSource) -> Self {
         let number = store.engine.segments.allocate();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (reader, from, cancelled) = (store.clone(), source.clone(), Arc::clone(&is_cancelled));
@@ -122,7 +127,7 @@ impl SealTask {
             if !is_urgent {
                 yield_to_others();
             }
-            let written = write(&reader, (group, number), &from, &|| cancelled.load(Ordering::Relaxed));
+            let written = write(&reader, (window, number), &from, &|| cancelled.load(Ordering::Relaxed));
             if written.is_err() {
                 // At once: on a full disk the worker needs its space.
                 drop(reader.engine.segments.delete(number));
@@ -130,14 +135,13 @@ impl SealTask {
             written
         };
         let thread = thread::Builder::new().name("store-seal".to_owned()).spawn(write).ok();
-        Self { group, number, source, is_void: false, is_cancelled, thread }
+        Self { window, number, source, is_void: false, is_cancelled, thread }
     }
 
-    /// Called when the owners of a window at or beyond `from`, or one of them, are removed.
-    pub fn removed(&mut self, window: WindowId, from: Offset) {
+    /// Called when owners of a window with these numbers or higher ones are removed from runs.
+    pub fn removed(&mut self, window: WindowId, from: Sequence) {
         if let SliceSource::Runs(job) = &self.source {
-            let is_cut = |of: &SlicePartition| of.partition == window.partition() && of.next > from;
-            self.is_void |= job.kind == window.kind() && job.partitions.iter().any(is_cut);
+            self.is_void |= job.window == window && job.range.next > from;
         }
     }
 
@@ -174,35 +178,28 @@ impl SealTask {
             drop(engine.segments.delete(self.number));
         }
         let job = if let SliceSource::Runs(job) = &self.source { Some(job.clone()) } else { None };
-        let (group, is_new) = (self.group, job.is_some());
-        Ok(EndedTask {
-            group,
-            is_new,
-            done: registered.map(|registered| job.filter(|_| registered.is_some())),
-        })
+        let (window, is_new) = (self.window, job.is_some());
+        let done = registered.map(|registered| job.filter(|_| registered.is_some()));
+        Ok(EndedTask { window, is_new, done })
     }
 
     /// Returns `None` when the slices that it replaces have changed. A slice is not used if all of its owners were forgotten.
     fn register(&self, engine: &Engine, slice: Slice) -> Result<Option<IsUsed>, StoreError> {
         let (footer, is_used) = (slice.footer_checksum(), slice.footer().ids > 0);
-        let slice = Some(Arc::new(slice)).filter(|_| is_used);
-        let new = |order| {
-            let entry = SliceEntry { footer, order, ..SliceEntry::default() };
-            slice.map(|slice| Arc::new(SealedSlice::new(self.number, slice, entry)))
-        };
+        let entry = SliceEntry { footer, ..SliceEntry::default() };
+        let new = SealedSlice { number: self.number, slice: Arc::new(slice), entry };
+        let new = is_used.then(|| Arc::new(new));
         let mut is_registered = false;
-        engine.change_slices(self.group, |slices, _| {
+        engine.change_slices(self.window, |slices| {
             let mut changed = slices.to_vec();
             match &self.source {
-                SliceSource::Runs(_) => {
-                    changed.extend(new(slices.last().map_or(0, |last| last.entry.order + 1)));
-                }
+                SliceSource::Runs(_) => changed.extend(new),
                 SliceSource::Slices(OldSlices { slices: old, .. }) => {
                     let first = old.first()?;
                     let at = slices.iter().position(|slice| Arc::ptr_eq(first, slice))?;
                     let run = at..at + old.len();
                     let is_same = slices.get(run.clone())?.iter().zip(old).all(|(a, b)| Arc::ptr_eq(a, b));
-                    is_same.then(|| changed.splice(run, new(first.entry.order)).for_each(drop))?;
+                    is_same.then(|| changed.splice(run, new).for_each(drop))?;
                 }
             }
             is_registered = true;
@@ -231,64 +228,37 @@ fn yield_to_others() {
     }
 }
 
-/// The slices of a group that have owners.
-fn with_owners(store: &SledStore, group: SliceGroup) -> Vec<Arc<SealedSlice>> {
-    store.engine.slices_of_group(group).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
-}
-
-/// For each of these slices, the owners that were neither removed nor dropped.
-fn live_owners(
-    store: &SledStore,
-    group: SliceGroup,
-    slices: &[Arc<SealedSlice>],
-) -> Vec<Vec<SlicePartition>> {
-    let dropped = store.engine.sealed.dropped();
-    slices.iter().map(|slice| slice.live(group.kind, &dropped)).collect()
-}
-
-/// The owners of several slices, of which each follows the one before it.
-fn joined(slices: &[Vec<SlicePartition>]) -> Vec<SlicePartition> {
-    let mut all: Vec<SlicePartition> = slices.iter().flatten().cloned().collect();
-    all.sort_by_key(|of| (of.partition, of.first));
-    all.dedup_by(|later, earlier| {
-        let is_same = later.partition == earlier.partition;
-        if is_same {
-            earlier.next = later.next;
-            earlier.marks.append(&mut later.marks);
-        }
-        is_same
-    });
-    all
+/// The slices of a window that have owners.
+fn with_owners(store: &SledStore, window: WindowId) -> Vec<Arc<SealedSlice>> {
+    store.engine.slices_of(window).iter().filter(|slice| slice.slice.has_owners()).cloned().collect()
 }
 
 fn write(
     store: &SledStore,
-    (group, number): (SliceGroup, u32),
+    (window, number): (WindowId, u32),
     source: &SliceSource,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Slice, StoreError> {
     let engine = &*store.engine;
-    let (partitions, read, only_filter) = match source {
-        SliceSource::Runs(job) => (&job.partitions, OwnerScan::Everything, None),
-        SliceSource::Slices(old) => (&old.live, OwnerScan::ByPosition, old.only_filter),
+    let (range, cover, read, only_filter) = match source {
+        SliceSource::Runs(job) => (job.range.clone(), SliceCover::default(), OwnerScan::Everything, None),
+        SliceSource::Slices(old) => (old.range(), old.cover(), OwnerScan::ByPosition, old.only_filter),
     };
-    let ids: u64 = partitions.iter().map(SlicePartition::owners).sum();
-    let (hash, kind) = (engine.binding.hash, group.kind);
-    let file = fastrand::u64(..);
-    let coverage = SliceCoverage { file, hash, kind, partitions: partitions.clone(), only_filter };
+    let (ids, hash, file) = (range.owners(), engine.binding.hash, fastrand::u64(..));
+    let coverage = SliceCoverage { file, hash, window, range, cover, only_filter };
     let refused = |e: SliceError| StoreError::Io(format!("slice file {number} is not used: {e}"));
     let bytes = ids.saturating_mul(if only_filter.is_some() { BYTES_IN_FILTER } else { BYTES_OF_ID });
     let file_error = |what, cause| engine.file_error(what, number, &cause);
     engine.segments.has_room(bytes).map_err(|cause| file_error("write", cause))?;
-    let mut builder = SliceBuilder::new(coverage, engine.positions, ids, read).map_err(refused)?;
+    let mut builder = SliceBuilder::new(coverage, engine.positions, read);
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Runs(job) => offer_runs(store, job, offer, is_cancelled),
-        SliceSource::Slices(OldSlices { slices, live, .. }) => slices.iter().try_for_each(|slice| {
-            offer_slice(store, (group, positions.clone()), (slice, live), offer, is_cancelled)
+        SliceSource::Slices(old) => old.slices.iter().try_for_each(|slice| {
+            offer_slice(store, (window, positions.clone()), slice, offer, is_cancelled)
         }),
     };
     let mut at = 0;
-    let check = || check(is_cancelled, group.window());
+    let check = || check(is_cancelled, window);
     let mut append = |bytes: &[u8]| {
         check()?;
         let written = engine.segments.write(number, at, bytes);
@@ -299,7 +269,7 @@ fn write(
         scan(builder.positions(), &mut |identity, owner| builder.offer(identity, owner))?;
         builder.end_pass(&mut append, refused)?;
     }
-    if builder.offered() < promised(store, group, source)? {
+    if builder.offered() < promised(store, source)? {
         return Err(refused(SliceError::Inconsistent("its sources have fewer owners than they promise")));
     }
     builder.finish(append)?;
@@ -315,57 +285,55 @@ fn write(
 }
 
 /// Number of owners that the sources have: those in registered slices, or as the marks count those in runs.
-fn promised(store: &SledStore, group: SliceGroup, source: &SliceSource) -> Result<u64, StoreError> {
-    let job = match source {
-        SliceSource::Slices(old) => return Ok(old.slices.iter().map(|slice| slice.slice.footer().ids).sum()),
+fn promised(store: &SledStore, source: &SliceSource) -> Result<u64, StoreError> {
+    let SealJob { window, range, .. } = match source {
+        SliceSource::Slices(old) => return Ok(old.slices.iter().map(|slice| slice.footer().ids).sum()),
         SliceSource::Runs(job) => job,
     };
-    let mut promised = 0;
-    for of in &job.partitions {
-        // The worker may have dropped the oldest ones meanwhile.
-        let stored = store.first_stored(group.kind.window(of.partition))?;
-        let firsts = iter::once(of.first).chain(of.marks.iter().map(|mark| mark.next));
-        let marks = of.marks.iter().zip(firsts).filter(|(_, first)| *first >= stored);
-        promised += marks.map(|(mark, _)| mark.count).sum::<u64>();
-    }
-    Ok(promised)
+    // The worker may have dropped the oldest ones meanwhile.
+    let stored = store.first_stored(*window)?;
+    let firsts = iter::once(range.first).chain(range.marks.iter().map(|mark| mark.next));
+    let marks = range.marks.iter().zip(firsts).filter(|(_, first)| *first >= stored);
+    Ok(marks.map(|(mark, _)| mark.count).sum())
 }
 
 fn offer_runs(
     store: &SledStore,
-    job: &SealJob,
+    SealJob { window, range, .. }: &SealJob,
     offer: OfferOwner<'_>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
-    for of in &job.partitions {
-        let (window, partition) = (job.kind.window(of.partition), of.partition);
-        let mut offer = |offset, identity| offer(identity, Some(Coordinates { partition, offset }));
-        store.offer_owners(window, of.first..of.next, &|| check(is_cancelled, window), &mut offer)?;
-    }
-    Ok(())
+    let visit = &mut |run: &OwnerRun<'_>| {
+        check(is_cancelled, *window)?;
+        for (_, StoredOwner { at, time_ms, identity }) in (run.number..range.next).zip(run.owners) {
+            if let Some(identity) = *identity {
+                offer(identity, Some(SealedOwner { at: *at, time_ms: *time_ms }));
+            }
+        }
+        Ok(if run.end() < range.next { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    };
+    store.scan_runs(*window, range.first, visit).map(drop)
 }
 
 fn offer_slice(
     store: &SledStore,
-    (group, positions): (SliceGroup, RangeInclusive<u64>),
-    (slice, live): (&SealedSlice, &[SlicePartition]),
+    (window, positions): (WindowId, RangeInclusive<u64>),
+    slice: &SealedSlice,
     offer: OfferOwner<'_>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
-    let (engine, any) = (&*store.engine, group.window());
+    let engine = &*store.engine;
     // The worker may have dropped all owners of the slice meanwhile, and deleted the file.
-    let failed = |error| registered_error(engine, any, slice.number, &error);
+    let failed = |error| registered_error(engine, window, slice.number, &error);
     let file = File::open(engine.segments.path(slice.number));
     let file = file.map_err(|cause| failed(SliceReadError::Io(cause)))?;
     let read = |at, bytes: &mut [u8]| {
-        check(is_cancelled, any)?;
+        check(is_cancelled, window)?;
         file.read_exact_at(bytes, at).map_err(|cause| failed(SliceReadError::Io(cause)))
     };
     let damaged = |cause| failed(SliceReadError::Damaged(cause));
     slice.slice.scan(positions, read, damaged, |identity, owner| {
-        let of = SlicePartition::find(live, owner.partition);
-        let is_live = of.is_some_and(|(_, of)| (of.first..of.next).contains(&owner.offset));
-        offer(identity, Some(owner).filter(|owner| is_live && slice.has(*owner)));
+        offer(identity, Some(owner).filter(|owner| slice.has(identity, *owner)));
         Ok(())
     })
 }
@@ -383,11 +351,8 @@ pub(in crate::store) fn write_merged(
     is_cancelled: &dyn Fn() -> bool,
     meanwhile: impl FnOnce(&mut SledStore),
 ) -> Result<Slice, StoreError> {
-    let group = store.engine.group_of(window);
-    let slices = with_owners(store, group);
-    let live = joined(&live_owners(store, group, &slices));
-    let source = SliceSource::Slices(OldSlices { slices, live, only_filter: None });
+    let source = SliceSource::Slices(OldSlices { slices: with_owners(store, window), only_filter: None });
     let number = store.engine.segments.allocate();
     meanwhile(store);
-    write(store, (group, number), &source, is_cancelled)
+    write(store, (window, number), &source, is_cancelled)
 }

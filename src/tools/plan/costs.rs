@@ -9,20 +9,19 @@ use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes, Window};
 const PROCESS_BYTES: u64 = 320 << 20;
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
-const DISK_BYTES_PER_ID: f64 = 29.0;
-/// Bytes of a sealed id: 16, three or four for its owner, its part of the filter and of a page that is not full; and expired ids of
+const DISK_BYTES_PER_ID: f64 = 37.0;
+/// Bytes of a sealed id: 16, five or six for its owner and its time, its part of the filter and of a page that is not full; and expired ids of
 /// slices that are not deleted yet. `cargo bench --bench growth` prints it.
-const SEALED_DISK_BYTES_PER_ID: f64 = 25.0;
+const SEALED_DISK_BYTES_PER_ID: f64 = 27.0;
 /// Bytes per second of the filters of sealed slices, which alone are read. `cargo bench --bench growth` prints the time of a restart.
 const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 340e6;
-/// Bytes of an id in a block: 16, and a one-byte offset delta.
-const BLOCK_BYTES_PER_ID: f64 = 17.0;
-/// Bytes of a block in the state topic without its ids, from the formats: header and checksum 57, record 10, key about 60, and the section of its
-/// partition in the end record 46.
-const BLOCK_BYTES: f64 = 173.0;
-/// Bytes of an entry without its blocks and sections: record batch 61, end record with its key 98, and the transaction marker 78. In partition scope
-/// each partition has entries of its own.
-const ENTRY_BYTES: f64 = 237.0;
+/// Bytes of an id in a block: 16, and the distances of its offset and its time, one or two each.
+const BLOCK_BYTES_PER_ID: f64 = 19.0;
+/// Bytes of a partition in an entry: its section in the end record 46, and the start of its owners in a block.
+const SECTION_BYTES: f64 = 50.0;
+/// Bytes of an entry without that: record batch 61, end record with its key 98, a block without its ids with its key 101, and the transaction
+/// marker 78.
+const ENTRY_BYTES: f64 = 338.0;
 /// Transactions per second while records arrive, with the default `batch.interval` of 100 ms.
 const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 /// Ids per second from the local state into the exact index. `cargo bench --bench restore` prints it
@@ -34,12 +33,10 @@ const RESTORED_IDS_PER_SECOND: f64 = 4.4e6;
 /// Most records of a transaction, with the default `batch.max_records`. So many are read at a time after a restart.
 const TRANSACTION_RECORDS: u64 = 500_000;
 
-/// Bytes of the open transaction in windows that have `ids` ids, besides their index. It is a part of [`PROCESS_BYTES`].
-pub(super) fn transaction(ids: u64, partitions: u64) -> u64 {
-    let of_partition = ids.min(TRANSACTION_RECORDS).div_ceil(partitions.max(1));
+/// Bytes of the open transaction in a window that has `ids` ids, besides their index. It is a part of [`PROCESS_BYTES`].
+pub(super) fn transaction(ids: u64) -> u64 {
     // A list grows to the next power of two.
-    let room = of_partition.next_power_of_two().saturating_mul(partitions);
-    room.saturating_mul(Window::PENDING_BYTES as u64)
+    ids.min(TRANSACTION_RECORDS).next_power_of_two().saturating_mul(Window::PENDING_BYTES as u64)
 }
 
 /// The memory limit that leaves this much for windows.
@@ -55,12 +52,12 @@ pub(super) fn disk_bytes(window_ids: u64, sealed: Option<&SealedBytes>) -> u64 {
     count(unsealed as f64 * DISK_BYTES_PER_ID + with_owners * SEALED_DISK_BYTES_PER_ID + in_filters)
 }
 
-/// One entry per transaction with new ids, and in it a block for each partition, kept for the retention time. In topic scope.
+/// One entry per transaction with new ids, and in it a section for each partition, kept for the retention time. In topic scope.
 pub(super) fn state_topic(asked: &Workload) -> StateTopic {
     let retention = retention(asked.window());
-    let blocks = f64::from(asked.partitions) * TRANSACTIONS_PER_SECOND;
+    let sections = f64::from(asked.partitions) * TRANSACTIONS_PER_SECOND;
     let bytes_per_second = asked.new_ids() * BLOCK_BYTES_PER_ID
-        + blocks.min(asked.new_ids()) * BLOCK_BYTES
+        + sections.min(asked.new_ids()) * SECTION_BYTES
         + TRANSACTIONS_PER_SECOND.min(asked.new_ids()) * ENTRY_BYTES;
     StateTopic {
         bytes: count(bytes_per_second * retention.as_secs_f64()),
@@ -75,7 +72,7 @@ fn retention(window: Duration) -> Duration {
 
 /// The times to load this many ids, all of them with owners.
 pub(crate) fn restore(window_ids: u64) -> Restore {
-    let sealed = SealedBytes::of((window_ids, FilterPart::NONE), 1, SMALLEST_SLICE);
+    let sealed = SealedBytes::of(window_ids, FilterPart::NONE, SMALLEST_SLICE);
     restore_with(window_ids, Some(&sealed))
 }
 

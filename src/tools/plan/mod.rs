@@ -1,7 +1,6 @@
 //! `dedupd plan`: the costs of a window, before it is deployed. Calculation only.
 //!
-//! Memory is computed from what the index and the filters allocate ([`crate::dedupe::IndexBytes`],
-//! [`crate::dedupe::SealedBytes`]). Disk, topic and times are computed from measured figures, each a named
+//! Memory is computed from what the index and the filters allocate ([`SealedBytes`]). Disk, topic and times are computed from measured figures, each a named
 //! constant with its source. Traffic is assumed to be even over time and over partitions.
 
 mod command;
@@ -15,9 +14,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::dedupe::{
-    FILTERS, FilterBits, FilterPart, IndexBytes, OwnerIndex, SMALLEST_SLICE, SealedBytes, TopicFilter,
-};
+use crate::dedupe::{FILTERS, FilterBits, FilterPart, OwnerIndex, SMALLEST_SLICE, SealedBytes};
 pub use command::command;
 pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;
@@ -25,7 +22,7 @@ pub use evicting::{missed, remembered_in};
 pub use fits::Fits;
 pub use fixed::{buckets_overwritten, remembered};
 
-/// Upper limit for the ids of a partition: far more than any memory holds.
+/// Upper limit for the ids of a window: far more than any memory holds.
 const MAX_IDS: u64 = 1 << 50;
 
 /// The kind of ids. It determines the probability of a collision, not the costs: an identity always has 16 bytes.
@@ -67,9 +64,9 @@ impl Workload {
         self.events_per_second * (1.0 - self.duplicates)
     }
 
-    /// New ids of one partition within `time`.
-    fn ids_per_partition(&self, time: Duration) -> u64 {
-        count(self.new_ids() * time.as_secs_f64() / f64::from(self.partitions.max(1))).min(MAX_IDS)
+    /// New ids within `time`, all partitions in total.
+    fn ids_within(&self, time: Duration) -> u64 {
+        count(self.new_ids() * time.as_secs_f64()).min(MAX_IDS)
     }
 
     /// Of these ids, those that the windows hold at most at a time.
@@ -89,16 +86,15 @@ impl Workload {
         (self.bloom > self.exact).then(|| FilterPart::new(bits, exact))
     }
 
-    /// What is in slices once the windows are full; `None` if they evict.
-    fn sealed(&self) -> Option<SealedBytes> {
-        let partitions = u64::from(self.partitions.max(1));
-        let ids = self.ids_per_partition(self.window()).saturating_mul(partitions).min(MAX_IDS);
+    /// One of so many windows that have all ids in equal parts, once it is full; `None` if they evict.
+    fn sealed(&self, windows: u64) -> Option<SealedBytes> {
+        let ids = self.ids_within(self.window()) / windows.max(1);
         let filtered = self.filtered().unwrap_or(FilterPart::NONE);
-        self.slots.is_none().then(|| SealedBytes::of((ids, filtered), partitions, SMALLEST_SLICE))
+        self.slots.is_none().then(|| SealedBytes::of(ids, filtered, SMALLEST_SLICE))
     }
 }
 
-/// The costs of a window. Totals are for all partitions, however many processes share them.
+/// The costs of a window. Totals are for all partitions, in topic scope.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CapacityPlan {
     /// The load and the window that the costs are for.
@@ -110,7 +106,7 @@ pub struct CapacityPlan {
     pub exact_ids: u64,
     /// Ids in the whole window.
     pub window_ids: u64,
-    /// Memory of the windows of all partitions.
+    /// Memory of the window.
     pub memory: Memory,
     /// The filters without owners; `None` when all ids have owners.
     pub filters: Option<PlannedFilters>,
@@ -130,7 +126,7 @@ pub struct CapacityPlan {
     pub fixed_memory: FixedMemory,
 }
 
-/// Memory of the windows of all partitions, in bytes.
+/// Memory of the window, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Ids in sealed slices once the window is full: with a filter in memory, and their owners on disk.
@@ -143,13 +139,13 @@ pub struct Memory {
     pub bloom_bytes: u64,
     /// Exact index and filters, once the window is full.
     pub total_bytes: u64,
-    /// The filter over all windows, which topic scope needs in addition.
-    pub topic_filter_bytes: u64,
+    /// The same of the windows of all partitions, in partition scope.
+    pub partition_scope_bytes: u64,
     /// The ids of the largest open transaction, which are in addition in memory until it is committed.
     pub transaction_bytes: u64,
-    /// `window.max_memory` with which the windows have their length, in topic scope.
+    /// `window.max_memory` with which the window has its length.
     pub window_bytes: u64,
-    /// Memory limit of the container or service unit, from which `window.max_memory` follows, with one worker in topic scope.
+    /// Memory limit of the container or service unit, from which `window.max_memory` follows, with one worker.
     pub limit_bytes: u64,
 }
 
@@ -202,29 +198,27 @@ impl CapacityPlan {
     /// The costs for this input.
     #[must_use]
     pub fn of(asked: Workload) -> Self {
-        let partitions = u64::from(asked.partitions.max(1));
-        let (exact_ids, window_ids) =
-            (asked.ids_per_partition(asked.exact), asked.ids_per_partition(asked.window()));
+        let (exact_ids, window_ids) = (asked.ids_within(asked.exact), asked.ids_within(asked.window()));
         let filters = PlannedFilters::of(&asked);
-        let (memory, sealed) = (Memory::of(&asked), asked.sealed());
+        let (memory, sealed) = (Memory::of(&asked), asked.sealed(1));
         Self {
             new_ids_per_second: asked.new_ids(),
-            exact_ids: exact_ids.saturating_mul(partitions),
-            window_ids: window_ids.saturating_mul(partitions),
+            exact_ids,
+            window_ids,
             memory,
             filters,
-            disk_bytes: costs::disk_bytes(window_ids.saturating_mul(partitions), sealed.as_ref()),
+            disk_bytes: costs::disk_bytes(window_ids, sealed.as_ref()),
             state_topic: costs::state_topic(&asked),
-            restore: costs::restore_with(window_ids.saturating_mul(partitions), sealed.as_ref()),
+            restore: costs::restore_with(window_ids, sealed.as_ref()),
             false_drops_a_day: filters
                 .map_or(0.0, |_| asked.new_ids() * 86_400.0 * asked.false_positive_rate),
-            collision: costs::collision(asked.ids, window_ids.saturating_mul(partitions)),
+            collision: costs::collision(asked.ids, window_ids),
             misses: asked.slots.map(|slots| Misses::of(&asked, slots)),
             fixed_memory: FixedMemory {
-                buckets_for_90_percent: remembered(0.9, exact_ids.saturating_mul(partitions)),
-                buckets_for_99_percent: remembered(0.99, exact_ids.saturating_mul(partitions)),
-                slots_for_90_percent: remembered_in(0.9, exact_ids.saturating_mul(partitions)),
-                slots_for_99_percent: remembered_in(0.99, exact_ids.saturating_mul(partitions)),
+                buckets_for_90_percent: remembered(0.9, exact_ids),
+                buckets_for_99_percent: remembered(0.99, exact_ids),
+                slots_for_90_percent: remembered_in(0.9, exact_ids),
+                slots_for_99_percent: remembered_in(0.99, exact_ids),
             },
             workload: asked,
         }
@@ -233,32 +227,24 @@ impl CapacityPlan {
 
 impl Memory {
     fn of(asked: &Workload) -> Self {
-        let partitions = u64::from(asked.partitions.max(1));
-        let slots = |slots: u64| OwnerIndex::bytes_of_slots((slots / partitions).max(1));
-        let fixed = asked.slots.map(slots).map(|bytes| IndexBytes { steady: bytes, peak: bytes });
-        let index = fixed.unwrap_or_else(|| IndexBytes::of(asked.ids_per_partition(asked.exact), u64::MAX));
-        let ids = asked.ids_per_partition(asked.window()).saturating_mul(partitions).min(MAX_IDS);
-        let sealed = asked.sealed();
+        let ids = asked.ids_within(asked.window());
+        let sealed = asked.sealed(1);
+        let table = OwnerIndex::bytes_of_slots(asked.slots.unwrap_or(0));
+        let [exact_bytes, exact_peak_bytes] = sealed.map_or([table; 2], |sealed| {
+            [sealed.steady(), sealed.peak()].map(|bytes| bytes - sealed.filters)
+        });
         let bloom_bytes = sealed.map_or(0, |sealed| sealed.filters);
-        let all = |bytes: u64| bytes.saturating_mul(partitions);
-        let exact_bytes = sealed.map_or(all(index.steady), |sealed| sealed.steady() - sealed.filters);
-        let exact_peak_bytes = sealed.map_or(all(index.peak), |sealed| sealed.peak() - sealed.filters);
-        let of_slices = sealed.and_then(|sealed| sealed.topic_filter);
-        let most_in_filter = asked.slots.map_or(u64::MAX, TopicFilter::most_bytes_for);
-        let topic_filter_bytes = of_slices.unwrap_or_else(|| TopicFilter::bytes_for(ids).min(most_in_filter));
-        // Where nothing is sealed, that filter gets a quarter.
-        let window_bytes = match of_slices {
-            Some(_) => exact_peak_bytes.saturating_add(bloom_bytes).saturating_add(topic_filter_bytes),
-            None => (exact_peak_bytes / 3).max(topic_filter_bytes).saturating_mul(4),
-        };
+        let partitions = u64::from(asked.partitions.max(1));
+        let of_partition = asked.sealed(partitions).map_or(table / partitions, |sealed| sealed.steady());
+        let window_bytes = exact_peak_bytes.saturating_add(bloom_bytes);
         Self {
             sealed_ids: sealed.map_or(0, |sealed| ids.saturating_sub(sealed.unsealed + sealed.filtered)),
             exact_bytes,
             exact_peak_bytes,
             bloom_bytes,
             total_bytes: exact_bytes.saturating_add(bloom_bytes),
-            topic_filter_bytes,
-            transaction_bytes: costs::transaction(ids, partitions),
+            partition_scope_bytes: of_partition.saturating_mul(partitions),
+            transaction_bytes: costs::transaction(ids),
             window_bytes,
             limit_bytes: costs::memory_limit(window_bytes),
         }
@@ -267,7 +253,7 @@ impl Memory {
 
 impl PlannedFilters {
     fn of(asked: &Workload) -> Option<Self> {
-        let (part, sealed) = (asked.filtered()?, asked.sealed()?);
+        let (part, sealed) = (asked.filtered()?, asked.sealed(1)?);
         Some(Self {
             span_seconds: asked.window().as_secs_f64() / FILTERS as f64,
             ids: sealed.filtered,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use indicatif::HumanCount;
 
-use super::{CapacityPlan, Fits, IdKind, Memory, PlannedFilters, count};
+use super::{CapacityPlan, Fits, IdKind, PlannedFilters, count};
 use crate::units::measured_text;
 
 impl fmt::Display for CapacityPlan {
@@ -63,7 +63,7 @@ impl fmt::Display for CapacityPlan {
 
 impl CapacityPlan {
     fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        section(f, "memory, all partitions")?;
+        section(f, "memory, in topic scope")?;
         let memory = &self.memory;
         let exact = format!(
             "{} per id, at most {} while it fills",
@@ -81,11 +81,7 @@ impl CapacityPlan {
             )?;
             costs(f, "total", memory.total_bytes, "")?;
         }
-        let of_filter = match self.workload.slots {
-            Some(_) => "at most 4 bytes for each of --max-ids".to_owned(),
-            None => format!("{} per id", per_id(memory.topic_filter_bytes, self.window_ids)),
-        };
-        costs(f, "and in topic scope", memory.topic_filter_bytes, &of_filter)?;
+        costs(f, "in partition scope", memory.partition_scope_bytes, "the windows of all partitions")?;
         let of_transaction = "more at most, for the ids of the open transaction; within the limit below";
         costs(f, "and until they are committed", memory.transaction_bytes, of_transaction)?;
         let limit = "for a container or service unit, in topic scope";
@@ -95,9 +91,7 @@ impl CapacityPlan {
     fn hour_of_lag(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let window = self.workload.window().as_secs_f64().max(1.0);
         let of_hour = |of_window: u64| count(of_window as f64 * 3_600.0 / window);
-        let Memory { total_bytes, topic_filter_bytes, .. } = self.memory;
-        let in_memory =
-            if self.misses.is_some() { 0 } else { total_bytes.saturating_add(topic_filter_bytes) };
+        let in_memory = if self.misses.is_some() { 0 } else { self.memory.total_bytes };
         let [more, memory, disk] = [self.window_ids, in_memory, self.disk_bytes].map(of_hour);
         section(f, "for each hour by which one partition lags, in topic scope")?;
         let costs = format!("{}: {} of memory, {} of local state", ids(more), size(memory), size(disk));

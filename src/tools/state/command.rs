@@ -35,7 +35,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     if args.id.is_empty() {
         let inspection = with_copy(&local, |copied| {
-            let bar = progress("partitions");
+            let bar = progress("windows");
             let inspection = super::inspect(copied, &bar)?;
             bar.finish_and_clear();
             Ok(inspection)
@@ -48,7 +48,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
     let answer = with_copy(&local, |copied| {
         check_hash(&local, hasher, &copied.binding)?;
         check_partition(args.partition, &copied.binding)?;
-        let bar = progress("partitions");
+        let bar = progress("windows");
         let answer = LookupResult::of(identity, copied, args.partition, &lengths, &bar)?;
         bar.finish_and_clear();
         Ok(answer)
@@ -86,7 +86,7 @@ fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedup
 
 fn export(args: &ExportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
-    let bar = progress("blocks");
+    let bar = progress("ids");
     let (done, filtered) = with_copy(&local, |copied| {
         let (store, binding) = (&copied.store, &copied.binding);
         Ok((super::export(store, binding, &args.to, &bar)?, super::left_out(store, binding)))
@@ -109,13 +109,13 @@ fn import(args: &ImportArgs) -> Result<(), ExitError> {
     // Checked before the file is read, because that can take long. A missing directory is not created yet.
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
     DirectoryContents::of(dir)?.must_be_empty()?;
-    let bar = progress("blocks verified");
+    let bar = progress("ids verified");
     let verified = super::verify(&args.from, &bar)?;
     bar.finish_and_clear();
     check_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
-    let bar = progress("blocks");
-    bar.set_length(verified.blocks);
+    let bar = progress("ids");
+    bar.set_length(verified.ids);
     let database = super::import(&args.from, dir, (local.state.cache, OPEN_LIMIT), &bar)?;
     bar.finish_and_clear();
     println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
@@ -172,10 +172,10 @@ fn load(args: &LocalArgs) -> Result<Local, ExitError> {
 }
 
 fn lengths(local: &Local) -> Lengths {
-    let limits = |window| window_limits(window, local.window.max_ids);
+    let length = |window| window_limits(window, None).length();
     let named =
-        local.kinds.iter().filter_map(|kind| Some((kind.name.clone(), limits(kind.window.as_ref()?))));
-    Lengths::new(limits(&local.window), named.collect())
+        local.kinds.iter().filter_map(|kind| Some((kind.name.clone(), length(kind.window.as_ref()?))));
+    Lengths::new(length(&local.window), named.collect())
 }
 
 fn lock(local: &Local) -> Result<Lock, ExitError> {

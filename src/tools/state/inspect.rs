@@ -1,15 +1,14 @@
-//! Inspects the state of a stopped instance and looks up ids in it.
+//! Inspects the state of a stopped instance.
 
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::error::StateError;
-use super::find::{Owned, StoredSummary, find, head_of, summarise};
 use super::spelling::utc;
-use super::standing::{Lengths, Standing, load, standing_of};
-use crate::dedupe::{Identity, Offset, PartitionId, WindowId, WindowLimits};
-use crate::ports::{FilterSummary, Store};
-use crate::store::{Binding, Copied};
+use super::whole::{StoredSummary, summarise};
+use crate::dedupe::{Offset, PartitionId, WindowId};
+use crate::ports::{FilterSummary, Store, StoreError};
+use crate::store::{Binding, Copied, OWNER_BYTES};
 
 /// Report of a whole state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,57 +19,67 @@ pub struct Inspection {
     pub disk_bytes: u64,
     /// What the state belongs to.
     pub binding: Binding,
-    /// Number of identities in all partitions.
+    /// Number of identities in all windows.
     pub ids: u64,
     /// The partitions that have state.
     pub partitions: Vec<PartitionReport>,
+    /// The windows that have state.
+    pub windows: Vec<WindowReport>,
 }
 
-/// The state of one partition, or of one kind in it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// How far the state of a partition of the raw topic reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionReport {
-    /// Number of the partition in the raw topic.
+    /// Its number.
     pub partition: PartitionId,
-    /// The kind, if it has a name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Raw offset up to which the state is known to be committed.
-    pub confirmed: Offset,
-    /// Offset in the state topic from which a restore continues.
-    pub state_next: Offset,
-    /// Stream time at the confirmed offset, in epoch milliseconds; 0 if unknown.
+    /// The raw offset up to which the state is known to be committed.
+    pub next: Offset,
+    /// Stream time there, epoch milliseconds; 0 if unknown.
     pub stream_time_ms: i64,
     /// Stream time in UTC.
     pub stream_time: String,
+}
+
+/// A window: that of a kind and a journal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WindowReport {
+    /// The partition of the state topic. In topic scope 0, for all partitions of the raw topic.
+    pub journal: PartitionId,
+    /// The kind, if it has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Offset in the journal from which a restore continues.
+    pub state_next: Offset,
+    /// The window's clock, epoch milliseconds: the latest stream time of its partitions; 0 if unknown.
+    pub time_ms: i64,
+    /// The same in UTC.
+    pub time: String,
     /// Number of stored identities.
     pub ids: u64,
     /// Number of those that are in sealed slices.
     pub sealed_ids: u64,
-    /// Number of identities at or beyond the confirmed offset. The next start decides whether they count.
+    /// Number of identities that are not known to be committed. The next start decides whether they count.
     pub unconfirmed_ids: u64,
     /// Number of runs of owners that are not in slices.
     pub runs: u64,
-    /// First raw offset that slices and runs cover. `None` without any.
-    pub first: Option<Offset>,
-    /// One past the last raw offset that they cover. `None` without any.
-    pub next: Option<Offset>,
-    /// Bytes of the identities in these runs, with their offsets.
+    /// Bytes of these owners.
     pub bytes: u64,
-    /// The filters without owners. In topic scope they are of all partitions together.
-    pub slices: Vec<SliceReport>,
+    /// The filters without owners.
+    pub filters: Vec<FilterReport>,
 }
 
 /// A filter without owners.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SliceReport {
-    /// Arrival of the first owner, stream time in epoch milliseconds.
+pub struct FilterReport {
+    /// The earliest stream time of an owner, epoch milliseconds.
     pub start_ms: i64,
-    /// Arrival of the last owner, stream time in epoch milliseconds.
+    /// The latest stream time of an owner, epoch milliseconds.
     pub end_ms: i64,
-    /// Arrival of the first owner in UTC.
+    /// The earliest stream time in UTC.
     pub start: String,
-    /// Arrival of the last owner in UTC.
+    /// The latest stream time in UTC.
     pub end: String,
+    /// Number of identities.
     pub ids: u64,
     /// Size in memory.
     pub bytes: u64,
@@ -78,75 +87,74 @@ pub struct SliceReport {
     pub false_positive_rate: f64,
 }
 
-/// Result of looking up an id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LookupResult {
-    /// The identity of the id: 16 bytes in hex.
-    pub identity: String,
-    /// Where the id is stored. Empty if it is not stored.
-    pub found: Vec<FoundOwner>,
-    /// Partitions in which a filter without owners contains the id. A record with this id would count as probably seen.
-    pub in_filters: Vec<(PartitionId, Standing)>,
+/// A window that has state, and the name of its kind.
+pub(super) struct Counted<'a> {
+    pub kind: Option<&'a str>,
+    pub id: WindowId,
+    pub stored: StoredSummary,
 }
 
-/// One stored owner of an id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FoundOwner {
-    /// Partition of the raw topic.
-    pub partition: PartitionId,
-    /// The kind of its record, if it has a name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Offset and time of the record that owns the id.
-    #[serde(flatten)]
-    pub owned: Owned,
-    /// Whether the window still counts the owner, and how.
-    pub standing: Standing,
-}
-
-/// Inspects all partitions, one after the other. `bar` counts partitions.
-pub fn inspect(state: &Copied, bar: &ProgressBar) -> Result<Inspection, StateError> {
-    let mut partitions = Vec::new();
-    let windows = state.binding.windows();
+/// Counts what each window has that has state. `bar` counts windows.
+pub(super) fn counted<'a>(
+    store: &impl Store,
+    binding: &'a Binding,
+    bar: &ProgressBar,
+) -> Result<Vec<Counted<'a>>, StoreError> {
+    let mut all = Vec::new();
+    let windows = binding.windows();
     bar.set_length(windows.len() as u64);
-    let ids: Vec<_> = windows.iter().map(|(_, window)| *window).collect();
-    let summaries = summarise(&state.store, state.binding.hash, &ids)?;
-    for (kind, window) in windows {
-        if let Some(summary) = summaries.get(&window) {
-            let report = report(state, window, summary);
-            partitions.push(PartitionReport { kind: kind.map(str::to_owned), ..report });
+    for (kind, id) in windows {
+        // Without the head of the unnamed kind, the journal has no state.
+        if let Some(of_all) = store.head(id.journal().into())? {
+            let stored = summarise(store, id, of_all.confirmed_tail)?;
+            all.extend(stored.map(|stored| Counted { kind, id, stored }));
         }
         bar.inc(1);
     }
+    Ok(all)
+}
+
+/// Inspects all windows, one after the other. `bar` counts them.
+pub fn inspect(state: &Copied, bar: &ProgressBar) -> Result<Inspection, StateError> {
+    let windows = counted(&state.store, &state.binding, bar)?;
+    let mut partitions: Vec<_> = windows
+        .iter()
+        .flat_map(|window| &window.stored.head.covered)
+        .map(|(partition, covered)| PartitionReport {
+            partition: *partition,
+            next: covered.next,
+            stream_time_ms: covered.time_ms,
+            stream_time: utc(covered.time_ms),
+        })
+        .collect();
+    partitions.sort_unstable_by_key(|report| report.partition);
     Ok(Inspection {
         database: state.database.display().to_string(),
         disk_bytes: state.disk_bytes,
         binding: state.binding.clone(),
-        ids: partitions.iter().map(|report| report.ids).sum(),
+        ids: windows.iter().map(|window| window.stored.ids()).sum(),
         partitions,
+        windows: windows.iter().map(|window| report(state, window)).collect(),
     })
 }
 
-fn report(state: &Copied, id: WindowId, summary: &StoredSummary) -> PartitionReport {
-    PartitionReport {
-        partition: id.partition(),
-        kind: None,
-        confirmed: summary.head.confirmed,
-        state_next: summary.head.state_next,
-        stream_time_ms: summary.head.stream_time_ms,
-        stream_time: utc(summary.head.stream_time_ms),
-        ids: summary.ids,
-        sealed_ids: summary.sealed_ids,
-        unconfirmed_ids: summary.unconfirmed_ids,
-        runs: summary.runs,
-        first: summary.covered.map(|(first, _)| first),
-        next: summary.covered.map(|(_, next)| next),
-        bytes: summary.bytes,
-        slices: state.store.filters(id).iter().map(SliceReport::of).collect(),
+fn report(state: &Copied, Counted { kind, id, stored }: &Counted<'_>) -> WindowReport {
+    WindowReport {
+        journal: id.journal(),
+        kind: kind.map(str::to_owned),
+        state_next: stored.head.state_next,
+        time_ms: stored.head.time_ms,
+        time: utc(stored.head.time_ms),
+        ids: stored.ids(),
+        sealed_ids: stored.sealed_ids(),
+        unconfirmed_ids: stored.unconfirmed_ids,
+        runs: stored.runs,
+        bytes: stored.unsealed_ids * OWNER_BYTES as u64,
+        filters: state.store.filters(*id).iter().map(FilterReport::of).collect(),
     }
 }
 
-impl SliceReport {
+impl FilterReport {
     fn of(filter: &FilterSummary) -> Self {
         let (start_ms, end_ms) = filter.time_ms;
         Self {
@@ -158,59 +166,5 @@ impl SliceReport {
             bytes: filter.bytes,
             false_positive_rate: filter.false_positive_rate,
         }
-    }
-}
-
-impl LookupResult {
-    /// Looks up an identity in one partition or in all of them. `bar` counts partitions.
-    pub fn of(
-        identity: Identity,
-        state: &Copied,
-        only: Option<PartitionId>,
-        lengths: &Lengths,
-        bar: &ProgressBar,
-    ) -> Result<Self, StateError> {
-        let mut answer = Self { identity: identity.to_string(), found: Vec::new(), in_filters: Vec::new() };
-        let mut windows = state.binding.windows();
-        windows.retain(|(_, window)| only.is_none_or(|only| only == window.partition()));
-        bar.set_length(windows.len() as u64);
-        for (kind, window) in windows {
-            answer.search(identity, state, (kind, window), lengths.of(kind))?;
-            bar.inc(1);
-        }
-        Ok(answer)
-    }
-
-    fn search(
-        &mut self,
-        identity: Identity,
-        state: &Copied,
-        (kind, window): (Option<&str>, WindowId),
-        limits: WindowLimits,
-    ) -> Result<(), StateError> {
-        let store = &state.store;
-        let Some(head) = head_of(store, window)? else { return Ok(()) };
-        let partition = window.partition();
-        let found =
-            |owned, standing| FoundOwner { partition, kind: kind.map(str::to_owned), owned, standing };
-        let confirmed = find(store, window, identity, 0..head.confirmed)?;
-        let unconfirmed = find(store, window, identity, head.confirmed..Offset::MAX)?;
-        if confirmed.is_some() || !store.filters(window).is_empty() {
-            let loaded = load(store, state.binding.hash, window, head, limits)?;
-            let standing = standing_of((store, window), &loaded, identity, confirmed)?;
-            match (confirmed, standing) {
-                (Some(owned), Some(standing)) => self.found.push(found(owned, standing)),
-                (None, Some(standing)) => self.in_filters.push((partition, standing)),
-                (_, None) => {}
-            }
-        }
-        self.found.extend(unconfirmed.map(|owned| found(owned, Standing::Unconfirmed)));
-        Ok(())
-    }
-
-    /// Whether the id is stored anywhere.
-    #[must_use]
-    pub fn is_found(&self) -> bool {
-        !self.found.is_empty()
     }
 }

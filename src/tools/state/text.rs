@@ -5,9 +5,9 @@ use std::fmt;
 use bytesize::ByteSize;
 use indicatif::HumanCount;
 
-use super::inspect::{FoundOwner, Inspection, LookupResult, PartitionReport};
+use super::inspect::{Inspection, WindowReport};
+use super::lookup::{FoundOwner, LookupResult, Standing};
 use super::spelling::utc;
-use super::standing::Standing;
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,34 +30,33 @@ impl fmt::Display for Inspection {
         for (name, value) in lines {
             writeln!(f, "{name:<12}{value}")?;
         }
-        if self.partitions.is_empty() {
-            return writeln!(f, "\nNo partition has state yet.");
+        if self.windows.is_empty() {
+            return writeln!(f, "\nNo window has state yet.");
         }
         writeln!(
             f,
-            "\n{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {:>24}  {:>10}",
-            "partition", "confirmed", "stream time", "ids", "unconfirmed", "runs", "offsets", "bytes"
+            "\n{:>9}  {:>12}  {:>11}  {:<24}  {:>8}  {:>10}",
+            "journal", "ids", "unconfirmed", "time", "runs", "bytes"
         )?;
-        for partition in &self.partitions {
-            row(f, partition)?;
+        self.windows.iter().try_for_each(|window| row(f, window))?;
+        if !self.partitions.is_empty() {
+            writeln!(f, "\n{:>9}  {:>14}  stream time", "partition", "next offset")?;
         }
-        self.partitions.iter().filter(|it| !it.slices.is_empty()).try_for_each(|it| slices(f, it))
+        for it in &self.partitions {
+            writeln!(f, "{:>9}  {:>14}  {}", it.partition, it.next, it.stream_time)?;
+        }
+        self.windows.iter().filter(|it| !it.filters.is_empty()).try_for_each(|it| filters(f, it))
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
-    let offsets = match (report.first, report.next) {
-        (Some(first), Some(next)) => format!("{first}..{next}"),
-        _ => "none".to_owned(),
-    };
+fn row(f: &mut fmt::Formatter<'_>, report: &WindowReport) -> fmt::Result {
     writeln!(
         f,
-        "{:>9}  {:>14}  {:<24}  {:>12}  {:>11}  {:>8}  {offsets:>24}  {:>10}{}{}",
-        report.partition,
-        report.confirmed,
-        report.stream_time,
+        "{:>9}  {:>12}  {:>11}  {:<24}  {:>8}  {:>10}{}{}",
+        report.journal,
         report.ids,
         report.unconfirmed_ids,
+        report.time,
         report.runs,
         ByteSize(report.bytes).display().iec().to_string(),
         of_sealed(report.sealed_ids),
@@ -73,15 +72,15 @@ fn of_kind(kind: Option<&str>) -> String {
     kind.map(|kind| format!("  kind {kind}")).unwrap_or_default()
 }
 
-fn slices(f: &mut fmt::Formatter<'_>, report: &PartitionReport) -> fmt::Result {
+fn filters(f: &mut fmt::Formatter<'_>, report: &WindowReport) -> fmt::Result {
     let kind = of_kind(report.kind.as_deref());
-    writeln!(f, "\nfilters without owners of partition {}{kind}", report.partition)?;
+    writeln!(f, "\nfilters without owners of journal {}{kind}", report.journal)?;
     writeln!(f, "  {:<24}  {:<24}  {:>12}  {:>12}  {:>9}", "from", "until", "ids", "bytes", "rate")?;
-    for slice in &report.slices {
+    for filter in &report.filters {
         writeln!(
             f,
             "  {:<24}  {:<24}  {:>12}  {:>12}  {:>9.1e}",
-            slice.start, slice.end, slice.ids, slice.bytes, slice.false_positive_rate
+            filter.start, filter.end, filter.ids, filter.bytes, filter.false_positive_rate
         )?;
     }
     Ok(())
@@ -94,10 +93,14 @@ impl fmt::Display for LookupResult {
         if self.found.is_empty() {
             writeln!(f, "not found: the local state does not contain it")?;
         }
-        for (partition, standing) in &self.in_filters {
+        for filter in &self.in_filters {
+            let (first, last) = filter.time_ms;
             writeln!(
                 f,
-                "partition {partition}: in {standing}, which has no owners: a record with it counts as probably seen"
+                "in the filter of {} to {}{}, which has no owners: a record with it counts as probably seen",
+                utc(first),
+                utc(last),
+                of_kind(filter.kind.as_deref())
             )?;
         }
         Ok(())
@@ -106,39 +109,15 @@ impl fmt::Display for LookupResult {
 
 impl fmt::Display for FoundOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owned = &self.owned;
-        write!(
-            f,
-            "partition {} offset {}, arrived between {} and {}: ",
-            self.partition,
-            owned.offset,
-            utc(owned.time_first_ms),
-            utc(owned.time_last_ms)
-        )?;
-        match &self.standing {
-            Standing::Exact => {
-                f.write_str("in the exact part of the window; another record with it is a duplicate")
+        let kind = of_kind(self.kind.as_deref());
+        let (partition, offset) = (self.partition, self.offset);
+        write!(f, "partition {partition} offset {offset}{kind}, arrived at {}: ", utc(self.time_ms))?;
+        f.write_str(match self.standing {
+            Standing::Exact => "in the window; another record with it is a duplicate",
+            Standing::Expired => "older than the window; another record with it is new",
+            Standing::Unconfirmed => {
+                "not known to be committed; the next start decides by the group's committed offsets"
             }
-            Standing::Bloom { .. } => {
-                write!(f, "in {}; another record with it counts as probably seen", self.standing)
-            }
-            Standing::Expired => f.write_str("older than the window; another record with it is new"),
-            Standing::Unconfirmed => f.write_str(
-                "at or beyond the confirmed offset; the next start decides by the group's committed offset",
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact => f.write_str("the exact part"),
-            Self::Bloom { time_ms: (first, last) } => {
-                write!(f, "the filter of {} to {}", utc(*first), utc(*last))
-            }
-            Self::Expired => f.write_str("expired"),
-            Self::Unconfirmed => f.write_str("unconfirmed"),
-        }
+        })
     }
 }

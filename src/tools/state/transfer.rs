@@ -9,16 +9,19 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::error::StateError;
-use super::file::{FileFault, FileHeader, FilePart, FileReader, Piece, Writer};
-use super::find::summarise;
+use super::file::{FileFault, FileHeader, FileReader, FileWindow, Piece, Writer};
+use super::inspect::{Counted, counted};
 use super::whole::scan_whole;
+use crate::dedupe::{Block, HashKind, KindId, Owner, OwnerRun, Sequence, StampedOwner, for_each_run};
 use crate::ports::{Head, Store, StoreError};
 use crate::store::{Adoption, Binding};
 
 /// Size of the file buffer, in bytes.
 const BUFFER: usize = 1 << 20;
-/// Blocks imported at once.
-const BATCH: usize = 64;
+/// Identities of a block.
+const BLOCK_IDS: usize = 4_096;
+/// Longest time between the arrivals of owners that an import stores together, ms. The lengths of the windows are not known to it.
+const RUN_MS: i64 = 60_000;
 
 /// What was exported or imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,9 +33,9 @@ pub struct Transferred {
     pub ids: u64,
 }
 
-/// Writes all blocks and sealed owners in the store to a file that must not exist. Ids in filters without owners are missing in it, and
+/// Writes all owners in the store to a file that must not exist. Ids in filters without owners are missing in it, and
 /// an instance that imports it reports a shorter window. The file appears under its final name once it is
-/// complete and durable. `bar` counts blocks.
+/// complete and durable. `bar` counts windows, then ids.
 pub fn export(
     store: &impl Store,
     binding: &Binding,
@@ -68,54 +71,76 @@ fn write(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
-    // The file has blocks only, so it can be imported for either scope.
-    let binding = Binding { shares_slices: None, ..binding.clone() };
-    let mut header = FileHeader { binding: binding.clone(), partitions: Vec::new() };
-    let windows: Vec<_> = binding.windows().into_iter().map(|(_, window)| window).collect();
-    for (window, mut summary) in summarise(store, binding.hash, &windows)? {
+    let windows = counted(store, binding, bar)?;
+    let of_file = windows.iter().map(|Counted { id, stored, .. }| {
         // The ids in filters without owners are not in the file.
-        let missing_ms = store.filters(window).iter().map(|filter| filter.time_ms.1 + 1).max();
-        summary.missing_ms = summary.missing_ms.max(missing_ms.unwrap_or(0));
-        header.partitions.push(FilePart::of(window, &summary));
-    }
-    let sum = |of: fn(&FilePart) -> u64| header.partitions.iter().map(of).sum();
-    let (blocks, ids) = (sum(|part| part.blocks), sum(|part| part.ids));
-    bar.set_length(blocks);
+        let filtered_ms = store.filters(*id).iter().map(|filter| filter.time_ms.1 + 1).max();
+        FileWindow::of(*id, stored, stored.missing_ms.max(filtered_ms.unwrap_or(0)))
+    });
+    let header = FileHeader { binding: binding.clone(), windows: of_file.collect() };
+    let ids = header.windows.iter().map(|window| window.ids).sum();
+    bar.reset();
+    bar.set_length(ids);
     let write_error = |e: io::Error| StateError::io(to, "be written", &e);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(write_error)?;
     let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
-    let windows: Vec<_> = header.partitions.iter().map(|part| part.window).collect();
-    let mut failed = Ok(());
-    let scanned = scan_whole(store, binding.hash, &windows, &mut |view| {
-        bar.inc(1);
-        writer.block(view).map_err(|e| {
-            failed = Err(e);
-            StoreError::Io("writing the export failed".to_owned())
-        })
-    });
-    failed.map_err(write_error)?;
-    scanned?;
+    let mut blocks = 0;
+    for Counted { id, stored, .. } in &windows {
+        let mut waiting = Waiting { hash: binding.hash, kind: id.kind(), owners: Vec::new() };
+        let mut failed = Ok(());
+        let mut put = |waiting: &mut Waiting, fewest| {
+            while let Some(block) = waiting.block(fewest) {
+                bar.inc(block.owners.len() as u64);
+                blocks += 1;
+                writer.block(&block).map_err(|e| {
+                    failed = Err(e);
+                    StoreError::Io("writing the export failed".to_owned())
+                })?;
+            }
+            Ok(())
+        };
+        let scanned = scan_whole(store, *id, stored, &mut |owners| {
+            waiting.owners.extend_from_slice(owners);
+            put(&mut waiting, BLOCK_IDS)
+        });
+        let scanned = scanned.and_then(|()| put(&mut waiting, 1));
+        failed.map_err(write_error)?;
+        scanned?;
+    }
     let mut buffered = writer.finish().map_err(write_error)?;
     buffered.flush().and_then(|()| buffered.get_ref().sync_all()).map_err(write_error)?;
     Ok(Transferred { header, blocks, ids })
 }
 
-/// Number of ids that [`export`] leaves out, because they are in filters without owners. Filters that windows share are counted once.
-pub fn left_out(store: &impl Store, binding: &Binding) -> u64 {
-    let mut filters: Vec<_> =
-        binding.windows().into_iter().flat_map(|(_, window)| store.filters(window)).collect();
-    filters.sort_by_key(|filter| (filter.time_ms, filter.ids));
-    filters.dedup();
-    filters.iter().map(|filter| filter.ids).sum()
+/// Owners that were read and are not in a block yet. Blocks do not depend on how they are stored.
+struct Waiting {
+    hash: HashKind,
+    kind: KindId,
+    owners: Vec<Owner>,
 }
 
-/// Reads and verifies a whole file. `bar` counts blocks.
+impl Waiting {
+    /// A block of the oldest ones, if there are at least so many.
+    fn block(&mut self, fewest: usize) -> Option<Block> {
+        let count = self.owners.len().min(BLOCK_IDS);
+        let Self { hash, kind, owners } = self;
+        (count >= fewest).then(|| Block { hash: *hash, kind: *kind, owners: owners.drain(..count).collect() })
+    }
+}
+
+/// Number of ids that [`export`] leaves out, because they are in filters without owners.
+pub fn left_out(store: &impl Store, binding: &Binding) -> u64 {
+    let filters = binding.windows().into_iter().flat_map(|(_, window)| store.filters(window));
+    filters.map(|filter| filter.ids).sum()
+}
+
+/// Reads and verifies a whole file. `bar` counts ids.
 pub fn verify(from: &Path, bar: &ProgressBar) -> Result<Transferred, StateError> {
     let (mut reader, header) = begin(from)?;
-    bar.set_length(header.partitions.iter().map(|part| part.blocks).fold(0, u64::saturating_add));
+    bar.set_length(header.windows.iter().map(|window| window.ids).fold(0, u64::saturating_add));
     loop {
         match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
-            Piece::Block(..) => bar.inc(1),
+            Piece::Owners(_, owners) => bar.inc(owners.len() as u64),
             Piece::End { blocks, ids } => return Ok(Transferred { header, blocks, ids }),
         }
     }
@@ -147,29 +172,38 @@ fn fill(
     header: &FileHeader,
     bar: &ProgressBar,
 ) -> Result<(), StateError> {
-    for part in &header.partitions {
-        // A partition without blocks has a head, too.
-        adoption.add(part.window, &[], Head::default())?;
-        let mut left = part.blocks;
-        while left > 0 {
-            let mut some = Vec::with_capacity(BATCH);
-            while left > 0 && some.len() < BATCH {
-                match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
-                    Piece::Block(window, bytes) if window == part.window => some.push(bytes),
-                    _ => return Err(changed(from)),
+    for part in &header.windows {
+        let (mut number, mut stamp_ms) = (0, 0);
+        while number < part.ids {
+            match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
+                Piece::Owners(window, owners) if window == part.window => {
+                    bar.inc(owners.len() as u64);
+                    let stamped = stamped(&owners, &mut stamp_ms);
+                    let add = |run: &OwnerRun<'_>| adoption.add(window, run, &Head::default());
+                    for_each_run(&stamped, number, RUN_MS, add)?;
+                    number += owners.len() as Sequence;
                 }
-                left -= 1;
+                _ => return Err(changed(from)),
             }
-            bar.inc(some.len() as u64);
-            adoption.add(part.window, &some, Head::default())?;
         }
+        // The next head that is added stores it.
         adoption.note_missing(part.window, part.missing_ms)?;
-        adoption.add(part.window, &[], part.head())?;
+        let none = OwnerRun { number, times_ms: (stamp_ms, stamp_ms), owners: &[] };
+        adoption.add(part.window, &none, &part.head())?;
     }
     match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
         Piece::End { .. } => Ok(()),
-        Piece::Block(..) => Err(changed(from)),
+        Piece::Owners(..) => Err(changed(from)),
     }
+}
+
+/// Owners with their stamps. The file has not when they arrived, so it is the latest time of all owners before, as after a restore.
+fn stamped(owners: &[Owner], stamp_ms: &mut i64) -> Vec<StampedOwner> {
+    let stamped = owners.iter().map(|owner| {
+        *stamp_ms = owner.time_ms.max(*stamp_ms);
+        StampedOwner { owner: *owner, stamp_ms: *stamp_ms }
+    });
+    stamped.collect()
 }
 
 fn begin(from: &Path) -> Result<(FileReader<BufReader<File>>, FileHeader), StateError> {

@@ -1,8 +1,7 @@
-//! The first transaction of a partition is torn, and has several hundred state blocks.
+//! The first transaction of a partition is torn, and has a hundred state blocks.
 //!
-//! The group has no offset and no checkpoint that names the first block, so the evidence has to be read back until the start
-//! of the transaction is certain. A block spans at most 45 minutes with the default window, so 320 records with an hour
-//! between them are one transaction with as many blocks. The offsets of the group are on node 2, as well as the clean or the
+//! The group has no offset and no checkpoint that names the first entry, so the evidence has to be read back until the start
+//! of the transaction is certain. A block has at most 400 ids where a state record has at most 20,000 bytes. The offsets of the group are on node 2, as well as the clean or the
 //! state topic: the marker in the other topic is the only one.
 
 use std::time::Duration;
@@ -12,13 +11,14 @@ use crate::support::{Draft, Findings, Isolation, Pipe, Sidecar, now_ms, wait_unt
 
 /// What another writer could have left open is settled only after the transaction timeout.
 const LIMIT: Duration = Duration::from_secs(90);
-const HOUR_MS: i64 = 3_600_000;
-const RECORDS: i64 = 320;
+const RECORDS: i64 = 50_000;
+/// Time between two records: the window covers all of them.
+const STEP_MS: i64 = 30_000;
 
-/// One record in each hour until now.
-fn hourly() -> Vec<Draft> {
-    let start = now_ms() - RECORDS * HOUR_MS;
-    (1..=RECORDS).map(|hour| Draft::id(0, &format!("id-{hour}")).at(start + hour * HOUR_MS)).collect()
+/// The records, until now.
+fn drafts() -> Vec<Draft> {
+    let start = now_ms() - RECORDS * STEP_MS;
+    (1..=RECORDS).map(|number| Draft::id(0, &format!("id-{number}")).at(start + number * STEP_MS)).collect()
 }
 
 /// A sidecar whose window covers all records.
@@ -45,16 +45,17 @@ fn torn(cluster: &Cluster, away: Away) -> (Away, Findings) {
     for topic in [&pipe.raw, &pipe.clean, &state] {
         pipe.kafka.alter_topic_config(topic, &[("retention.ms", "-1")]);
     }
-    let drafts = hourly();
+    pipe.kafka.alter_topic_config(&state, &[("retention.ms", "-1"), ("max.message.bytes", "20000")]);
+    let drafts = drafts();
     pipe.kafka.send(&pipe.raw, &drafts);
     let (topic_away, topic_here) =
         if away == Away::Clean { (&pipe.clean, &state) } else { (&state, &pipe.clean) };
     tear(cluster, &pipe, topic_away);
     let blocks = pipe.kafka.records_in(&state, 0, Isolation::Uncommitted).len();
-    assert!(blocks > 300, "{blocks} blocks in the first transaction");
+    assert!(blocks > 100, "{blocks} blocks in the first transaction");
     let seen = |topic: &str| pipe.kafka.records_in(topic, 0, Isolation::Committed).len();
     assert_eq!(seen(topic_away), 0, "the marker in {topic_away} is not missing");
-    assert!(seen(topic_here) > 300, "the marker in {topic_here} is missing");
+    assert!(seen(topic_here) > 100, "the marker in {topic_here} is missing");
 
     // A start without local state has only what the topics show. The file `lock` shows that the instance was active, so it resumes at once.
     let directory = wide(&pipe).state_dir;

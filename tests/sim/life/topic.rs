@@ -1,18 +1,19 @@
 //! Histories in topic scope: one worker has all partitions, and the others wait.
 
-mod filtered;
 mod forgotten;
 mod lagging;
 mod late;
 mod leftovers;
 mod outdated;
 mod pairs;
+mod rewound;
 
 use std::ops::Range;
 
+use dedupd::dedupe::StoredOwner;
+
 use super::*;
 use crate::sim::raw::RawLog;
-use dedupd::ports::Store;
 
 impl Life {
     pub(super) fn is_topic_wide(&self) -> bool {
@@ -143,9 +144,20 @@ impl Life {
         partitions.map(|id| cluster.clean[id as usize].committed(0).count() as u64).sum()
     }
 
-    /// Ids in the stored blocks of a partition.
+    /// Owners of a partition that the store has outside of slices.
     fn stored(&self, partition: PartitionId) -> u64 {
-        self.processes[0].store.another().ids(partition.into()).unwrap()
+        let mut store = self.processes[0].store.another();
+        let mut count = 0;
+        for journal in store.stored_journals() {
+            store.acquire_lease(journal.into());
+            let counted = store.scan(journal.into(), &mut |run| {
+                let of_partition = |it: &&StoredOwner| it.at.partition == partition && it.identity.is_some();
+                count += run.owners.iter().filter(of_partition).count() as u64;
+                Ok(())
+            });
+            counted.unwrap();
+        }
+        count
     }
 }
 
@@ -197,7 +209,7 @@ fn limited(setting: &Setting) -> Life {
 }
 
 /// Three ids arrive within a 256th of a window, and later ones so that two of the three have left it. A window drops them together. The state is restored,
-/// and copies arrive: the store must have what the window has. Returns the number of copies that were forwarded.
+/// and copies of the three arrive. Returns the number of copies that were forwarded.
 pub fn restore_the_edge_of_a_window(setting: &Setting) -> u64 {
     let mut life = Life::quiet(setting, 1, Choices::short_one_id_blocks);
     let first_ms = life.universe.cluster.borrow().wall_ms();

@@ -4,46 +4,48 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, Coordinates, FilterBits, HashKind, Identity, Offset, Sequence, SliceMark, SlicePartition,
-    StoredOwner, WindowId,
+    Coordinates, FilterBits, Identity, Offset, OwnerRun, PartitionId, SealedOwner, SealedRange, Sequence,
+    SliceMark, StoredOwner, WindowId,
 };
 use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, StoreError, ToForget};
 use dedupd::store::{Binding, SledStore};
 use fastrand::Rng;
 
+/// Raw partitions of a window.
+const PARTITIONS: u32 = 3;
+
 /// A window.
 #[derive(Debug, Clone, Default)]
 pub struct Owned {
     /// The owners that count.
-    pub live: BTreeMap<Offset, Identity>,
+    pub live: BTreeMap<Sequence, StoredOwner>,
     /// Owners that have expired. The store can still have them.
-    pub expired: BTreeMap<Offset, Identity>,
+    pub expired: BTreeMap<Sequence, StoredOwner>,
     /// Owners that were undone or forgotten. No identity is used again.
-    pub removed: Vec<(Offset, Identity)>,
-    /// The numbers of the owners that were not undone.
-    pub numbers: BTreeMap<Offset, Sequence>,
+    pub removed: Vec<StoredOwner>,
     pub next_number: Sequence,
-    pub confirmed: Offset,
+    pub confirmed: Sequence,
     /// Owners below it have expired.
-    pub floor: Offset,
-    pub end: Offset,
+    pub floor: Sequence,
+    /// Where each partition continues.
+    pub ends: BTreeMap<PartitionId, Offset>,
 }
 
 impl Owned {
-    /// Without the owners at or beyond an offset.
-    pub fn cut(&mut self, from: Offset) {
-        let gone = self.live.split_off(&from);
-        self.removed.extend(gone);
-        self.removed.extend(self.expired.split_off(&from));
-        let numbers = self.numbers.split_off(&from);
-        self.next_number = numbers.values().next().copied().unwrap_or(self.next_number);
-        for at in [&mut self.end, &mut self.confirmed, &mut self.floor] {
-            *at = (*at).min(from);
+    /// Without the owners that `is_removed` returns true for.
+    fn remove(&mut self, is_removed: impl Fn(Sequence, &StoredOwner) -> bool) {
+        for owners in [&mut self.live, &mut self.expired] {
+            self.removed
+                .extend(owners.extract_if(.., |number, owner| is_removed(*number, owner)).map(|it| it.1));
         }
     }
 
-    fn clear(&mut self) {
-        self.cut(0);
+    /// Without the owners from a number on.
+    pub fn truncate(&mut self, from: Sequence) {
+        self.remove(|number, _| number >= from);
+        for at in [&mut self.next_number, &mut self.confirmed, &mut self.floor] {
+            *at = (*at).min(from);
+        }
     }
 }
 
@@ -54,97 +56,87 @@ pub struct Modelled {
     pub rng: Rng,
     pub store: SledStore,
     pub model: Model,
-    is_shared: bool,
     /// What has happened: appends, seals, merges, filters.
     pub events: BTreeMap<&'static str, u64>,
 }
 
-fn time_of(offset: Offset) -> i64 {
-    1_000 + offset.cast_signed() * 10
+/// The time of the window's clock at the arrival of an owner.
+fn time_of(number: Sequence) -> i64 {
+    1_000 + number.cast_signed() * 10
 }
 
 pub fn binding(rng: &mut Rng) -> Binding {
-    let is_shared = rng.bool();
     let kinds = if rng.bool() { vec!["named".to_owned()] } else { Vec::new() };
-    let partitions = if is_shared { 3 } else { rng.u32(1..3) };
-    Binding { partitions, kinds, shares_slices: Some(is_shared), ..Binding::default() }
+    Binding { partitions: rng.u32(1..3), kinds, ..Binding::default() }
 }
 
-/// Whether the store has an owner that counts. The worker looks up a sealed one by its identity, and another one by its number.
+/// Whether the store has an owner. The worker looks up a sealed one by its identity, and another one by its number.
 pub fn has(
     store: &SledStore,
     window: WindowId,
-    (model, offset): (&Owned, Offset),
+    number: Sequence,
+    owner: &StoredOwner,
 ) -> Result<bool, StoreError> {
-    has_owner(store, window, model, (offset, model.live[&offset]))
-}
-
-fn has_owner(
-    store: &SledStore,
-    window: WindowId,
-    model: &Owned,
-    (offset, identity): (Offset, Identity),
-) -> Result<bool, StoreError> {
-    if store.sealed(window).last().is_none_or(|range| offset >= range.next) {
-        let owner = Some(StoredOwner { offset, identity: Some(identity) });
-        return Ok(store.owner(window, model.numbers[&offset], Some(identity))? == owner);
+    let StoredOwner { at, time_ms, identity } = *owner;
+    if store.sealed(window).last().is_none_or(|range| number >= range.next) {
+        return Ok(store.owner(window, number, identity)? == Some(*owner));
     }
-    let mut lookup = SealedLookup::new(window, store.positions().key(identity));
+    let mut lookup = SealedLookup::new(window, store.positions().key(identity.unwrap()));
     store.find_sealed(&mut [&mut lookup]);
     let places = store.sealed_places(&lookup)?;
-    let owner = Coordinates { partition: window.partition(), offset };
-    Ok(places.owners.contains(&owner) || !places.filters.is_empty())
+    let is_within = |(first, last): &(i64, i64)| time_ms == 0 || (*first..=*last).contains(&time_ms);
+    Ok(places.owners.contains(&SealedOwner { at, time_ms }) || places.filters.iter().any(is_within))
 }
 
 /// Looks up some owners of each window, some that have expired, and some that were removed. An error is one of the store.
 pub fn check(store: &SledStore, model: &Model, rng: &mut Rng, case: &str) -> Result<(), StoreError> {
     for (window, owned) in model {
         let step = (owned.live.len() / 50).max(1);
-        for (offset, _) in owned.live.iter().skip(rng.usize(..step)).step_by(step) {
-            let has = has(store, *window, (owned, *offset))?;
-            assert!(has, "{case}: owner {offset} of {window} is lost; sealed: {:?}", ranges(store, *window));
+        for (number, owner) in owned.live.iter().skip(rng.usize(..step)).step_by(step) {
+            let has = has(store, *window, *number, owner)?;
+            assert!(has, "{case}: owner {number} of {window} is lost; sealed: {:?}", ranges(store, *window));
         }
         let missing_ms = store.missing_ms(*window)?;
-        for (offset, identity) in owned.expired.iter().rev().take(100) {
-            let is_noted = time_of(*offset) <= missing_ms;
-            let is_known = is_noted || has_owner(store, *window, owned, (*offset, *identity))?;
+        for (number, owner) in owned.expired.iter().rev().take(100) {
+            let is_noted = time_of(*number) <= missing_ms;
             assert!(
-                is_known,
-                "{case}: owner {offset} of {window} has expired, and only owners up to {missing_ms} ms are noted"
+                is_noted || has(store, *window, *number, owner)?,
+                "{case}: owner {number} of {window} has expired, and only owners up to {missing_ms} ms are noted"
             );
         }
-        for (offset, identity) in owned.removed.iter().rev().take(30) {
-            let lookup = SealedLookup::new(*window, store.positions().key(*identity));
+        for StoredOwner { at, identity, .. } in owned.removed.iter().rev().take(30) {
+            let lookup = SealedLookup::new(*window, store.positions().key(identity.unwrap()));
             let places = store.sealed_places(&lookup)?;
             let is_back = !places.owners.is_empty() || !places.filters.is_empty();
-            assert!(!is_back, "{case}: the removed owner {offset} of {window} is back: {places:?}");
+            assert!(!is_back, "{case}: the removed owner {at} of {window} is back: {places:?}");
         }
     }
     Ok(())
 }
 
-fn ranges(store: &SledStore, window: WindowId) -> Vec<(Offset, Offset)> {
+fn ranges(store: &SledStore, window: WindowId) -> Vec<(Sequence, Sequence)> {
     store.sealed(window).iter().map(|range| (range.first, range.next)).collect()
 }
 
-/// Cuts each window at its confirmed offset, as a start does. Returns whether a filter has removed owners.
-pub fn start(store: &mut SledStore, model: &mut Model) -> Result<bool, StoreError> {
+/// Cuts each window at its confirmed number, as a start does. Slices beyond it are left of a removal of all state that was interrupted.
+pub fn start(store: &mut SledStore, model: &mut Model) -> Result<(), StoreError> {
     for (window, owned) in model {
         let confirmed = store.head(*window)?.map_or(0, |head| head.confirmed);
-        owned.cut(confirmed);
-        match store.truncate(*window, confirmed) {
-            Err(StoreError::InFilter(_)) => return Ok(true),
-            removed => drop(removed?),
+        if store.sealed(*window).last().is_some_and(|range| range.next > confirmed) {
+            store.clear(&[*window])?;
+            owned.truncate(0);
+        } else {
+            store.truncate(*window, confirmed)?;
+            owned.truncate(confirmed);
         }
     }
-    Ok(false)
+    Ok(())
 }
 
 impl Modelled {
     pub fn new(rng: Rng, store: SledStore, binding: &Binding) -> Self {
         let model = binding.windows().into_iter().map(|(_, window)| (window, Owned::default())).collect();
-        let is_shared = binding.shares_slices == Some(true);
-        Self { rng, store, model, is_shared, events: BTreeMap::new() }
+        Self { rng, store, model, events: BTreeMap::new() }
     }
 
     fn count(&mut self, what: &'static str) {
@@ -164,11 +156,8 @@ impl Modelled {
         Head { confirmed: self.model[&window].confirmed, ..Head::default() }
     }
 
-    /// The windows that share slices with this one.
-    fn sharing(&self, window: WindowId) -> Vec<WindowId> {
-        let shares =
-            |other: &&WindowId| **other == window || (self.is_shared && other.kind() == window.kind());
-        self.model.keys().filter(shares).copied().collect()
+    fn sealed_next(&self, window: WindowId) -> Sequence {
+        self.store.sealed(window).last().map_or(0, |range| range.next)
     }
 
     /// One step of the worker.
@@ -182,83 +171,79 @@ impl Modelled {
                 let polls = self.rng.usize(1..12);
                 self.poll(polls);
             }
-            80..85 => self.truncate(),
-            85..91 => self.forget(),
+            80..82 => self.truncate(),
+            82..86 => self.undo(),
+            86..91 => self.forget(),
             91..96 => self.expire(),
-            96 => self.clear(),
+            96 => {
+                let (window, _) = self.any();
+                self.clear(window);
+            }
             _ => self.poll(usize::MAX),
         }
     }
 
     fn append(&mut self) {
-        let (window, before) = self.any();
+        let (window, mut owned) = self.any();
         let length = [1, 5, 30, 90, 250][self.rng.usize(..5)];
-        let is_rewind = self.rng.u8(..12) == 0 && self.store.filters(window).is_empty();
-        let back = if is_rewind { self.rng.u64(..400) } else { 0 };
-        let first = before.end.saturating_sub(back).max(before.floor);
-        let next = first + length;
-        let mut entries = Vec::new();
-        for offset in first..next {
-            if self.rng.u8(..8) > 0 {
-                entries.push((offset, Identity(self.rng.u128(..).to_le_bytes())));
-            }
-        }
-        let empty = Block::empty(HashKind::Xxh3, window, first..next, time_of(first));
-        let block = Block { entries: entries.clone(), time_last_ms: time_of(next), ..empty };
-        let confirmed = if self.rng.bool() { next } else { first };
-        let owned = self.of(window);
-        owned.cut(first);
         let number = owned.next_number;
-        owned.numbers.extend(entries.iter().map(|(offset, _)| *offset).zip(number..));
-        owned.next_number += entries.len() as Sequence;
-        owned.live.extend(entries);
-        (owned.end, owned.confirmed) = (next, owned.confirmed.max(confirmed));
+        let mut owners = Vec::new();
+        for number in number..number + length {
+            let partition = self.rng.u32(..PARTITIONS);
+            let end = owned.ends.entry(partition).or_default();
+            let at = Coordinates { partition, offset: *end + self.rng.u64(..2) };
+            *end = at.offset + 1;
+            // The partitions have clocks of their own.
+            let own_ms = time_of(number) - i64::from(partition) * 7;
+            let time_ms = if self.rng.u8(..9) == 0 { 0 } else { own_ms };
+            let identity = Some(Identity(self.rng.u128(..).to_le_bytes()));
+            owners.push(StoredOwner { at, time_ms, identity });
+        }
+        owned.next_number += length;
+        if self.rng.bool() {
+            owned.confirmed = owned.next_number;
+        }
+        owned.live.extend((number..).zip(owners.iter().copied()));
+        let times_ms = (time_of(number), time_of(owned.next_number - 1));
+        self.model.insert(window, owned);
         let head = self.head(window);
-        self.store.append(&block, number, head).unwrap();
+        self.store.append(window, &OwnerRun { number, times_ms, owners: &owners }, &head).unwrap();
     }
 
     fn confirm(&mut self) {
         let (window, owned) = self.any();
-        if owned.end > 0 {
-            self.of(window).confirmed = owned.end;
+        if owned.next_number > 0 {
+            self.of(window).confirmed = owned.next_number;
             let head = self.head(window);
-            self.store.set_head(window, head).unwrap();
+            self.store.set_head(window, &head).unwrap();
         }
     }
 
-    /// Begins to seal the oldest owners of some windows that share slices.
+    /// Begins to seal the oldest owners of a window.
     fn seal(&mut self) {
-        let (any, _) = self.any();
-        let (mut partitions, most) = (Vec::new(), [80, 80, 1_500][self.rng.usize(..3)]);
-        for window in self.sharing(any) {
-            let owned = &self.model[&window];
-            let from = self.store.sealed(window).last().map_or(0, |range| range.next).max(owned.floor);
-            let unsealed = owned.live.range(from.min(owned.confirmed)..owned.confirmed);
-            let owners: Vec<Offset> =
-                unsealed.take(self.rng.usize(1..most)).map(|(offset, _)| *offset).collect();
-            let mut marks = Vec::new();
-            let mut rest = owners.as_slice();
-            while !rest.is_empty() {
-                let (mark, after) = rest.split_at(self.rng.usize(1..=rest.len()));
-                let (first, last) = (mark[0], mark[mark.len() - 1]);
-                let (count, time_ms) = (mark.len() as u64, (time_of(first), time_of(last)));
-                marks.push(SliceMark { next: last + 1, count, time_ms });
-                rest = after;
-            }
-            if let (Some(first), Some(last)) = (owners.first(), owners.last()) {
-                let (partition, first, next) = (window.partition(), *first, last + 1);
-                partitions.push(SlicePartition { partition, first, next, marks });
-            }
+        let ((window, owned), most) = (self.any(), [80, 80, 1_500][self.rng.usize(..3)]);
+        let from = self.sealed_next(window).max(owned.floor).min(owned.confirmed);
+        let unsealed = owned.live.range(from..owned.confirmed);
+        let owners: Vec<Sequence> =
+            unsealed.take(self.rng.usize(1..most)).map(|(number, _)| *number).collect();
+        let (Some(first), Some(last)) = (owners.first(), owners.last()) else { return };
+        let mut marks = Vec::new();
+        let mut rest = owners.as_slice();
+        while !rest.is_empty() {
+            let (mark, after) = rest.split_at(self.rng.usize(1..=rest.len()));
+            let (first, last) = (mark[0], mark[mark.len() - 1]);
+            let (count, time_ms) = (mark.len() as u64, (time_of(first), time_of(last)));
+            marks.push(SliceMark { next: last + 1, count, time_ms });
+            rest = after;
         }
-        let is_urgent = self.rng.bool();
-        self.store.begin_seal(SealJob { kind: any.kind(), partitions, is_urgent }).unwrap();
+        let range = SealedRange { first: *first, next: last + 1, marks };
+        self.store.begin_seal(SealJob { window, range, is_urgent: self.rng.bool() }).unwrap();
     }
 
     fn filter(&mut self) {
-        let (any, owned) = self.any();
+        let (window, owned) = self.any();
         let before_ms = time_of(self.rng.u64(..=owned.confirmed) / 2);
-        let bits = FilterBits::at_rate(1e-10);
-        let job = FilterJob { windows: self.sharing(any), before_ms, span_ms: 100, bits };
+        let job = FilterJob { window, before_ms, span_ms: 100, bits: FilterBits::at_rate(1e-10) };
         if self.store.begin_filter(&job).unwrap() {
             self.count("filters begun");
         }
@@ -276,14 +261,46 @@ impl Modelled {
         }
     }
 
-    pub fn truncate(&mut self) {
+    fn back(&mut self) -> u64 {
+        let most = [3, 50, 400, 3_000][self.rng.usize(..4)];
+        self.rng.u64(..most)
+    }
+
+    /// Removes owners that are in no slice.
+    fn truncate(&mut self) {
         let (window, owned) = self.any();
-        let back = [3, 50, 400, 3_000][self.rng.usize(..4)];
-        let from = owned.end.saturating_sub(self.rng.u64(..back));
-        self.of(window).cut(from);
-        match self.store.truncate(window, from) {
-            Err(StoreError::InFilter(_)) => self.clear_sharing(),
-            removed => drop(removed.unwrap()),
+        let from = owned.next_number.saturating_sub(self.back());
+        let from = from.max(self.sealed_next(window)).max(owned.floor);
+        self.of(window).truncate(from);
+        self.store.truncate(window, from).unwrap();
+    }
+
+    fn undo(&mut self) {
+        let (window, mut owned) = self.any();
+        let partition = self.rng.u32(..PARTITIONS);
+        let end = owned.ends.get(&partition).copied().unwrap_or(0);
+        let back = if self.rng.u8(..3) == 0 { self.rng.u64(..=end) } else { self.back() };
+        let from = Coordinates { partition, offset: end.saturating_sub(back) };
+        let is_undone = |owner: &StoredOwner| owner.at.partition == partition && owner.at >= from;
+        let sealed = self.sealed_next(window);
+        let unsealed = owned.live.range(sealed..).filter(|(_, owner)| is_undone(owner));
+        let unsealed: Vec<_> = unsealed.map(|(number, owner)| (*number, owner.identity.unwrap())).collect();
+        owned.remove(|_, owner| is_undone(owner));
+        owned.ends.insert(partition, from.offset);
+        let head = self.head(window);
+        match self.store.undo(window, from, &head) {
+            Err(StoreError::InFilter(_)) => {
+                self.count("in filter");
+                check(&self.store, &self.model, &mut self.rng, "a refused undo has changed something")
+                    .unwrap();
+                self.clear(window);
+            }
+            undone => {
+                let undone = undone.unwrap();
+                assert!(unsealed.iter().all(|owner| undone.contains(owner)));
+                self.model.insert(window, owned);
+                self.count("undone");
+            }
         }
     }
 
@@ -293,17 +310,16 @@ impl Modelled {
         if candidates.is_empty() {
             return;
         }
-        let forgotten: BTreeMap<Offset, Identity> = (0..self.rng.usize(1..4))
+        let forgotten: BTreeMap<Sequence, StoredOwner> = (0..self.rng.usize(1..4))
             .map(|_| candidates[self.rng.usize(..candidates.len())])
-            .map(|(offset, identity)| (*offset, *identity))
+            .map(|(number, owner)| (*number, *owner))
             .collect();
-        let (owners, identities): (Vec<_>, Vec<_>) = forgotten.iter().map(|(at, id)| (*at, *id)).unzip();
-        let of_window = self.of(window);
-        of_window.live.retain(|offset, _| !forgotten.contains_key(offset));
-        of_window.removed.extend(forgotten);
-        let to_forget = ToForget { owners: &owners, identities: &identities, before: owned.confirmed };
+        let numbers: Vec<_> = forgotten.keys().copied().collect();
+        let identities: Vec<_> = forgotten.values().filter_map(|owner| owner.identity).collect();
+        self.of(window).remove(|number, _| forgotten.contains_key(&number));
+        let to_forget = ToForget { numbers: &numbers, identities: &identities };
         let head = self.head(window);
-        self.store.forget(window, to_forget, head).unwrap();
+        self.store.forget(window, to_forget, &head).unwrap();
     }
 
     fn expire(&mut self) {
@@ -317,22 +333,9 @@ impl Modelled {
         self.store.expire(window, first, time_of(first) - 10).unwrap();
     }
 
-    fn clear(&mut self) {
-        let (window, _) = self.any();
-        match self.store.clear(window) {
-            Err(StoreError::InFilter(_)) => self.clear_sharing(),
-            cleared => {
-                cleared.unwrap();
-                self.of(window).clear();
-            }
-        }
-    }
-
-    /// Removes everything, as the worker does when a filter would have to lose owners.
-    pub fn clear_sharing(&mut self) {
-        self.count("filters cleared");
-        let all: Vec<_> = self.model.keys().copied().collect();
-        self.store.clear_all(&all).unwrap();
-        self.model.values_mut().for_each(Owned::clear);
+    /// Removes all state of a window, as the worker also does when a filter would have to lose owners.
+    fn clear(&mut self, window: WindowId) {
+        self.store.clear(&[window]).unwrap();
+        self.of(window).truncate(0);
     }
 }

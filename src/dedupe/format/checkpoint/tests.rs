@@ -22,6 +22,24 @@ fn foreign_metadata_is_no_checkpoint_and_unknown_fields_are_skipped() {
     assert_eq!((odd.state_next, odd.windows.len()), (4, 0));
 }
 
+#[test]
+fn the_fields_of_the_journal_have_fixed_names() {
+    let text = "v2;s=4;t=0;n=9;h=7;w=topic;f=1;tx=w";
+    let checkpoint = Checkpoint {
+        state_next: 4,
+        section_next: Some(9),
+        horizon_ms: 7,
+        is_topic_wide: true,
+        others_follow: true,
+        writer: "w".to_owned(),
+        ..Checkpoint::default()
+    };
+    assert_eq!((checkpoint.render().as_str(), Checkpoint::parse(text)), (text, Some(checkpoint)));
+    let other = Checkpoint::parse("v2;s=4;w=partition;f=0;tx=w").unwrap();
+    assert!(!other.is_topic_wide && !other.others_follow && other.section_next.is_none());
+    assert_eq!(Checkpoint::parse("v2;s=4;n=x;tx=w").or(Checkpoint::parse("v2;s=4;h=x;tx=w")), None);
+}
+
 fn window(kind: u16, dropped_ms: Option<i64>) -> WindowCheckpoint {
     WindowCheckpoint { kind: KindId::numbered(kind), dropped_ms, incomplete_ms: dropped_ms.map(|ms| ms / 2) }
 }
@@ -32,15 +50,13 @@ fn core(writer: usize) -> Checkpoint {
         stream_time_ms: i64::MIN,
         rules: vec![(KindId::UNNAMED, "deadbeef".parse().unwrap())],
         ahead_of_wall_ms: i64::MIN,
-        tail: Some(Tail {
-            entry: EntryName { number: u64::MAX - 1, crc: u32::MAX },
-            next: u64::MAX,
-            from: Some(u64::MAX),
-        }),
+        tail: Some(Tail { entry: EntryName { number: u64::MAX - 1, crc: u32::MAX }, from: Some(u64::MAX) }),
+        section_next: Some(u64::MAX),
         windows: Vec::new(),
-        horizon_ms: Some(i64::MAX),
+        horizon_ms: i64::MAX,
         late_ms: Some(i64::MAX),
-        settled_ms: Some(i64::MAX),
+        is_topic_wide: true,
+        others_follow: true,
         first_raw_partitions: Some(u32::MAX),
         epoch: Some(Epoch { next: u64::MAX, number: i32::MAX }),
         empty_until: Some(u64::MAX),

@@ -1,10 +1,11 @@
 use super::*;
-use crate::dedupe::format::Block;
+use crate::dedupe::format::{Block, Owner};
 use crate::dedupe::identity::{HashKind, Identity};
 
 fn block(partition: PartitionId, first: Offset) -> Vec<u8> {
-    let entries = vec![(first, Identity([7; 16]))];
-    Block { entries, ..Block::empty(HashKind::Xxh3, partition.into(), first..first + 1, 1) }.encode()
+    let owner =
+        Owner { at: Coordinates { partition, offset: first }, time_ms: 1, identity: Identity([7; 16]) };
+    Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners: vec![owner] }.encode()
 }
 
 fn section(partition: PartitionId, first: Offset, next: Offset) -> Section {
@@ -42,7 +43,6 @@ fn an_entry_is_the_records_before_its_end_record() {
     let seen: Vec<_> = read.iter().map(|it| (it.end.number, it.begin, it.at, it.records.len())).collect();
     assert_eq!(seen, [(1, 10, 12, 2), (2, 13, 14, 1), (3, 15, 15, 0)]);
     assert!(read.iter().all(|entry| entry.is_whole));
-    assert!(read[0].records[1].is_of(1) && !read[0].records[1].is_of(0));
 }
 
 #[test]
@@ -120,6 +120,19 @@ fn an_inconsistent_end_record_with_a_valid_checksum_is_an_error() {
         );
     }
     assert!(EntryReader::default().push(record(1, "w", sealed(content[..30].to_vec()))).is_err());
+}
+
+#[test]
+fn an_owner_counts_in_the_range_of_the_section_of_its_partition() {
+    let end = EntryEnd {
+        sections: vec![section(1, 5, 9), section(3, 0, 0)],
+        ..EntryEnd::decode(&end_of(1, &[])).unwrap()
+    };
+    let has = |partition, offset| end.has(Coordinates { partition, offset });
+    assert_eq!(
+        [(1, 4), (1, 5), (1, 8), (1, 9), (2, 5), (3, 0)].map(|(of, at)| has(of, at)),
+        [false, true, true, false, false, false]
+    );
 }
 
 #[test]

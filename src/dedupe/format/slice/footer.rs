@@ -5,20 +5,26 @@
 //! | 8 | number of the file: random, so that no other file has it |
 //! | 1 | hash kind, as in a block |
 //! | 8 | hash key id |
-//! | 2 | kind of the window |
+//! | 4 | number of the window |
 //! | 8 | count of identities |
+//! | 8 | number of the first owner |
+//! | 8 | one past that of the last one |
+//! | 4 | count of marks |
+//! | for each | one past the number of its last owner (8), its count of owners (8), time of the window's clock at the first and at the last of them (8 each) |
+//! | 8 | earliest stream time of an owner |
+//! | 8 | latest one |
 //! | 4 | count of partitions |
-//! | for each | partition (4), first offset covered (8), one past the last (8), marks: count (4), then for each one past its last offset (8), its count of owners (8), stream time at the first and at the last of them (8 each) |
+//! | for each | partition (4), first offset covered (8), one past the last (8) |
 //! | 4 | count of shards of the filter |
 //! | count × 8 | bytes of the shard (4), its CRC32C (4) |
 //! | 4 | count of pages |
 //! | count × 8 | position of the first identity in each page, ascending |
 
-use super::{OwnerLayout, SliceError, SliceMark, SlicePartition};
+use super::{OwnerLayout, SealedRange, SliceCover, SliceError, SliceMark, SlicePartition};
 use crate::dedupe::format::block::{hash_code, hash_of};
-use crate::dedupe::identity::{HashKind, KindId};
+use crate::dedupe::identity::{HashKind, WindowId};
 
-const MAGIC: [u8; 4] = *b"DDS1";
+const MAGIC: [u8; 4] = *b"DDS2";
 
 /// Size and checksum of one shard of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +42,13 @@ pub struct SliceFooter {
     pub file: u64,
     /// The hash of the identities.
     pub hash: HashKind,
-    /// The kind whose windows the slice belongs to.
-    pub kind: KindId,
+    /// The window that the slice belongs to.
+    pub window: WindowId,
     /// Number of identities.
     pub ids: u64,
-    /// The covered offsets, and how owners are stored.
+    /// The numbers of the owners.
+    pub range: SealedRange,
+    /// What the owners cover, and how they are stored.
     pub owners: OwnerLayout,
     /// The shards of the filter, in order.
     pub shards: Vec<ShardEntry>,
@@ -59,18 +67,18 @@ impl SliceFooter {
         let (hash, key_id) = hash_code(self.hash);
         out.push(hash);
         out.extend_from_slice(&key_id.to_le_bytes());
-        out.extend_from_slice(&self.kind.number().to_le_bytes());
-        out.extend_from_slice(&self.ids.to_le_bytes());
-        push_count(self.owners.partitions().len(), &mut out);
-        for of in self.owners.partitions() {
+        out.extend_from_slice(&self.window.number().to_le_bytes());
+        push_all([self.ids, self.range.first, self.range.next], &mut out);
+        push_count(self.range.marks.len(), &mut out);
+        for SliceMark { next, count, time_ms: (first_ms, last_ms) } in &self.range.marks {
+            push_all([*next, *count, first_ms.cast_unsigned(), last_ms.cast_unsigned()], &mut out);
+        }
+        let SliceCover { partitions, time_ms: (earliest, latest) } = self.owners.cover();
+        push_all([earliest.cast_unsigned(), latest.cast_unsigned()], &mut out);
+        push_count(partitions.len(), &mut out);
+        for of in partitions {
             out.extend_from_slice(&of.partition.to_le_bytes());
-            out.extend_from_slice(&of.first.to_le_bytes());
-            out.extend_from_slice(&of.next.to_le_bytes());
-            push_count(of.marks.len(), &mut out);
-            for SliceMark { next, count, time_ms: (first_ms, last_ms) } in &of.marks {
-                let fields = [*next, *count, first_ms.cast_unsigned(), last_ms.cast_unsigned()];
-                out.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
-            }
+            push_all([of.first, of.next], &mut out);
         }
         push_count(self.shards.len(), &mut out);
         for shard in &self.shards {
@@ -78,7 +86,7 @@ impl SliceFooter {
             out.extend_from_slice(&shard.crc.to_le_bytes());
         }
         push_count(self.fences.len(), &mut out);
-        out.extend(self.fences.iter().flat_map(|fence| fence.to_le_bytes()));
+        push_all(self.fences.iter().copied(), &mut out);
         let (bytes, crc) = (out.len(), crc32c::crc32c(&out));
         push_count(bytes, &mut out);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -133,41 +141,49 @@ struct FieldReader<'a>(&'a [u8]);
 
 impl FieldReader<'_> {
     fn footer(&mut self) -> Result<SliceFooter, SliceError> {
-        let file = u64::from_le_bytes(self.take()?);
-        let (code, key_id) = (self.take::<1>()?[0], u64::from_le_bytes(self.take()?));
+        let file = self.number()?;
+        let (code, key_id) = (self.take::<1>()?[0], self.number()?);
         let hash = hash_of(code, key_id).map_err(|_| SliceError::Inconsistent("unknown hash kind"))?;
-        let kind = KindId::numbered(u16::from_le_bytes(self.take()?));
-        let ids = u64::from_le_bytes(self.take()?);
-        let partitions = self.list(24, Self::partition)?;
-        let owners = OwnerLayout::new(partitions).ok_or(SliceError::Inconsistent("impossible partitions"))?;
+        let window = WindowId::numbered(u32::from_le_bytes(self.take()?));
+        let (ids, range) = (self.number()?, self.range()?);
+        let time_ms = self.times()?;
+        let partitions = self.list(20, |fields| {
+            let partition = u32::from_le_bytes(fields.take()?);
+            Ok(SlicePartition { partition, first: fields.number()?, next: fields.number()? })
+        })?;
+        let owners = OwnerLayout::new(SliceCover { partitions, time_ms })
+            .ok_or(SliceError::Inconsistent("impossible partitions or times"))?;
         let shards = self.list(8, |fields| {
             Ok(ShardEntry {
                 bytes: u32::from_le_bytes(fields.take()?),
                 crc: u32::from_le_bytes(fields.take()?),
             })
         })?;
-        let fences = self.list(8, |fields| fields.take().map(u64::from_le_bytes))?;
+        let fences = self.list(8, Self::number)?;
         if !fences.is_sorted() {
             return Err(SliceError::Inconsistent("pages out of order"));
         }
-        Ok(SliceFooter { file, hash, kind, ids, owners, shards, fences })
+        Ok(SliceFooter { file, hash, window, ids, range, owners, shards, fences })
     }
 
-    fn partition(&mut self) -> Result<SlicePartition, SliceError> {
-        let partition = u32::from_le_bytes(self.take()?);
-        let (first, next) = (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?));
+    fn range(&mut self) -> Result<SealedRange, SliceError> {
+        let (first, next) = (self.number()?, self.number()?);
         let marks = self.list(32, |fields| {
-            Ok(SliceMark {
-                next: u64::from_le_bytes(fields.take()?),
-                count: u64::from_le_bytes(fields.take()?),
-                time_ms: (i64::from_le_bytes(fields.take()?), i64::from_le_bytes(fields.take()?)),
-            })
+            Ok(SliceMark { next: fields.number()?, count: fields.number()?, time_ms: fields.times()? })
         })?;
         let is_within = |mark: &SliceMark| mark.next > first && mark.next <= next;
         if !marks.is_sorted_by(|a, b| a.next < b.next) || !marks.iter().all(is_within) {
-            return Err(SliceError::Inconsistent("marks outside the covered offsets"));
+            return Err(SliceError::Inconsistent("marks outside the numbers of the owners"));
         }
-        Ok(SlicePartition { partition, first, next, marks })
+        Ok(SealedRange { first, next, marks })
+    }
+
+    fn number(&mut self) -> Result<u64, SliceError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn times(&mut self) -> Result<(i64, i64), SliceError> {
+        Ok((self.number()?.cast_signed(), self.number()?.cast_signed()))
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], SliceError> {
@@ -194,4 +210,8 @@ impl FieldReader<'_> {
 /// Appends a length. Slices are far below 2³² pages (16 TB); a larger one is not readable.
 fn push_count(count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn push_all(numbers: impl IntoIterator<Item = u64>, out: &mut Vec<u8>) {
+    out.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
 }

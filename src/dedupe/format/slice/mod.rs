@@ -1,6 +1,6 @@
 //! The slice file: the identities of one sealed slice of a window, each with its owner, and the slice's filter.
 //!
-//! Layout, little endian (version 1):
+//! Layout, little endian (version 2):
 //!
 //! | bytes | field |
 //! |---|---|
@@ -9,59 +9,86 @@
 //! | footer | [`SliceFooter`] |
 //! | 4 | length of the footer in bytes |
 //! | 4 | CRC32C of the footer |
-//! | 4 | magic and version, `DDS1` |
+//! | 4 | magic and version, `DDS2` |
 //!
 //! A page, a shard and the footer each have a checksum of their own, so that each can be read alone. That of a page depends on the file and on the
 //! number of the page, and the footer lists those of the shards: a part of another file, or at another place, is damaged.
 
 mod footer;
+mod layout;
 mod page;
 
-use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
+use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId, Sequence};
 pub use footer::{ShardEntry, SliceFooter};
+pub use layout::{OwnerLayout, SliceCover};
 pub use page::{PAGE_BYTES, SlicePage};
 
-/// A range of consecutive owners of one partition that expire together.
+/// A range of consecutive owners that expire together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SliceMark {
-    /// One past the raw offset of the last one. The first one is at or beyond the end of the mark before it.
-    pub next: Offset,
-    /// Number of owners.
+    /// One past the number of the last one. The first one is at or beyond the end of the mark before it.
+    pub next: Sequence,
+    /// Number of owners that were neither forgotten nor undone.
     pub count: u64,
-    /// Stream time when the first and the last of them arrived, epoch milliseconds; 0 while unknown.
+    /// The times of the window's clock when the first and the last of them arrived, epoch milliseconds; 0 while unknown. They never decrease
+    /// from mark to mark.
     pub time_ms: (i64, i64),
 }
 
-/// The raw offsets of one partition that a slice covers.
+/// Owners of a window that are sealed together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlicePartition {
-    /// Partition of the raw topic.
-    pub partition: PartitionId,
-    /// First raw offset covered.
-    pub first: Offset,
-    /// One past the last raw offset covered; greater than `first`.
-    pub next: Offset,
-    /// The owners in it, in ascending order.
+pub struct SealedRange {
+    /// The number of the first one.
+    pub first: Sequence,
+    /// One past that of the last one.
+    pub next: Sequence,
+    /// The owners, in ascending order.
     pub marks: Vec<SliceMark>,
 }
 
-impl SlicePartition {
-    /// Number of owners, as counted by its marks: those of a mark that was cut are all included.
+impl SealedRange {
+    /// Number of owners, as counted by the marks.
     #[must_use]
     pub fn owners(&self) -> u64 {
         self.marks.iter().map(|mark| mark.count).sum()
     }
 
-    /// The one of a partition among these, which are in ascending order, with its index.
-    #[must_use]
-    pub fn find(all: &[Self], partition: PartitionId) -> Option<(usize, &Self)> {
-        // Where it is if none is missing.
-        let expected = partition.checked_sub(all.first()?.partition)? as usize;
-        let is_there = all.get(expected).is_some_and(|of| of.partition == partition);
-        let at =
-            if is_there { expected } else { all.binary_search_by_key(&partition, |of| of.partition).ok()? };
-        Some((at, all.get(at)?))
+    /// Lowers the counts, those of the oldest marks first, until there are at most so many owners.
+    pub fn limit(&mut self, owners: u64) {
+        let mut excess = self.owners().saturating_sub(owners);
+        for mark in &mut self.marks {
+            let less = excess.min(mark.count);
+            mark.count -= less;
+            excess -= less;
+        }
     }
+
+    /// The times of the window's clock when the first and the last owner arrived, epoch milliseconds; 0 while unknown.
+    #[must_use]
+    pub fn time_ms(&self) -> (i64, i64) {
+        let first = self.marks.first().map_or(0, |mark| mark.time_ms.0);
+        (first, self.marks.last().map_or(0, |mark| mark.time_ms.1))
+    }
+}
+
+/// The raw offsets of one partition that a slice covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlicePartition {
+    /// Partition of the raw topic.
+    pub partition: PartitionId,
+    /// The lowest raw offset of an owner.
+    pub first: Offset,
+    /// One past the highest one.
+    pub next: Offset,
+}
+
+/// An owner in a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SealedOwner {
+    /// The record.
+    pub at: Coordinates,
+    /// The stream time of its partition at its arrival, epoch milliseconds; 0 while unknown.
+    pub time_ms: i64,
 }
 
 /// Why bytes are not a slice file, or a part of one.
@@ -86,71 +113,4 @@ pub enum SliceError {
     /// The checksum matches but a field has an impossible value.
     #[error("slice file is inconsistent: {0}")]
     Inconsistent(&'static str),
-}
-
-/// How the owners of a slice are stored: as an index into its partitions and a distance from the partition's first offset, both
-/// with the same number of bytes in all pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnerLayout {
-    partitions: Vec<SlicePartition>,
-    partition_bytes: usize,
-    offset_bytes: usize,
-}
-
-impl OwnerLayout {
-    /// The layout for partitions in ascending order; `None` if they are not, or if one covers nothing.
-    #[must_use]
-    pub fn new(partitions: Vec<SlicePartition>) -> Option<Self> {
-        let ascend = partitions.is_sorted_by(|a, b| a.partition < b.partition);
-        let span = |of: &SlicePartition| of.next.checked_sub(of.first).filter(|span| *span > 0);
-        let longest = partitions.iter().map(span).try_fold(0, |longest, span| Some(span?.max(longest)))?;
-        let partition_bytes = match partitions.len() {
-            0..=1 => 0,
-            2..=256 => 1,
-            257..=65_536 => 2,
-            _ => 3,
-        };
-        let bits = u64::BITS - longest.saturating_sub(1).leading_zeros();
-        let offset_bytes = bits.div_ceil(8).max(1) as usize;
-        ascend.then_some(Self { partitions, partition_bytes, offset_bytes })
-    }
-
-    /// The covered partitions, in ascending order.
-    #[must_use]
-    pub fn partitions(&self) -> &[SlicePartition] {
-        &self.partitions
-    }
-
-    /// Bytes of an identity with its owner: 17 to 27.
-    #[must_use]
-    pub fn entry_bytes(&self) -> usize {
-        16 + self.partition_bytes + self.offset_bytes
-    }
-
-    /// Appends an owner; returns false, and appends nothing, when the slice does not cover it.
-    fn push(&self, owner: Coordinates, out: &mut Vec<u8>) -> bool {
-        let Some((at, of)) = SlicePartition::find(&self.partitions, owner.partition) else { return false };
-        if !(of.first..of.next).contains(&owner.offset) {
-            return false;
-        }
-        out.extend_from_slice(at.to_le_bytes().get(..self.partition_bytes).unwrap_or_default());
-        let distance = (owner.offset - of.first).to_le_bytes();
-        out.extend_from_slice(distance.get(..self.offset_bytes).unwrap_or_default());
-        true
-    }
-
-    /// Reads an owner from the bytes that [`OwnerLayout::push`] appended.
-    fn read(&self, bytes: &[u8]) -> Option<Coordinates> {
-        let (place, distance) = bytes.split_at_checked(self.partition_bytes)?;
-        let of = self.partitions.get(usize::try_from(number(place)?).ok()?)?;
-        let offset = of.first.checked_add(number(distance)?).filter(|offset| *offset < of.next)?;
-        Some(Coordinates { partition: of.partition, offset })
-    }
-}
-
-/// A little-endian number of up to eight bytes.
-fn number(bytes: &[u8]) -> Option<u64> {
-    let mut all = [0; 8];
-    all.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(u64::from_le_bytes(all))
 }

@@ -4,11 +4,10 @@
 //! |---|---|
 //! | 4 | CRC32C of the number of the file in its footer (8), the number of the page (8), and the bytes after this field |
 //! | 2 | count of entries |
-//! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8) |
+//! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8), 0 for an unknown time or one more than its distance from the earliest (0 to 8) |
 //! | rest | zero |
 
-use super::{OwnerLayout, SliceError};
-use crate::dedupe::coordinates::Coordinates;
+use super::{OwnerLayout, SealedOwner, SliceError};
 use crate::dedupe::identity::Identity;
 
 /// Bytes of a page: what a file system reads at once.
@@ -24,7 +23,7 @@ pub struct SlicePage<'a> {
 }
 
 impl<'a> SlicePage<'a> {
-    /// Number of entries of a full page: 151 to 240.
+    /// Number of entries of a full page: 116 to 240.
     #[must_use]
     pub fn capacity(layout: &OwnerLayout) -> usize {
         (PAGE_BYTES - HEADER_BYTES) / layout.entry_bytes()
@@ -41,7 +40,7 @@ impl<'a> SlicePage<'a> {
     pub fn encode(
         layout: &OwnerLayout,
         place: u32,
-        entries: impl ExactSizeIterator<Item = (Identity, Coordinates)>,
+        entries: impl ExactSizeIterator<Item = (Identity, SealedOwner)>,
         out: &mut Vec<u8>,
     ) -> Result<(), SliceError> {
         let count = u16::try_from(entries.len()).ok().filter(|_| entries.len() <= Self::capacity(layout));
@@ -52,7 +51,7 @@ impl<'a> SlicePage<'a> {
         for (identity, owner) in entries {
             page.extend_from_slice(&identity.0);
             if !layout.push(owner, &mut page) {
-                return Err(SliceError::Inconsistent("an owner outside the covered offsets"));
+                return Err(SliceError::Inconsistent("an owner outside of what the slice covers"));
             }
         }
         page.resize(PAGE_BYTES, 0);
@@ -80,13 +79,13 @@ impl<'a> SlicePage<'a> {
     }
 
     /// The entries, in the order of their positions.
-    pub fn entries(self) -> impl Iterator<Item = Result<(Identity, Coordinates), SliceError>> + 'a {
+    pub fn entries(self) -> impl Iterator<Item = Result<(Identity, SealedOwner), SliceError>> + 'a {
         self.entries.chunks_exact(self.layout.entry_bytes()).map(move |entry| {
             let (identity, owner) = entry.split_first_chunk().ok_or(SliceError::Truncated("an entry"))?;
             let owner = self.layout.read(owner);
             Ok((
                 Identity(*identity),
-                owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))?,
+                owner.ok_or(SliceError::Inconsistent("an owner outside of what the slice covers"))?,
             ))
         })
     }
@@ -103,7 +102,7 @@ impl<'a> SlicePage<'a> {
         self,
         identity: Identity,
         expected: usize,
-    ) -> impl Iterator<Item = Result<Coordinates, SliceError>> + 'a {
+    ) -> impl Iterator<Item = Result<SealedOwner, SliceError>> + 'a {
         // One comparison of a number, and not of bytes.
         let wanted = u128::from_ne_bytes(identity.0);
         let bytes = self.layout.entry_bytes();
@@ -119,7 +118,7 @@ impl<'a> SlicePage<'a> {
         let places = first.into_iter().flat_map(|at| at..).take_while(is_wanted);
         places.map(move |at| {
             let owner = entry(at).and_then(|entry| entry.get(16..)).and_then(|owner| self.layout.read(owner));
-            owner.ok_or(SliceError::Inconsistent("an owner outside the covered offsets"))
+            owner.ok_or(SliceError::Inconsistent("an owner outside of what the slice covers"))
         })
     }
 }

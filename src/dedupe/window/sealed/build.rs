@@ -1,11 +1,13 @@
 //! Building of a slice file, shard by shard.
 
+use std::mem;
 use std::ops::{Range, RangeInclusive};
 
 use super::filter::{FilterBits, FilterBuilder, part_of, pass_ids};
-use crate::dedupe::coordinates::Coordinates;
-use crate::dedupe::format::{OwnerLayout, SliceError, SliceFooter, SlicePage, SlicePartition};
-use crate::dedupe::identity::{HashKind, Identity, KindId};
+use crate::dedupe::format::{
+    OwnerLayout, SealedOwner, SealedRange, SliceCover, SliceError, SliceFooter, SlicePage,
+};
+use crate::dedupe::identity::{HashKind, Identity, WindowId};
 use crate::dedupe::window::positions::Positions;
 
 /// What a slice covers.
@@ -15,10 +17,12 @@ pub struct SliceCoverage {
     pub file: u64,
     /// The hash of the identities.
     pub hash: HashKind,
-    /// The kind whose windows the slice belongs to.
-    pub kind: KindId,
-    /// The covered offsets, in ascending order of the partitions.
-    pub partitions: Vec<SlicePartition>,
+    /// The window that the slice belongs to.
+    pub window: WindowId,
+    /// The owners.
+    pub range: SealedRange,
+    /// What they cover, as far as it is known: of owners that are read in whole passes, the builder finds it in the first one.
+    pub cover: SliceCover,
     /// The bits of the filter, if the slice has no owners.
     pub only_filter: Option<FilterBits>,
 }
@@ -39,7 +43,7 @@ pub enum OwnerScan {
 }
 
 /// Builds a slice file in passes. In each pass the owners of the slice are offered, and the builder holds only those of some shards: at
-/// least about 260,000, in 40 bytes each.
+/// least about 260,000, in 48 bytes each.
 ///
 /// `offer` all owners, then `end_pass`, until [`SliceBuilder::needs_pass`] is false; then `finish`. An owner whose position is not in
 /// [`SliceBuilder::positions`] need not be offered in this pass.
@@ -53,7 +57,7 @@ pub struct SliceBuilder {
     shard: u32,
     /// Positions of the pass.
     positions: RangeInclusive<u64>,
-    held: Vec<(u64, Identity, Coordinates)>,
+    held: Vec<(u64, Identity, SealedOwner)>,
     filter: FilterBuilder,
     fences: Vec<u64>,
     ids: u64,
@@ -61,32 +65,28 @@ pub struct SliceBuilder {
 }
 
 impl SliceBuilder {
-    /// A builder for about `ids` identities, for a store with these positions.
-    pub fn new(
-        coverage: SliceCoverage,
-        positions: Positions,
-        ids: u64,
-        scan: OwnerScan,
-    ) -> Result<Self, SliceError> {
+    /// A builder for a store with these positions.
+    #[must_use]
+    pub fn new(coverage: SliceCoverage, positions: Positions, scan: OwnerScan) -> Self {
         let bits = coverage.only_filter.unwrap_or(FilterBits::WITH_OWNERS);
-        Self::with_filter(coverage, positions, (ids, scan), FilterBuilder::new(ids, bits))
+        let filter = FilterBuilder::new(coverage.range.owners(), bits);
+        Self::with_filter(coverage, positions, scan, filter)
     }
 
     pub(super) fn with_filter(
         coverage: SliceCoverage,
         position_of: Positions,
-        (ids, scan): (u64, OwnerScan),
+        scan: OwnerScan,
         filter: FilterBuilder,
-    ) -> Result<Self, SliceError> {
-        let owners = OwnerLayout::new(coverage.partitions.clone())
-            .ok_or(SliceError::Inconsistent("impossible partitions"))?;
+    ) -> Self {
+        let ids = coverage.range.owners();
         let held = match scan {
             OwnerScan::Everything => pass_ids(ids),
             OwnerScan::ByPosition => ids / u64::from(filter.shards()),
         };
         let mut builder = Self {
             coverage,
-            owners,
+            owners: OwnerLayout::default(),
             position_of,
             scan,
             shard: 0,
@@ -99,7 +99,7 @@ impl SliceBuilder {
             offered: 0,
         };
         builder.begin_pass(0);
-        Ok(builder)
+        builder
     }
 
     /// Whether the owners have to be offered once more.
@@ -110,7 +110,11 @@ impl SliceBuilder {
 
     /// Offers an owner in the current pass; `None` for one that its source has, and the slice shall not have.
     #[inline]
-    pub fn offer(&mut self, identity: Identity, owner: Option<Coordinates>) {
+    pub fn offer(&mut self, identity: Identity, owner: Option<SealedOwner>) {
+        let is_first_read = self.shard == 0 && self.scan == OwnerScan::Everything;
+        if let Some(owner) = owner.filter(|_| is_first_read) {
+            self.coverage.cover.add_owner(owner);
+        }
         let position = self.position_of.key(identity).position.first;
         if self.positions.contains(&position) {
             self.offered += 1;
@@ -155,6 +159,11 @@ impl SliceBuilder {
         mut write: impl FnMut(&[u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
     ) -> Result<(), E> {
+        if self.shard == 0 {
+            let cover = mem::take(&mut self.coverage.cover);
+            let impossible = SliceError::Inconsistent("impossible partitions or times");
+            self.owners = OwnerLayout::new(cover).ok_or_else(|| damaged(impossible))?;
+        }
         match self.scan {
             OwnerScan::Everything => self.held.sort_unstable(),
             // Some sorted runs, which this sort merges.
@@ -193,7 +202,7 @@ impl SliceBuilder {
     fn build_shards(&mut self) {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
-            let is_here = |(position, ..): &(u64, Identity, Coordinates)| {
+            let is_here = |(position, ..): &(u64, Identity, SealedOwner)| {
                 part_of(*position, self.filter.shards() as usize) <= shard as usize
             };
             let (here, after) = rest.split_at(rest.partition_point(is_here));
@@ -207,9 +216,10 @@ impl SliceBuilder {
     /// Writes the filter and the footer, in parts.
     pub fn finish<E>(self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let shards = self.filter.finish(&mut write)?;
-        let SliceCoverage { file, hash, kind, .. } = self.coverage;
-        let footer =
-            SliceFooter { file, hash, kind, ids: self.ids, owners: self.owners, shards, fences: self.fences };
+        let SliceCoverage { file, hash, window, mut range, .. } = self.coverage;
+        let (ids, owners, fences) = (self.ids, self.owners, self.fences);
+        range.limit(ids);
+        let footer = SliceFooter { file, hash, window, ids, range, owners, shards, fences };
         write(&footer.encode())
     }
 }

@@ -4,7 +4,7 @@
 //! (`format/slice`). In memory are a filter over all of them and, for each page of the file, the first position in it. An
 //! identity that the filter does not contain is not in the slice. Any other is looked up in one page, and found or not.
 //!
-//! A slice that is older than the exact part of its windows has no pages: an identity that its filter contains was probably seen.
+//! A slice that is older than the exact part of its window has no pages: an identity that its filter contains was probably seen.
 //!
 //! Positions are keyed hashes of the identities, so they are uniform whatever the ids are.
 
@@ -24,8 +24,7 @@ pub use sizes::{FILTERS, FilterPart, MERGED_PART, SMALLEST_SLICE, SealedBytes, s
 
 use super::positions::IndexKey;
 use super::prefetch::prefetch;
-use crate::dedupe::coordinates::Coordinates;
-use crate::dedupe::format::{PAGE_BYTES, SliceError, SliceFooter, SlicePage};
+use crate::dedupe::format::{PAGE_BYTES, SealedOwner, SliceError, SliceFooter, SlicePage};
 use crate::dedupe::identity::Identity;
 
 /// Pages that [`Slice::scan`] reads together: 128 KiB, which the allocator does not return to the system after each scan.
@@ -125,7 +124,7 @@ impl Slice {
         key: &IndexKey,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
-    ) -> Result<Vec<Coordinates>, E> {
+    ) -> Result<Vec<SealedOwner>, E> {
         let mut owners = Vec::new();
         for number in self.pages_of(key).filter(|_| self.has_owners()) {
             let mut bytes = [0; PAGE_BYTES];
@@ -159,7 +158,7 @@ impl Slice {
         positions: RangeInclusive<u64>,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
-        mut visit: impl FnMut(Identity, Coordinates) -> Result<(), E>,
+        mut visit: impl FnMut(Identity, SealedOwner) -> Result<(), E>,
     ) -> Result<(), E> {
         let fences = &self.footer.fences;
         let first = fences.partition_point(|fence| fence < positions.start()).saturating_sub(1);

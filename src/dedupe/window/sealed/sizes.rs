@@ -3,7 +3,6 @@
 use super::filter::{FilterBits, pass_ids};
 use crate::dedupe::window::growth::IndexBytes;
 use crate::dedupe::window::table::SlotTable;
-use crate::dedupe::window::topic_filter::TopicFilter;
 
 /// Parts into which windows are sealed, while they are large.
 const SLICES: u64 = 24;
@@ -19,9 +18,9 @@ pub const SMALLEST_SLICE: u64 = 1 << 16;
 /// Twice the slices for which the index has room: it holds two when the next one begins to be written, and then what arrives meanwhile.
 const UNSEALED_TWICE: u64 = 5;
 /// Bytes for each identity that a builder holds.
-const BUILDING_BYTES: u64 = 48;
+const BUILDING_BYTES: u64 = 56;
 /// Identities of a page of a slice file, for each of which eight bytes are in memory.
-const PAGE_IDS: u64 = 200;
+const PAGE_IDS: u64 = 165;
 
 /// Identities that are sealed together, of windows that have `ids`.
 #[must_use]
@@ -62,7 +61,7 @@ impl FilterPart {
     }
 }
 
-/// Bytes of windows that are sealed together.
+/// Bytes of a window of which old owners are sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedBytes {
     /// Filters and fences of the slices with owners.
@@ -73,8 +72,6 @@ pub struct SealedBytes {
     pub filtered: u64,
     /// The indexes of the newest identities.
     pub index: IndexBytes,
-    /// The filter over all windows, which topic scope has; `None` when nothing is sealed.
-    pub topic_filter: Option<u64>,
     /// What is needed while a slice is written, or while some are replaced by one.
     pub building: u64,
     /// Identities in the indexes at most.
@@ -82,21 +79,18 @@ pub struct SealedBytes {
 }
 
 impl SealedBytes {
-    /// For `windows` windows that have `ids` identities together; `smallest` is the smallest slice.
+    /// For a window that has `ids` identities; `smallest` is the smallest slice.
     #[must_use]
-    pub fn of((ids, filtered): (u64, FilterPart), windows: u64, smallest: u64) -> Self {
+    pub fn of(ids: u64, filtered: FilterPart, smallest: u64) -> Self {
         let slice = slice_ids(smallest, ids);
         let unsealed = ids.min(slice.saturating_mul(UNSEALED_TWICE) / 2);
-        let windows = windows.max(1);
-        let in_one = unsealed.div_ceil(windows);
-        let one = if unsealed == ids {
-            IndexBytes::of(in_one, u64::MAX)
+        let index = if unsealed == ids {
+            IndexBytes::of(unsealed, u64::MAX)
         } else {
-            // The slots of sealed owners are used again. When the windows grow, a larger table follows.
-            let (_, table) = SlotTable::shape(in_one);
+            // The slots of sealed owners are used again. When the window grows, a larger table follows.
+            let (_, table) = SlotTable::shape(unsealed);
             IndexBytes { steady: table, peak: table.saturating_mul(2) }
         };
-        let all = |bytes: u64| bytes.saturating_mul(windows);
         let sealed = ids - unsealed;
         // On average the index is not full, and half a slice has expired.
         let held = if sealed == 0 { 0 } else { ids.saturating_sub(slice) };
@@ -114,8 +108,7 @@ impl SealedBytes {
             slices: with_owners,
             filters: filtered.bits.bytes_for(in_filters),
             filtered: in_filters,
-            index: IndexBytes { steady: all(one.steady), peak: all(one.peak) },
-            topic_filter: (sealed > 0).then(|| TopicFilter::bytes_for_slices_of(slice)),
+            index,
             building,
             unsealed,
         }

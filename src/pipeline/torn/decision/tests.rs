@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::dedupe::{Block, HashKind, Identity, StateKey, WindowId};
+use crate::dedupe::{Block, Coordinates, HashKind, Identity, KindId, Owner, StateKey};
 use crate::ports::StateItem;
 
 mod deleted;
@@ -16,9 +16,13 @@ const CLEAN_BEFORE: Offset = 100;
 const CLEAN_AFTER: Offset = 110;
 
 fn block(partition: PartitionId, first: Offset, next: Offset) -> Vec<u8> {
-    let empty = Block::empty(HashKind::Xxh3, WindowId::from(partition), first..next, 0);
-    let identity = |at: Offset| Identity(u128::from(at).to_le_bytes());
-    Block { entries: (first..next).map(|at| (at, identity(at))).collect(), ..empty }.encode()
+    let owner = |offset: Offset| Owner {
+        at: Coordinates { partition, offset },
+        time_ms: 1_000 + offset.cast_signed(),
+        identity: Identity(u128::from(offset).to_le_bytes()),
+    };
+    let owners = (first..next).map(owner).collect();
+    Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners }.encode()
 }
 
 fn section(partition: PartitionId, first: Offset, next: Offset, clean_end: Option<Offset>) -> Section {
@@ -28,7 +32,7 @@ fn section(partition: PartitionId, first: Offset, next: Offset, clean_end: Optio
 
 /// What the logs of a transaction show.
 #[derive(Debug, Clone)]
-struct Shown {
+struct Visible {
     entry: bool,
     offsets: bool,
     /// For each partition of the transaction.
@@ -47,16 +51,16 @@ struct Logs {
 
 impl Logs {
     /// A transaction of all partitions is committed, and another one shows in some logs.
-    fn with(shown: &Shown) -> Self {
+    fn with(shown: &Visible) -> Self {
         let mut logs = Self::default();
         let all = CleanVisibility::Yes;
-        let before = Shown { entry: true, offsets: true, clean: vec![all; shown.clean.len()] };
+        let before = Visible { entry: true, offsets: true, clean: vec![all; shown.clean.len()] };
         logs.transact(1, (0, BEFORE), CLEAN_BEFORE, &before);
         logs.transact(2, (BEFORE, AFTER), CLEAN_AFTER, shown);
         logs
     }
 
-    fn transact(&mut self, number: u64, (first, next): (Offset, Offset), end: Offset, shown: &Shown) {
+    fn transact(&mut self, number: u64, (first, next): (Offset, Offset), end: Offset, shown: &Visible) {
         let of = |(partition, clean): (PartitionId, &CleanVisibility)| {
             let clean_end = (*clean != CleanVisibility::Unknowable).then_some(end);
             section(partition, first, next, clean_end)
@@ -69,7 +73,7 @@ impl Logs {
         self.add(records, number, sections, shown);
     }
 
-    fn add(&mut self, records: Vec<Vec<u8>>, number: u64, sections: Vec<Section>, shown: &Shown) {
+    fn add(&mut self, records: Vec<Vec<u8>>, number: u64, sections: Vec<Section>, shown: &Visible) {
         let end = EntryEnd::of(number, records.iter().map(|record| &**record), sections);
         let from = self.append(records, &end, shown.entry);
         if shown.offsets {
@@ -90,7 +94,7 @@ impl Logs {
 
     fn commit(&mut self, end: &EntryEnd, from: Offset) {
         for section in &end.sections {
-            let tail = Some(Tail { entry: end.name(), next: section.next, from: Some(from) });
+            let tail = Some(Tail { entry: end.name(), from: Some(from) });
             let writer = "w".to_owned();
             let checkpoint = Some(Checkpoint { tail, state_next: from, writer, ..Checkpoint::default() });
             self.positions.insert(section.partition, Position { committed: Some(section.next), checkpoint });
@@ -132,9 +136,9 @@ impl Logs {
         for entry in self.tails().shown {
             let Some(section) = entry.end.section(partition) else { continue };
             owners.retain(|owner| *owner < section.first);
-            let records = entry.records.iter().filter(|record| record.is_of(partition));
-            let blocks = records.map(|record| Block::decode(&record.bytes).unwrap());
-            owners.extend(blocks.flat_map(|block| block.entries).map(|(owner, _)| owner));
+            let blocks = entry.records.iter().map(|record| Block::decode(&record.bytes).unwrap());
+            let counted = blocks.flat_map(|block| block.owners).filter(|owner| section.has(owner.at));
+            owners.extend(counted.map(|owner| owner.at.offset));
         }
         owners
     }
@@ -146,7 +150,7 @@ impl Logs {
 
 /// Repairs until the logs agree, with each combination of markers for the first `torn` repairs, and compares with the raw offset up to which each partition
 /// is committed in the end. Returns the number of ends.
-fn settle(logs: &Logs, torn: u32, expected: &[Offset], shown: &Shown) -> usize {
+fn settle(logs: &Logs, torn: u32, expected: &[Offset], shown: &Visible) -> usize {
     let repair = match logs.decide() {
         TornDecision::Repair(repair) => repair,
         TornDecision::Agreed => {
@@ -187,7 +191,7 @@ fn every_combination_of_markers_is_repaired_whatever_becomes_of_the_repairs() {
     for partitions in 1..=3 {
         for clean in combinations(&clean, partitions) {
             for (entry, offsets) in [(true, true), (true, false), (false, true), (false, false)] {
-                let shown = Shown { entry, offsets, clean: clean.clone() };
+                let shown = Visible { entry, offsets, clean: clean.clone() };
                 let is_committed = entry || offsets || clean.contains(&CleanVisibility::Yes);
                 let next = |clean: &CleanVisibility| {
                     if is_committed && *clean != CleanVisibility::No { AFTER } else { BEFORE }
@@ -205,9 +209,9 @@ fn a_transaction_of_some_partitions_leaves_the_others_where_they_are() {
     for rewinds in [false, true] {
         let clean = if rewinds { CleanVisibility::No } else { CleanVisibility::Yes };
         let mut logs =
-            Logs::with(&Shown { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 3] });
+            Logs::with(&Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 3] });
         logs.clean.insert((1, 120), clean);
-        let shown = Shown { entry: true, offsets: false, clean: vec![clean] };
+        let shown = Visible { entry: true, offsets: false, clean: vec![clean] };
         logs.add(vec![block(1, AFTER, 30)], 3, vec![section(1, AFTER, 30, Some(120))], &shown);
         let expected = [AFTER, if rewinds { AFTER } else { 30 }, AFTER];
         settle(&logs, 2, &expected, &shown);
@@ -217,9 +221,9 @@ fn a_transaction_of_some_partitions_leaves_the_others_where_they_are() {
 #[test]
 fn only_the_checkpoint_with_the_last_entry_decides() {
     // Partition 0 has no part in the second transaction. Its checkpoint names the first.
-    let mut logs = Logs::with(&Shown { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] });
+    let mut logs = Logs::with(&Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] });
     logs.clean.insert((1, 120), CleanVisibility::Yes);
-    let shown = Shown { entry: false, offsets: true, clean: vec![CleanVisibility::Yes] };
+    let shown = Visible { entry: false, offsets: true, clean: vec![CleanVisibility::Yes] };
     logs.add(vec![block(1, AFTER, 30)], 3, vec![section(1, AFTER, 30, None)], &shown);
     settle(&logs, 2, &[AFTER, 30], &shown);
     let by_an_older_one = Evidence {

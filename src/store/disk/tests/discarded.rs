@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::*;
-use crate::dedupe::{SliceFooter, SliceMark, SlicePage};
+use crate::dedupe::{SealedRange, SliceFooter, SliceMark, SlicePage};
 use crate::ports::{SealedLookup, Sealing, StoreError};
 
 const EIO: i32 = 5;
@@ -84,7 +84,7 @@ impl Disk for Faulty {
     }
 }
 
-/// A store with 6,000 owners in blocks.
+/// A store with 6,000 owners in runs.
 struct Filled {
     root: tempfile::TempDir,
     disk: Arc<Faulty>,
@@ -100,15 +100,15 @@ impl Filled {
     }
 
     /// Begins to seal, with marks of 100 owners, and polls until that has ended.
-    fn seal(&mut self, covered: Range<Offset>) -> Result<Sealing, StoreError> {
-        self.begin(covered, 100);
+    fn seal(&mut self, numbers: Range<Sequence>) -> Result<Sealing, StoreError> {
+        self.begin(numbers, 100);
         self.ended()
     }
 
-    fn begin(&mut self, covered: Range<Offset>, of_mark: u64) {
-        let ends = covered.clone().step_by(100).map(|first| first + 100);
+    fn begin(&mut self, numbers: Range<Sequence>, of_mark: u64) {
+        let ends = numbers.clone().step_by(100).map(|first| first + 100);
         let marks = ends.map(|next| SliceMark { next, count: of_mark, time_ms: (0, 0) }).collect();
-        sealing::begin(&mut self.store, covered, marks);
+        sealing::begin(&mut self.store, SealedRange { first: numbers.start, next: numbers.end, marks });
     }
 
     fn ended(&mut self) -> Result<Sealing, StoreError> {
@@ -122,21 +122,21 @@ impl Filled {
 
     fn slice_files(&self) -> Vec<PathBuf> {
         let blocks = self.store.path().join("owners");
-        let is_slice = |path: &PathBuf| fs::read(path).unwrap().ends_with(b"DDS1");
+        let is_slice = |path: &PathBuf| fs::read(path).unwrap().ends_with(b"DDS2");
         let mut paths: Vec<_> = files(&blocks).into_keys().map(|name| blocks.join(name)).collect();
         paths.retain(is_slice);
         paths.sort_by_key(|path| name(path).to_str().unwrap().parse::<u32>().unwrap());
         paths
     }
 
-    /// All owners from here on are in blocks or slices, and look-ups find the sealed ones.
-    fn has_all_from(&self, first: Offset) {
+    /// All owners from here on are in runs or slices, and look-ups find the sealed ones.
+    fn has_all_from(&self, first: Sequence) {
         assert!(owners(&self.store).is_superset(&(first..6_000).collect()));
         for range in self.store.sealed(0.into()) {
-            for offset in range.first.max(first)..range.next {
-                let key = self.store.positions().key(Identity(u128::from(offset).to_le_bytes()));
+            for number in range.first.max(first)..range.next {
+                let key = self.store.positions().key(identity(number));
                 let places = self.store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap();
-                assert!(places.owners.iter().any(|owner| owner.offset == offset), "{offset}");
+                assert!(places.owners.iter().any(|owner| owner.at == place(number)), "{number}");
             }
         }
     }
@@ -191,9 +191,8 @@ fn an_error_of_a_slice_that_is_not_registered_discards_its_file_and_nothing_else
 #[test]
 fn an_error_of_a_merge_discards_its_file_and_nothing_else() {
     for fault in DISCARDED {
-        let mut filled = Filled::new();
-        assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))));
-        filled.store.expire(0.into(), 600, 0).unwrap();
+        let mut filled = before_merge();
+        let old = filled.slice_files().remove(0);
         // The new slice is written, and the merge that follows at once fails.
         filled.disk.spared.store(1, Ordering::SeqCst);
         filled.disk.set(Some(fault));
@@ -206,17 +205,22 @@ fn an_error_of_a_merge_discards_its_file_and_nothing_else() {
         filled.end_pauses();
         assert!(matches!(filled.seal(1_300..1_400), Ok(Sealing::Done(_))), "{fault:?}");
         assert_eq!(filled.ended(), Ok(Sealing::Idle), "{fault:?}");
-        assert_eq!(filled.store.sealed(0.into()).first().map(|of| of.first), Some(600), "it was not merged");
+        filled.store.sync().unwrap();
+        assert!(!old.exists(), "{fault:?}: it was not merged");
         filled.has_all_from(600);
         assert!(!filled.is_condemned() && !filled.quarantines(), "{fault:?}");
     }
 }
 
-/// A store in which a merge of two thirds of a slice is due after the next slice.
+/// A store in which a merge is due after the next slice, because most identities of the only one were forgotten.
 fn before_merge() -> Filled {
     let mut filled = Filled::new();
     assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))));
-    filled.store.expire(0.into(), 600, 0).unwrap();
+    assert_eq!(filled.ended(), Ok(Sealing::Idle));
+    let identities: Vec<_> = (0..600).map(identity).collect();
+    let forgotten = ToForget { identities: &identities, ..ToForget::default() };
+    let head = filled.store.head(0.into()).unwrap().unwrap();
+    filled.store.forget(0.into(), forgotten, &head).unwrap();
     filled
 }
 
@@ -257,7 +261,7 @@ fn an_error_of_the_directory_is_one_of_registered_files_too() {
 fn a_slice_with_fewer_owners_than_its_sources_promise_is_discarded() {
     let mut filled = Filled::new();
     filled.begin(0..1_000, 101);
-    assert_eq!(filled.ended(), Ok(Sealing::Failed), "blocks have fewer owners than the marks count");
+    assert_eq!(filled.ended(), Ok(Sealing::Failed), "runs have fewer owners than the marks count");
     filled.has_all_from(0);
 
     let mut filled = before_merge();
@@ -283,7 +287,7 @@ fn a_slice_with_fewer_owners_than_its_sources_promise_is_discarded() {
 fn owners_that_are_dropped_while_they_are_sealed_are_not_missed() {
     for dropped in [250, 1_000, 1_500] {
         let mut filled = Filled::new();
-        // Before the thread reads the first block.
+        // Before the thread reads the first run.
         filled.store.expire(0.into(), dropped, 0).unwrap();
         assert!(matches!(filled.seal(0..1_000), Ok(Sealing::Done(_))), "{dropped}");
     }

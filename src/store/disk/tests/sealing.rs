@@ -1,26 +1,36 @@
-//! Owners are in a block or in a slice, whenever the power fails.
+//! Owners are in a run or in a slice, whenever the power fails.
+
+use std::ops::ControlFlow;
 
 use super::*;
-use crate::dedupe::{KindId, SliceMark, SlicePartition};
-use crate::ports::{SealJob, SealedLookup, Sealing, StoreError};
+use crate::dedupe::{FilterBits, SealedRange, SliceMark};
+use crate::ports::{FilterJob, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError};
 use crate::store::cut::clear;
 use crate::store::sealed::write_merged;
 
-/// Seals these owners, and waits until their blocks are removed and slices are merged.
-fn seal(store: &mut SledStore, covered: Range<Offset>) {
-    let count = covered.end - covered.start;
-    seal_counted(store, covered, count);
+/// Seals these owners, and waits until their runs are removed and slices are merged.
+fn seal(store: &mut SledStore, numbers: Range<Sequence>) {
+    let count = numbers.end - numbers.start;
+    seal_counted(store, numbers, count);
 }
 
 /// Begins to seal these owners.
-pub(super) fn begin(store: &mut SledStore, covered: Range<Offset>, marks: Vec<SliceMark>) {
-    let range = SlicePartition { partition: 0, first: covered.start, next: covered.end, marks };
-    store.begin_seal(SealJob { kind: KindId::UNNAMED, partitions: vec![range], is_urgent: false }).unwrap();
+pub(super) fn begin(store: &mut SledStore, range: SealedRange) {
+    store.begin_seal(SealJob { window: 0.into(), range, is_urgent: false }).unwrap();
 }
 
-fn seal_counted(store: &mut SledStore, covered: Range<Offset>, count: u64) {
-    let marks = vec![SliceMark { next: covered.end, count, time_ms: (0, 0) }];
-    begin(store, covered, marks);
+/// These owners, of which so many were not forgotten.
+fn range(numbers: Range<Sequence>, count: u64) -> SealedRange {
+    let marks = vec![SliceMark { next: numbers.end, count, time_ms: (0, 0) }];
+    SealedRange { first: numbers.start, next: numbers.end, marks }
+}
+
+fn ranges(store: &SledStore) -> Vec<(Sequence, Sequence)> {
+    store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect()
+}
+
+fn seal_counted(store: &mut SledStore, numbers: Range<Sequence>, count: u64) {
+    begin(store, range(numbers, count));
     let mut sealed = 0;
     loop {
         match store.poll_seal().unwrap() {
@@ -49,25 +59,21 @@ fn a_power_loss_while_owners_are_sealed_and_slices_merged_loses_no_durable_owner
     close(&disk, store);
 }
 
+/// An owner of another identity arrives at an offset that was undone.
 #[test]
 fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
     let (disk, mut store) = filled(24, 250);
     (0..5_000).step_by(500).for_each(|first| seal(&mut store, first..first + 500));
     disk.begin(&mut store);
-    for from in [4_700, 4_400, 3_000, 2_999] {
-        disk.watch().expected.split_off(&from);
-        store.truncate(0.into(), from).unwrap();
-        // Other identities at the same offsets.
-        let entries = (from..from + 50).map(|owner| (owner, Identity([7; 16]))).collect();
-        let block = Block { entries, ..Block::empty(HashKind::Xxh3, 0.into(), from..from + 50, 0) };
-        let number = store.next_number(0.into()).unwrap();
+    for from in [5_800, 4_700, 4_400, 3_000] {
+        undo(&disk, &mut store, place(from));
         disk.examine();
-        // New owners are not fsynced: a power loss before the next sync puts the database aside.
-        let expected = mem::take(&mut disk.watch().expected);
-        store.append(&block, number, Head { confirmed: from + 50, ..Head::default() }).unwrap();
-        store.sync().unwrap();
-        disk.watch().expected = expected;
     }
+    let owner = StoredOwner { at: place(3_000), time_ms: 0, identity: Some(Identity([7; 16])) };
+    let run = OwnerRun { number: 6_000, times_ms: (0, 0), owners: &[owner] };
+    store.append(0.into(), &run, &Head { confirmed: 6_000, ..Head::default() }).unwrap();
+    store.sync().unwrap();
+    disk.watch().expected.insert(3_000);
     for first in [700, 1_000, 2_100] {
         let kept = disk.watch().expected.split_off(&first);
         disk.watch().expected = kept;
@@ -79,47 +85,66 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
     close(&disk, store);
 }
 
+/// Replaces the oldest slice by a filter, and waits for it.
+fn filter(store: &mut SledStore) {
+    let job = FilterJob { window: 0.into(), before_ms: 1, span_ms: 0, bits: FilterBits::at_rate(1e-9) };
+    assert_eq!(store.begin_filter(&job), Ok(true));
+    while store.poll_seal().unwrap() != Sealing::Idle {
+        std::thread::yield_now();
+    }
+}
+
+fn places(store: &SledStore, number: Sequence) -> SealedPlaces {
+    let key = store.positions().key(identity(number));
+    store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap()
+}
+
 #[test]
-fn owners_that_are_written_again_count_although_others_at_their_offsets_were_dropped() {
+fn a_filter_has_no_owners_that_were_undone_before_and_refuses_to_lose_others() {
     let (disk, mut store) = filled(8, 250);
-    seal(&mut store, 0..1_000);
-    store.expire(0.into(), 900, 0).unwrap();
-    store.truncate(0.into(), 100).unwrap();
-    append(&mut store, 100..600);
-    seal(&mut store, 100..400);
-    seal(&mut store, 400..600);
-    store.truncate(0.into(), 590).unwrap();
-    let ranges = store.sealed(0.into());
-    let ends: Vec<_> = ranges.iter().map(|of| (of.first, of.next)).collect();
-    assert_eq!(ends, [(100, 400), (400, 590)]);
+    (0..2_000).step_by(1_000).for_each(|first| seal(&mut store, first..first + 1_000));
+    undo(&disk, &mut store, place(401));
+    filter(&mut store);
+    let in_filter = |store: &SledStore| (0..1_000).filter(|it| places(store, *it).filters.len() == 1).count();
+    assert_eq!(in_filter(&store), 700);
+    // The filter covers nothing of this any more.
+    undo(&disk, &mut store, place(401));
+    let head = store.head(0.into()).unwrap().unwrap();
+    let refused = store.undo(0.into(), place(399), &Head::default());
+    assert_eq!(refused, Err(StoreError::InFilter(0.into())));
+    assert_eq!((store.head(0.into()), in_filter(&store)), (Ok(Some(head)), 700), "it has changed something");
+    assert_eq!(places(&store, 1_998).owners.len(), 1);
+    for number in [7, 998, 1_998] {
+        forget(&disk, &mut store, number);
+    }
+    assert_eq!((in_filter(&store), places(&store, 1_998)), (698, SealedPlaces::default()));
+    // How many were undone is not known.
+    assert_eq!(store.sealed(0.into()).iter().map(SealedRange::owners).sum::<u64>(), 698 + 999);
     close(&disk, store);
 }
 
 /// The worker appends while a thread reads the owners to seal.
 #[test]
-fn owners_are_offered_once_although_their_run_grows_meanwhile() {
+fn owners_are_visited_once_although_their_run_grows_meanwhile() {
     let (disk, mut store) = filled(4, 250);
     (1_000..1_015).for_each(|owner| append(&mut store, owner..owner + 1));
     let reader = store.clone();
-    let mut appended = 1_015;
-    let mut offered = Vec::new();
-    let checks = std::cell::Cell::new(0);
-    let check = || {
-        checks.set(checks.get() + 1);
-        Ok(())
-    };
-    let mut offer = |owner, identity| {
-        if owner >= 1_000 && appended < 1_300 {
-            append(&mut store, appended..appended + 1);
-            appended += 1;
+    let (mut appended, mut visited, mut visits) = (1_015, Vec::new(), 0);
+    let visit = &mut |run: &OwnerRun<'_>| {
+        visits += 1;
+        for (number, owner) in (run.number..).zip(run.owners) {
+            if number >= 1_000 && appended < 1_300 {
+                append(&mut store, appended..appended + 1);
+                appended += 1;
+            }
+            visited.push((number, owner.identity.unwrap()));
         }
-        offered.push((owner, identity));
+        Ok(ControlFlow::Continue(()))
     };
-    reader.offer_owners(0.into(), 900..1_015, &check, &mut offer).unwrap();
-    let expected: Vec<_> =
-        (900..1_015u64).map(|owner| (owner, Identity(u128::from(owner).to_le_bytes()))).collect();
-    assert!(checks.get() > 1, "all was read at once");
-    assert_eq!(offered, expected);
+    reader.scan_runs(0.into(), 900, visit).unwrap();
+    let expected: Vec<_> = (900..1_300).map(|number| (number, identity(number))).collect();
+    assert!(visits > 2, "all was read at once");
+    assert_eq!(visited, expected);
     drop(reader);
     close(&disk, store);
 }
@@ -165,16 +190,16 @@ fn a_thread_that_is_cancelled_ends_before_its_next_write_sync_or_read() {
 
 /// As a crash leaves it that comes while all state of a window is removed.
 #[test]
-fn slices_without_blocks_and_head_count_as_stored_and_can_be_removed() {
+fn slices_without_runs_and_head_count_as_stored_and_can_be_removed() {
     let (disk, mut store) = filled(8, 250);
     seal(&mut store, 0..1_000);
     store.with(0.into(), clear).unwrap();
     close(&disk, store);
     let mut store = disk.open();
     assert_eq!((store.head(0.into()), store.has_sealed()), (Ok(None), true));
-    assert_eq!(store.stored_partitions(), [0]);
-    store.clear(0.into()).unwrap();
-    assert_eq!((store.stored_partitions(), store.has_sealed()), (Vec::new(), false));
+    assert_eq!(store.stored_journals(), [0]);
+    store.clear(&[0.into()]).unwrap();
+    assert_eq!((store.stored_journals(), store.has_sealed()), (Vec::new(), false));
     close(&disk, store);
 }
 
@@ -185,8 +210,7 @@ fn a_slice_of_which_everything_was_forgotten_is_not_kept() {
     (100..200).for_each(|owner| forget(&disk, &mut store, owner));
     seal_counted(&mut store, 100..200, 0);
     seal(&mut store, 200..300);
-    let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
-    assert_eq!(ranges, [(0, 100), (200, 300)]);
+    assert_eq!(ranges(&store), [(0, 100), (200, 300)]);
     close(&disk, store);
 }
 
@@ -203,7 +227,6 @@ fn what_a_killed_process_has_sealed_is_complete() {
     close(&next, reopened);
 }
 
-/// Partition scope: a window has slices of its own.
 #[test]
 fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     let (disk, mut store) = filled(8, 250);
@@ -219,22 +242,17 @@ fn the_filters_of_a_window_are_in_memory_only_while_a_handle_holds_it() {
     worker.release_lease(0.into());
     assert_eq!((bytes(&worker), worker.has_sealed()), (0, true));
     other.acquire_lease(0.into());
-    let places = |store: &SledStore, owner: u64| {
-        let key = store.positions().key(Identity(u128::from(owner).to_le_bytes()));
-        store.sealed_places(&SealedLookup::new(0.into(), key)).unwrap().owners
-    };
-    assert_eq!(places(&other, 1_700).first().map(|owner| owner.offset), Some(1_700));
+    assert_eq!(places(&other, 1_700).owners.first().map(|owner| owner.at), Some(place(1_700)));
     assert_eq!(bytes(&other), of_window);
     drop((other, worker));
     close(&disk, store);
     let mut store = disk.open();
     assert_eq!((store.engine.sealed.memory_bytes(), store.has_sealed()), (0, true), "not held yet");
-    let ranges: Vec<_> = store.sealed(0.into()).iter().map(|of| (of.first, of.next)).collect();
-    assert_eq!(ranges, [(0, 1_000), (1_000, 2_000)]);
+    assert_eq!(ranges(&store), [(0, 1_000), (1_000, 2_000)]);
     assert_eq!(store.engine.sealed.memory_bytes(), of_window);
     // What is deleted does not have to be read.
     store.release_lease(0.into());
-    store.clear(0.into()).unwrap();
+    store.clear(&[0.into()]).unwrap();
     assert_eq!((store.engine.sealed.memory_bytes(), store.has_sealed()), (0, false));
     store.sync().unwrap();
     close(&disk, store);
@@ -246,7 +264,7 @@ fn a_slice_of_a_window_that_another_handle_has_taken_is_discarded() {
     let (disk, store) = filled(8, 250);
     let (mut worker, mut other) = (store.another(), store.another());
     worker.acquire_lease(0.into());
-    begin(&mut worker, 0..1_000, vec![SliceMark { next: 1_000, count: 1_000, time_ms: (0, 0) }]);
+    begin(&mut worker, range(0..1_000, 1_000));
     other.acquire_lease(0.into());
     assert_eq!(worker.poll_seal(), Ok(Sealing::Idle));
     assert!(!store.has_sealed());
@@ -271,10 +289,10 @@ fn forgotten_owners_need_little_space_and_stay_forgotten() {
     let before = store.disk_bytes().unwrap();
     let head = store.head(0.into()).unwrap().unwrap();
     for owner in 0..FORGOTTEN {
-        let forgotten = ToForget { owners: &[owner * IDS / FORGOTTEN], ..ToForget::default() };
-        store.forget(0.into(), forgotten, head).unwrap();
+        let identities = &[identity(owner * IDS / FORGOTTEN)];
+        store.forget(0.into(), ToForget { identities, ..ToForget::default() }, &head).unwrap();
     }
-    store.truncate(0.into(), IDS - 10).unwrap();
+    (IDS - 2..IDS).for_each(|number| drop(store.undo(0.into(), place(number - 8), &head).unwrap()));
     store.sync().unwrap();
     let grown = store.disk_bytes().unwrap() - before;
     assert!(grown < 8 << 20, "{grown} bytes");
@@ -286,7 +304,7 @@ fn forgotten_owners_need_little_space_and_stay_forgotten() {
     let left: BTreeSet<_> = (0..IDS - 10).filter(|owner| !forgotten.contains(owner)).collect();
     assert_eq!(owners(&store), left);
     // With the slice, all of that is removed.
-    store.clear(0.into()).unwrap();
+    store.clear(&[0.into()]).unwrap();
     assert!(store.engine.slices.iter().keys().all(|key| key.unwrap() == crate::store::keys::SLICE_COUNT));
     store.close().unwrap();
 }
@@ -298,7 +316,14 @@ fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
     seal(&mut store, 0..500);
     seal(&mut store, 500..1_000);
     forget(&disk, &mut store, 7);
-    let key = store.engine.slices.iter().keys().map(Result::unwrap).find(|key| key.len() > 10).unwrap();
+    let key = store
+        .engine
+        .slices
+        .iter()
+        .keys()
+        .map(Result::unwrap)
+        .find(|key| key.len() > crate::store::keys::SLICE)
+        .unwrap();
     let value = store.engine.slices.get(&key).unwrap().unwrap();
     store.expire(0.into(), 500, 0).unwrap();
     assert_eq!(store.engine.slices.get(&key).unwrap(), None);
@@ -310,7 +335,14 @@ fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
     // Without one of its removals a slice is damaged.
     let mut store = store;
     forget(&disk, &mut store, 507);
-    let key = store.engine.slices.iter().keys().map(Result::unwrap).find(|key| key.len() > 10).unwrap();
+    let key = store
+        .engine
+        .slices
+        .iter()
+        .keys()
+        .map(Result::unwrap)
+        .find(|key| key.len() > crate::store::keys::SLICE)
+        .unwrap();
     store.engine.slices.remove(&key).unwrap();
     close(&disk, store);
     assert!(opened(disk.root.path(), Arc::new(small_sled), Arc::new(FileSystem)).quarantined.is_some());

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub use read::{FileFault, FileReader, Piece};
 pub use write::Writer;
 
-use super::find::StoredSummary;
-use crate::dedupe::{EntryName, Offset, Tail, WindowId};
-use crate::ports::Head;
+use super::whole::StoredSummary;
+use crate::dedupe::{EntryName, Offset, PartitionId, Sequence, WindowId};
+use crate::ports::{Covered, Head};
 use crate::store::Binding;
 
 /// The first bytes: magic and version.
-const MAGIC: [u8; 8] = *b"DDSTATE2";
+const MAGIC: [u8; 8] = *b"DDSTATE3";
 /// Kinds of frames. A frame consists of its kind (1 byte), the length of its content (u32, little endian), and its
 /// content.
 const HEADER: u8 = 1;
@@ -29,88 +29,110 @@ const FOOTER_BYTES: u32 = 8 + 8 + 16;
 pub struct FileHeader {
     /// What the state belongs to.
     pub binding: Binding,
-    /// The partitions, by ascending number. Their blocks follow in this order.
-    pub partitions: Vec<FilePart>,
+    /// The windows, by ascending number. Their blocks follow in this order.
+    pub windows: Vec<FileWindow>,
 }
 
-/// One partition: its head, and the counts of its blocks and identities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// One window: its head, and the number of its identities. They are numbered from 0 on, in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FilePart {
-    /// Partition of the raw topic.
-    #[serde(rename = "partition")]
+pub struct FileWindow {
+    /// Its number.
     pub window: WindowId,
-    /// Raw offset up to which the blocks are known to be committed: [`Head::confirmed`].
-    pub confirmed: Offset,
-    /// State topic offset from which the service continues: [`Head::state_next`].
+    /// [`Head::confirmed`].
+    pub confirmed: Sequence,
+    /// [`Head::state_next`].
     pub state_next: Offset,
-    /// Stream time at `confirmed`, epoch milliseconds.
-    pub stream_time_ms: i64,
-    /// The last entry of the journal: [`Head::tail`].
-    pub tail: Option<FileTail>,
-    /// The last one at or before `confirmed`: [`Head::confirmed_tail`].
-    #[serde(default, rename = "settled")]
-    pub confirmed_tail: Option<FileTail>,
-    /// Identities before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
-    #[serde(default)]
+    /// [`Head::time_ms`].
+    pub time_ms: i64,
+    /// [`Head::tail`].
+    pub tail: Option<FileEntry>,
+    /// [`Head::confirmed_tail`].
+    #[serde(rename = "settled")]
+    pub confirmed_tail: Option<FileEntry>,
+    /// [`Head::incomplete_ms`].
     pub incomplete_ms: i64,
-    /// Identities that arrived up to this stream time were removed, epoch milliseconds: they are too old for the window, or in filters only.
-    #[serde(default)]
+    /// Identities that arrived up to this time of the window's clock were removed, epoch milliseconds: they are too old for the window, or in filters
+    /// only.
     pub missing_ms: i64,
-    /// Number of its blocks in the file.
-    pub blocks: u64,
-    /// Number of identities in them.
+    /// [`Head::covered`], by ascending partition.
+    pub covered: Vec<FileCovered>,
+    /// Number of its identities in the file.
     pub ids: u64,
 }
 
-/// An entry of the journal, as [`Tail`] names it.
+/// An entry of the journal, as [`EntryName`] names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileTail {
+pub struct FileEntry {
     number: u64,
     crc: u32,
-    /// One past the last raw offset that its section covers.
+}
+
+/// [`Covered`] of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileCovered {
+    partition: PartitionId,
     next: Offset,
+    time_ms: i64,
 }
 
-impl From<Tail> for FileTail {
-    fn from(Tail { entry: EntryName { number, crc }, next, .. }: Tail) -> Self {
-        Self { number, crc, next }
+impl From<EntryName> for FileEntry {
+    fn from(EntryName { number, crc }: EntryName) -> Self {
+        Self { number, crc }
     }
 }
 
-impl From<FileTail> for Tail {
-    fn from(FileTail { number, crc, next }: FileTail) -> Self {
-        Self { entry: EntryName { number, crc }, next, from: None }
+impl From<FileEntry> for EntryName {
+    fn from(FileEntry { number, crc }: FileEntry) -> Self {
+        Self { number, crc }
     }
 }
 
-impl FilePart {
-    /// Creates the entry of a partition from its summary.
+impl FileWindow {
+    /// A window with this head and so many identities.
     #[must_use]
-    pub fn of(window: WindowId, summary: &StoredSummary) -> Self {
-        let Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms } =
-            summary.head;
-        let (blocks, ids) = (summary.runs + summary.sealed_blocks, summary.ids);
+    pub fn new(window: WindowId, head: &Head, missing_ms: i64, ids: u64) -> Self {
+        let covered = head.covered.iter().map(|(partition, covered)| {
+            let Covered { next, time_ms } = *covered;
+            FileCovered { partition: *partition, next, time_ms }
+        });
         Self {
             window,
-            confirmed,
-            state_next,
-            stream_time_ms,
-            tail: tail.map(FileTail::from),
-            confirmed_tail: confirmed_tail.map(FileTail::from),
-            incomplete_ms,
-            missing_ms: summary.missing_ms,
-            blocks,
+            confirmed: head.confirmed,
+            state_next: head.state_next,
+            time_ms: head.time_ms,
+            tail: head.tail.map(FileEntry::from),
+            confirmed_tail: head.confirmed_tail.map(FileEntry::from),
+            incomplete_ms: head.incomplete_ms,
+            missing_ms,
+            covered: covered.collect(),
             ids,
         }
+    }
+
+    pub(super) fn of(window: WindowId, summary: &StoredSummary, missing_ms: i64) -> Self {
+        // Only owners that are there are counted.
+        let confirmed = summary.ids() - summary.ids_beyond_head;
+        Self { confirmed, ..Self::new(window, &summary.head, missing_ms, summary.ids()) }
     }
 
     /// The head that an import writes to the local store.
     #[must_use]
     pub fn head(&self) -> Head {
-        let Self { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms, .. } = *self;
-        let (tail, confirmed_tail) = (tail.map(Tail::from), confirmed_tail.map(Tail::from));
-        Head { confirmed, state_next, stream_time_ms, tail, confirmed_tail, incomplete_ms }
+        let covered = self.covered.iter().map(|it| {
+            let FileCovered { partition, next, time_ms } = *it;
+            (partition, Covered { next, time_ms })
+        });
+        Head {
+            confirmed: self.confirmed,
+            state_next: self.state_next,
+            tail: self.tail.map(EntryName::from),
+            confirmed_tail: self.confirmed_tail.map(EntryName::from),
+            time_ms: self.time_ms,
+            incomplete_ms: self.incomplete_ms,
+            covered: covered.collect(),
+        }
     }
 }

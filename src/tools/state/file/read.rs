@@ -1,11 +1,13 @@
 //! Reads an export file, one block at a time. Nothing in it is valid until the footer was read and verified.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{BLOCK, FOOTER, FOOTER_BYTES, FileHeader, FilePart, HEADER, MAGIC};
-use crate::dedupe::{Block, BlockError, BlockView, HashKind, Offset, WindowId};
+use super::{BLOCK, FOOTER, FOOTER_BYTES, FileHeader, FileWindow, HEADER, MAGIC};
+use crate::dedupe::{Block, Owner, WindowId};
+use crate::store::Binding;
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +29,8 @@ pub enum FileFault {
 /// The next part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// An encoded block of a partition.
-    Block(WindowId, Vec<u8>),
+    /// Owners of a window.
+    Owners(WindowId, Vec<Owner>),
     /// The footer: everything read before is complete and valid.
     End {
         /// Number of blocks read.
@@ -43,12 +45,9 @@ pub struct FileReader<R> {
     from: R,
     read: u64,
     hash: Xxh3,
-    hash_kind: HashKind,
-    /// Partitions that were not started yet, in order, with the number of blocks and identities still to be read.
-    remaining: std::vec::IntoIter<FilePart>,
-    part: Option<FilePart>,
-    /// One past the last offset covered in this partition.
-    next: Offset,
+    binding: Binding,
+    /// Windows that were not completed yet, in order, with the number of identities still to be read.
+    remaining: VecDeque<FileWindow>,
     blocks: u64,
     ids: u64,
 }
@@ -60,10 +59,8 @@ impl<R: Read> FileReader<R> {
             from,
             read: 0,
             hash: Xxh3::new(),
-            hash_kind: HashKind::Xxh3,
-            remaining: Vec::new().into_iter(),
-            part: None,
-            next: 0,
+            binding: Binding::default(),
+            remaining: VecDeque::new(),
             blocks: 0,
             ids: 0,
         };
@@ -77,12 +74,11 @@ impl<R: Read> FileReader<R> {
         let json = reader.bytes(length)?;
         let header: FileHeader = serde_json::from_slice(&json)
             .map_err(|e| FileFault::Damaged(format!("its header is unreadable: {e}")))?;
-        if !header.partitions.is_sorted_by(|a, b| a.window < b.window) {
-            return Err(damaged("its partitions are out of order"));
+        if !header.windows.is_sorted_by(|a, b| a.window < b.window) {
+            return Err(damaged("its windows are out of order"));
         }
-        reader.hash_kind = header.binding.hash;
-        reader.remaining = header.partitions.clone().into_iter();
-        reader.part = reader.remaining.next();
+        reader.binding = header.binding.clone();
+        reader.remaining = header.windows.clone().into();
         Ok((reader, header))
     }
 
@@ -91,54 +87,50 @@ impl<R: Read> FileReader<R> {
         match self.frame()? {
             (BLOCK, length) => {
                 let bytes = self.bytes(length)?;
-                let window = self.check_block(&bytes)?;
-                Ok(Piece::Block(window, bytes))
+                self.block(&bytes)
             }
             (FOOTER, FOOTER_BYTES) => self.end(),
             _ => Err(damaged("a frame is neither a block nor the footer")),
         }
     }
 
-    /// Checks a block against the header and its predecessors.
-    fn check_block(&mut self, bytes: &[u8]) -> Result<WindowId, FileFault> {
-        let bad = |cause: BlockError| FileFault::Damaged(cause.to_string());
-        let Block { window, hash, first, next, .. } = BlockView::verified(bytes).map_err(bad)?.header;
-        let mut ids = 0;
-        BlockView::trusted(bytes).and_then(|view| view.for_each(|_, _| ids += 1)).map_err(bad)?;
-        self.skip_completed()?;
-        let part = self.part.as_mut().filter(|part| part.window == window && part.ids >= ids);
-        let Some(part) = part.filter(|_| hash == self.hash_kind && first >= self.next) else {
+    /// Decodes a block, and checks it against the header.
+    fn block(&mut self, bytes: &[u8]) -> Result<Piece, FileFault> {
+        let Block { hash, kind, owners } =
+            Block::decode(bytes).map_err(|cause| FileFault::Damaged(cause.to_string()))?;
+        self.skip_completed();
+        let ids = owners.len() as u64;
+        let Binding { hash: expected, partitions, topic_scope, .. } = self.binding;
+        let is_of = |journal, owner: &Owner| {
+            owner.at.partition < partitions && (topic_scope || owner.at.partition == journal)
+        };
+        let window = self.remaining.front_mut().filter(|window| {
+            let id = window.window;
+            let has_owners =
+                (1..=window.ids).contains(&ids) && owners.iter().all(|it| is_of(id.journal(), it));
+            hash == expected && kind == id.kind() && has_owners
+        });
+        let Some(window) = window else {
             return Err(FileFault::Damaged(format!(
-                "the block of partition {window} at {first} does not match the header or the order"
+                "block {} does not match the header or the order",
+                self.blocks + 1
             )));
         };
-        part.blocks -= 1;
-        part.ids -= ids;
-        self.next = next;
+        window.ids -= ids;
         self.blocks += 1;
         self.ids += ids;
-        Ok(window)
+        Ok(Piece::Owners(window.window, owners))
     }
 
-    /// Moves on to the next partition that still has blocks to be read.
-    fn skip_completed(&mut self) -> Result<(), FileFault> {
-        while let Some(part) = self.part.filter(|part| part.blocks == 0) {
-            if part.ids > 0 {
-                return Err(FileFault::Damaged(format!(
-                    "identities of partition {} are missing",
-                    part.window
-                )));
-            }
-            self.part = self.remaining.next();
-            self.next = 0;
-        }
-        Ok(())
+    /// Moves on to the next window that still has identities to be read.
+    fn skip_completed(&mut self) {
+        while self.remaining.pop_front_if(|window| window.ids == 0).is_some() {}
     }
 
     fn end(&mut self) -> Result<Piece, FileFault> {
-        self.skip_completed()?;
-        if let Some(part) = self.part {
-            return Err(FileFault::Damaged(format!("blocks of partition {} are missing", part.window)));
+        self.skip_completed();
+        if let Some(window) = self.remaining.front() {
+            return Err(FileFault::Damaged(format!("identities of journal {} are missing", window.window)));
         }
         let (blocks, ids) = (u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?));
         let computed = self.hash.digest128();

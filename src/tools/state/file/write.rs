@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{BLOCK, FOOTER, FOOTER_BYTES, FileHeader, HEADER, MAGIC};
-use crate::dedupe::BlockView;
+use crate::dedupe::Block;
 
 /// A file that is being written.
 pub struct Writer<W> {
@@ -24,11 +24,11 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes an encoded block.
-    pub fn block(&mut self, view: &BlockView<'_>) -> io::Result<()> {
+    /// Writes a block.
+    pub fn block(&mut self, block: &Block) -> io::Result<()> {
         self.blocks += 1;
-        self.ids += view.count() as u64;
-        self.frame(BLOCK, view.encoded())
+        self.ids += block.owners.len() as u64;
+        self.frame(BLOCK, &block.encode())
     }
 
     /// Writes the footer and returns the underlying writer, not flushed.

@@ -13,7 +13,7 @@ const IDS: u64 = 450;
 /// The id to forget.
 const FORGOTTEN_ID: u64 = 7;
 /// Ids that a table evicts: as many that the local store has some hundred blocks, each with up to eight ids.
-const OTHERS: Range<u64> = 100..1_700;
+const OTHERS: Range<u64> = 100..8_000;
 
 /// What happened while the blocks were searched.
 #[derive(Debug)]

@@ -4,11 +4,12 @@ use super::*;
 use crate::sim::universe::Sabotage;
 use dedupd::pipeline::Safeguard;
 
-/// The id whose second record is a copy in another partition.
+/// The id whose second record is a copy in another partition, which the worker is not assigned yet.
 const COPIED: u64 = 7;
 
 /// A worker has processed both partitions of raw. The next one started when raw had one, and its topic monitor has not looked since. The group
-/// first assigns it one partition, with a copy of an id of the other one. Returns how often the id was forwarded.
+/// first assigns it one partition, with records of several windows later, and then the other one, with a copy of an id of the first. Returns how
+/// often the id was forwarded.
 fn forwarded_with_an_old_assignment(setting: &Setting, group_began: usize) -> usize {
     let mut life = Life::quiet(setting, group_began, Choices::short_topic);
     life.began = Some(group_began);
@@ -18,13 +19,19 @@ fn forwarded_with_an_old_assignment(setting: &Setting, group_began: usize) -> us
     if group_began == 1 {
         life.universe.cluster.borrow_mut().grow();
     }
-    life.produce_at(1, COPIED, now_ms);
+    life.produce_at(1, 1_001, now_ms);
+    assert!(life.calm());
+    // The last entry does not name the other partition.
+    life.produce_at(0, COPIED, now_ms);
     assert!(life.calm());
     life.leave(0);
     life.began = Some(1);
     life.universe.cluster.borrow_mut().group.unknown_from = Some(1);
-    life.produce_at(0, COPIED, now_ms + 100);
-    (0..400).for_each(|_| life.iterate_once());
+    life.produce_at(1, COPIED, now_ms + 100);
+    for id in 2_000..2_004 {
+        life.produce_at(0, id, now_ms + 4 * WINDOW_MS);
+        (0..100).for_each(|_| life.iterate_once());
+    }
     life.universe.cluster.borrow_mut().group.unknown_from = None;
     assert!(life.calm());
     let cluster = life.universe.cluster.borrow();

@@ -291,15 +291,9 @@ fn the_histories_of_pairs_depend_on_each_safeguard_of_the_window() {
     let mut unneeded = Vec::new();
     for (name, history, safeguard) in [
         ("backlog", BACKLOG, Safeguard::SlowestClock),
-        ("backlog", BACKLOG, Safeguard::NeededFrom),
-        ("backlog", BACKLOG, Safeguard::OwnClaims),
-        ("backlog", BACKLOG, Safeguard::ForeignClaims),
-        ("backlog", BACKLOG, Safeguard::AllStates),
         ("backlog", BACKLOG, Safeguard::AllPartitions),
-        ("backlog", BACKLOG, Safeguard::FilterOfAll),
         ("backlog", BACKLOG, Safeguard::StandbyExpiry),
         ("live", LIVE, Safeguard::SlowestClock),
-        ("live", LIVE, Safeguard::NeededFrom),
         ("live", LIVE, Safeguard::Lateness),
         ("backlog", BACKLOG, Safeguard::SettledClock),
     ] {

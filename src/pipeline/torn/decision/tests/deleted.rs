@@ -18,13 +18,13 @@ fn without_a_clean_record_entry_and_offsets_decide_if_they_agree() {
     {
         for others in combinations(&[CleanVisibility::Unknowable], 2) {
             let clean = [&[CleanVisibility::Gone], &*others].concat();
-            let logs = Logs::with(&Shown { entry, offsets, clean });
+            let logs = Logs::with(&Visible { entry, offsets, clean });
             assert_eq!(name(&logs.decide()), expected, "entry {entry}, offsets {offsets}");
         }
         // Another clean log shows it, so it was committed; or hides it, so this one may hide it too.
         let beside = |clean| {
             let clean = vec![clean, CleanVisibility::Gone];
-            name(&Logs::with(&Shown { entry, offsets, clean }).decide())
+            name(&Logs::with(&Visible { entry, offsets, clean }).decide())
         };
         let is_agreed = entry && offsets;
         assert_eq!(beside(CleanVisibility::Yes), if is_agreed { "agreed" } else { lacks });
@@ -35,7 +35,7 @@ fn without_a_clean_record_entry_and_offsets_decide_if_they_agree() {
 #[test]
 fn an_entry_without_its_first_record_is_not_written_again() {
     let first = |clean| {
-        let mut logs = Logs::with(&Shown { entry: false, offsets: true, clean });
+        let mut logs = Logs::with(&Visible { entry: false, offsets: true, clean });
         // The first entry has three records, with its end.
         logs.low = 4;
         logs
@@ -53,7 +53,7 @@ fn an_entry_without_its_first_record_is_not_written_again() {
 
 #[test]
 fn a_named_entry_that_is_not_in_the_journal_is_missing_unless_it_was_deleted() {
-    let shown = Shown { entry: true, offsets: true, clean: vec![CleanVisibility::Yes] };
+    let shown = Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes] };
     let mut logs = Logs::with(&shown);
     // The second entry is at offsets 2 and 3.
     logs.journal.truncate(2);
@@ -70,7 +70,7 @@ fn a_named_entry_that_is_not_in_the_journal_is_missing_unless_it_was_deleted() {
 fn an_aborted_entry_is_not_taken_for_the_deleted_one_with_its_name() {
     // A member that had lost the journal wrote the same entry, and aborted it.
     let attempt = |writer: &str| {
-        let shown = Shown { entry: false, offsets: true, clean: vec![CleanVisibility::Unknowable] };
+        let shown = Visible { entry: false, offsets: true, clean: vec![CleanVisibility::Unknowable] };
         let mut logs = Logs::with(&shown);
         for (item, _) in logs.journal.iter_mut().skip(2) {
             let StateItem::Block { key: Some(key), .. } = item else { panic!("{item:?}") };
@@ -90,9 +90,9 @@ fn an_aborted_entry_is_not_taken_for_the_deleted_one_with_its_name() {
 
 #[test]
 fn an_aborted_copy_of_a_committed_entry_is_no_evidence() {
-    let mut logs = Logs::with(&Shown { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] });
+    let mut logs = Logs::with(&Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] });
     let again = vec![section(0, 0, BEFORE, Some(CLEAN_BEFORE)), section(1, 0, BEFORE, Some(CLEAN_BEFORE))];
-    let hidden = Shown { entry: false, offsets: false, clean: Vec::new() };
+    let hidden = Visible { entry: false, offsets: false, clean: Vec::new() };
     for number in [1, 2] {
         logs.add(vec![block(0, 0, BEFORE), block(1, 0, BEFORE)], number, again.clone(), &hidden);
         assert_eq!(name(&logs.decide()), "agreed", "a copy of entry {number}");
@@ -100,11 +100,24 @@ fn an_aborted_copy_of_a_committed_entry_is_no_evidence() {
 }
 
 #[test]
+fn a_missing_offset_hides_a_transaction_unless_the_group_has_lost_its_offsets() {
+    let mut logs = Logs::with(&Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] });
+    let shown = Visible { entry: true, offsets: false, clean: vec![CleanVisibility::Yes] };
+    logs.clean.insert((1, 120), CleanVisibility::Yes);
+    logs.add(vec![block(1, AFTER, 30)], 3, vec![section(1, AFTER, 30, Some(120))], &shown);
+    logs.positions.insert(1, Position { committed: None, checkpoint: None });
+    assert_eq!(name(&logs.decide()), "commit the offsets again");
+    let newest = logs.positions.get_mut(&0).and_then(|position| position.checkpoint.as_mut());
+    newest.unwrap().others_follow = true;
+    assert_eq!(name(&logs.decide()), "agreed", "that of partition 1 follows");
+}
+
+#[test]
 fn an_attempt_that_no_log_shows_changes_nothing() {
-    let mut logs = Logs::with(&Shown { entry: false, offsets: false, clean: vec![CleanVisibility::No; 2] });
+    let mut logs = Logs::with(&Visible { entry: false, offsets: false, clean: vec![CleanVisibility::No; 2] });
     assert_eq!(name(&logs.decide()), "agreed");
     // The next transaction uses its number again.
-    let shown = Shown { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] };
+    let shown = Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] };
     logs.transact(2, (BEFORE, 30), 130, &shown);
     settle(&logs, 0, &[30, 30], &shown);
 }
@@ -112,7 +125,7 @@ fn an_attempt_that_no_log_shows_changes_nothing() {
 #[test]
 fn an_offset_set_by_another_program_does_not_count_as_hidden() {
     let set = |entry, clean: Vec<CleanVisibility>| {
-        let mut logs = Logs::with(&Shown { entry, offsets: true, clean });
+        let mut logs = Logs::with(&Visible { entry, offsets: true, clean });
         logs.positions.insert(0, Position { committed: Some(5), checkpoint: None });
         logs
     };
@@ -124,7 +137,7 @@ fn an_offset_set_by_another_program_does_not_count_as_hidden() {
 #[test]
 fn a_rewound_partition_keeps_what_was_committed_before_the_transaction() {
     // Its offset is before the first record of the entry, because a later transaction without an entry is not shown.
-    let mut logs = Logs::with(&Shown { entry: true, offsets: false, clean: vec![CleanVisibility::No] });
+    let mut logs = Logs::with(&Visible { entry: true, offsets: false, clean: vec![CleanVisibility::No] });
     logs.positions.get_mut(&0).unwrap().committed = Some(BEFORE - 3);
     let TornDecision::Repair(repair) = logs.decide() else { panic!("not repaired") };
     let undone = &repair.end.sections[0];

@@ -1,0 +1,186 @@
+//! Starts the partitions of a journal whose windows are complete.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dedupe::{PartitionId, Windows};
+use crate::pipeline::REQUEST_TIMEOUT;
+use crate::pipeline::commit::Access;
+use crate::pipeline::context::Context;
+use crate::pipeline::error::WorkerError;
+use crate::pipeline::journal::{Journal, Phase};
+use crate::pipeline::partition::Partition;
+use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::recovery::Recovery;
+use crate::pipeline::recovery::gap::resume_offset;
+use crate::pipeline::safeguard::Safeguard;
+use crate::ports::Source;
+
+/// Pause before the number of partitions of raw is read again, while a partition is missing.
+const MISSING_PAUSE: Duration = Duration::from_millis(50);
+
+impl Recovery {
+    /// Starts processing with windows that were just completed.
+    pub(crate) fn start_completed<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<(), WorkerError> {
+        let members = access.ctx.members(id);
+        resume_clocks(access.ctx, &members);
+        let now = access.ctx.clock.elapsed();
+        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
+        journal.log_window_resets(&access.ctx.options.kinds);
+        let resets = !journal.reset_kinds.is_empty();
+        for (_, window) in journal.windows.iter_mut().flat_map(Windows::iter_mut) {
+            // Owners that were evicted while old entries were read were already counted when the entries were new.
+            window.take_evicted();
+        }
+        if let Some(since) = journal.missing_since.take() {
+            let took = now.saturating_sub(since).as_secs_f64();
+            access.ctx.report.metrics.parts.state.restore_seconds.observe(took);
+        }
+        for member in members {
+            if let Some(partition) = access.ctx.partitions.get_mut(member) {
+                partition.stated = now;
+                // The reset is committed at once.
+                partition.rewound |= resets;
+                partition.uncommitted_position |= resets;
+            }
+        }
+        self.start(access, id)
+    }
+
+    /// Starts processing: the windows are those of the committed offsets. If that fails, they are kept, and used again once the offsets have been read
+    /// again.
+    pub(crate) fn start<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+    ) -> Result<(), WorkerError> {
+        let now = access.ctx.clock.elapsed();
+        let not_before = match self.torn.held_by_leftovers(access, id) {
+            None if !is_complete(access, id)? => Some(now + MISSING_PAUSE),
+            held => held,
+        };
+        if let Some(not_before) = not_before {
+            access.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.relocate(not_before));
+            return Ok(());
+        }
+        let members = access.ctx.members(id);
+        for member in &members {
+            resume_offset(&mut self.start_bounds, access, *member)?;
+        }
+        // One with a rejected record waits for the next attempt; the others continue.
+        let is_due = |id: &PartitionId| {
+            access.ctx.partitions.get(*id).is_some_and(|partition| !partition.rejections.waits(now))
+        };
+        let started: Vec<PartitionId> = members.into_iter().filter(is_due).collect();
+        for member in &started {
+            seek(access, *member)?;
+        }
+        if let Some(journal) = access.ctx.journals.get_mut(id) {
+            journal.enter(Phase::Running);
+            journal.has_run = true;
+        }
+        started.into_iter().try_for_each(|member| open(access, member))
+    }
+}
+
+/// Starts the partitions of running journals that have waited: for the next attempt of a rejected record, or until all topics had them.
+pub(super) fn start_waiting<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
+    let (now, options) = (access.ctx.clock.elapsed(), &access.ctx.options);
+    let waits = |partition: &Partition| {
+        let journal = access.ctx.journals.get(options.journal_of(partition.id));
+        let is_ready = options.partition_limit.covers(partition.id) && !partition.rejections.waits(now);
+        !partition.is_started && is_ready && journal.is_some_and(Journal::is_running)
+    };
+    for id in access.ctx.partitions.ids(waits) {
+        if access.ctx.partitions.get(id).is_some_and(Partition::is_located) {
+            seek(access, id)?;
+            open(access, id)?;
+        } else if !access.committer.transaction.is_open() {
+            // Its committed offset has to be read first, and its clean log belongs to those that are compared.
+            let journal = access.ctx.options.journal_of(id);
+            access.ctx.journals.get_mut(journal).into_iter().for_each(|it| it.is_checked = false);
+            access.ctx.relocate(access.source, &[journal], Duration::ZERO)?;
+        }
+    }
+    Ok(())
+}
+
+fn seek<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<(), WorkerError> {
+    let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
+    let (from, last) = partition.position();
+    Ok(access.source.seek_behind(id, from, last)?)
+}
+
+/// Processes the records of a partition that was sought.
+fn open<W: WorkerPorts>(access: &mut Access<'_, W>, id: PartitionId) -> Result<(), WorkerError> {
+    access.ctx.partitions.get_mut(id).into_iter().for_each(Partition::start);
+    commit_pending_position(access, id)
+}
+
+/// Before the first record: whether the worker has each partition that raw has now. The group can assign it a part of them
+/// in one step, and the last active instance may have processed partitions that this process does not know yet: it started before
+/// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
+fn is_complete<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<bool, WorkerError> {
+    let (ctx, options) = (&access.ctx, &access.ctx.options);
+    let has_run = ctx.journals.get(id).is_none_or(|journal| journal.has_run);
+    if !options.is_topic_wide() || has_run || !options.keeps(Safeguard::AllPartitions) {
+        return Ok(true);
+    }
+    let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
+    options.partition_limit.note_raw(raw);
+    // A broker that reports fewer partitions than are known has outdated metadata.
+    Ok(raw >= ctx.known_partitions().len() && ctx.has_all_partitions())
+}
+
+/// Continues the clocks of partitions that were located. Stream times of different partitions are compared, so those of a journal get the same
+/// clock: that of the partition with the latest stream time, which no other one has reached.
+fn resume_clocks<W: WorkerPorts>(ctx: &mut Context<W>, members: &[PartitionId]) {
+    let (now_ms, source) = (ctx.time.now_ms(&ctx.clock), ctx.options.kinds.time());
+    let mut latest = None;
+    for id in members {
+        if let Some(partition) = ctx.partitions.get_mut(*id) {
+            partition.resume_time(now_ms, source);
+            latest = latest.max(Some((partition.time.ms(), partition.ahead_ms)));
+        }
+    }
+    let Some((_, ahead_ms)) = latest else { return };
+    for id in members {
+        ctx.partitions.get_mut(*id).into_iter().for_each(|partition| partition.ahead_ms = ahead_ms);
+    }
+}
+
+/// Adds a position that only this worker has to the next commit, although no record has arrived.
+fn commit_pending_position<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    id: PartitionId,
+) -> Result<(), WorkerError> {
+    let Access { ctx, committer, source } = access;
+    let Some(partition) = ctx.partitions.get_mut(id).filter(|it| it.is_started && it.uncommitted_position)
+    else {
+        return Ok(());
+    };
+    if let Err(failed) = committer.transaction.begin(&mut committer.sink, || ctx.clock.elapsed()) {
+        // No record may be processed before the position is in a transaction: the section of a partition that goes back
+        // must not cover its first records too.
+        let journal = ctx.options.journal_of(id);
+        ctx.relocate(source, &[journal], Duration::ZERO)?;
+        return Err(failed.into());
+    }
+    committer.transaction.touch(id, &mut partition.open);
+    if committer.transaction.is_full(ctx.options.transaction_limit) {
+        committer.commit(ctx, source)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the open transaction commits a position that only this worker has. Such a transaction is committed without
+/// records. Otherwise, if its markers were missing, the position could not be distinguished from one that an operator has
+/// set since, nor its section from one that covered the same offsets before the log was truncated.
+pub(crate) fn has_uncommitted_position<W: WorkerPorts>(ctx: &Context<W>) -> bool {
+    ctx.partitions.iter().any(|partition| partition.is_started && partition.uncommitted_position)
+}

@@ -1,0 +1,69 @@
+//! The group is reset to the first record of a partition, and its ids arrive in another one first: the owners that are undone are in slices, or
+//! in filters that have those of both partitions.
+
+use super::*;
+use crate::sim::universe::Sabotage;
+
+/// Ids of each of the two partitions in one step.
+const IDS: u64 = 10;
+/// Steps of half a second each: ten times the exact part of a window with filters.
+const STEPS: u64 = 40;
+
+/// The ids that arrive in a partition.
+fn ids_of(partition: u64) -> Range<u64> {
+    (partition << 40)..(partition << 40) + IDS * STEPS
+}
+
+/// Reads records of two partitions, until both have old ids in slices or filters. The worker leaves then.
+fn processed(setting: &Setting, filters: bool) -> Life {
+    let mut life = Life::quiet(setting, 2, |chance| Choices::rewinding_topic(chance, filters));
+    for step in 0..STEPS {
+        for partition in [0, 1] {
+            let first = ids_of(partition).start + IDS * step;
+            life.produce_ids_to(partition as usize, first..first + IDS);
+        }
+        life.process_delivered(0);
+        life.process_delivered(1);
+        life.universe.cluster.borrow_mut().advance(Duration::from_millis(500));
+    }
+    // What waits to be sealed, and to become a filter.
+    (0..100).for_each(|_| life.iterate_once());
+    life.leave(0);
+    assert_eq!(life.ids_in_clean(0..2), 2 * IDS * STEPS);
+    life
+}
+
+/// How many ids of partition 0 are forwarded in partition 1, and how many in both.
+fn forwarded_again(life: &mut Life) -> (u64, u64) {
+    let (all, second) = (life.ids_in_clean(0..2), life.ids_in_clean(1..2));
+    {
+        let mut cluster = life.universe.cluster.borrow_mut();
+        let first = cluster.raw[0].low();
+        cluster.offsets[0].settled = Some((first, String::new()));
+    }
+    life.produce_ids_to(1, ids_of(0));
+    life.deliver_only(Some(1));
+    life.process_delivered(1);
+    let in_second = life.ids_in_clean(1..2) - second;
+    life.deliver_only(None);
+    life.process_delivered(0);
+    (in_second, life.ids_in_clean(0..2) - all)
+}
+
+#[test]
+fn undone_owners_do_not_count_in_slices() {
+    let undone = IDS * STEPS;
+    assert_eq!(forwarded_again(&mut processed(&Setting::sound(), false)), (undone, undone));
+    let keeps = Setting { sabotage: Sabotage::SliceKeepsRemoved, ..Setting::sound() };
+    let (in_second, _) = forwarded_again(&mut processed(&keeps, false));
+    assert!(in_second < undone / 2, "the history does not depend on it: {in_second} ids");
+}
+
+#[test]
+fn windows_with_undone_owners_in_filters_are_restored_without_a_restart() {
+    let mut life = processed(&Setting::sound(), true);
+    let (undone, cleared) = (IDS * STEPS, life.universe.cleared.get());
+    assert_eq!(forwarded_again(&mut life), (undone, undone));
+    assert!(life.universe.cleared.get() > cleared, "no filter had an undone owner");
+    assert!(life.calm(), "the worker does not continue");
+}
