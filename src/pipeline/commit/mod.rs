@@ -219,7 +219,7 @@ impl<W: WorkerPorts> Committer<W> {
         self.transaction.close();
         let mut unloaded = Vec::new();
         for journal in ctx.journals.iter_mut().filter(|journal| journal.is_running()) {
-            let undone = journal.undo_stored(&mut ctx.store, &ctx.options.kinds);
+            let undone = journal.undo_stored(&mut ctx.store);
             match StoreError::unless_lease_lost(undone)? {
                 Some(()) => journal.abort(),
                 None => unloaded.push(journal.id),

@@ -31,7 +31,6 @@ use crate::pipeline::journal::phase::TRANSITIONS;
 pub(crate) use crate::pipeline::journal::phase::{LeftOpen, Locating, Phase};
 use crate::pipeline::journal::reading::Reading;
 use crate::pipeline::journal::restoring::Restoring;
-use crate::pipeline::kinds::Kinds;
 use crate::ports::{Covered, Head, Store, StoreError};
 
 /// The end of a journal.
@@ -241,18 +240,14 @@ impl Journal {
         self.heads().iter().try_for_each(|(kind, head)| store.set_head(kind.window(self.id), head))
     }
 
-    /// Removes from the local store what the open transaction wrote.
-    pub fn undo_stored(&self, store: &mut impl Store, kinds: &Kinds) -> Result<(), StoreError> {
+    /// Removes from the local store what the open transaction wrote, from the unnamed kind first.
+    pub fn undo_stored(&self, store: &mut impl Store) -> Result<(), StoreError> {
         if self.open.tail.is_none() {
             return Ok(());
         }
         let Some(windows) = &self.windows else { return Ok(()) };
-        for window in kinds.windows_of(self.id).into_iter().rev() {
-            let next =
-                windows.iter().find(|(kind, _)| *kind == window.kind()).map(|(_, it)| it.next_number());
-            next.map_or(Ok(()), |next| store.truncate(window, next).map(drop))?;
-        }
-        Ok(())
+        let mut windows = windows.iter();
+        windows.try_for_each(|(kind, it)| store.truncate(kind.window(self.id), it.next_number()).map(drop))
     }
 
     /// Undoes the aborted transaction.

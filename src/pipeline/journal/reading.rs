@@ -87,7 +87,7 @@ impl<W: WorkerPorts> Context<W> {
         for journal in self.journals.iter_mut() {
             let needed = journal.restoring_mut().filter(|it| it.forgetting.is_none());
             // No entry before the local state has a higher number than its last one.
-            let needed = needed.map(|it| (it.needed, Some(it.applied).filter(|applied| *applied > 0)));
+            let needed = needed.map(|it| (it.needed, Some(it.applied()).filter(|applied| *applied > 0)));
             is_any |= needed.is_some();
             match needed {
                 None if journal.reading.next.is_some() => {

@@ -38,7 +38,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
 
     /// Adds an entry of the journal to the windows. Returns false when records of it are missing.
     pub(crate) fn entry(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
-        if entry.end.number <= restoring.applied {
+        if entry.end.number <= restoring.applied() {
             restoring.needed = entry.at + 1;
             return Ok(true);
         }
@@ -184,6 +184,10 @@ pub(crate) fn forget_identities(
     Ok(store.forget(id, ToForget { numbers: &numbers, identities }, head)?)
 }
 
+fn in_order(journal: PartitionId, windows: &Windows) -> Vec<WindowId> {
+    unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect())
+}
+
 /// Undoes the owners of a partition at or beyond an offset that no entry has undone yet: until one has, the heads name none.
 pub(crate) fn rewind_owners(
     store: &mut impl Store,
@@ -191,8 +195,7 @@ pub(crate) fn rewind_owners(
     windows: &mut Windows,
     from: Coordinates,
 ) -> Result<(), WorkerError> {
-    let ids = windows.iter().map(|(kind, _)| kind.window(journal)).collect();
-    for id in unnamed_first(ids) {
+    for id in in_order(journal, windows) {
         if let Some(head) = store.head(id)? {
             // After a crash in between, owners that are undone here must not be missing behind a head that claims them.
             store.set_head(id, &Head { tail: Some(UNDONE), confirmed_tail: Some(UNDONE), ..head })?;
@@ -208,8 +211,7 @@ pub(crate) fn undo_owners(
     windows: &mut Windows,
     from: Coordinates,
 ) -> Result<(), WorkerError> {
-    let ids = windows.iter().map(|(kind, _)| kind.window(journal)).collect();
-    for id in unnamed_first(ids) {
+    for id in in_order(journal, windows) {
         let Some(head) = store.head(id)? else { continue };
         let undone = store.undo(id, from, &head)?;
         let Some(window) = windows.of_kind(id.kind()) else { continue };

@@ -56,8 +56,6 @@ pub struct Restoring {
     pub low: Offset,
     /// The last entry that is in the windows.
     pub last: Option<Tail>,
-    /// Number of the last entry that is in the windows; 0 if that is not known.
-    pub applied: u64,
     /// Stream time at the first section read that has one, epoch milliseconds.
     pub first_ms: Option<i64>,
     /// Where the last section of each partition ends.
@@ -102,7 +100,6 @@ impl Restoring {
             needed: from,
             low: log.low,
             last: head.confirmed_tail.map(|entry| Tail { entry, from: None }),
-            applied: head.confirmed_tail.map_or(0, |entry| entry.number),
             first_ms: None,
             has_uncovered: head.confirmed_tail.is_some() && head.covered.is_empty(),
             covered: head.covered,
@@ -122,10 +119,14 @@ impl Restoring {
         (self.needed.saturating_sub(self.from) as f64 / total as f64).min(1.0)
     }
 
+    /// Number of the last entry that is in the windows; 0 if that is not known.
+    pub(crate) fn applied(&self) -> u64 {
+        self.last.map_or(0, |last| last.entry.number)
+    }
+
     /// Notes an entry that was read.
     pub(super) fn note(&mut self, entry: &Entry) {
         self.last = Some(Tail { entry: entry.end.name(), from: Some(entry.begin) });
-        self.applied = entry.end.number;
         self.needed = entry.at + 1;
         for section in &entry.end.sections {
             let covered = Covered { next: section.next, time_ms: section.time_last_ms };
@@ -169,7 +170,7 @@ impl Restoring {
     /// The windows, once the journal is read up to `next`.
     pub(crate) fn completed(self, next: Offset) -> Completed {
         // Of an entry that retention has deleted, only the name is known.
-        let named = self.located.tail().filter(|named| named.entry.number > self.applied);
+        let named = self.located.tail().filter(|named| named.entry.number > self.applied());
         Completed {
             tail: named.or(self.last),
             is_cut: self.low > 0,

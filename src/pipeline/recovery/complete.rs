@@ -91,7 +91,7 @@ pub(crate) fn restored<W: WorkerPorts>(
         return Ok(None);
     }
     let is_beyond = restoring.exceeds_committed()
-        && restoring.located.tail().is_none_or(|named| restoring.applied >= named.entry.number);
+        && restoring.located.tail().is_none_or(|named| restoring.applied() >= named.entry.number);
     let found = if is_more {
         Ending::Early
     } else if is_beyond {

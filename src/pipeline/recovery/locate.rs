@@ -320,7 +320,7 @@ fn undo<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), Wor
     let Context { partitions, journals, options, store, .. } = ctx;
     let Some(journal) = journals.get_mut(id) else { return Ok(()) };
     if options.keeps(Safeguard::Undo) {
-        journal.undo_stored(store, &options.kinds)?;
+        journal.undo_stored(store)?;
     } else {
         journal.windows.iter_mut().for_each(|windows| drop(Windows::commit(windows)));
     }

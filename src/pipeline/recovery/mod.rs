@@ -57,12 +57,14 @@ impl<W: WorkerPorts> Context<W> {
     /// may have processed them. While records are processed, one that was added to raw does not hold the others until it is assigned, and
     /// clean and state have it too: nobody has processed it.
     fn has_members(&self, journal: &Journal) -> bool {
+        let is_there = |id| self.partitions.get(id).is_some() && self.options.partition_limit.covers(id);
+        !self.needs_all(journal) || self.known_partitions().all(is_there)
+    }
+
+    /// Whether all partitions of raw have to be there first.
+    fn needs_all(&self, journal: &Journal) -> bool {
         let options = &self.options;
-        let is_there = |id| self.partitions.get(id).is_some() && options.partition_limit.covers(id);
-        !options.is_topic_wide()
-            || journal.has_run
-            || !options.keeps(Safeguard::AllPartitions)
-            || self.known_partitions().all(is_there)
+        options.is_topic_wide() && !journal.has_run && options.keeps(Safeguard::AllPartitions)
     }
 }
 

@@ -186,9 +186,7 @@ fn first_offset<W: WorkerPorts>(
         Start::Earliest => Ok(log.low),
         Start::Latest => {
             // Committed at once, because the log end will be a different offset for the next owner.
-            if let Some(partition) = access.ctx.partitions.get_mut(id) {
-                partition.uncommitted_position = true;
-            }
+            set_uncommitted(access.ctx, id, true);
             Ok(log.stable)
         }
         Start::Stop => Err(no_offset(&access.ctx.options, id).into()),

@@ -13,7 +13,6 @@ use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::resume_offset;
-use crate::pipeline::safeguard::Safeguard;
 use crate::ports::Source;
 
 /// Pause before the number of partitions of raw is read again, while a partition is missing.
@@ -126,8 +125,7 @@ fn open<W: WorkerPorts>(access: &mut Access<'_, W>, id: PartitionId) -> Result<(
 /// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
 fn is_complete<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<bool, WorkerError> {
     let (ctx, options) = (&access.ctx, &access.ctx.options);
-    let has_run = ctx.journals.get(id).is_none_or(|journal| journal.has_run);
-    if !options.is_topic_wide() || has_run || !options.keeps(Safeguard::AllPartitions) {
+    if !ctx.journals.get(id).is_some_and(|journal| ctx.needs_all(journal)) {
         return Ok(true);
     }
     let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
