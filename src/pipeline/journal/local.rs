@@ -39,6 +39,11 @@ impl Located {
         self.checkpoint.as_ref()?.tail
     }
 
+    /// Whether the newest checkpoint names this entry.
+    pub fn names(&self, entry: EntryName) -> bool {
+        self.tail().is_some_and(|tail| tail.entry == entry)
+    }
+
     /// The committed offset of a partition.
     pub fn committed(&self, id: PartitionId) -> Option<Offset> {
         self.answers.iter().find(|answer| answer.partition == id)?.offset
@@ -91,20 +96,21 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
     } else {
         StatePlan::CatchUp { from: head.state_next }
     };
+    let named = located.tail().map(|tail| tail.entry);
+    // An entry that the store takes for committed was undone, or the journal was truncated and written again.
+    let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
+    let is_other = head.confirmed_tail != named && number(head.confirmed_tail) >= number(named);
     // Where a partition without an offset continues, the head does not show before its entry is confirmed.
     if !located.are_whole || located.has_lost_offsets() {
-        return catch_up;
+        return if is_other && named.is_some() { StatePlan::Restore } else { catch_up };
     }
-    let named = located.tail().map(|tail| tail.entry);
     if head.tail == named {
         return StatePlan::Load { has_last: true };
     }
     if head.confirmed_tail == named {
         return StatePlan::Load { has_last: false };
     }
-    // An entry that the store takes for committed was undone, or the journal was truncated and written again.
-    let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
-    if number(head.confirmed_tail) >= number(named) { StatePlan::Restore } else { catch_up }
+    if is_other { StatePlan::Restore } else { catch_up }
 }
 
 /// Whether a journal that no longer holds the offset `from` may have held an entry there or behind it. Local state continues at the marker
@@ -242,7 +248,13 @@ mod tests {
             committed(0, Some(100), entry(7)),
             Committed { partition: 1, offset: Some(3), metadata: String::new() },
         ];
-        assert_eq!(plan(Some(&head(entry(7), entry(7))), &Located::new(mixed)), CATCH_UP);
+        let mixed = Located::new(mixed);
+        assert_eq!(plan(Some(&head(entry(7), entry(7))), &mixed), CATCH_UP);
+        assert_eq!(
+            plan(Some(&head(entry(8), entry(8))), &mixed),
+            RESTORE,
+            "no checkpoint shows which entry 8"
+        );
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
 
     /// Adds an entry of the journal to the windows. Returns false when records of it are missing.
     pub(crate) fn entry(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
+        restoring.has_named |= restoring.located.names(entry.end.name());
         if entry.end.number <= restoring.applied() {
             restoring.needed = entry.at + 1;
             return Ok(true);

@@ -44,6 +44,8 @@ pub struct Restoring {
     pub progress: ReadProgress,
     /// What the group has committed.
     pub(crate) located: Located,
+    /// Whether the windows have the entry that the newest checkpoint names.
+    pub has_named: bool,
     /// What was needed next when the journal ended last, before all of it was read.
     pub ended_at: Option<Offset>,
     /// Journal offset at which reading started.
@@ -94,6 +96,7 @@ impl Restoring {
             rules: Vec::new(),
             progress: ReadProgress::start(now),
             located: Located::default(),
+            has_named: false,
             ended_at: None,
             from,
             until: log.stable,

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{EntryName, Offset, PartitionId, Tail, Windows};
+use crate::dedupe::{Offset, PartitionId, Tail, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -19,7 +19,7 @@ use crate::pipeline::journal::restoring::Restoring;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Covered, Leftover, LogId, LogTails, StateItem};
+use crate::ports::{Leftover, LogId, LogTails, StateItem};
 
 /// Number of consecutive early ends of one journal after which an operator has to act.
 const ATTEMPTS: u32 = 10;
@@ -40,34 +40,17 @@ enum Ending {
     Early,
 }
 
-/// Compares the last entry that is in the windows with the one that the newest checkpoint names. Without a named one the restore counts as
-/// complete.
-fn ending(named: Option<Tail>, last: Option<EntryName>, low: Offset) -> Ending {
-    let Some(named) = named else { return Ending::Complete };
-    match last {
-        Some(last) if last == named.entry => Ending::Complete,
-        _ if named.from.is_none_or(|from| from < low) => Ending::CutOff,
-        _ => Ending::Early,
-    }
-}
-
 impl Restoring {
-    fn last_name(&self) -> Option<EntryName> {
-        self.last.map(|last| last.entry)
-    }
-
-    /// Whether the last committed entry is read, as the newest checkpoint names it.
-    fn has_read_all(&self) -> bool {
-        let named = self.located.tail().map(|named| named.entry);
-        named.is_some() && named == self.last_name()
-    }
-
-    /// Whether entries beyond the committed offsets were read: another worker commits, or the group was rewound.
-    fn exceeds_committed(&self) -> bool {
-        let exceeds = |(id, covered): (&PartitionId, &Covered)| {
-            self.located.committed(*id).is_some_and(|committed| covered.next > committed)
-        };
-        self.covered.iter().any(exceeds)
+    /// How reading has ended. `last` is the number of the last committed entry: that of the one which the newest checkpoint names, or a higher one,
+    /// because the offsets of the last entry may have been lost or set by another program. The numbers have no gaps, so the entry that is named
+    /// shows by its checksum that the journal is the one which was committed. Without a named one the restore counts as complete.
+    fn ending(&self, last: u64) -> Ending {
+        let Some(named) = self.located.tail() else { return Ending::Complete };
+        match named.from {
+            _ if self.has_named && self.applied() >= last => Ending::Complete,
+            Some(from) if from >= self.low || self.has_named => Ending::Early,
+            _ => Ending::CutOff,
+        }
     }
 }
 
@@ -81,7 +64,10 @@ pub(crate) fn restored<W: WorkerPorts>(
     if !ctx.options.keeps(Safeguard::RestoreEnd) {
         return Ok(Some(restoring));
     }
-    let is_more = !restoring.has_read_all() && is_more_to_read(ctx, id, &restoring, next)?;
+    let last = ctx.journals.get(id).map_or(0, |journal| journal.end.last);
+    let found = restoring.ending(last);
+    let has_all = restoring.has_named && found == Ending::Complete;
+    let is_more = !has_all && is_more_to_read(ctx, id, &restoring, next)?;
     let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
     if is_more && has_advanced {
         if let Some(journal) = ctx.journals.get_mut(id) {
@@ -90,15 +76,7 @@ pub(crate) fn restored<W: WorkerPorts>(
         ctx.reopen_journal(id);
         return Ok(None);
     }
-    let is_beyond = restoring.exceeds_committed()
-        && restoring.located.tail().is_none_or(|named| restoring.applied() >= named.entry.number);
-    let found = if is_more {
-        Ending::Early
-    } else if is_beyond {
-        Ending::Complete
-    } else {
-        ending(restoring.located.tail(), restoring.last_name(), restoring.low)
-    };
+    let found = if is_more { Ending::Early } else { found };
     let Some(journal) = ctx.journals.get_mut(id) else { return Ok(None) };
     if found != Ending::Early {
         journal.early_ends = 0;
@@ -143,6 +121,8 @@ fn read_again<W: WorkerPorts>(
     let now = ctx.clock.elapsed();
     let Some(journal) = ctx.journals.get_mut(id) else { return Ok(()) };
     journal.early_ends += 1;
+    // Retention may have deleted the last entry since.
+    journal.is_checked = false;
     if journal.early_ends >= ATTEMPTS {
         return Err(ends_early(&ctx.options, id, named).into());
     }
@@ -215,30 +195,51 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::{Checkpoint, EntryName};
+    use crate::pipeline::journal::local::Located;
+    use crate::pipeline::journal::restoring::ReadPurpose;
+    use crate::ports::{Head, LogBounds};
 
-    const fn name(number: u64, crc: u32) -> EntryName {
-        EntryName { number, crc }
+    const fn name(number: u64) -> EntryName {
+        EntryName { number, crc: 7 }
     }
 
-    /// The newest checkpoint names entry 5.
-    const NAMED: Option<Tail> = Some(Tail { entry: name(5, 7), from: Some(9) });
+    /// A restore of a journal that begins at `low`, which has read up to the entry with this number. The newest checkpoint names entry 5, at offset 9.
+    fn restoring(last: u64, has_named: bool, low: Offset) -> Restoring {
+        let log = LogBounds { low, stable: 50, high: 50 };
+        let tail = Some(Tail { entry: name(5), from: Some(9) });
+        let checkpoint = Some(Checkpoint { tail, ..Checkpoint::default() });
+        Restoring {
+            located: Located { checkpoint, ..Located::default() },
+            has_named,
+            last: Some(Tail { entry: name(last), from: None }),
+            ..Restoring::new(ReadPurpose::Start, Windows::new([]), Head::default(), low, &log, Duration::ZERO)
+        }
+    }
 
     #[test]
     fn a_restore_that_has_the_last_committed_entry_is_complete() {
-        assert_eq!(ending(NAMED, Some(name(5, 7)), 0), Ending::Complete);
-        assert_eq!(ending(None, Some(name(5, 7)), 0), Ending::Complete);
+        assert_eq!(restoring(5, true, 0).ending(5), Ending::Complete);
+        // The offsets of the last entry were lost, or set by another program.
+        assert_eq!(restoring(6, true, 0).ending(6), Ending::Complete);
+        assert_eq!(
+            Restoring { located: Located::default(), ..restoring(5, false, 0) }.ending(5),
+            Ending::Complete
+        );
     }
 
     #[test]
     fn an_end_before_the_last_committed_entry_is_early() {
-        assert_eq!(ending(NAMED, Some(name(4, 6)), 0), Ending::Early);
-        assert_eq!(ending(NAMED, None, 0), Ending::Early);
+        assert_eq!(restoring(4, false, 0).ending(5), Ending::Early);
+        assert_eq!(restoring(5, true, 0).ending(6), Ending::Early);
+        assert_eq!(restoring(5, true, 30).ending(6), Ending::Early, "the one behind it may be there");
         // Same number, different content: the log was truncated and written again.
-        assert_eq!(ending(NAMED, Some(name(5, 8)), 0), Ending::Early);
+        assert_eq!(restoring(5, false, 0).ending(5), Ending::Early);
+        assert_eq!(restoring(6, false, 0).ending(6), Ending::Early);
     }
 
     #[test]
     fn a_restore_without_an_entry_that_retention_deleted_is_cut_off() {
-        assert_eq!(ending(NAMED, None, 30), Ending::CutOff);
+        assert_eq!(restoring(0, false, 30).ending(5), Ending::CutOff);
     }
 }

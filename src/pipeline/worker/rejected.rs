@@ -24,7 +24,8 @@ pub(crate) fn isolate_rejected<W: WorkerPorts>(
     // A batch of clean has records of one raw partition, one of a side topic of several.
     let shares_batch = |p: &Partition| rejected.by != OutputTopic::Clean || p.id == rejected.partition;
     let open = ctx.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.open.as_ref());
-    let is_alone = open.map(|open| open.records).sum::<usize>() <= 1;
+    // Where the partitions were stopped meanwhile, none shows what was sent.
+    let is_alone = open.map(|open| open.records).sum::<usize>() == 1;
     let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
     // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
     // before the others.
