@@ -89,10 +89,15 @@ impl<W: WorkerPorts> Context<W> {
             || !self.options.keeps(Safeguard::AllPartitions)
     }
 
+    /// Whether a transaction has to wait for partitions that are not assigned yet: one journal has them all.
+    pub(crate) fn awaits_partitions(&self) -> bool {
+        self.options.is_topic_wide() && !self.has_all_partitions()
+    }
+
     /// The partitions of a journal that are assigned to this worker, and exist in all topics.
     pub(crate) fn members(&self, journal: PartitionId) -> Vec<PartitionId> {
-        let is_of = |p: &Partition| self.options.journal_of(p.id) == journal;
-        self.partitions.ids(|p| is_of(p) && self.options.partition_limit.covers(p.id))
+        let members = self.partitions.of(journal).map(|partition| partition.id);
+        members.filter(|id| self.options.partition_limit.covers(*id)).collect()
     }
 
     /// The restore of a journal, and what it uses beside that.
@@ -134,8 +139,7 @@ impl<W: WorkerPorts> Context<W> {
 
     /// Stops processing the records of a journal's partitions. Returns those that were processed.
     fn stop(&mut self, journal: PartitionId) -> Vec<PartitionId> {
-        let options = &self.options;
-        let started = self.partitions.started_mut().filter(|p| options.journal_of(p.id) == journal);
+        let started = self.partitions.of_mut(journal).filter(|partition| partition.is_started);
         let stop = |partition: &mut Partition| {
             partition.is_started = false;
             partition.id

@@ -1,6 +1,6 @@
 //! The validated options of a worker.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start};
@@ -127,11 +127,27 @@ impl WorkerOptions {
         if self.is_topic_wide() { 0 } else { partition }
     }
 
+    /// The journals of these raw partitions.
+    pub(crate) fn journals_of(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+    ) -> BTreeSet<PartitionId> {
+        partitions.into_iter().map(|id| self.journal_of(id)).collect()
+    }
+
+    /// The committed offsets by journal.
+    pub(crate) fn by_journal(&self, answers: Vec<Committed>) -> BTreeMap<PartitionId, Vec<Committed>> {
+        let mut journals: BTreeMap<PartitionId, Vec<Committed>> = BTreeMap::new();
+        for answer in answers {
+            journals.entry(self.journal_of(answer.partition)).or_default().push(answer);
+        }
+        journals
+    }
+
     /// The clean logs of these raw partitions, and their journals, each once.
     pub(crate) fn outputs_of(&self, partitions: &[PartitionId]) -> Vec<LogId> {
-        let journals: BTreeSet<PartitionId> = partitions.iter().map(|id| self.journal_of(*id)).collect();
         let clean = partitions.iter().copied().map(LogId::clean);
-        clean.chain(journals.into_iter().map(LogId::state)).collect()
+        clean.chain(self.journals_of(partitions.iter().copied()).into_iter().map(LogId::state)).collect()
     }
 
     /// The key of a state record written by this worker.

@@ -26,7 +26,7 @@ pub(super) fn store_entries<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<
     let mut sections: BTreeMap<PartitionId, Vec<Section>> = BTreeMap::new();
     let Context { partitions, journals, options, store, .. } = ctx;
     for partition in partitions.open_mut().filter(|partition| partition.adds_section()) {
-        let id = options.journal_of(partition.id);
+        let id = partition.journal;
         let reset_kinds = journals.get(id).iter().flat_map(|journal| &journal.reset_kinds).copied().collect();
         sections.entry(id).or_default().push(Section { reset_kinds, ..partition.section() });
     }

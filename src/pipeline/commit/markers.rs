@@ -16,7 +16,6 @@
 //!
 //! The cost per transaction is one list-offsets request and one offset-fetch request. The broker answers both from memory.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -69,8 +68,7 @@ impl<W: WorkerPorts> Committer<W> {
         for id in &offsets {
             logs.extend(self.sink.clean_end(*id).map(|end| (LogId::clean(*id), end)));
         }
-        let journals: BTreeSet<PartitionId> = offsets.iter().map(|id| options.journal_of(*id)).collect();
-        for journal in journals {
+        for journal in options.journals_of(offsets.iter().copied()) {
             logs.extend(self.sink.state_end(journal).map(|end| (LogId::state(journal), end)));
         }
         Touched { logs, offsets }

@@ -136,9 +136,9 @@ impl<W: WorkerPorts> Committer<W> {
         let most = metadata_bytes(ctx.partitions.open_mut().count());
         let time_ahead_ms = ctx.time.ahead_ms(&ctx.clock);
         let Context { partitions, journals, options, .. } = ctx;
-        let followed = followed_journals(partitions, journals, options);
+        let followed = followed_journals(partitions, journals);
         for partition in partitions.open_mut() {
-            let Some(journal) = journals.get(options.journal_of(partition.id)) else { continue };
+            let Some(journal) = journals.get(partition.journal) else { continue };
             let checkpoint = Checkpoint {
                 ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
                 others_follow: followed.contains(&journal.id),
@@ -234,18 +234,13 @@ impl<W: WorkerPorts> Committer<W> {
 
 /// The journals of which the group gets positions of other partitions by a later transaction: it has lost its offsets. Until they are committed, a
 /// partition without an offset is not new.
-fn followed_journals(
-    partitions: &Partitions,
-    journals: &Journals,
-    options: &WorkerOptions,
-) -> BTreeSet<PartitionId> {
+fn followed_journals(partitions: &Partitions, journals: &Journals) -> BTreeSet<PartitionId> {
     let lost =
         partitions.iter().filter(|it| !it.is_in_group() && it.uncommitted_position && it.open.is_none());
-    let of = lost.map(|partition| (partition.id, options.journal_of(partition.id)));
-    let follows = |(id, journal): &(PartitionId, PartitionId)| {
-        journals.get(*journal).is_some_and(|journal| journal.covered.contains_key(id))
+    let follows = |it: &&Partition| {
+        journals.get(it.journal).is_some_and(|journal| journal.covered.contains_key(&it.id))
     };
-    of.filter(follows).map(|(_, journal)| journal).collect()
+    lost.filter(follows).map(|partition| partition.journal).collect()
 }
 
 /// How often the position of a partition without new records is stated in its journal: it has to be there when retention has deleted its last section.
@@ -268,14 +263,14 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
     };
     let mut dropping: BTreeSet<PartitionId> = journals.ids(drops).into_iter().collect();
     for partition in partitions.open_mut() {
-        dropping.remove(&options.journal_of(partition.id));
+        dropping.remove(&partition.journal);
     }
     let restates = options.keeps(Safeguard::Restated);
     for partition in partitions.started_mut().filter(|partition| partition.open.is_none()) {
         let is_old = now.saturating_sub(partition.stated) >= STATED_EVERY;
         let is_stated = restates && partition.is_in_group() && is_old;
         let has_news = is_stated || partition.has_unsaved_lateness(longest_ms);
-        if left > 0 && (dropping.remove(&options.journal_of(partition.id)) || has_news) {
+        if left > 0 && (dropping.remove(&partition.journal) || has_news) {
             transaction.touch_idle(partition.id, &mut partition.open).is_stated = is_stated;
             left -= 1;
         }
@@ -289,12 +284,10 @@ pub(crate) fn commit_journal<W: WorkerPorts>(
     id: PartitionId,
     end: Option<Offset>,
 ) -> Result<(), WorkerError> {
-    let Context { partitions, journals, options, store, clock, .. } = ctx;
+    let Context { partitions, journals, store, clock, .. } = ctx;
     let Some(journal) = journals.get_mut(id) else { return Ok(()) };
     let (open, mut is_touched) = (mem::take(&mut journal.open), false);
-    let is_of =
-        |partition: &&mut Partition| options.journal_of(partition.id) == id && partition.open.is_some();
-    for partition in partitions.iter_mut().filter(is_of) {
+    for partition in partitions.of_mut(id).filter(|partition| partition.open.is_some()) {
         is_touched = true;
         if partition.adds_section() {
             partition.stated = clock.elapsed();
@@ -369,7 +362,7 @@ fn checkpoint_of(partition: &Partition, journal: &Journal, options: &WorkerOptio
 
 /// Lets the windows of a journal expire by the clocks of its partitions.
 fn advance_clock(journal: &mut Journal, partitions: &Partitions, options: &WorkerOptions) {
-    let of_journal = || partitions.iter().filter(|partition| options.journal_of(partition.id) == journal.id);
+    let of_journal = || partitions.of(journal.id);
     let reached_ms = if options.keeps(Safeguard::SlowestClock) {
         slowest(of_journal()).map_or(0, |(reached_ms, _)| reached_ms)
     } else {

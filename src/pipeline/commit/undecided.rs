@@ -56,12 +56,12 @@ impl SentPosition {
 impl EndedTransaction {
     /// Takes the counts of the open transaction.
     pub(crate) fn take<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction) -> Self {
-        let Context { partitions, journals, options, .. } = ctx;
-        let forgets = |id| journals.get(options.journal_of(id)).is_some_and(|it| it.open.forgotten.is_some());
+        let Context { partitions, journals, .. } = ctx;
+        let forgets = |journal| journals.get(journal).is_some_and(|it| it.open.forgotten.is_some());
         let sent = partitions.open_mut().filter_map(|partition| {
             let (next, metadata) = partition.open.as_ref()?.sent.clone()?;
             // Without records, the position before the transaction can be equal.
-            if next == partition.committed && !forgets(partition.id) && !partition.uncommitted_position {
+            if next == partition.committed && !forgets(partition.journal) && !partition.uncommitted_position {
                 return None;
             }
             Some((partition.id, SentPosition { before: partition.committed, next, metadata }))

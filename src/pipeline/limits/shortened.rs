@@ -56,7 +56,7 @@ impl ExpiryLag {
     pub fn of(options: &WorkerOptions, partitions: &Partitions, journals: &Journals) -> Self {
         let lagging = |journal: &Journal| {
             let windows = journal.running()?;
-            let members = || partitions.iter().filter(|it| options.journal_of(it.id) == journal.id);
+            let members = || partitions.of(journal.id);
             let (reached_ms, partition) = slowest(members())?;
             // The clock of the windows follows with the next commit.
             let behind_ms = match windows.horizon_ms().max(reached_ms) {

@@ -65,6 +65,8 @@ enum GroupOffset {
 pub struct Partition {
     /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
+    /// The journal that has its entries.
+    pub journal: PartitionId,
     /// Its records are processed: it was sought to `next`, and its journal runs.
     pub is_started: bool,
     /// What the group has of it.
@@ -114,9 +116,10 @@ pub struct Partition {
 impl Partition {
     /// A newly assigned partition.
     #[must_use]
-    pub fn assigned(id: PartitionId, source: TimeSource) -> Self {
+    pub fn assigned(id: PartitionId, journal: PartitionId, source: TimeSource) -> Self {
         Self {
             id,
+            journal,
             is_started: false,
             group_offset: GroupOffset::Unknown,
             committed: 0,

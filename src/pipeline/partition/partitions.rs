@@ -63,6 +63,16 @@ impl Partitions {
         self.all.iter_mut().filter_map(Option::as_deref_mut)
     }
 
+    /// The partitions of a journal.
+    pub fn of(&self, journal: PartitionId) -> impl Iterator<Item = &Partition> {
+        self.iter().filter(move |partition| partition.journal == journal)
+    }
+
+    /// The partitions of a journal, mutable.
+    pub fn of_mut(&mut self, journal: PartitionId) -> impl Iterator<Item = &mut Partition> {
+        self.iter_mut().filter(move |partition| partition.journal == journal)
+    }
+
     /// The partitions whose records are processed.
     pub fn started_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.iter_mut().filter(|partition| partition.is_started)

@@ -131,7 +131,7 @@ fn accept<W: WorkerPorts>(
     if next < committed {
         partition.rewound = true;
         // Other records will be read at these offsets.
-        let journal = ctx.journals.get_mut(ctx.options.journal_of(id));
+        let journal = ctx.journals.get_mut(partition.journal);
         if let Some((id_of_journal, windows)) = journal.and_then(|it| {
             it.is_undone = true;
             Some((it.id, it.windows.as_mut()?))

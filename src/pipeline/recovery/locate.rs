@@ -49,10 +49,9 @@ impl Recovery {
                 let checked = self.torn.reconcile(access, &answers)?;
                 access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
                 let began = access.ctx.clock.elapsed();
+                let mut answers = access.ctx.options.by_journal(answers);
                 for id in checked {
-                    let of_journal = |it: &&Committed| access.ctx.options.journal_of(it.partition) == id;
-                    let answers = answers.iter().filter(of_journal).cloned().collect();
-                    self.located(access, id, answers)?;
+                    self.located(access, id, answers.remove(&id).unwrap_or_default())?;
                     // The rest follows in the next iteration.
                     if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
                         break;
@@ -298,12 +297,9 @@ fn of(logs: &[LogBounds], partition: PartitionId) -> Option<LogBounds> {
 /// advances them.
 fn blocked_for<W: WorkerPorts>(ctx: &mut Context<W>, stable: &[Committed]) -> Duration {
     let now = ctx.clock.elapsed();
-    let mut journals: BTreeMap<PartitionId, Vec<Option<Offset>>> = BTreeMap::new();
-    for answer in stable {
-        journals.entry(ctx.options.journal_of(answer.partition)).or_default().push(answer.offset);
-    }
     let mut longest = Duration::ZERO;
-    for (id, offsets) in journals {
+    for (id, answers) in ctx.options.by_journal(stable.to_vec()) {
+        let offsets: Vec<_> = answers.into_iter().map(|answer| answer.offset).collect();
         let Some(locating) = ctx.journals.get_mut(id).and_then(|journal| journal.locating_mut()) else {
             continue;
         };
@@ -325,7 +321,6 @@ fn undo<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), Wor
         journal.windows.iter_mut().for_each(|windows| drop(Windows::commit(windows)));
     }
     journal.abort();
-    let members = partitions.iter_mut().filter(|it| options.journal_of(it.id) == id && it.open.is_some());
-    members.for_each(Partition::abort);
+    partitions.of_mut(id).filter(|it| it.open.is_some()).for_each(Partition::abort);
     Ok(())
 }

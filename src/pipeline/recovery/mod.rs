@@ -164,7 +164,7 @@ impl Recovery {
     ) -> Result<(), WorkerError> {
         if !self.torn.is_prepared {
             // In topic scope all instances have the same transactional id: only the one with all partitions may fence the others.
-            if access.ctx.options.is_topic_wide() && !access.ctx.has_all_partitions() {
+            if access.ctx.awaits_partitions() {
                 return Ok(());
             }
             return self.torn.prepare(access);

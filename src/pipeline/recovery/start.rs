@@ -90,7 +90,7 @@ impl Recovery {
 pub(super) fn start_waiting<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
     let (now, options) = (access.ctx.clock.elapsed(), &access.ctx.options);
     let waits = |partition: &Partition| {
-        let journal = access.ctx.journals.get(options.journal_of(partition.id));
+        let journal = access.ctx.journals.get(partition.journal);
         let is_ready = options.partition_limit.covers(partition.id) && !partition.rejections.waits(now);
         !partition.is_started && is_ready && journal.is_some_and(Journal::is_running)
     };

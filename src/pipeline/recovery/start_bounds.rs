@@ -7,7 +7,7 @@
 //! before that could be below C. They are discarded whenever C is read ([`StartBounds::clear`]). What remains is the same as
 //! a response that takes long, at most [`MAX_AGE`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -73,10 +73,7 @@ impl StartBounds {
     ) -> Result<LogBounds, WorkerError> {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
-        let journals = || {
-            let journals = starting(partitions, options).into_iter().map(|id| options.journal_of(id));
-            journals.collect::<BTreeSet<_>>().into_iter().collect()
-        };
+        let journals = || options.journals_of(starting(partitions, options)).into_iter().collect();
         self.state.get((journal, now), journals, |ids| {
             let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
             Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)

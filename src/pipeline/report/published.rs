@@ -71,7 +71,7 @@ pub(super) fn status(
     end: Option<Offset>,
     of: impl Fn(&Window) -> WindowStatus,
 ) -> PartitionStatus {
-    let journal = shown.journals.get(shown.options.journal_of(partition.id));
+    let journal = shown.journals.get(partition.journal);
     let windows = journal.and_then(Journal::shown);
     let window = windows.and_then(Windows::unnamed);
     let running = Some(partition).filter(|partition| partition.is_started);
@@ -84,8 +84,7 @@ pub(super) fn status(
     let has_others = shown.options.is_topic_wide();
     // The windows of a journal are shown once.
     let is_first = journal.is_some_and(|journal| {
-        let mut members = shown.partitions.iter().filter(|it| shown.options.journal_of(it.id) == journal.id);
-        members.next().is_some_and(|first| first.id == partition.id)
+        shown.partitions.of(journal.id).next().is_some_and(|first| first.id == partition.id)
     });
     PartitionStatus {
         partition: partition.id,

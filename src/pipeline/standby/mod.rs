@@ -122,11 +122,7 @@ impl<W: WorkerPorts> Standby<W> {
     /// Takes the committed offsets of the group, without those of open transactions. The journals of these partitions are followed.
     pub fn note_group(&mut self, committed: Vec<Committed>) {
         let now = self.ctx.clock.elapsed();
-        let mut journals: BTreeMap<PartitionId, Vec<Committed>> = BTreeMap::new();
-        for answer in committed {
-            journals.entry(self.ctx.options.journal_of(answer.partition)).or_default().push(answer);
-        }
-        for (id, answers) in journals {
+        for (id, answers) in self.ctx.options.by_journal(committed) {
             self.ctx.journals.assigned(id, now);
             // What limits have dropped is that of the newest one.
             if let Some(checkpoint) = Located::new(answers).checkpoint {

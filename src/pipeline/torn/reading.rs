@@ -29,12 +29,9 @@ pub(super) fn last_transactions<W: WorkerPorts>(
     let logs = ctx.options.outputs_of(&ids);
     let bounds = ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
     let bounds: BTreeMap<LogId, LogBounds> = logs.into_iter().zip(bounds).collect();
-    let mut journals: BTreeMap<PartitionId, BTreeMap<PartitionId, Committed>> = BTreeMap::new();
-    for answer in answers {
-        let of_journal = journals.entry(ctx.options.journal_of(answer.partition)).or_default();
-        of_journal.insert(answer.partition, answer.clone());
-    }
+    let journals = ctx.options.by_journal(answers.to_vec());
     let evidence = journals.into_iter().filter_map(|(journal, answers)| {
+        let answers: BTreeMap<_, _> = answers.into_iter().map(|answer| (answer.partition, answer)).collect();
         let clean = answers.keys().filter_map(|id| Some((*id, *bounds.get(&LogId::clean(*id))?))).collect();
         let of_journal = *bounds.get(&LogId::state(journal))?;
         Some(JournalEvidence::new(journal, answers, clean, of_journal, ctx.options.evidence_records))

@@ -1,6 +1,5 @@
 //! Makes the logs of a journal's partitions agree before their committed offsets are relied on. [`super::decision`] decides how.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -54,8 +53,7 @@ fn check_logs<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     answers: &[Committed],
 ) -> Result<Vec<PartitionId>, WorkerError> {
-    let journals: BTreeSet<PartitionId> =
-        answers.iter().map(|answer| access.ctx.options.journal_of(answer.partition)).collect();
+    let journals = access.ctx.options.journals_of(answers.iter().map(|answer| answer.partition));
     if !access.ctx.options.repairs() {
         assume_ends(access.ctx, answers);
         return Ok(journals.into_iter().collect());
@@ -147,11 +145,12 @@ fn last_number<W: WorkerPorts>(ctx: &Context<W>, evidence: &JournalEvidence) -> 
 
 /// Where nothing is checked, the journals end where the checkpoints say.
 fn assume_ends<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed]) {
-    for answer in answers {
-        let Some(journal) = ctx.journals.get_mut(ctx.options.journal_of(answer.partition)) else { continue };
-        let checkpoint = Checkpoint::parse(&answer.metadata).unwrap_or_default();
-        journal.end.last = journal.end.last.max(checkpoint.tail.map_or(0, |tail| tail.entry.number));
-        journal.end.next = journal.end.next.max(checkpoint.state_next);
+    for (id, answers) in ctx.options.by_journal(answers.to_vec()) {
+        let Some(journal) = ctx.journals.get_mut(id) else { continue };
+        for checkpoint in answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)) {
+            journal.end.last = journal.end.last.max(checkpoint.tail.map_or(0, |tail| tail.entry.number));
+            journal.end.next = journal.end.next.max(checkpoint.state_next);
+        }
     }
 }
 

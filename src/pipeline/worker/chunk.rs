@@ -155,7 +155,7 @@ impl<W: WorkerPorts> Parts<W> {
         let Some(partition) = self.ctx.partitions.record_mut(id) else {
             return Ok(AfterRecord::Record);
         };
-        let journal = self.ctx.journals.get_mut(self.ctx.options.journal_of(id));
+        let journal = self.ctx.journals.get_mut(partition.journal);
         let Some(windows) = journal.and_then(|journal| journal.windows.as_mut()) else {
             return Ok(AfterRecord::Record);
         };

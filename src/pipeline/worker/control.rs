@@ -94,8 +94,7 @@ fn answer<W: WorkerPorts>(
     let request = &search.request;
     let answer = find_owners(access.ctx, search)?;
     if request.forget && !answer.places.is_empty() {
-        let journals: BTreeSet<PartitionId> =
-            answer.places.iter().map(|place| access.ctx.options.journal_of(place.partition)).collect();
+        let journals = access.ctx.options.journals_of(answer.places.iter().map(|place| place.partition));
         if !can_write || !journals.iter().all(|id| may_write(access.ctx, *id)) {
             let what = "no transaction can be written now: the producer is being replaced, or partitions are not ready yet; nothing is forgotten: \
                         retry";
@@ -111,8 +110,8 @@ fn answer<W: WorkerPorts>(
 
 /// Whether a transaction of this journal can be written: the position of a partition is known. It may wait for a rejected record.
 fn may_write<W: WorkerPorts>(ctx: &Context<W>, journal: PartitionId) -> bool {
-    let is_of = |it: &Partition| it.is_located() && ctx.options.journal_of(it.id) == journal;
-    ctx.journals.get(journal).is_some_and(Journal::is_running) && ctx.partitions.iter().any(is_of)
+    ctx.journals.get(journal).is_some_and(Journal::is_running)
+        && ctx.partitions.of(journal).any(Partition::is_located)
 }
 
 /// Forgetting an id is a transaction of its own: its record in the journals that have it and unchanged offsets, committed together.
@@ -128,8 +127,7 @@ fn forget<W: WorkerPorts>(
     let mut waiting = Vec::new();
     for id in journals {
         // What writes to a journal commits an offset: otherwise no generation fences it.
-        let is_of = |it: &&mut Partition| it.is_located() && ctx.options.journal_of(it.id) == *id;
-        let Some(partition) = ctx.partitions.iter_mut().find(is_of) else { continue };
+        let Some(partition) = ctx.partitions.of_mut(*id).find(|it| it.is_located()) else { continue };
         committer.transaction.touch(partition.id, &mut partition.open).is_stated = true;
         if !partition.is_started {
             // It waits for a rejected record, and is part of this transaction.
@@ -186,8 +184,7 @@ fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answ
     let only = search.request.partition;
     let is_requested = |id: &PartitionId| only.is_none_or(|only| only == *id);
     for journal in requested(ctx, &search.request) {
-        let members = ctx.partitions.ids(|it| ctx.options.journal_of(it.id) == journal.id);
-        let members = members.into_iter().filter(is_requested);
+        let members = ctx.partitions.of(journal.id).map(|it| it.id).filter(is_requested);
         let Some(windows) = journal.settled() else {
             answer.not_ready.extend(members);
             continue;

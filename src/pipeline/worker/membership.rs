@@ -117,7 +117,7 @@ impl<W: WorkerPorts> Parts<W> {
                     let journal = self.ctx.options.journal_of(id);
                     // Its clean log belongs to those that are compared.
                     self.ctx.journals.assigned(journal, now).is_checked = false;
-                    self.ctx.partitions.insert(Partition::assigned(id, time));
+                    self.ctx.partitions.insert(Partition::assigned(id, journal, time));
                 }
                 self.evaluate_assignment();
                 Ok(())
@@ -210,10 +210,7 @@ fn close<W: WorkerPorts>(
     ids: &[PartitionId],
 ) -> Result<(), WorkerError> {
     let mut outcome = Ok(());
-    let mut journals: Vec<PartitionId> = ids.iter().map(|id| ctx.options.journal_of(*id)).collect();
-    journals.sort_unstable();
-    journals.dedup();
-    for id in journals {
+    for id in ctx.options.journals_of(ids.iter().copied()) {
         outcome = outcome.and(confirm(ctx, id));
         outcome = outcome.and(ctx.unload(source, &[id]));
         if let Some(journal) = ctx.journals.get_mut(id) {
@@ -227,9 +224,8 @@ fn close<W: WorkerPorts>(
 }
 
 fn confirm<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
-    let is_of = |partition: &&Partition| ctx.options.journal_of(partition.id) == id;
     // What is undone, or open, is not that of an entry.
-    let is_settled = ctx.partitions.iter().filter(is_of).all(|it| it.open.is_none() && !it.rewound);
+    let is_settled = ctx.partitions.of(id).all(|it| it.open.is_none() && !it.rewound);
     let journal = ctx.journals.get(id).filter(|journal| journal.is_running() && is_settled);
     let confirmed = journal.map_or(Ok(()), |journal| journal.confirm(&mut ctx.store));
     StoreError::unless_lease_lost(confirmed)?;
@@ -246,9 +242,7 @@ impl<W: WorkerPorts> Context<W> {
     /// Removes the journals that no partition belongs to.
     fn remove_unused(&mut self) -> Result<(), WorkerError> {
         let mut outcome = Ok(());
-        let is_used = |journal: &Journal| {
-            self.partitions.iter().any(|partition| self.options.journal_of(partition.id) == journal.id)
-        };
+        let is_used = |journal: &Journal| self.partitions.of(journal.id).next().is_some();
         for id in self.journals.ids(|journal| !is_used(journal)) {
             outcome = outcome.and(self.close_journal(id));
             self.release_leases(id);

@@ -368,8 +368,7 @@ impl<W: WorkerPorts> Parts<W> {
     fn wait(&mut self) -> Duration {
         let now = self.ctx.clock.elapsed();
         if !self.recovery.torn.is_prepared {
-            let waits_for_others = self.ctx.options.is_topic_wide() && !self.ctx.has_all_partitions();
-            return if waits_for_others { IDLE } else { BUSY };
+            return if self.ctx.awaits_partitions() { IDLE } else { BUSY };
         }
         if self.admin.is_searching() {
             return Duration::ZERO;

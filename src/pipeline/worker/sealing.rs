@@ -160,7 +160,7 @@ fn cut_time(window: &Window, wanted: u64) -> i64 {
 /// The owners to seal: committed ones, which the local store has confirmed.
 fn to_seal<W: WorkerPorts>(ctx: &mut Context<W>, full: Full) -> Result<Option<SealedRange>, StoreError> {
     let (id, kind) = (full.window.journal(), full.window.kind());
-    let is_settled = ctx.partitions.iter().all(|it| it.open.is_none() || ctx.options.journal_of(it.id) != id);
+    let is_settled = ctx.partitions.of(id).all(|it| it.open.is_none());
     let Some(journal) = ctx.journals.get_mut(id) else { return Ok(None) };
     // The head of a window without new records is that of its last transaction before its commit.
     if is_settled
