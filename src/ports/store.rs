@@ -55,8 +55,9 @@ impl Head {
     #[must_use]
     pub fn counted(&self, trusted: Option<EntryName>) -> Option<Sequence> {
         let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
-        // All owners of an unconfirmed entry are stored before its name is.
-        let has_trusted = self.tail != self.confirmed_tail && number(self.tail) <= number(trusted);
+        // All owners of an unconfirmed entry are stored before its name is. An entry that was aborted can have the number of the one that replaced it.
+        let has_trusted =
+            self.tail != self.confirmed_tail && (self.tail == trusted || number(self.tail) < number(trusted));
         (!has_trusted).then_some(self.confirmed)
     }
 }

@@ -42,7 +42,7 @@ pub const TOPIC_CONTROLS: [(Sabotage, &str); 11] = [
     (Sabotage::Without(Safeguard::NewestCheckpoint), "lost"),
     (Sabotage::Without(Safeguard::WholeRepairs), "lost"),
     (Sabotage::SliceMisses, "duplicated"),
-    (Sabotage::Without(Safeguard::AllPartitions), "duplicated"),
+    (Sabotage::Without(Safeguard::AllPartitions), "lost"),
     (Sabotage::Without(Safeguard::Undo), "worker"),
     (Sabotage::Without(Safeguard::Markers), "lost"),
     (Sabotage::Without(Safeguard::Claims), "lost"),

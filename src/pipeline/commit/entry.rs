@@ -50,7 +50,7 @@ fn new_entry(journal: &Journal, options: &WorkerOptions, sections: Vec<Section>)
     let mut records: Vec<_> = blocks.map(|block| (block.kind, block.encode())).collect();
     let forgotten = journal.open.forgotten.as_ref();
     records.extend(forgotten.map(|forgotten| (KindId::UNNAMED, forgotten.encode())));
-    let end = EntryEnd::of(journal.end.last + 1, records.iter().map(|(_, record)| &**record), sections);
+    let end = EntryEnd::of(journal.end.number() + 1, records.iter().map(|(_, record)| &**record), sections);
     NewEntry { journal: journal.id, records, end }
 }
 

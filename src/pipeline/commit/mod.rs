@@ -307,7 +307,7 @@ pub(crate) fn commit_journal<W: WorkerPorts>(
     }
     if let Some((tail, next)) = open.tail.zip(end) {
         // Only an entry makes it longer.
-        (journal.end, journal.tail) = (JournalEnd { last: tail.entry.number, next }, Some(tail));
+        (journal.end, journal.tail) = (JournalEnd { last: Some(tail), next }, Some(tail));
         journal.reset_kinds.clear();
         journal.is_undone = false;
     }

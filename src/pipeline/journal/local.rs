@@ -15,13 +15,16 @@ pub(crate) struct Located {
     pub answers: Vec<Committed>,
     /// The checkpoint that names the last entry; `None` if none names any.
     pub checkpoint: Option<Checkpoint>,
+    /// The last committed entry: that one, or a later one that the journal shows. The offsets of the last entry may have been lost, or set by another
+    /// program.
+    pub tail: Option<Tail>,
     /// Whether every committed offset has a checkpoint. Another program has set the others: only the journal shows whether they were moved.
     pub are_whole: bool,
 }
 
 impl Located {
-    /// Of these committed offsets.
-    pub fn new(answers: Vec<Committed>) -> Self {
+    /// Of these committed offsets, and the last entry that the journal shows.
+    pub fn new(answers: Vec<Committed>, shown: Option<Tail>) -> Self {
         let checkpoints: Vec<_> =
             answers.iter().map(|answer| (answer.offset, Checkpoint::parse(&answer.metadata))).collect();
         let are_whole =
@@ -31,17 +34,9 @@ impl Located {
         let newest = checkpoints.into_iter().filter_map(|(_, checkpoint)| checkpoint).max_by_key(number);
         // The clock never goes back, so the latest one counts.
         let checkpoint = newest.map(|newest| Checkpoint { horizon_ms: horizon_ms.unwrap_or(0), ..newest });
-        Self { answers, checkpoint, are_whole }
-    }
-
-    /// The last committed entry.
-    pub fn tail(&self) -> Option<Tail> {
-        self.checkpoint.as_ref()?.tail
-    }
-
-    /// Whether the newest checkpoint names this entry.
-    pub fn names(&self, entry: EntryName) -> bool {
-        self.tail().is_some_and(|tail| tail.entry == entry)
+        let named = checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
+        let tail = shown.into_iter().chain(named).max_by_key(|tail| tail.entry.number);
+        Self { answers, checkpoint, tail, are_whole }
     }
 
     /// The committed offset of a partition.
@@ -96,7 +91,7 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
     } else {
         StatePlan::CatchUp { from: head.state_next }
     };
-    let named = located.tail().map(|tail| tail.entry);
+    let named = located.tail.map(|tail| tail.entry);
     // An entry that the store takes for committed was undone, or the journal was truncated and written again.
     let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
     let is_other = head.confirmed_tail != named && number(head.confirmed_tail) >= number(named);
@@ -199,18 +194,21 @@ mod tests {
             ("another one was", entry(9), Some(UNDONE), entry(10), RESTORE),
         ];
         for (row, last, confirmed, named, expected) in rows {
-            let located = Located::new(vec![committed(0, Some(100), named)]);
+            let located = Located::new(vec![committed(0, Some(100), named)], None);
             assert_eq!(plan(Some(&head(last, confirmed)), &located), expected, "{row}");
         }
     }
 
     #[test]
     fn the_newest_of_several_checkpoints_counts() {
-        let located = Located::new(vec![
-            committed(0, Some(100), entry(6)),
-            committed(1, Some(50), entry(7)),
-            committed(2, None, None),
-        ]);
+        let located = Located::new(
+            vec![
+                committed(0, Some(100), entry(6)),
+                committed(1, Some(50), entry(7)),
+                committed(2, None, None),
+            ],
+            None,
+        );
         assert_eq!(plan(Some(&head(entry(7), entry(7))), &located), LOAD);
         assert_eq!(plan(Some(&head(entry(6), entry(6))), &located), CATCH_UP);
     }
@@ -224,22 +222,23 @@ mod tests {
                 Checkpoint { tail, section_next, horizon_ms, others_follow, ..Checkpoint::default() };
             Committed { partition, offset: Some(99), metadata: checkpoint.render() }
         };
-        let located = Located::new(vec![of(0, 6, 500, false), of(1, 9, 400, true), of(2, 8, 300, false)]);
+        let located =
+            Located::new(vec![of(0, 6, 500, false), of(1, 9, 400, true), of(2, 8, 300, false)], None);
         assert_eq!(located.checkpoint.as_ref().map(|it| it.horizon_ms), Some(500));
-        assert_eq!(located.tail().map(|tail| tail.entry.number), Some(9));
+        assert_eq!(located.tail.map(|tail| tail.entry.number), Some(9));
         assert!(located.has_lost_offsets() && located.are_whole);
         assert_eq!(located.sections().collect::<Vec<_>>(), [(0, 60, 0), (2, 80, 0)]);
-        assert!(!Located::new(vec![of(0, 6, 500, false)]).has_lost_offsets());
-        assert!(Located::new(vec![committed(0, None, None)]).checkpoint.is_some());
+        assert!(!Located::new(vec![of(0, 6, 500, false)], None).has_lost_offsets());
+        assert!(Located::new(vec![committed(0, None, None)], None).checkpoint.is_some());
         assert!(Located::default().has_lost_offsets(), "nothing says that it has not");
     }
 
     #[test]
     fn without_local_state_or_checkpoint_the_journal_is_read() {
         let of = |offset, metadata: &str| {
-            Located::new(vec![Committed { partition: 0, offset, metadata: metadata.to_owned() }])
+            Located::new(vec![Committed { partition: 0, offset, metadata: metadata.to_owned() }], None)
         };
-        assert_eq!(plan(None, &Located::new(vec![committed(0, Some(5), None)])), RESTORE);
+        assert_eq!(plan(None, &Located::new(vec![committed(0, Some(5), None)], None)), RESTORE);
         // Another program set the offset, perhaps to its previous value. The end of the restore detects a rewind.
         for located in [of(None, ""), of(Some(100), ""), of(Some(60), "other")] {
             assert_eq!(plan(Some(&head(entry(7), entry(7))), &located), CATCH_UP, "{located:?}");
@@ -248,7 +247,7 @@ mod tests {
             committed(0, Some(100), entry(7)),
             Committed { partition: 1, offset: Some(3), metadata: String::new() },
         ];
-        let mixed = Located::new(mixed);
+        let mixed = Located::new(mixed, None);
         assert_eq!(plan(Some(&head(entry(7), entry(7))), &mixed), CATCH_UP);
         assert_eq!(
             plan(Some(&head(entry(8), entry(8))), &mixed),

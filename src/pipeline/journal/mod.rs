@@ -36,10 +36,23 @@ use crate::ports::{Covered, Head, Store, StoreError};
 /// The end of a journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JournalEnd {
-    /// Number of the last committed entry; 0 when there is none.
-    pub last: u64,
+    /// The last committed entry.
+    pub last: Option<Tail>,
     /// An offset at or behind that entry, and at or before the next one.
     pub next: Offset,
+}
+
+impl JournalEnd {
+    /// Number of the last committed entry; 0 when there is none.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.last.map_or(0, |last| last.entry.number)
+    }
+
+    /// Takes a later entry as the last one.
+    pub fn extend(&mut self, last: Option<Tail>) {
+        self.last = last.filter(|last| last.entry.number > self.number()).or(self.last);
+    }
 }
 
 /// What the open transaction adds to a journal; kept while its outcome is unknown.

@@ -38,10 +38,10 @@ impl<W: WorkerPorts> Restorer<'_, W> {
 
     /// Adds an entry of the journal to the windows. Returns false when records of it are missing.
     pub(crate) fn entry(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
-        restoring.has_named |= restoring.located.names(entry.end.name());
-        if entry.end.number <= restoring.applied() {
+        if let Some(last) = restoring.last.filter(|last| entry.end.number <= last.entry.number) {
             restoring.needed = entry.at + 1;
-            return Ok(true);
+            // Another one with that number: the journal began again after it and the offsets had expired.
+            return Ok(entry.end.number < last.entry.number || entry.end.name() == last.entry);
         }
         if !entry.is_whole && !restoring.may_be_cut() && self.options.keeps(Safeguard::WholeEntries) {
             return Ok(false);

@@ -44,8 +44,6 @@ pub struct Restoring {
     pub progress: ReadProgress,
     /// What the group has committed.
     pub(crate) located: Located,
-    /// Whether the windows have the entry that the newest checkpoint names.
-    pub has_named: bool,
     /// What was needed next when the journal ended last, before all of it was read.
     pub ended_at: Option<Offset>,
     /// Journal offset at which reading started.
@@ -96,7 +94,6 @@ impl Restoring {
             rules: Vec::new(),
             progress: ReadProgress::start(now),
             located: Located::default(),
-            has_named: false,
             ended_at: None,
             from,
             until: log.stable,
@@ -173,7 +170,7 @@ impl Restoring {
     /// The windows, once the journal is read up to `next`.
     pub(crate) fn completed(self, next: Offset) -> Completed {
         // Of an entry that retention has deleted, only the name is known.
-        let named = self.located.tail().filter(|named| named.entry.number > self.applied());
+        let named = self.located.tail.filter(|named| named.entry.number > self.applied());
         Completed {
             tail: named.or(self.last),
             is_cut: self.low > 0,

@@ -140,6 +140,8 @@ fn owners_of_an_entry_count_if_it_is_not_later_than_the_trusted_one() {
     assert_eq!(counts(name(7), name(6), name(6)), Some(5));
     assert_eq!(counts(name(7), name(7), name(7)), Some(5));
     assert_eq!(counts(name(1), None, None), Some(5));
+    let other = Some(EntryName { number: 7, crc: 2 });
+    assert_eq!(counts(name(7), other, other), Some(5), "the one that was committed with the same number");
 }
 
 #[test]

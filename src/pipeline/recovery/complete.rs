@@ -40,17 +40,14 @@ enum Ending {
     Early,
 }
 
-impl Restoring {
-    /// How reading has ended. `last` is the number of the last committed entry: that of the one which the newest checkpoint names, or a higher one,
-    /// because the offsets of the last entry may have been lost or set by another program. The numbers have no gaps, so the entry that is named
-    /// shows by its checksum that the journal is the one which was committed. Without a named one the restore counts as complete.
-    fn ending(&self, last: u64) -> Ending {
-        let Some(named) = self.located.tail() else { return Ending::Complete };
-        match named.from {
-            _ if self.has_named && self.applied() >= last => Ending::Complete,
-            Some(from) if from >= self.low || self.has_named => Ending::Early,
-            _ => Ending::CutOff,
-        }
+/// Compares the last entry that is in the windows with the last committed one. Without a committed one the restore counts as complete. Another worker
+/// may have committed later ones since.
+fn ending(committed: Option<Tail>, last: Option<Tail>, low: Offset) -> Ending {
+    let Some(committed) = committed else { return Ending::Complete };
+    match last.map(|last| last.entry) {
+        Some(last) if last == committed.entry || last.number > committed.entry.number => Ending::Complete,
+        _ if committed.from.is_none_or(|from| from < low) => Ending::CutOff,
+        _ => Ending::Early,
     }
 }
 
@@ -64,9 +61,8 @@ pub(crate) fn restored<W: WorkerPorts>(
     if !ctx.options.keeps(Safeguard::RestoreEnd) {
         return Ok(Some(restoring));
     }
-    let last = ctx.journals.get(id).map_or(0, |journal| journal.end.last);
-    let found = restoring.ending(last);
-    let has_all = restoring.has_named && found == Ending::Complete;
+    let found = ending(restoring.located.tail, restoring.last, restoring.low);
+    let has_all = restoring.located.tail.is_some() && found == Ending::Complete;
     let is_more = !has_all && is_more_to_read(ctx, id, &restoring, next)?;
     let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
     if is_more && has_advanced {
@@ -85,7 +81,7 @@ pub(crate) fn restored<W: WorkerPorts>(
         }
         return Ok(Some(restoring));
     }
-    let (committed, read) = (restoring.located.tail(), restoring.last);
+    let (committed, read) = (restoring.located.tail, restoring.last);
     tracing::warn!(
         journal = id,
         read = read.map(tracing::field::display),
@@ -108,7 +104,7 @@ pub(crate) fn misses_entries<W: WorkerPorts>(
         "the journal lacks records of committed entries; reading again"
     );
     let restoring = ctx.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
-    let named = restoring.and_then(|restoring| restoring.located.tail());
+    let named = restoring.and_then(|restoring| restoring.located.tail);
     ctx.reopen_journal(id);
     read_again(ctx, id, named)
 }
@@ -195,51 +191,35 @@ fn note_cut(id: PartitionId, ms: i64, windows: &mut Windows) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Checkpoint, EntryName};
-    use crate::pipeline::journal::local::Located;
-    use crate::pipeline::journal::restoring::ReadPurpose;
-    use crate::ports::{Head, LogBounds};
+    use crate::dedupe::EntryName;
 
-    const fn name(number: u64) -> EntryName {
-        EntryName { number, crc: 7 }
+    /// The last entry in the windows.
+    fn read(number: u64, crc: u32) -> Option<Tail> {
+        Some(Tail { entry: EntryName { number, crc }, from: None })
     }
 
-    /// A restore of a journal that begins at `low`, which has read up to the entry with this number. The newest checkpoint names entry 5, at offset 9.
-    fn restoring(last: u64, has_named: bool, low: Offset) -> Restoring {
-        let log = LogBounds { low, stable: 50, high: 50 };
-        let tail = Some(Tail { entry: name(5), from: Some(9) });
-        let checkpoint = Some(Checkpoint { tail, ..Checkpoint::default() });
-        Restoring {
-            located: Located { checkpoint, ..Located::default() },
-            has_named,
-            last: Some(Tail { entry: name(last), from: None }),
-            ..Restoring::new(ReadPurpose::Start, Windows::new([]), Head::default(), low, &log, Duration::ZERO)
-        }
+    /// The last committed entry.
+    fn committed() -> Option<Tail> {
+        Some(Tail { entry: EntryName { number: 5, crc: 7 }, from: Some(9) })
     }
 
     #[test]
     fn a_restore_that_has_the_last_committed_entry_is_complete() {
-        assert_eq!(restoring(5, true, 0).ending(5), Ending::Complete);
-        // The offsets of the last entry were lost, or set by another program.
-        assert_eq!(restoring(6, true, 0).ending(6), Ending::Complete);
-        assert_eq!(
-            Restoring { located: Located::default(), ..restoring(5, false, 0) }.ending(5),
-            Ending::Complete
-        );
+        assert_eq!(ending(committed(), read(5, 7), 0), Ending::Complete);
+        assert_eq!(ending(committed(), read(6, 1), 0), Ending::Complete);
+        assert_eq!(ending(None, read(5, 7), 0), Ending::Complete);
     }
 
     #[test]
     fn an_end_before_the_last_committed_entry_is_early() {
-        assert_eq!(restoring(4, false, 0).ending(5), Ending::Early);
-        assert_eq!(restoring(5, true, 0).ending(6), Ending::Early);
-        assert_eq!(restoring(5, true, 30).ending(6), Ending::Early, "the one behind it may be there");
+        assert_eq!(ending(committed(), read(4, 6), 0), Ending::Early);
+        assert_eq!(ending(committed(), None, 0), Ending::Early);
         // Same number, different content: the log was truncated and written again.
-        assert_eq!(restoring(5, false, 0).ending(5), Ending::Early);
-        assert_eq!(restoring(6, false, 0).ending(6), Ending::Early);
+        assert_eq!(ending(committed(), read(5, 8), 0), Ending::Early);
     }
 
     #[test]
     fn a_restore_without_an_entry_that_retention_deleted_is_cut_off() {
-        assert_eq!(restoring(0, false, 30).ending(5), Ending::CutOff);
+        assert_eq!(ending(committed(), None, 30), Ending::CutOff);
     }
 }

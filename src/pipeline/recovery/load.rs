@@ -57,7 +57,7 @@ impl Recovery {
                     took_ms,
                     "state loaded from the local store"
                 );
-                let tail = located.tail();
+                let tail = located.tail;
                 let (next, is_cut, reset_kinds) = (0, false, BTreeSet::new());
                 let completed = Completed { windows, located, tail, covered, next, is_cut, reset_kinds };
                 self.completed(access, id, completed)

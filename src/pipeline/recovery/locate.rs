@@ -73,7 +73,8 @@ impl Recovery {
         id: PartitionId,
         answers: Vec<Committed>,
     ) -> Result<(), WorkerError> {
-        let located = Located::new(answers);
+        let shown = access.ctx.journals.get(id).and_then(|journal| journal.end.last);
+        let located = Located::new(answers, shown);
         match kept(access.ctx, id, &located) {
             Kept::Committed => {
                 // The response to the commit was lost, and the commit has succeeded.
@@ -156,11 +157,8 @@ fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) ->
     if has_open && is_all(&is_committed) {
         return Kept::Committed;
     }
-    let named = located.tail().map(|tail| tail.entry);
-    let is_named = !located.are_whole || located.checkpoint.is_none() || journal.ends_with(named);
-    // The offsets do not show a first transaction of which they lack the marker.
-    let is_last = journal.end.last == journal.tail.map_or(0, |tail| tail.entry.number);
-    let is_same = is_all(&|it, answer| it.is_at(answer)) && is_named && is_last;
+    let is_same =
+        is_all(&|it, answer| it.is_at(answer)) && journal.ends_with(located.tail.map(|tail| tail.entry));
     if is_same || !ctx.options.keeps(Safeguard::UndoneState) { Kept::Unchanged } else { Kept::Outdated }
 }
 

@@ -65,7 +65,6 @@ impl Recovery {
             emptied: access.ctx.options.kinds_by_other_rules(located.checkpoint.as_ref()),
             reset_kinds: changed,
             rules: access.ctx.options.rules(),
-            has_named: head.confirmed_tail.is_some_and(|last| located.names(last)),
             located,
             ..Restoring::new(ReadPurpose::Start, windows, head, from, &bounds, now)
         };

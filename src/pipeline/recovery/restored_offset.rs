@@ -46,6 +46,8 @@ impl Recovery {
         let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
         (journal.windows, journal.tail, journal.covered) = (Some(windows), tail, covered);
         journal.end.next = journal.end.next.max(next);
+        // Another worker may have written since the journal was checked: its numbers are not used again.
+        journal.end.extend(journal.tail);
         journal.reset_kinds = reset_kinds;
         journal.early_ends = 0;
         journal.confirm(&mut access.ctx.store)?;

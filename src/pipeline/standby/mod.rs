@@ -125,7 +125,7 @@ impl<W: WorkerPorts> Standby<W> {
         for (id, answers) in self.ctx.options.by_journal(committed) {
             self.ctx.journals.assigned(id, now);
             // What limits have dropped is that of the newest one.
-            if let Some(checkpoint) = Located::new(answers).checkpoint {
+            if let Some(checkpoint) = Located::new(answers, None).checkpoint {
                 self.group.insert(id, checkpoint);
             }
         }

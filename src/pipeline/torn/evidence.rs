@@ -69,11 +69,12 @@ impl JournalEvidence {
         naming.max_by_key(|(_, tail)| tail.entry.number)
     }
 
-    /// Number of the last committed entry: 0 when there is none.
-    pub fn last_number(&self) -> u64 {
-        let named = self.newest().map(|(_, tail)| tail.entry.number);
-        let shown = self.tails.shown.iter().map(|entry| entry.end.number);
-        shown.chain(named).max().unwrap_or(0)
+    /// The last committed entry.
+    pub fn last_entry(&self) -> Option<Tail> {
+        let named = self.newest().map(|(_, tail)| tail);
+        let shown = self.tails.shown.last();
+        let shown = shown.map(|entry| Tail { entry: entry.end.name(), from: Some(entry.begin) });
+        shown.into_iter().chain(named).max_by_key(|tail| tail.entry.number)
     }
 
     /// A partition of the last entries that is not known here: raw has more than this process has seen.

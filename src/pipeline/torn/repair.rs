@@ -81,7 +81,7 @@ fn check_logs<W: WorkerPorts>(
             }
             match evidence.decide(&clean, access.ctx.options.keeps(Safeguard::NewestCheckpoint)) {
                 TornDecision::Agreed => {
-                    let last = last_number(access.ctx, evidence)?;
+                    let last = last_entry(access.ctx, evidence)?;
                     if let Some(journal) = access.ctx.journals.get_mut(evidence.journal) {
                         journal.end = JournalEnd { last, next: evidence.bounds.high };
                         journal.is_checked = true;
@@ -132,15 +132,18 @@ fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<()
     last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
 }
 
-/// Number of the last committed entry of a journal; 0 when there is none. Where the group has lost its offsets and retention has deleted the
+/// The last committed entry of a journal. Where the group has lost its offsets and retention has deleted the
 /// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
-fn last_number<W: WorkerPorts>(ctx: &Context<W>, evidence: &JournalEvidence) -> Result<u64, WorkerError> {
-    let mut last = evidence.last_number();
-    if last == 0 {
-        let stored = ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_tail);
-        last = stored.filter(|entry| *entry != UNDONE).map_or(0, |entry| entry.number);
+fn last_entry<W: WorkerPorts>(
+    ctx: &Context<W>,
+    evidence: &JournalEvidence,
+) -> Result<Option<Tail>, WorkerError> {
+    let last = evidence.last_entry();
+    if last.is_some() {
+        return Ok(last);
     }
-    Ok(last)
+    let stored = ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_tail);
+    Ok(stored.filter(|entry| *entry != UNDONE).map(|entry| Tail { entry, from: None }))
 }
 
 /// Where nothing is checked, the journals end where the checkpoints say.
@@ -148,7 +151,7 @@ fn assume_ends<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed]) {
     for (id, answers) in ctx.options.by_journal(answers.to_vec()) {
         let Some(journal) = ctx.journals.get_mut(id) else { continue };
         for checkpoint in answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)) {
-            journal.end.last = journal.end.last.max(checkpoint.tail.map_or(0, |tail| tail.entry.number));
+            journal.end.extend(checkpoint.tail);
             journal.end.next = journal.end.next.max(checkpoint.state_next);
         }
     }
