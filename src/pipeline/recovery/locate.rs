@@ -1,6 +1,7 @@
 //! Reads the committed offsets of journals, and decides how their windows are loaded.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -13,6 +14,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::loading::{AfterLoading, begin_loading};
 use crate::pipeline::journal::local::{Located, StatePlan, plan};
+use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::rounds::Rounds;
@@ -88,8 +90,35 @@ impl Recovery {
                 undo(access.ctx, id)?;
                 self.start(access, id)
             }
+            Kept::Grown => {
+                undo(access.ctx, id)?;
+                self.grown(access, id, located)
+            }
             Kept::Outdated => self.begin(access, id, located),
         }
+    }
+
+    /// Adds partitions to windows that are in memory.
+    fn grown<W: WorkerPorts>(
+        &mut self,
+        access: &mut Access<'_, W>,
+        id: PartitionId,
+        mut located: Located,
+    ) -> Result<(), WorkerError> {
+        let partitions = &access.ctx.partitions;
+        located.answers.retain(|answer| partitions.get(answer.partition).is_some_and(|it| !it.is_located()));
+        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
+        let Some(windows) = journal.windows.take() else { return Ok(()) };
+        let completed = Completed {
+            windows,
+            located,
+            tail: journal.tail,
+            covered: journal.covered.clone(),
+            next: journal.end.next,
+            is_cut: false,
+            reset_kinds: mem::take(&mut journal.reset_kinds),
+        };
+        self.completed(access, id, completed)
     }
 
     /// Starts to load the windows of a journal that are not in memory.
@@ -137,6 +166,8 @@ enum Kept {
     Committed,
     /// It was not, and nothing else was.
     Unchanged,
+    /// The same, and there are partitions that were assigned since.
+    Grown,
     /// There are no windows, or they are those of other offsets: the broker may have undone a transaction that it had responded to.
     Outdated,
 }
@@ -145,6 +176,7 @@ fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) ->
     let Some(journal) = ctx.journals.get(id).filter(|journal| journal.windows.is_some()) else {
         return Kept::Outdated;
     };
+    let is_last = journal.ends_with(located.tail.map(|tail| tail.entry));
     let all = || located.answers.iter().map(|answer| (ctx.partitions.get(answer.partition), answer));
     let is_all = |matches: &dyn Fn(&Partition, &Committed) -> bool| {
         all().all(|(partition, answer)| partition.is_some_and(|it| it.is_located() && matches(it, answer)))
@@ -157,9 +189,13 @@ fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) ->
     if has_open && is_all(&is_committed) {
         return Kept::Committed;
     }
-    let is_same =
-        is_all(&|it, answer| it.is_at(answer)) && journal.ends_with(located.tail.map(|tail| tail.entry));
-    if is_same || !ctx.options.keeps(Safeguard::UndoneState) { Kept::Unchanged } else { Kept::Outdated }
+    if !ctx.options.keeps(Safeguard::UndoneState) || is_all(&Partition::is_at) && is_last {
+        return Kept::Unchanged;
+    }
+    let is_at_or_new = |(partition, answer): (Option<&Partition>, &Committed)| {
+        partition.is_some_and(|it| !it.is_located() || it.is_at(answer))
+    };
+    if is_last && all().all(is_at_or_new) { Kept::Grown } else { Kept::Outdated }
 }
 
 /// Whether owners are sealed of a window that now needs them in the store, to evict owners.

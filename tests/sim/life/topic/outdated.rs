@@ -49,3 +49,26 @@ fn a_worker_that_knows_fewer_partitions_than_raw_has_processes_nothing() {
         assert_eq!(forwarded, 2, "the history does not depend on it");
     }
 }
+
+#[test]
+fn windows_in_memory_are_kept_when_raw_grows() {
+    let setting = Setting::sound();
+    let mut life = Life::quiet(&setting, 1, Choices::short_topic);
+    let now_ms = life.universe.cluster.borrow().wall_ms();
+    (0..10).for_each(|id| life.produce_at(0, id, now_ms));
+    assert!(life.calm());
+    let read = || {
+        let all = setting.metrics.render();
+        all.lines()
+            .filter(|line| line.starts_with("dedupd_restored_ids_total"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let before = read();
+    life.universe.cluster.borrow_mut().grow();
+    life.produce_at(1, COPIED, now_ms + 100);
+    life.produce_at(1, 1_000, now_ms + 100);
+    assert!(life.calm());
+    assert_eq!(read(), before, "ids were read again");
+    assert_eq!(life.ids_in_clean(0..2), 11, "the copy was not dropped, or an id is missing");
+}
