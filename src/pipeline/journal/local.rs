@@ -97,7 +97,9 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
     let is_other = head.confirmed_tail != named && number(head.confirmed_tail) >= number(named);
     // Where a partition without an offset continues, the head does not show before its entry is confirmed.
     if !located.are_whole || located.has_lost_offsets() {
-        return if is_other && named.is_some() { StatePlan::Restore } else { catch_up };
+        // After a power loss it does not show where any partition continues.
+        let is_uncovered = head.covered.is_empty() && head.confirmed_tail.is_some();
+        return if is_uncovered || is_other && named.is_some() { StatePlan::Restore } else { catch_up };
     }
     if head.tail == named {
         return StatePlan::Load { has_last: true };
@@ -142,7 +144,10 @@ pub(crate) fn all_expired(options: &WorkerOptions, id: PartitionId, local: Optio
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::ports::Covered;
 
     const CATCH_UP: StatePlan = StatePlan::CatchUp { from: 40 };
     const RESTORE: StatePlan = StatePlan::Restore;
@@ -162,7 +167,8 @@ mod tests {
     }
 
     fn head(tail: Option<EntryName>, confirmed_tail: Option<EntryName>) -> Head {
-        Head { tail, confirmed_tail, state_next: 40, ..Head::default() }
+        let covered = [(0, Covered { next: 100, time_ms: 1 })].into();
+        Head { tail, confirmed_tail, state_next: 40, covered, ..Head::default() }
     }
 
     fn committed(partition: PartitionId, offset: Option<Offset>, named: Option<EntryName>) -> Committed {
