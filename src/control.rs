@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::clock::monotonic;
-use crate::dedupe::{Identity, IdentityRule, Offset, PartitionId};
+use crate::dedupe::{Coordinates, Identity, IdentityRule, Offset, PartitionId};
 
 /// Time limit for the workers' answers. Reading a large window's owners takes seconds.
 pub(crate) const ANSWER: Duration = Duration::from_mins(1);
@@ -64,8 +64,11 @@ pub enum WindowPart {
 /// A record that owns an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OwnerPlace {
-    /// Partition of the raw topic; in a filter the number of its journal.
-    pub partition: PartitionId,
+    /// Number of its journal.
+    pub journal: PartitionId,
+    /// Partition of the raw topic; `None` in a filter, which does not have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionId>,
     /// The kind of the record, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -80,9 +83,9 @@ pub struct OwnerPlace {
 /// As in the log: `3@17`, with the kind if it has a name.
 impl fmt::Display for OwnerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.offset {
-            Some(offset) => write!(f, "{}@{offset}", self.partition)?,
-            None => write!(f, "in a filter of journal {}", self.partition)?,
+        match self.partition.zip(self.offset) {
+            Some((partition, offset)) => write!(f, "{}", Coordinates { partition, offset })?,
+            None => write!(f, "in a filter of journal {}", self.journal)?,
         }
         self.kind.as_ref().map_or(Ok(()), |kind| write!(f, " of kind {kind}"))
     }

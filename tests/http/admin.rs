@@ -53,7 +53,14 @@ fn only_the_admin_api_has_the_longer_time_limit() {
 
 #[test]
 fn an_id_of_a_partition_that_is_not_loaded_is_neither_found_nor_forgotten() {
-    let place = OwnerPlace { partition: 0, kind: None, offset: Some(7), time_ms: 0, part: WindowPart::Exact };
+    let place = OwnerPlace {
+        journal: 0,
+        partition: Some(0),
+        kind: None,
+        offset: Some(7),
+        time_ms: 0,
+        part: WindowPart::Exact,
+    };
     for (places, not_ready, found, forgotten) in [
         (vec![], vec![], "404", "404"),
         (vec![], vec![1], "503", "503"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, sync_channel};
 
-use dedupd::control::{Answer, Request, RequestError};
+use dedupd::control::{Answer, OwnerPlace, Request, RequestError};
 use dedupd::dedupe::{Coordinates, Hasher, IdSource, IdentityRule, Offset};
 
 use crate::sim::cluster::Cluster;
@@ -111,7 +111,8 @@ impl ForgetRequests {
                     *may_forget -= 1;
                     continue;
                 };
-                let places = || answer.places.iter().filter(|it| it.partition as usize == *partition);
+                let is_in = |it: &&OwnerPlace| it.partition.is_none_or(|id| id as usize == *partition);
+                let places = || answer.places.iter().filter(is_in);
                 let in_filter = places().any(|place| place.offset.is_none());
                 // A filter does not have the owner. A record after the request may be forwarded because the id was forgotten.
                 let last = last.filter(|_| in_filter);

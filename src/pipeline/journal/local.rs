@@ -144,8 +144,6 @@ pub(crate) fn all_expired(options: &WorkerOptions, id: PartitionId, local: Optio
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::ports::Covered;
 

@@ -193,33 +193,35 @@ mod tests {
     use super::*;
     use crate::dedupe::EntryName;
 
-    /// The last entry in the windows.
-    fn read(number: u64, crc: u32) -> Option<Tail> {
-        Some(Tail { entry: EntryName { number, crc }, from: None })
+    const fn entry(number: u64, crc: u32, from: Option<Offset>) -> Tail {
+        Tail { entry: EntryName { number, crc }, from }
     }
 
     /// The last committed entry.
-    fn committed() -> Option<Tail> {
-        Some(Tail { entry: EntryName { number: 5, crc: 7 }, from: Some(9) })
+    const COMMITTED: Option<Tail> = Some(entry(5, 7, Some(9)));
+
+    /// How a restore ends whose last entry is this one, of a journal that begins at `low`.
+    fn ended(last: Option<(u64, u32)>, low: Offset) -> Ending {
+        ending(COMMITTED, last.map(|(number, crc)| entry(number, crc, None)), low)
     }
 
     #[test]
     fn a_restore_that_has_the_last_committed_entry_is_complete() {
-        assert_eq!(ending(committed(), read(5, 7), 0), Ending::Complete);
-        assert_eq!(ending(committed(), read(6, 1), 0), Ending::Complete);
-        assert_eq!(ending(None, read(5, 7), 0), Ending::Complete);
+        assert_eq!(ended(Some((5, 7)), 0), Ending::Complete);
+        assert_eq!(ended(Some((6, 1)), 0), Ending::Complete);
+        assert_eq!(ending(None, None, 0), Ending::Complete);
     }
 
     #[test]
     fn an_end_before_the_last_committed_entry_is_early() {
-        assert_eq!(ending(committed(), read(4, 6), 0), Ending::Early);
-        assert_eq!(ending(committed(), None, 0), Ending::Early);
+        assert_eq!(ended(Some((4, 6)), 0), Ending::Early);
+        assert_eq!(ended(None, 0), Ending::Early);
         // Same number, different content: the log was truncated and written again.
-        assert_eq!(ending(committed(), read(5, 8), 0), Ending::Early);
+        assert_eq!(ended(Some((5, 8)), 0), Ending::Early);
     }
 
     #[test]
     fn a_restore_without_an_entry_that_retention_deleted_is_cut_off() {
-        assert_eq!(ending(committed(), None, 30), Ending::CutOff);
+        assert_eq!(ended(None, 30), Ending::CutOff);
     }
 }

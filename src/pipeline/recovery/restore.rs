@@ -9,7 +9,7 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
-use crate::pipeline::journal::local::{Located, all_expired, is_behind_the_log, usable};
+use crate::pipeline::journal::local::{Located, is_behind_the_log, usable};
 use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::journal::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::journal::unwritten::unnamed_first;
@@ -18,6 +18,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::complete::{misses_entries, restored};
+use crate::pipeline::recovery::restored_offset::expired;
 use crate::ports::{Head, LogBounds, StateItem, Store};
 
 /// Local state that a restore begins with.
@@ -49,7 +50,7 @@ impl Recovery {
         if is_behind && bounds.low >= bounds.stable && !located.has_offset() {
             let covered = base.as_ref().and_then(|base| base.head.covered.first_key_value());
             let (id, next) = covered.map_or((id, None), |(id, covered)| (*id, Some(covered.next)));
-            return Err(all_expired(&access.ctx.options, id, next).into());
+            return Err(expired(access, &located, id, next));
         }
         let usable = usable(local, &bounds, located.has_offset());
         let (windows, head) = if let Some(base) = base.filter(|_| usable.is_some()) {

@@ -6,7 +6,7 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::local::all_expired;
+use crate::pipeline::journal::local::{Located, all_expired};
 use crate::pipeline::journal::restorer::rewind_owners;
 use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
@@ -15,7 +15,7 @@ use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::{rewound_group, rewound_names};
 use crate::pipeline::recovery::restore::{SKIPS_RECORDS, skips_records};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::ports::{Committed, GroupMember, LogId, LogTails};
+use crate::ports::{Committed, Failure, GroupMember, LogId, LogTails, Remedy};
 
 impl Recovery {
     /// Starts the partitions of a journal. When it fails, the windows are read again.
@@ -104,13 +104,35 @@ fn end_offset<W: WorkerPorts>(
         }
         // The offsets of a group expire together: while another partition of the journal has a checkpoint, nothing of this one was processed.
         (None, None) if completed.is_cut && completed.located.has_lost_offsets() => {
-            Err(all_expired(&access.ctx.options, id, None).into())
+            Err(expired(access, &completed.located, id, None))
         }
         (None, None) => {
             let offset = first_offset(bounds, access, id)?;
             note_skipped(bounds, access, completed, Coordinates { partition: id, offset }, 0)?;
             Ok(offset)
         }
+    }
+}
+
+/// Why a partition has no position. Reading the journal took a while, in which another instance may have committed one.
+pub(crate) fn expired<W: WorkerPorts>(
+    access: &Access<'_, W>,
+    located: &Located,
+    id: PartitionId,
+    local: Option<Offset>,
+) -> WorkerError {
+    let options = &access.ctx.options;
+    let ids: Vec<PartitionId> = located.answers.iter().map(|answer| answer.partition).collect();
+    match access.source.committed(&ids, REQUEST_TIMEOUT) {
+        Ok(answers) if answers == located.answers => all_expired(options, id, local).into(),
+        Ok(_) => {
+            let what = format!(
+                "the offsets of group {} were committed meanwhile; reading them again",
+                options.group
+            );
+            Failure::new(Remedy::Retry, what).into()
+        }
+        Err(failed) => failed.into(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::control::{Answer, OwnerPlace, Request, RequestError, WindowPart};
-use crate::dedupe::{Coordinates, ForgetRecord, IndexKey, Offset, PartitionId, Window, WindowId};
+use crate::dedupe::{Coordinates, ForgetRecord, IndexKey, PartitionId, Window, WindowId};
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -22,8 +22,6 @@ use crate::ports::{Store, StoreError};
 
 /// Time to read the owners of the commit that precedes forgetting an id.
 const LAST_SLICE: Duration = Duration::from_secs(1);
-/// The owner of an identity that only a filter contains: not known, or there is none.
-const NO_OWNER: Offset = Offset::MAX;
 
 /// The requests of the admin API.
 #[derive(Default)]
@@ -94,7 +92,7 @@ fn answer<W: WorkerPorts>(
     let request = &search.request;
     let answer = find_owners(access.ctx, search)?;
     if request.forget && !answer.places.is_empty() {
-        let journals = access.ctx.options.journals_of(answer.places.iter().map(|place| place.partition));
+        let journals: BTreeSet<_> = answer.places.iter().map(|place| place.journal).collect();
         if !can_write || !journals.iter().all(|id| may_write(access.ctx, *id)) {
             let what = "no transaction can be written now: the producer is being replaced, or partitions are not ready yet; nothing is forgotten: \
                         retry";
@@ -193,8 +191,7 @@ fn find_owners<W: WorkerPorts>(ctx: &Context<W>, search: &Search) -> Result<Answ
         for (kind, window) in windows.iter() {
             let places = places(ctx, kind.window(journal.id), window, &key)?;
             // Which partition has an id that is in a filter is not known.
-            let counts =
-                |place: &OwnerPlace| place.part == WindowPart::Bloom || is_requested(&place.partition);
+            let counts = |place: &OwnerPlace| place.partition.is_none_or(|id| is_requested(&id));
             answer.places.extend(places.into_iter().filter(counts));
         }
     }
@@ -213,10 +210,11 @@ fn places<W: WorkerPorts>(
     key: &IndexKey,
 ) -> Result<Vec<OwnerPlace>, StoreError> {
     let name = ctx.options.kinds.name_of(window_id.kind());
-    let place = |at: Coordinates, time_ms, part| OwnerPlace {
-        partition: at.partition,
+    let place = |at: Option<Coordinates>, time_ms, part| OwnerPlace {
+        journal: window_id.journal(),
+        partition: at.map(|at| at.partition),
         kind: name.map(str::to_owned),
-        offset: Some(at.offset).filter(|offset| *offset != NO_OWNER),
+        offset: at.map(|at| at.offset),
         time_ms,
         part,
     };
@@ -225,9 +223,6 @@ fn places<W: WorkerPorts>(
     let unsealed = unsealed.into_iter().map(|(_, owner)| (owner.at, owner.time_ms));
     let exact = sealed.owners.iter().map(|owner| (owner.at, owner.time_ms)).chain(unsealed);
     let exact = exact.filter(|(_, time_ms)| window.needs(*time_ms));
-    // Which partition has the owner is not known.
-    let in_filter = Coordinates { partition: window_id.journal(), offset: NO_OWNER };
-    let in_filter =
-        sealed.filters.first().map(|(since_ms, _)| place(in_filter, *since_ms, WindowPart::Bloom));
-    Ok(exact.map(|(at, time_ms)| place(at, time_ms, WindowPart::Exact)).chain(in_filter).collect())
+    let in_filter = sealed.filters.first().map(|(since_ms, _)| place(None, *since_ms, WindowPart::Bloom));
+    Ok(exact.map(|(at, time_ms)| place(Some(at), time_ms, WindowPart::Exact)).chain(in_filter).collect())
 }

@@ -62,7 +62,7 @@ fn an_id_of_a_partition_that_waits_for_a_rejected_record_is_forgotten() {
         assert!(waits.as_ref().is_some_and(|reason| reason.contains("attempt")), "{waits:?}");
         let answer = life.forget(life.identity_of_first(0)).unwrap();
         assert_eq!(life.reason(0), waits, "it waits on");
-        let places: Vec<PartitionId> = answer.places.iter().map(|place| place.partition).collect();
+        let places: Vec<PartitionId> = answer.places.iter().filter_map(|place| place.partition).collect();
         assert_eq!((places, answer.not_ready), (vec![0], vec![]), "{scope:?}");
         assert!(life.forwards_a_copy(now_ms + 100), "{scope:?}");
         assert!(life.calm(), "{scope:?}");
