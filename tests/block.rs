@@ -49,6 +49,31 @@ fn an_inconsistent_block_with_a_valid_checksum_is_an_error() {
     assert_eq!(with(3, b'1'), Err(BlockError::Magic(*b"DDB1")));
 }
 
+#[test]
+fn an_owner_that_no_store_takes_makes_a_block_unusable() {
+    let largest = Owner {
+        at: Coordinates { partition: (1 << 24) - 1, offset: (1 << 56) - 1 },
+        time_ms: (1 << 47) - 1,
+        identity: Identity([1; 16]),
+    };
+    let smallest = Owner { at: Coordinates { partition: 0, offset: 0 }, time_ms: 0, ..largest };
+    let decoded = |owner| Block::decode(&block(vec![smallest, owner]).encode());
+    for possible in [smallest, largest] {
+        assert_eq!(decoded(possible), Ok(block(vec![smallest, possible])));
+    }
+    for impossible in [
+        Owner { at: Coordinates { partition: 1 << 24, ..largest.at }, ..largest },
+        Owner { at: Coordinates { offset: 1 << 56, ..largest.at }, ..largest },
+        Owner { at: Coordinates { partition: u32::MAX, offset: u64::MAX }, ..largest },
+        Owner { time_ms: 1 << 47, ..largest },
+        Owner { time_ms: -1, ..largest },
+        Owner { time_ms: i64::MIN, ..largest },
+        Owner { time_ms: i64::MAX, ..largest },
+    ] {
+        assert!(matches!(decoded(impossible), Err(BlockError::Inconsistent(_))), "{impossible:?}");
+    }
+}
+
 prop_compose! {
     fn hashes()(key_id in proptest::option::of(any::<u64>())) -> HashKind {
         key_id.map_or(HashKind::Xxh3, |key_id| HashKind::SipHash { key_id })
@@ -57,9 +82,9 @@ prop_compose! {
 
 prop_compose! {
     fn owners()(
-        partition in prop_oneof![4 => 0..3u32, 1 => any::<u32>()],
-        offset in prop_oneof![4 => 0..1_000u64, 1 => any::<u64>()],
-        time_ms in prop_oneof![4 => 1_700_000_000_000..1_700_000_060_000i64, 1 => Just(0), 1 => any::<i64>()],
+        partition in prop_oneof![4 => 0..3u32, 1 => 0..=Owner::LAST_PARTITION],
+        offset in prop_oneof![4 => 0..1_000u64, 1 => 0..=Owner::LAST_OFFSET],
+        time_ms in prop_oneof![4 => 1_700_000_000_000..1_700_000_060_000i64, 1 => Just(0), 1 => 0..=Owner::LATEST_MS],
         identity: [u8; 16],
     ) -> Owner {
         Owner { at: Coordinates { partition, offset }, time_ms, identity: Identity(identity) }

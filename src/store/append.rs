@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
 use super::joining::MergeSpan;
-use super::run::{MOST_OWNERS, Run, is_storable};
-use crate::dedupe::OwnerRun;
+use super::run::{MOST_OWNERS, Run};
+use crate::dedupe::{Owner, OwnerRun, StoredOwner};
 use crate::ports::{Head, StoreError};
 
 /// Appends owners. The head is set with the last of them.
@@ -64,8 +64,12 @@ pub(super) fn append(
 
 fn check(index: &WindowIndex, appended: &OwnerRun<'_>) -> Result<(), StoreError> {
     let (window, number, next) = (index.window, appended.number, index.next_number);
-    let cause = if let Some(other) = appended.owners.iter().find(|owner| !is_storable(owner)) {
-        format!("{} at {} ms does not fit", other.at, other.time_ms)
+    let is_impossible = |owner: &&StoredOwner| !Owner::is_possible(owner.at, owner.time_ms);
+    let cause = if let Some(StoredOwner { at, time_ms, .. }) = appended.owners.iter().find(is_impossible) {
+        let (partition, offset, ms) = (Owner::LAST_PARTITION, Owner::LAST_OFFSET, Owner::LATEST_MS);
+        format!(
+            "{at} at {time_ms} ms does not fit: the limits are partition {partition}, offset {offset}, and 0 to {ms} ms"
+        )
     } else if number < next {
         format!("the next one is {next}")
     } else {

@@ -10,7 +10,7 @@
 
 use super::keys;
 use super::record::{decode_head, encode_head};
-use crate::dedupe::{Coordinates, Identity, Owner, Sequence, StoredOwner, WindowId};
+use crate::dedupe::{Coordinates, Identity, Sequence, StoredOwner, WindowId};
 use crate::ports::Head;
 
 /// Most owners of a run: it is verified as a whole.
@@ -159,13 +159,6 @@ fn forgotten_of(owners: &[StoredOwner]) -> u32 {
     u32::try_from(forgotten.count()).unwrap_or(u32::MAX)
 }
 
-/// Whether the fields of an owner fit into the stored form.
-pub(super) fn is_storable(owner: &StoredOwner) -> bool {
-    owner.at.partition <= Owner::LAST_PARTITION
-        && owner.at.offset <= Owner::LAST_OFFSET
-        && (0..=Owner::LATEST_MS).contains(&owner.time_ms)
-}
-
 /// The stored form of an owner.
 fn encoded(owner: &StoredOwner) -> [u8; OWNER_BYTES] {
     let (Identity(identity), mark) = owner.identity.map_or((Identity([0; 16]), FORGOTTEN), |it| (it, 0));
@@ -245,18 +238,5 @@ mod tests {
             assert!(run.verified(&damaged).is_err(), "bit {bit}");
         }
         assert!(run.verified(bytes.get(32..).unwrap()).is_err());
-    }
-
-    #[test]
-    fn what_does_not_fit_is_not_storable() {
-        assert!(is_storable(&LARGEST));
-        for owner in [
-            StoredOwner { time_ms: 1 << 47, ..LARGEST },
-            StoredOwner { time_ms: -1, ..LARGEST },
-            StoredOwner { at: Coordinates { partition: 1 << 24, ..LARGEST.at }, ..LARGEST },
-            StoredOwner { at: Coordinates { offset: 1 << 56, ..LARGEST.at }, ..LARGEST },
-        ] {
-            assert!(!is_storable(&owner), "{owner:?}");
-        }
     }
 }

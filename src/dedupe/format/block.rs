@@ -42,6 +42,15 @@ impl Owner {
     pub const LAST_OFFSET: Offset = (1 << 56) - 1;
     /// See [`Self::LAST_PARTITION`]; epoch milliseconds.
     pub const LATEST_MS: i64 = (1 << 47) - 1;
+
+    /// Whether an owner can have this place and time.
+    #[must_use]
+    #[inline]
+    pub fn is_possible(at: Coordinates, time_ms: i64) -> bool {
+        at.partition <= Self::LAST_PARTITION
+            && at.offset <= Self::LAST_OFFSET
+            && (0..=Self::LATEST_MS).contains(&time_ms)
+    }
 }
 
 /// Identities of one kind, with their owners in the order of their arrival in each partition.

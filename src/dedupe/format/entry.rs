@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use super::block::{BlockError, CRC_BYTES, take, verified_content};
+use super::block::{BlockError, CRC_BYTES, Owner, take, verified_content};
 use super::state_key::StateKey;
 use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
 use crate::dedupe::identity::KindId;
@@ -113,6 +113,10 @@ impl Section {
         };
         if section.first > section.next {
             return Err(BlockError::Inconsistent("first offset beyond next offset"));
+        }
+        let last = Coordinates { partition: section.partition, offset: section.next.saturating_sub(1) };
+        if ![section.time_first_ms, section.time_last_ms].iter().all(|ms| Owner::is_possible(last, *ms)) {
+            return Err(BlockError::Inconsistent("a section with an impossible place or time"));
         }
         Ok((section, at + SECTION_BYTES + KIND_BYTES * kinds))
     }

@@ -1,5 +1,7 @@
 //! Stream time: a partition's own clock, and when a record counts as written.
 
+use crate::dedupe::format::Owner;
+
 /// How far a record's timestamp may be ahead of the clock before it is limited, in ms: five minutes.
 pub const MOST_AHEAD_MS: i64 = 5 * 60 * 1_000;
 
@@ -45,7 +47,8 @@ impl RecordTime {
 /// abort can restore it.
 ///
 /// It never goes back within a transaction: late records and records without a timestamp do not change it. One
-/// wrong timestamp far in the future advances it to five minutes ahead of the clock at most.
+/// wrong timestamp far in the future advances it to five minutes ahead of the clock at most. It is always a time that an owner can have, whatever
+/// the producer, the clock or a checkpoint says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamTime {
     source: TimeSource,
@@ -68,12 +71,12 @@ impl StreamTime {
         let (observed, own) = match self.source {
             TimeSource::Record => {
                 let timestamp_ms = timestamp_ms.unwrap_or(0);
-                let observed = timestamp_ms.min(now_ms.saturating_add(MOST_AHEAD_MS));
+                let observed = timestamp_ms.min(now_ms.saturating_add(MOST_AHEAD_MS)).min(Owner::LATEST_MS);
                 // Where the clock was set back, the timestamp is not limited by it: it is only late.
                 let own = timestamp_ms.min(self.current.max(observed));
                 (observed, Some(own).filter(|ms| *ms > 0))
             }
-            TimeSource::Arrival => (now_ms, None),
+            TimeSource::Arrival => (now_ms.min(Owner::LATEST_MS), None),
         };
         self.current = self.current.max(observed);
         self.own = own.unwrap_or(self.current);
@@ -118,10 +121,10 @@ impl StreamTime {
         self.opened = None;
     }
 
-    /// Sets stream time, forwards or back; 0 makes it unknown.
+    /// Sets stream time, forwards or back; 0 makes it unknown, and so does a negative one.
     pub fn set(&mut self, ms: i64) {
-        self.current = ms;
-        self.own = ms;
+        self.current = ms.clamp(0, Owner::LATEST_MS);
+        self.own = self.current;
         self.commit();
     }
 }
@@ -129,6 +132,7 @@ impl StreamTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::coordinates::Coordinates;
 
     const NOW: i64 = 1_700_000_000_000;
 
@@ -164,6 +168,25 @@ mod tests {
         let mut time = StreamTime::new(TimeSource::Record);
         time.observe(Some(i64::MAX), NOW);
         assert_eq!(time.ms(), NOW + MOST_AHEAD_MS);
+    }
+
+    #[test]
+    fn no_timestamp_clock_or_checkpoint_makes_a_time_that_no_owner_has() {
+        let extremes = [i64::MIN, -1, 0, NOW, Owner::LATEST_MS, Owner::LATEST_MS + 1, i64::MAX];
+        let at = Coordinates { partition: 0, offset: 0 };
+        for source in [TimeSource::Record, TimeSource::Arrival] {
+            for (saved, now_ms) in extremes.iter().flat_map(|saved| extremes.map(|now| (*saved, now))) {
+                let mut time = StreamTime::new(source);
+                time.set(saved);
+                for timestamp in extremes {
+                    time.observe(Some(timestamp), now_ms);
+                    let RecordTime { own_ms, stream_ms } = time.record();
+                    let times = [own_ms, stream_ms, time.opened_ms()];
+                    let are_possible = times.iter().all(|ms| Owner::is_possible(at, *ms));
+                    assert!(are_possible, "{saved} {now_ms} {timestamp}: {times:?}");
+                }
+            }
+        }
     }
 
     #[test]

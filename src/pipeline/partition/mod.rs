@@ -10,7 +10,7 @@ pub mod stall;
 use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Checkpoint, Offset, Owner, PartitionId, SchemaId, Section, StreamTime, TimeSource};
+use crate::dedupe::{Checkpoint, Offset, PartitionId, SchemaId, Section, StreamTime, TimeSource};
 use crate::pipeline::partition::clock::Lateness;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
@@ -162,8 +162,7 @@ impl Partition {
         let has_it = answer.offset == Some(committed);
         self.group_offset = if has_it { GroupOffset::Committed } else { GroupOffset::Other };
         (self.committed, self.next, self.open) = (committed, committed, None);
-        let time_ms = checkpoint.map_or(time_ms, |checkpoint| checkpoint.stream_time_ms);
-        self.time.set(time_ms.clamp(0, Owner::LATEST_MS));
+        self.time.set(checkpoint.map_or(time_ms, |checkpoint| checkpoint.stream_time_ms));
         self.first_raw_partitions = checkpoint.and_then(|it| it.first_raw_partitions);
         self.ahead_of_wall_ms = checkpoint.map_or(0, |it| it.ahead_of_wall_ms);
         self.epoch = checkpoint.and_then(|it| it.epoch_before(committed));

@@ -25,7 +25,7 @@ pub(super) fn push_places(out: &mut Vec<u8>, owners: &[Owner], base_ms: i64) {
     }
 }
 
-/// Visits the places and times.
+/// Visits the places and times. Fails at one that no owner has: no store would take it.
 pub(super) fn read_places(
     mut bytes: &[u8],
     base_ms: i64,
@@ -40,7 +40,11 @@ pub(super) fn read_places(
             let distance = take_varint(&mut bytes)?;
             offset = offset.checked_add(distance).ok_or(BlockError::Inconsistent("offset overflow"))?;
             time_ms = time_ms.wrapping_add(unzigzag(take_varint(&mut bytes)?));
-            visit(Coordinates { partition, offset }, time_ms)?;
+            let at = Coordinates { partition, offset };
+            if !Owner::is_possible(at, time_ms) {
+                return Err(BlockError::Inconsistent("an owner with an impossible place or time"));
+            }
+            visit(at, time_ms)?;
         }
     }
     Ok(())

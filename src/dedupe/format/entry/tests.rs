@@ -123,6 +123,31 @@ fn an_inconsistent_end_record_with_a_valid_checksum_is_an_error() {
 }
 
 #[test]
+fn a_section_that_no_owner_can_be_in_makes_an_end_record_unusable() {
+    let decoded = |section: Section| {
+        EntryEnd::decode(&EntryEnd::of(1, [].into_iter(), vec![section]).encode()).map(|_| ())
+    };
+    let (offset, ms) = (Owner::LAST_OFFSET, Owner::LATEST_MS);
+    let largest = Section {
+        time_first_ms: ms,
+        time_last_ms: ms,
+        ..section(Owner::LAST_PARTITION, offset + 1, offset + 1)
+    };
+    assert_eq!(decoded(largest.clone()), Ok(()));
+    assert_eq!(decoded(Section { time_first_ms: 0, time_last_ms: 0, ..section(0, 0, 0) }), Ok(()));
+    for impossible in [
+        Section { partition: Owner::LAST_PARTITION + 1, ..largest.clone() },
+        Section { next: offset + 2, ..largest.clone() },
+        Section { time_first_ms: ms + 1, ..largest.clone() },
+        Section { time_last_ms: ms + 1, ..largest.clone() },
+        Section { time_first_ms: -1, ..largest.clone() },
+        Section { time_last_ms: i64::MIN, ..largest },
+    ] {
+        assert!(matches!(decoded(impossible.clone()), Err(BlockError::Inconsistent(_))), "{impossible:?}");
+    }
+}
+
+#[test]
 fn an_owner_counts_in_the_range_of_the_section_of_its_partition() {
     let end = EntryEnd {
         sections: vec![section(1, 5, 9), section(3, 0, 0)],
