@@ -30,6 +30,6 @@ pub use source::{Record, Source};
 pub use state_log::{StateItem, StateLog};
 pub use store::{
     Covered, FilterJob, FilterSummary, FoundSlices, Head, SealJob, SealedLookup, SealedPlaces, Sealing,
-    Store, StoreError, ToForget, VisitOwner, VisitRun,
+    Store, StoreError, ToForget, Undone, VisitOwner, VisitRun,
 };
 pub use truncation::Truncation;

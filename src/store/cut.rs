@@ -1,13 +1,19 @@
 //! Removes owners: from a number to the end, those of a partition from an offset on, single ones, from the front (expiry), or all of them.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
-use super::engine::{Engine, WindowChange};
+use super::engine::{BATCH, Engine, WindowChange};
 use super::index::WindowIndex;
 use super::run::Run;
 use super::segments::Readers;
 use crate::dedupe::{Coordinates, Identity, Sequence, StoredOwner};
-use crate::ports::{Head, StoreError};
+use crate::ports::{Head, StoreError, Undone};
+
+/// Runs that are changed together: so many as one batch has room for, beside the record.
+const RUNS: usize = BATCH - 1;
+/// Owners of the runs in which some are undone together. They are read and written in a few milliseconds, and synced.
+const UNDO_OWNERS: u32 = 65_536;
 
 /// Removes every owner from the number `from` on, and returns them in their order.
 ///
@@ -53,61 +59,74 @@ fn lowered(head: &Head, from: Sequence) -> Head {
     }
 }
 
-/// Marks the owners of a partition at or beyond an offset as undone. Returns them with their numbers. The head is written last: after a crash before that,
-/// the old head still shows that they have to be undone.
+/// Marks owners of a partition at or beyond an offset as undone: those in some runs from the number `next` on.
 pub(super) fn undo(
     engine: &Engine,
     index: &mut WindowIndex,
     from: Coordinates,
-    head: &Head,
-) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+    next: Sequence,
+) -> Result<Undone, StoreError> {
+    let mut owners = 0;
+    let is_first = |run: &&Run| {
+        owners += run.owners;
+        owners <= UNDO_OWNERS
+    };
+    let runs: Vec<Run> = index.runs_from(next).take(RUNS).take_while(is_first).cloned().collect();
+    let end = runs.last().map_or(next, Run::end);
+    let next = index.run_from(end).map(|run| run.number);
     let is_undone =
         |_, owner: &StoredOwner| owner.at.partition == from.partition && owner.at.offset >= from.offset;
-    let (mut undone, mut next) = (Vec::new(), 0);
-    while let Some(run) = index.run_from(next) {
-        undone.extend(erase(engine, index, &run, is_undone)?);
-        next = run.end();
-    }
-    engine.commit(index, WindowChange::head(head.clone()))?;
-    Ok(undone)
+    Ok(Undone { owners: erase(engine, index, &runs, is_undone)?, next })
 }
 
-/// Marks the owners with these numbers as forgotten. The head is written last, as in [`undo`].
+/// Marks the owners with these numbers as forgotten. The head is written last: after a crash before that, the old head still shows that they have to be
+/// forgotten.
 pub(super) fn forget(
     engine: &Engine,
     index: &mut WindowIndex,
     numbers: &[Sequence],
     head: &Head,
 ) -> Result<(), StoreError> {
-    for number in numbers {
-        if let Some(run) = index.run_of(*number) {
-            erase(engine, index, &run, |number, _| numbers.contains(&number))?;
-        }
+    let runs = numbers.iter().filter_map(|number| index.run_of(*number));
+    let runs: BTreeMap<Sequence, Run> = runs.map(|run| (run.number, run)).collect();
+    for part in runs.into_values().collect::<Vec<_>>().chunks(RUNS) {
+        erase(engine, index, part, |number, _| numbers.contains(&number))?;
     }
     engine.commit(index, WindowChange::head(head.clone()))
 }
 
-/// Removes the identities of some owners of a run, and returns those. The run is written again elsewhere: a crash may leave the old entry.
+/// Removes the identities of some owners of runs, and returns those. The runs that change are written again elsewhere, together: a crash may leave the
+/// old entries.
 fn erase(
     engine: &Engine,
     index: &mut WindowIndex,
-    run: &Run,
+    runs: &[Run],
     is_erased: impl Fn(Sequence, &StoredOwner) -> bool,
 ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
-    let mut owners = engine.owners(index.window, run, &mut Readers::default())?;
-    let erased = (run.number..).zip(&mut owners).filter(|(number, owner)| is_erased(*number, owner));
-    let erased: Vec<_> =
-        erased.filter_map(|(number, owner)| Some((number, owner.identity.take()?))).collect();
-    if erased.is_empty() {
+    let (mut erased, mut changed, mut readers) = (Vec::new(), Vec::new(), Readers::default());
+    for run in runs {
+        let (mut owners, before) = (engine.owners(index.window, run, &mut readers)?, erased.len());
+        let chosen = (run.number..).zip(&mut owners).filter(|(number, owner)| is_erased(*number, owner));
+        erased.extend(chosen.filter_map(|(number, owner)| Some((number, owner.identity.take()?))));
+        if erased.len() > before {
+            changed.push((run, owners));
+        }
+    }
+    if changed.is_empty() {
         return Ok(erased);
     }
-    let (file, at) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
-    let (moved, bytes) = Run { file, at, ..run.clone() }.with(&owners);
-    engine.write_owners(file, at, &bytes)?;
-    // sled can make the entry durable at any time after the change. After a power loss it would lead to nothing.
+    let (file, begin) = index.files.current().unwrap_or_else(|| (engine.segments.allocate(), 0));
+    let (mut insert, mut bytes) = (Vec::new(), Vec::new());
+    for (run, owners) in changed {
+        let (moved, stored) = Run { file, at: begin + bytes.len() as u64, ..run.clone() }.with(&owners);
+        insert.push(moved);
+        bytes.extend(stored);
+    }
+    engine.write_owners(file, begin, &bytes)?;
+    // sled can make the entries durable at any time after the change. After a power loss they would lead to nothing.
     engine.durable(engine.segments.sync_file(file))?;
     index.forget_recent();
-    engine.commit(index, WindowChange { insert: vec![moved], ..WindowChange::default() })?;
+    engine.commit(index, WindowChange { insert, ..WindowChange::default() })?;
     Ok(erased)
 }
 

@@ -20,7 +20,7 @@ use super::run::{OWNER_BYTES, Run, decoded};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
 use crate::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner, WindowId};
-use crate::ports::{Head, StoreError, VisitRun};
+use crate::ports::{StoreError, Undone, VisitRun};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -174,11 +174,11 @@ impl SledStore {
         &mut self,
         window: WindowId,
         from: Coordinates,
-        head: &Head,
-    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
-        // First, because a filter may keep it from being done, and because the head is written last.
+        next: Sequence,
+    ) -> Result<Undone, StoreError> {
+        // First, because a filter may keep it from being done. Each time, because owners may have been sealed since.
         self.undo_sealed(window, from)?;
-        self.with(window, |engine, index| undo(engine, index, from, head))
+        self.with(window, |engine, index| undo(engine, index, from, next))
     }
 
     /// Reads an owner of a run without verifying it. The result is valid only if it has the expected identity: no damage turns 16

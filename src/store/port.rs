@@ -13,7 +13,7 @@ use crate::dedupe::{
 };
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
-    ToForget, VisitOwner, VisitRun,
+    ToForget, Undone, VisitOwner, VisitRun,
 };
 
 impl Store for SledStore {
@@ -75,13 +75,8 @@ impl Store for SledStore {
         self.write(&[window], |store| store.cut_back(window, from))
     }
 
-    fn undo(
-        &mut self,
-        window: WindowId,
-        from: Coordinates,
-        head: &Head,
-    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
-        self.write(&[window], |store| store.undo_owners(window, from, head))
+    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+        self.write(&[window], |store| store.undo_owners(window, from, next))
     }
 
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {

@@ -9,7 +9,8 @@ use dedupd::dedupe::{
     WindowId,
 };
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, Undone,
+    VisitRun,
 };
 
 use crate::memory_store::SliceDefect;
@@ -195,14 +196,13 @@ impl Store for SimStore {
         })
     }
 
-    fn undo(
-        &mut self,
-        window: WindowId,
-        from: Coordinates,
-        head: &Head,
-    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
-        tracing::trace!(%window, %from, worker = self.worker, "undo");
-        self.write(|store| store.undo(window, from, head))
+    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+        tracing::trace!(%window, %from, next, worker = self.worker, "undo");
+        let undone = self.write(|store| store.undo(window, from, next))?;
+        let slices = &self.universe.undo_slices;
+        slices.set(slices.get() + u64::from(undone.next.is_some()));
+        self.read_run();
+        Ok(undone)
     }
 
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {

@@ -140,6 +140,8 @@ pub struct Universe {
     pub filter_hits: Cell<u64>,
     /// Number of times that all local state was removed, because a filter could not lose the owners of one partition.
     pub cleared: Cell<u64>,
+    /// Number of slices in which owners were undone, without the last ones.
+    pub undo_slices: Cell<u64>,
     /// Number of iterations of a standby whose copies were read to the end.
     pub caught_up: Cell<u64>,
     /// Number of standbys whose process has become the active instance.
@@ -179,6 +181,7 @@ impl Universe {
             sealed_hits: Cell::new(0),
             filter_hits: Cell::new(0),
             cleared: Cell::new(0),
+            undo_slices: Cell::new(0),
             caught_up: Cell::new(0),
             handed_over: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),

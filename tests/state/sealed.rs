@@ -136,8 +136,10 @@ fn sealed(topic_scope: bool, removes_runs: bool) -> Instance {
     store.forget(windows[0].id, forgotten, &head).unwrap();
     model.retain(|(partition, offset), _| *partition == 2 || !FORGOTTEN.contains(offset));
     let last = windows.last_mut().unwrap();
-    let head = store.head(last.id).unwrap().unwrap();
-    store.undo(last.id, Coordinates { partition: 2, offset: CUT }, &head).unwrap();
+    let mut next = Some(0);
+    while let Some(number) = next {
+        next = store.undo(last.id, Coordinates { partition: 2, offset: CUT }, number).unwrap().next;
+    }
     model.retain(|(partition, offset), _| *partition == 0 || *offset < CUT);
     last.partitions = vec![2];
     last.append(&mut store, &mut model, CUT..4_000, 1);

@@ -38,7 +38,7 @@ use dedupd::clock::monotonic;
 use dedupd::dedupe::{
     Coordinates, EntryName, HashKind, Identity, OwnerRun, PartitionId, Sequence, StoredOwner, WindowId,
 };
-use dedupd::ports::{Covered, Head, Store, StoreError, ToForget};
+use dedupd::ports::{Covered, Head, Store, StoreError, ToForget, Undone};
 use dedupd::store::{Binding, Lock, OWNER_BYTES, OpenError, Opened, SledStore, open};
 use memory_store::MemoryStore;
 use numbers::Numbers;
@@ -183,6 +183,21 @@ struct Pair {
     writing: u64,
 }
 
+/// Undoes all owners of a partition at or beyond an offset, and returns those outside of slices.
+fn undo_all(
+    store: &mut dyn Store,
+    window: WindowId,
+    from: Coordinates,
+) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+    let (mut all, mut number) = (Vec::new(), Some(0));
+    while let Some(at) = number {
+        let Undone { owners, next } = store.undo(window, from, at)?;
+        all.extend(owners);
+        number = next;
+    }
+    Ok(all)
+}
+
 impl Pair {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -226,9 +241,8 @@ impl Pair {
             Step::Undo { journal, partition, back } => {
                 let from = Coordinates { partition, offset: self.next(journal).saturating_sub(back) };
                 self.numbers.entry(journal).or_default().undo(from);
-                let head = Head { tail: entry(writing), ..head(self.next(journal)) };
                 let floor = self.floor(journal);
-                let undone = self.both(|store| store.undo(journal.into(), from, &head));
+                let undone = self.both(|store| undo_all(store, journal.into(), from));
                 let [disk, memory] = undone.map(|mut undone| {
                     undone.retain(|(number, _)| *number >= floor);
                     undone

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupd::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner};
-use dedupd::ports::{Head, StoreError};
+use dedupd::ports::{Head, StoreError, Undone};
 
 use super::memory_slices::MemorySlice;
 
@@ -103,16 +103,20 @@ impl MemoryWindow {
         Ok(removed)
     }
 
-    /// Removes the identities of the owners from these coordinates on, and returns them with their numbers.
-    pub fn undo(&mut self, from: Coordinates) -> Result<Vec<(Sequence, Identity)>, StoreError> {
-        let mut undone = Vec::new();
-        for (first, run) in &mut self.runs {
+    /// Removes the identities of the owners from these coordinates on in a single run, the first one with owners from the number `next` on.
+    pub fn undo(&mut self, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+        let Some(first) = self.runs_from(next).next().map(|(number, _, at)| number - at as Sequence) else {
+            return Ok(Undone::default());
+        };
+        let mut undone = Undone::default();
+        if let Some(run) = self.runs.get_mut(&first) {
             let places = (0..).zip(&run.owners).filter(|(_, owner)| is_from(owner.at, from));
             let places: Vec<Sequence> = places.map(|(place, _)| place).collect();
             for place in places {
-                undone.extend(MemoryRun::take(run, place)?.map(|identity| (first + place, identity)));
+                undone.owners.extend(MemoryRun::take(run, place)?.map(|identity| (first + place, identity)));
             }
         }
+        undone.next = self.runs.range(first + 1..).next().map(|(number, _)| *number);
         Ok(undone)
     }
 

@@ -9,7 +9,8 @@ use dedupd::dedupe::{
     Coordinates, Identity, OwnerRun, PartitionId, Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
 use dedupd::ports::{
-    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, VisitRun,
+    FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, Undone,
+    VisitRun,
 };
 
 #[path = "memory_leases.rs"]
@@ -239,20 +240,16 @@ impl Store for MemoryStore {
         self.change(window, |stored| stored.truncate(from))
     }
 
-    fn undo(
-        &mut self,
-        window: WindowId,
-        from: Coordinates,
-        head: &Head,
-    ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
+    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+        self.if_held(window, ())?;
         let keeps_removed = self.has(SliceDefect::KeepsRemoved);
-        let undone = self.put(window, head, |stored| {
+        let undone = self.change(window, |stored| {
             if !keeps_removed {
                 stored.undo_sealed(window, from)?;
             }
-            stored.undo(from)
+            stored.undo(from, next)
         })?;
-        if let Some((first, _)) = undone.first() {
+        if let Some((first, _)) = undone.owners.first() {
             self.removed(window, *first);
         }
         Ok(undone)

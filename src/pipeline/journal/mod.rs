@@ -16,13 +16,15 @@ pub mod restoring;
 pub mod rules;
 pub mod sealed;
 pub mod stored;
+pub mod undoing;
 pub mod unwritten;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    EntryName, ForgetRecord, Identity, KindId, Offset, PartitionId, Sequence, Tail, Window, WindowId, Windows,
+    Coordinates, EntryName, ForgetRecord, Identity, KindId, Offset, PartitionId, Sequence, Tail, Window,
+    WindowId, Windows,
 };
 pub(crate) use crate::pipeline::journal::journals::Journals;
 use crate::pipeline::journal::loading::Loading;
@@ -31,6 +33,7 @@ use crate::pipeline::journal::phase::TRANSITIONS;
 pub(crate) use crate::pipeline::journal::phase::{LeftOpen, Locating, Phase};
 use crate::pipeline::journal::reading::Reading;
 use crate::pipeline::journal::restoring::Restoring;
+use crate::pipeline::journal::undoing::Undoing;
 use crate::ports::{Covered, Head, Store, StoreError};
 
 /// The end of a journal.
@@ -156,7 +159,7 @@ impl Journal {
         match &self.phase {
             Phase::Loading(loading) => Some(&loading.windows),
             Phase::Restoring(restoring) => Some(&restoring.windows),
-            Phase::Locating(_) | Phase::Running => self.windows.as_ref(),
+            Phase::Locating(_) | Phase::Undoing(_) | Phase::Running => self.windows.as_ref(),
         }
     }
 
@@ -165,7 +168,7 @@ impl Journal {
         match &mut self.phase {
             Phase::Loading(loading) => Some(&mut loading.windows),
             Phase::Restoring(restoring) => Some(&mut restoring.windows),
-            Phase::Locating(_) | Phase::Running => self.windows.as_mut(),
+            Phase::Locating(_) | Phase::Undoing(_) | Phase::Running => self.windows.as_mut(),
         }
     }
 
@@ -184,11 +187,15 @@ impl Journal {
         if let Phase::Loading(loading) = &mut self.phase { Some(loading) } else { None }
     }
 
-    /// Returns to `Locating`, where the committed offsets are read again, not before `not_before`. What was being read is dropped: it must not
-    /// be mistaken for complete windows.
+    /// Returns to `Locating`, where the committed offsets are read again, not before `not_before`. What was being read or undone is dropped: it must
+    /// not be mistaken for complete windows.
     pub fn relocate(&mut self, not_before: Duration) {
         match &mut self.phase {
             Phase::Locating(locating) => (locating.not_before, locating.blocked) = (not_before, None),
+            Phase::Undoing(_) => {
+                self.windows = None;
+                drop(self.enter(Phase::locating(not_before)));
+            }
             Phase::Loading(_) | Phase::Restoring(_) | Phase::Running => {
                 drop(self.enter(Phase::locating(not_before)));
             }
@@ -245,6 +252,39 @@ impl Journal {
             (kind, head)
         };
         windows.iter().map(head).collect()
+    }
+
+    /// Begins to undo owners from these coordinates on that no entry has undone yet: until one has, the heads name none, and so local state that was
+    /// undone in part is not used after a crash. With it, owners would be missing behind a head that claims them.
+    pub fn begin_undoing(&mut self, store: &mut impl Store, from: &[Coordinates]) -> Result<(), StoreError> {
+        let Some(windows) = self.windows.as_ref().filter(|_| !from.is_empty()) else { return Ok(()) };
+        let undoing = Undoing::new(self.id, windows, from);
+        self.is_undone = true;
+        self.confirm(store)?;
+        self.enter(Phase::Undoing(undoing));
+        Ok(())
+    }
+
+    /// Continues to undo owners until `is_over`. Returns whether the windows are complete now: the journal is in `Locating` then.
+    pub fn undo(&mut self, store: &mut impl Store, is_over: impl Fn() -> bool) -> Result<bool, StoreError> {
+        let (Phase::Undoing(undoing), Some(windows)) = (&mut self.phase, &mut self.windows) else {
+            return Ok(false);
+        };
+        let is_done = undoing.advance(store, windows, is_over)?;
+        if is_done {
+            self.enter(Phase::locating(Duration::ZERO));
+        }
+        Ok(is_done)
+    }
+
+    /// Whether owners are being undone.
+    #[must_use]
+    pub fn is_undoing(&self) -> bool {
+        match &self.phase {
+            Phase::Undoing(_) => true,
+            Phase::Restoring(restoring) => restoring.undoing.is_some(),
+            Phase::Locating(_) | Phase::Loading(_) | Phase::Running => false,
+        }
     }
 
     /// Records in the local store that its owners are committed. The head of the unnamed kind comes first: those of the others count by the entry that

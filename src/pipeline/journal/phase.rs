@@ -5,13 +5,14 @@ use std::time::Duration;
 use crate::dedupe::Offset;
 use crate::pipeline::journal::loading::Loading;
 use crate::pipeline::journal::restoring::Restoring;
+use crate::pipeline::journal::undoing::Undoing;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::ports::LogId;
 
 /// The life cycle of a journal in a worker. Each phase owns what exists only in it. Records are processed only in `Running`.
 ///
 /// ```text
-/// assigned ─→ Locating ←─→ Loading, Restoring, Running
+/// assigned ─→ Locating ←─→ Loading, Restoring, Undoing, Running
 /// ```
 ///
 /// Every phase ends in `Locating` ([`TRANSITIONS`]): what follows it may fail, and then the committed offsets are read again. A journal leaves the
@@ -24,6 +25,8 @@ pub enum Phase {
     Loading(Box<Loading>),
     /// Entries are being read.
     Restoring(Box<Restoring>),
+    /// Owners are being undone that no entry has undone yet, in windows that are complete otherwise.
+    Undoing(Undoing),
     /// Records are processed.
     Running,
 }
@@ -34,19 +37,22 @@ pub(super) enum Stage {
     Locating,
     Loading,
     Restoring,
+    Undoing,
     Running,
 }
 
 /// The allowed changes of the phase. Loading and restoring do not follow each other directly, and neither of them is followed
 /// by running: between them the journal has no windows that could be mistaken for complete ones.
-pub(super) const TRANSITIONS: [(Stage, Stage); 7] = [
+pub(super) const TRANSITIONS: [(Stage, Stage); 9] = [
     // A later attempt, or windows that are kept.
     (Stage::Locating, Stage::Locating),
     (Stage::Locating, Stage::Loading),
     (Stage::Locating, Stage::Restoring),
+    (Stage::Locating, Stage::Undoing),
     (Stage::Locating, Stage::Running),
     (Stage::Loading, Stage::Locating),
     (Stage::Restoring, Stage::Locating),
+    (Stage::Undoing, Stage::Locating),
     (Stage::Running, Stage::Locating),
 ];
 
@@ -62,7 +68,7 @@ impl Phase {
         match self {
             Self::Restoring(restoring) => Some(restoring.share()),
             Self::Loading(loading) => Some(loading.share()),
-            Self::Locating(_) | Self::Running => None,
+            Self::Locating(_) | Self::Undoing(_) | Self::Running => None,
         }
     }
 
@@ -71,6 +77,7 @@ impl Phase {
             Self::Locating(_) => Stage::Locating,
             Self::Loading(_) => Stage::Loading,
             Self::Restoring(_) => Stage::Restoring,
+            Self::Undoing(_) => Stage::Undoing,
             Self::Running => Stage::Running,
         }
     }

@@ -81,11 +81,11 @@ impl Reading {
 
 impl<W: WorkerPorts> Context<W> {
     /// Opens each journal that a restore has to read, at the first offset that is needed, and closes the others. A journal is not read while
-    /// its restore searches for forgotten owners. Returns whether any is open.
+    /// its restore is paused. Returns whether any is open.
     pub(crate) fn open_journals(&mut self) -> Result<bool, WorkerError> {
         let mut is_any = false;
         for journal in self.journals.iter_mut() {
-            let needed = journal.restoring_mut().filter(|it| it.forgetting.is_none());
+            let needed = journal.restoring_mut().filter(|it| !it.is_paused());
             // No entry before the local state has a higher number than its last one.
             let needed = needed.map(|it| (it.needed, Some(it.applied()).filter(|applied| *applied > 0)));
             is_any |= needed.is_some();

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dedupe::{
     Block, BlockError, Coordinates, Entry, ForgetRecord, Identity, JournalRecord, KindId, Offset, Owner,
-    PartitionId, Section, Sequence, Window, WindowId, Windows,
+    PartitionId, Sequence, Window, WindowId,
 };
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::forgetting::Forgetting;
-use crate::pipeline::journal::local::UNDONE;
 use crate::pipeline::journal::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::journal::sealed::sealed_in;
 use crate::pipeline::journal::stored::Stored;
-use crate::pipeline::journal::unwritten::unnamed_first;
+use crate::pipeline::journal::undoing::Undoing;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::report::WorkerReport;
@@ -36,7 +35,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         Ok(restoring.unwritten.write(self.store, self.journal)?)
     }
 
-    /// Adds an entry of the journal to the windows. Returns false when records of it are missing.
+    /// Adds an entry of the journal to the windows, or pauses the restore. Returns false when records of it are missing.
     pub(crate) fn entry(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
         if let Some(last) = restoring.last.filter(|last| entry.end.number <= last.entry.number) {
             restoring.needed = entry.at + 1;
@@ -57,8 +56,9 @@ impl<W: WorkerPorts> Restorer<'_, W> {
             .collect::<BTreeSet<_>>()
             .into_iter()
             .try_for_each(|kind| self.discard(restoring, kind))?;
-        let undone: Vec<&Section> = sections.iter().filter(|section| restoring.may_undo(section)).collect();
-        undone.into_iter().try_for_each(|section| self.undo(restoring, section))?;
+        if self.pauses_to_undo(restoring, entry)? {
+            return Ok(true);
+        }
         let mut forgotten = Vec::new();
         for record in &entry.records {
             if ForgetRecord::is_here(&record.bytes) {
@@ -118,11 +118,20 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         unwritten.add(kind.window(self.journal), number, stamped, window.longest_run_ms());
     }
 
-    /// Undoes all owners of a partition at or beyond the first offset of its section, of all kinds, also of kinds that the writer had not configured.
-    fn undo(&mut self, restoring: &mut Restoring, section: &Section) -> Result<(), WorkerError> {
+    /// Pauses the restore to undo all owners at or beyond the first offsets of the sections of an entry, of all kinds, also of kinds that the writer
+    /// had not configured, unless that is done. The heads name the entry before meanwhile: after a crash this entry is read and undone again.
+    fn pauses_to_undo(&mut self, restoring: &mut Restoring, entry: &Entry) -> Result<bool, WorkerError> {
+        let undone = entry.end.sections.iter().filter(|section| restoring.may_undo(section));
+        let from: Vec<_> =
+            undone.map(|it| Coordinates { partition: it.partition, offset: it.first }).collect();
+        let name = Some(entry.end.name());
+        if from.is_empty() || restoring.undone == name {
+            return Ok(false);
+        }
         self.write(restoring)?;
-        let from = Coordinates { partition: section.partition, offset: section.first };
-        undo_owners(self.store, self.journal, &mut restoring.windows, from)
+        restoring.undone = name;
+        restoring.undoing = Some(Undoing::new(self.journal, &restoring.windows, &from));
+        Ok(true)
     }
 
     /// Forgets identities. Their stored owners are deleted at once, or after a search ([`Restoring::forgetting`]).
@@ -183,42 +192,4 @@ pub(crate) fn forget_identities(
     }
     let numbers: Vec<_> = numbers.into_keys().collect();
     Ok(store.forget(id, ToForget { numbers: &numbers, identities }, head)?)
-}
-
-fn in_order(journal: PartitionId, windows: &Windows) -> Vec<WindowId> {
-    unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect())
-}
-
-/// Undoes the owners of a partition at or beyond an offset that no entry has undone yet: until one has, the heads name none.
-pub(crate) fn rewind_owners(
-    store: &mut impl Store,
-    journal: PartitionId,
-    windows: &mut Windows,
-    from: Coordinates,
-) -> Result<(), WorkerError> {
-    for id in in_order(journal, windows) {
-        if let Some(head) = store.head(id)? {
-            // After a crash in between, owners that are undone here must not be missing behind a head that claims them.
-            store.set_head(id, &Head { tail: Some(UNDONE), confirmed_tail: Some(UNDONE), ..head })?;
-        }
-    }
-    undo_owners(store, journal, windows, from)
-}
-
-/// Undoes the owners of a partition at or beyond an offset, in all windows of a journal and in the store.
-pub(crate) fn undo_owners(
-    store: &mut impl Store,
-    journal: PartitionId,
-    windows: &mut Windows,
-    from: Coordinates,
-) -> Result<(), WorkerError> {
-    for id in in_order(journal, windows) {
-        let Some(head) = store.head(id)? else { continue };
-        let undone = store.undo(id, from, &head)?;
-        let Some(window) = windows.of_kind(id.kind()) else { continue };
-        for (number, identity) in undone {
-            window.forget(number, identity);
-        }
-    }
-    Ok(())
 }

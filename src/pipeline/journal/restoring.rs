@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::dedupe::{Entry, Fingerprint, KindId, Offset, PartitionId, Section, Tail, Windows};
+use crate::dedupe::{
+    Coordinates, Entry, EntryName, Fingerprint, KindId, Offset, PartitionId, Section, Tail, Windows,
+};
 use crate::metrics::RestoreSource;
 use crate::pipeline::journal::forgetting::Forgetting;
 use crate::pipeline::journal::local::Located;
 use crate::pipeline::journal::read_progress::ReadProgress;
+use crate::pipeline::journal::undoing::Undoing;
 use crate::pipeline::journal::unwritten::Unwritten;
 use crate::ports::{Covered, Head, LogBounds};
 
@@ -75,6 +78,10 @@ pub struct Restoring {
     pub next_expiry: Duration,
     /// The forgotten identities whose owners are being searched in the stored ones. No entry behind them is read meanwhile.
     pub forgetting: Option<Forgetting>,
+    /// What is being undone before an entry is added. That entry is read again once it is, and none behind it meanwhile.
+    pub undoing: Option<Undoing>,
+    /// The entry for which owners were undone last.
+    pub undone: Option<EntryName>,
 }
 
 impl Restoring {
@@ -109,6 +116,8 @@ impl Restoring {
             purpose,
             next_expiry: now,
             forgetting: None,
+            undoing: None,
+            undone: None,
         }
     }
 
@@ -139,6 +148,12 @@ impl Restoring {
                 self.first_ms = Some(self.first_ms.unwrap_or(first_ms));
             }
         }
+    }
+
+    /// Whether the journal is not read meanwhile.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.forgetting.is_some() || self.undoing.is_some()
     }
 
     /// Whether the first entry that is read is that of a log whose start retention has deleted, so that records of it may be missing.
@@ -179,6 +194,7 @@ impl Restoring {
             covered: self.covered,
             next,
             reset_kinds: self.reset_kinds,
+            rewound: Vec::new(),
         }
     }
 
@@ -213,4 +229,6 @@ pub(crate) struct Completed {
     pub is_cut: bool,
     /// Kinds whose windows start empty.
     pub reset_kinds: BTreeSet<KindId>,
+    /// From where on owners have to be undone, because the group was rewound.
+    pub rewound: Vec<Coordinates>,
 }

@@ -6,7 +6,6 @@ use crate::dedupe::{
     Coordinates, Identity, Owner, Positions, StampedOwner, StoredOwner, TimeSource, WindowLimits,
 };
 use crate::pipeline::journal::phase::Stage;
-use crate::pipeline::journal::restorer::undo_owners;
 use crate::store::{Binding, SledStore, open};
 
 const JOURNAL: PartitionId = 3;
@@ -167,7 +166,9 @@ fn an_undo_removes_the_owners_of_a_partition_from_all_windows_and_from_the_store
     }
     unwritten.end_entry(head(1));
     unwritten.write(&mut store, JOURNAL).unwrap();
-    undo_owners(&mut store, JOURNAL, &mut windows, Coordinates { partition: 8, offset: 5 }).unwrap();
+    let mut undoing = Undoing::new(JOURNAL, &windows, &[Coordinates { partition: 8, offset: 5 }]);
+    let steps = std::iter::from_fn(|| Some(undoing.advance(&mut store, &mut windows, || true).unwrap()));
+    assert_eq!(steps.take_while(|is_done| !is_done).count(), 1, "a window in each step");
     let left = [0, 1, 2, 3, 4, 6, 8].map(|number| (number, number));
     for (id, window) in windows.iter() {
         assert_eq!(stored(&store, id.number()), left);

@@ -6,21 +6,20 @@ use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::restorer::rewind_owners;
 use crate::pipeline::options::{OnGap, WorkerOptions};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::start_bounds::{StartBounds, request_raw};
 use crate::ports::{Failure, GroupMember, LogBounds, Remedy, Source, Truncation};
 
 /// Makes a partition of complete windows resume at C, or at the nearest offset that the log holds, if the log does
-/// not hold C and the configuration accepts the gap.
+/// not hold C and the configuration accepts the gap. Returns from where on owners of the partition have to be undone, if any.
 pub(crate) fn resume_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
     id: PartitionId,
-) -> Result<(), WorkerError> {
+) -> Result<Option<Coordinates>, WorkerError> {
     let Some(committed) = access.ctx.partitions.get(id).map(|partition| partition.committed) else {
-        return Ok(());
+        return Ok(None);
     };
     let truncated = access.source.truncated(id);
     let mut log = bounds.raw(access, id)?;
@@ -28,16 +27,16 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
         // Only the current bounds show a gap: the log may have grown since the request for all partitions.
         log = request_raw::<W>(access.source, &access.ctx.options, &[id])?.first().copied().unwrap_or(log);
     }
-    let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(()) };
+    let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(None) };
     // The client cannot read on behind a record that retention has deleted.
     partition.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
     let is_covered = partition.committed_epoch.is_some();
     if truncated.is_none() && committed > log.high && is_covered {
         // The records at the end of the log may have been written after it was truncated. The client determines the
         // offset of the truncation when it starts reading at C, and reports it.
-        return Ok(());
+        return Ok(None);
     }
-    let Some(gap) = gap(committed, log, truncated) else { return Ok(()) };
+    let Some(gap) = gap(committed, log, truncated) else { return Ok(None) };
     check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
     let names = gap_names(&access.ctx.options, id, log, committed, &gap);
     if access.ctx.options.on_gap == OnGap::Stop {
@@ -48,7 +47,7 @@ pub(crate) fn resume_offset<W: WorkerPorts>(
     if let Some(partition) = access.ctx.partitions.get_mut(id) {
         partition.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
     }
-    accept(access.ctx, id, gap.nearest, &names)
+    Ok(accept(access.ctx, id, gap.nearest, &names))
 }
 
 /// Fails when a start would not accept what the log has at the committed offset, as far as its bounds show that.
@@ -114,8 +113,8 @@ fn accept<W: WorkerPorts>(
     id: PartitionId,
     next: Offset,
     names: &str,
-) -> Result<(), WorkerError> {
-    let Some(partition) = ctx.partitions.get_mut(id) else { return Ok(()) };
+) -> Option<Coordinates> {
+    let partition = ctx.partitions.get_mut(id)?;
     let committed = partition.committed;
     let skipped = next.saturating_sub(committed);
     let how = if next < committed {
@@ -128,25 +127,11 @@ fn accept<W: WorkerPorts>(
     partition.committed = committed.min(next);
     partition.next = next;
     partition.uncommitted_position = true;
-    if next < committed {
-        partition.rewound = true;
-        // Other records will be read at these offsets.
-        let journal = ctx.journals.get_mut(partition.journal);
-        if let Some((id_of_journal, windows)) = journal.and_then(|it| {
-            it.is_undone = true;
-            Some((it.id, it.windows.as_mut()?))
-        }) {
-            rewind_owners(
-                &mut ctx.store,
-                id_of_journal,
-                windows,
-                Coordinates { partition: id, offset: next },
-            )?;
-        }
-    }
+    // Other records will be read at these offsets.
+    partition.rewound |= next < committed;
     ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
     ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
-    Ok(())
+    (next < committed).then_some(Coordinates { partition: id, offset: next })
 }
 
 /// The error for a group that was reset to below what the state topic has committed.

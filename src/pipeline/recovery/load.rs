@@ -58,8 +58,9 @@ impl Recovery {
                     "state loaded from the local store"
                 );
                 let tail = located.tail;
-                let (next, is_cut, reset_kinds) = (0, false, BTreeSet::new());
-                let completed = Completed { windows, located, tail, covered, next, is_cut, reset_kinds };
+                let (next, is_cut, reset_kinds, rewound) = (0, false, BTreeSet::new(), Vec::new());
+                let completed =
+                    Completed { windows, located, tail, covered, next, is_cut, reset_kinds, rewound };
                 self.completed(access, id, completed)
             }
             // State that ends before the last committed entry is dropped when the restore cannot start.

@@ -117,6 +117,7 @@ impl Recovery {
             next: journal.end.next,
             is_cut: false,
             reset_kinds: mem::take(&mut journal.reset_kinds),
+            rewound: Vec::new(),
         };
         self.completed(access, id, completed)
     }

@@ -25,15 +25,15 @@ use crate::pipeline::journal::expiry::expire_stored;
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::restore::{abandon_restore, search_forgotten};
-use crate::pipeline::recovery::start::start_waiting;
+use crate::pipeline::recovery::restore::{abandon_restore, continue_paused};
+use crate::pipeline::recovery::start::{start_waiting, undo_slice};
 use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
 use crate::ports::{StateLog, StoreError};
 
-/// Time to read the state topic between two polls.
+/// Time to read the state topic, or to undo owners, between two polls.
 const READ_SLICE: Duration = Duration::from_millis(20);
 /// Interval between two deletions of what has left a window that is being restored.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
@@ -101,7 +101,7 @@ impl Recovery {
                 self.locate(access, &free)?;
             }
         }
-        let outcome = self.load_slice(access);
+        let outcome = undo_slice(self, access).and_then(|()| self.load_slice(access));
         self.restore_slice(access, outcome)
     }
 
@@ -114,11 +114,11 @@ impl Recovery {
         let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
         let until = access.ctx.clock.elapsed() + READ_SLICE;
         if !is_grave(&outcome) {
-            let searched = search_forgotten(access.ctx, until).map_err(|(id, error)| {
+            let continued = continue_paused(access.ctx, until).map_err(|(id, error)| {
                 abandon_restore(access.ctx, id);
                 error
             });
-            outcome = searched.and(outcome);
+            outcome = continued.and(outcome);
         }
         loop {
             let left = until.saturating_sub(access.ctx.clock.elapsed());
@@ -207,7 +207,7 @@ fn fit_tables<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerEr
 /// often far more: all of it would be on the disk until the end of the restore, and in the filters of slices.
 fn expire_restored<W: WorkerPorts>(ctx: &mut Context<W>, now: Duration) -> Result<(), WorkerError> {
     let due = ctx.journals.all_restoring_mut();
-    for (id, restoring) in due.filter(|(_, it)| it.forgetting.is_none() && it.next_expiry <= now) {
+    for (id, restoring) in due.filter(|(_, it)| !it.is_paused() && it.next_expiry <= now) {
         restoring.next_expiry = now + EXPIRE_INTERVAL;
         // It is settled: the logs agree with the committed offsets.
         let checkpoint = restoring.located.checkpoint.as_ref();

@@ -217,25 +217,39 @@ pub(crate) fn apply_entry<W: WorkerPorts>(
         restorer.options.same_group(&entry.key)?;
     }
     let is_whole = restorer.entry(restoring, entry)?;
-    if restoring.forgetting.is_some() {
-        // What follows in the log is read once the search has ended, also what the client has read already.
+    if restoring.is_paused() {
+        // What follows in the log is read once the pause has ended, also what the client has read already.
         ctx.reopen_journal(id);
     }
     Ok(is_whole)
 }
 
-/// Continues the searches for the owners of forgotten identities. Where one ends, the journal is read on behind the forget record.
-/// Returns the journal whose search failed.
-pub(crate) fn search_forgotten<W: WorkerPorts>(
+/// Continues what restores are paused for. Where that ends, the journal is read on. Returns the journal in which it failed.
+pub(crate) fn continue_paused<W: WorkerPorts>(
     ctx: &mut Context<W>,
     until: Duration,
 ) -> Result<(), (PartitionId, WorkerError)> {
-    let is_searching = |it: &Journal| matches!(it.phase(), Phase::Restoring(it) if it.forgetting.is_some());
-    for id in ctx.journals.ids(is_searching) {
-        continue_search(ctx, id, until).map_err(|error| (id, error))?;
+    let is_paused = |it: &Journal| matches!(it.phase(), Phase::Restoring(it) if it.is_paused());
+    for id in ctx.journals.ids(is_paused) {
+        let continued = continue_undoing(ctx, id, until).and_then(|()| continue_search(ctx, id, until));
+        continued.map_err(|error| (id, error))?;
         if ctx.clock.elapsed() >= until {
             break;
         }
+    }
+    Ok(())
+}
+
+fn continue_undoing<W: WorkerPorts>(
+    ctx: &mut Context<W>,
+    id: PartitionId,
+    until: Duration,
+) -> Result<(), WorkerError> {
+    let Context { journals, store, clock, .. } = ctx;
+    let Some(restoring) = journals.get_mut(id).and_then(Journal::restoring_mut) else { return Ok(()) };
+    let Some(undoing) = restoring.undoing.as_mut() else { return Ok(()) };
+    if undoing.advance(store, &mut restoring.windows, || clock.elapsed() >= until)? {
+        restoring.undoing = None;
     }
     Ok(())
 }

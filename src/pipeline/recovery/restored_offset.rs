@@ -7,7 +7,6 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::local::{Located, all_expired};
-use crate::pipeline::journal::restorer::rewind_owners;
 use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
 use crate::pipeline::ports::WorkerPorts;
@@ -30,10 +29,10 @@ impl Recovery {
         }
         let mut starts = Vec::new();
         for answer in completed.located.answers.clone() {
-            let offset = end_offset(&mut self.start_bounds, access, id, &mut completed, &answer)?;
+            let offset = end_offset(&mut self.start_bounds, access, &mut completed, &answer)?;
             starts.push((answer, offset));
         }
-        let Completed { windows, tail, covered, next, reset_kinds, .. } = completed;
+        let Completed { windows, tail, covered, next, reset_kinds, rewound, .. } = completed;
         for (answer, offset) in starts {
             let checkpoint = Checkpoint::parse(&answer.metadata);
             let time_ms = covered.get(&answer.partition).map_or(0, |covered| covered.time_ms);
@@ -51,6 +50,7 @@ impl Recovery {
         journal.reset_kinds = reset_kinds;
         journal.early_ends = 0;
         journal.confirm(&mut access.ctx.store)?;
+        journal.begin_undoing(&mut access.ctx.store, &rewound)?;
         self.start_completed(access, id)
     }
 }
@@ -74,7 +74,6 @@ fn is_behind_for_the_first_time<W: WorkerPorts>(ctx: &mut Context<W>, completed:
 fn end_offset<W: WorkerPorts>(
     bounds: &mut StartBounds,
     access: &mut Access<'_, W>,
-    journal: PartitionId,
     completed: &mut Completed,
     answer: &Committed,
 ) -> Result<Offset, WorkerError> {
@@ -87,7 +86,7 @@ fn end_offset<W: WorkerPorts>(
     set_uncommitted(access.ctx, id, false);
     match (answer.offset, covered) {
         (Some(committed), Some(covered)) if covered > committed => {
-            rewound(access, journal, completed, Coordinates { partition: id, offset: committed }, covered)
+            rewound(access, completed, Coordinates { partition: id, offset: committed }, covered)
         }
         (Some(committed), _) => Ok(committed),
         (None, Some(covered)) => {
@@ -158,7 +157,6 @@ fn note_skipped<W: WorkerPorts>(
 /// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
 fn rewound<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    journal: PartitionId,
     completed: &mut Completed,
     at: Coordinates,
     covered: Offset,
@@ -176,10 +174,7 @@ fn rewound<W: WorkerPorts>(
         OnRewind::Reemit => {
             ctx.report.metrics.offset_resets(OffsetReset::Rewound).inc();
             tracing::warn!("{names}; processing again from the group's offset (group.on_rewind = reemit)");
-            rewind_owners(&mut ctx.store, journal, &mut completed.windows, at)?;
-            if let Some(journal) = ctx.journals.get_mut(journal) {
-                journal.is_undone = true;
-            }
+            completed.rewound.push(at);
             if let Some(partition) = ctx.partitions.get_mut(id) {
                 partition.rewound = true;
             }

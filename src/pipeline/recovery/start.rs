@@ -11,8 +11,8 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::resume_offset;
+use crate::pipeline::recovery::{READ_SLICE, Recovery};
 use crate::ports::Source;
 
 /// Pause before the number of partitions of raw is read again, while a partition is missing.
@@ -50,13 +50,16 @@ impl Recovery {
         self.start(access, id)
     }
 
-    /// Starts processing: the windows are those of the committed offsets. If that fails, they are kept, and used again once the offsets have been read
+    /// Starts processing, unless owners have to be undone first: the windows are those of the committed offsets. If that fails, they are kept, and used again once the offsets have been read
     /// again.
     pub(crate) fn start<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         id: PartitionId,
     ) -> Result<(), WorkerError> {
+        if access.ctx.journals.get(id).is_some_and(Journal::is_undoing) {
+            return Ok(());
+        }
         let now = access.ctx.clock.elapsed();
         let not_before = match self.torn.held_by_leftovers(access, id) {
             None if !is_complete(access, id)? => Some(now + MISSING_PAUSE),
@@ -67,8 +70,12 @@ impl Recovery {
             return Ok(());
         }
         let members = access.ctx.members(id);
+        let mut undone = Vec::new();
         for member in &members {
-            resume_offset(&mut self.start_bounds, access, *member)?;
+            undone.extend(resume_offset(&mut self.start_bounds, access, *member)?);
+        }
+        if let Some(journal) = access.ctx.journals.get_mut(id).filter(|_| !undone.is_empty()) {
+            return Ok(journal.begin_undoing(&mut access.ctx.store, &undone)?);
         }
         // One with a rejected record waits for the next attempt; the others continue.
         let is_due = |id: &PartitionId| {
@@ -84,6 +91,25 @@ impl Recovery {
         }
         started.into_iter().try_for_each(|member| open(access, member))
     }
+}
+
+/// Continues to undo owners, until the slice is used up, and starts the journals in which all are undone.
+pub(super) fn undo_slice<W: WorkerPorts>(
+    recovery: &mut Recovery,
+    access: &mut Access<'_, W>,
+) -> Result<(), WorkerError> {
+    let until = access.ctx.clock.elapsed() + READ_SLICE;
+    for id in access.ctx.journals.ids(|it| matches!(it.phase(), Phase::Undoing(_))) {
+        let Context { journals, store, clock, .. } = &mut *access.ctx;
+        let Some(journal) = journals.get_mut(id) else { continue };
+        if journal.undo(store, || clock.elapsed() >= until)? {
+            recovery.start(access, id)?;
+        }
+        if access.ctx.clock.elapsed() >= until {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Starts the partitions of running journals that have waited: for the next attempt of a rejected record, or until all topics had them.

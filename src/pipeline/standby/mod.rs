@@ -147,7 +147,7 @@ impl<W: WorkerPorts> Standby<W> {
         self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.journals);
         self.start_due()?;
         self.load(until)?;
-        self.search_forgotten(until)?;
+        self.continue_paused(until)?;
         self.read(until)?;
         let kept = self.keep_small();
         kept.or_else(|error| self.failed(None, error))?;

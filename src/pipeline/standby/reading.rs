@@ -73,7 +73,10 @@ impl<W: WorkerPorts> Standby<W> {
         let number = entry.end.number;
         if restore::apply_entry(&mut self.ctx, id, entry)? {
             self.note_cut(id);
-            self.copies.read(id, entry.at + 1, false);
+            let restoring = self.ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
+            if let Some(next) = restoring.map(|it| it.needed) {
+                self.copies.read(id, next, false);
+            }
         } else {
             self.misses_entries(id, Lacking { last: number, next: number });
         }
@@ -108,9 +111,9 @@ impl<W: WorkerPorts> Standby<W> {
         }
     }
 
-    /// Continues the searches for the owners of forgotten identities.
-    pub(super) fn search_forgotten(&mut self, until: Duration) -> Result<(), Fatal> {
-        match restore::search_forgotten(&mut self.ctx, until) {
+    /// Continues what copies are paused for.
+    pub(super) fn continue_paused(&mut self, until: Duration) -> Result<(), Fatal> {
+        match restore::continue_paused(&mut self.ctx, until) {
             Ok(()) => Ok(()),
             Err((id, error)) => self.failed(Some(id), error),
         }

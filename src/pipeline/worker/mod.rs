@@ -376,7 +376,9 @@ impl<W: WorkerPorts> Parts<W> {
         if !self.ctx.has_nothing_pending() {
             let is_starting = |it: &Partition| !it.is_started && !it.rejections.waits(now);
             let mut phases = self.ctx.journals.iter().map(Journal::phase);
-            if phases.any(|phase| matches!(phase, Phase::Loading(_) | Phase::Restoring(_))) {
+            if phases
+                .any(|phase| matches!(phase, Phase::Loading(_) | Phase::Restoring(_) | Phase::Undoing(_)))
+            {
                 // The next slice waits for the state topic where necessary.
                 return Duration::ZERO;
             }

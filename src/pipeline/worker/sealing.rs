@@ -113,8 +113,9 @@ impl Sealer {
 
     /// Begins to seal owners of the window that has the most slices of them, if it has two.
     fn begin_next<W: WorkerPorts>(&self, ctx: &mut Context<W>, smallest: u64) -> Result<(), WorkerError> {
-        // The windows of a journal that is being loaded are incomplete, and its owners are being read.
-        if ctx.journals.iter().any(|journal| matches!(journal.phase(), Phase::Loading(_))) {
+        // The windows of a journal that is being loaded are incomplete, and its owners are being read. What is being undone is not sealed first.
+        let is_busy = |it: &Journal| it.is_undoing() || matches!(it.phase(), Phase::Loading(_));
+        if ctx.journals.iter().any(is_busy) {
             return Ok(());
         }
         let Some(full) = fullest(ctx, smallest, if self.is_copy { COPY_PART } else { 1 }) else {

@@ -303,8 +303,10 @@ fn undo(disk: &Lossy, store: &mut SledStore, from: Coordinates) {
         at.partition != from.partition || at.offset < from.offset
     };
     disk.watch().expected.retain(is_left);
-    let head = store.head(0.into()).unwrap().unwrap();
-    store.undo(0.into(), from, &head).unwrap();
+    let mut next = Some(0);
+    while let Some(number) = next {
+        next = store.undo(0.into(), from, number).unwrap().next;
+    }
 }
 
 /// New owners are not synced, and their entries can be durable.
@@ -336,13 +338,14 @@ fn a_power_loss_while_owners_are_forgotten_loses_no_other() {
 
 #[test]
 fn a_power_loss_while_owners_of_a_partition_are_undone_loses_none_of_the_others() {
-    let (disk, mut store) = filled(96, 250);
+    // More runs than are changed together.
+    let (disk, mut store) = filled(240, 100);
     disk.begin(&mut store);
-    for number in [95, 90, 60] {
-        undo(&disk, &mut store, place(number * 250 + 8));
+    for number in [239, 230, 180, 120, 60] {
+        undo(&disk, &mut store, place(number * 100 + 8));
     }
     store.sync().unwrap();
-    disk.end(80, 2);
+    disk.end(50, 5);
     close(&disk, store);
 }
 

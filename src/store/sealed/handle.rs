@@ -204,8 +204,8 @@ impl SledStore {
         })
     }
 
-    /// Removes the owners of a partition at or beyond a raw offset from slices. Called before they are removed from runs and the head is set, so
-    /// that an interrupted removal is repeated, and a refused one has changed nothing.
+    /// Removes the owners of a partition at or beyond a raw offset from slices. Called before they are removed from runs, so that a refused
+    /// removal has changed nothing.
     pub(in crate::store) fn undo_sealed(
         &mut self,
         window: WindowId,

@@ -11,6 +11,8 @@ use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, Stor
 use dedupd::store::{Binding, SledStore};
 use fastrand::Rng;
 
+use crate::undo_all;
+
 /// Raw partitions of a window.
 const PARTITIONS: u32 = 3;
 
@@ -287,8 +289,7 @@ impl Modelled {
         let unsealed: Vec<_> = unsealed.map(|(number, owner)| (*number, owner.identity.unwrap())).collect();
         owned.remove(|_, owner| is_undone(owner));
         owned.ends.insert(partition, from.offset);
-        let head = self.head(window);
-        match self.store.undo(window, from, &head) {
+        match undo_all(&mut self.store, window, from) {
             Err(StoreError::InFilter(_)) => {
                 self.count("in filter");
                 check(&self.store, &self.model, &mut self.rng, "a refused undo has changed something")

@@ -9,6 +9,9 @@ const IDS: u64 = 10;
 /// Steps of half a second each: ten times the exact part of a window with filters.
 const STEPS: u64 = 40;
 
+/// Simulated time of a slice of an undo.
+const SLICE_TIME: Duration = Duration::from_millis(50);
+
 /// The ids that arrive in a partition.
 fn ids_of(partition: u64) -> Range<u64> {
     (partition << 40)..(partition << 40) + IDS * STEPS
@@ -33,14 +36,17 @@ fn processed(setting: &Setting, filters: bool) -> Life {
     life
 }
 
+/// Sets the group back to the first record of partition 0.
+fn rewind(life: &Life) {
+    let mut cluster = life.universe.cluster.borrow_mut();
+    let first = cluster.raw[0].low();
+    cluster.offsets[0].settled = Some((first, String::new()));
+}
+
 /// How many ids of partition 0 are forwarded in partition 1, and how many in both.
 fn forwarded_again(life: &mut Life) -> (u64, u64) {
     let (all, second) = (life.ids_in_clean(0..2), life.ids_in_clean(1..2));
-    {
-        let mut cluster = life.universe.cluster.borrow_mut();
-        let first = cluster.raw[0].low();
-        cluster.offsets[0].settled = Some((first, String::new()));
-    }
+    rewind(life);
     life.produce_ids_to(1, ids_of(0));
     life.deliver_only(Some(1));
     life.process_delivered(1);
@@ -52,11 +58,49 @@ fn forwarded_again(life: &mut Life) -> (u64, u64) {
 
 #[test]
 fn undone_owners_do_not_count_in_slices() {
-    let undone = IDS * STEPS;
-    assert_eq!(forwarded_again(&mut processed(&Setting::sound(), false)), (undone, undone));
+    let (undone, mut life) = (IDS * STEPS, processed(&Setting::sound(), false));
+    assert_eq!(forwarded_again(&mut life), (undone, undone));
+    assert!(life.universe.undo_slices.get() > 0, "all were undone at once");
     let keeps = Setting { sabotage: Sabotage::SliceKeepsRemoved, ..Setting::sound() };
     let (in_second, _) = forwarded_again(&mut processed(&keeps, false));
     assert!(in_second < undone / 2, "the history does not depend on it: {in_second} ids");
+}
+
+/// The process is killed while it undoes owners of partition 0, after some slices.
+fn killed_while_undoing() -> Life {
+    let mut life = processed(&Setting::sound(), false);
+    rewind(&life);
+    life.universe.block_time.set(SLICE_TIME);
+    let (now, slices) =
+        (|life: &Life| life.universe.cluster.borrow().now, |life: &Life| life.universe.undo_slices.get());
+    let mut longest = Duration::ZERO;
+    while slices(&life) < 3 {
+        let before = (now(&life), slices(&life));
+        life.iterate_once();
+        longest = longest.max((now(&life) - before.0) * u32::from(slices(&life) > before.1));
+    }
+    assert!(longest < 3 * SLICE_TIME, "{longest:?}");
+    life.universe.cluster.borrow_mut().dead.insert(0);
+    life.end_dead();
+    life.universe.block_time.set(Duration::ZERO);
+    life
+}
+
+#[test]
+fn an_undo_takes_several_iterations_and_is_completed_after_a_crash_in_between() {
+    let undone = IDS * STEPS;
+    assert_eq!(forwarded_again(&mut killed_while_undoing()), (undone, undone));
+}
+
+#[test]
+fn local_state_that_was_undone_in_part_is_not_used_when_the_group_is_not_rewound_any_more() {
+    let before = processed(&Setting::sound(), false).universe.cluster.borrow().offsets[0].settled.clone();
+    let mut life = killed_while_undoing();
+    life.universe.cluster.borrow_mut().offsets[0].settled = before;
+    let all = life.ids_in_clean(0..2);
+    life.produce_ids_to(1, ids_of(0));
+    life.process_delivered(1);
+    assert_eq!(life.ids_in_clean(0..2), all);
 }
 
 #[test]

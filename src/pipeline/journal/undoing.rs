@@ -1,0 +1,49 @@
+//! Owners that are undone, slice by slice: the store reads all owners of a window for that, which takes minutes for a large one.
+
+use crate::dedupe::{Coordinates, PartitionId, Sequence, WindowId, Windows};
+use crate::pipeline::journal::unwritten::unnamed_first;
+use crate::ports::{Store, StoreError, Undone};
+
+/// Owners of partitions at or beyond an offset, in all windows of a journal, that are being removed from these and from the store.
+#[derive(Debug)]
+pub struct Undoing {
+    /// What is still to be undone; the last one is being undone.
+    left: Vec<(WindowId, Coordinates)>,
+    /// The number at which that continues.
+    next: Sequence,
+}
+
+impl Undoing {
+    /// Begins to undo the owners from these coordinates on.
+    #[must_use]
+    pub fn new(journal: PartitionId, windows: &Windows, from: &[Coordinates]) -> Self {
+        let windows = unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect());
+        let left = windows.into_iter().flat_map(|window| from.iter().map(move |from| (window, *from)));
+        Self { left: left.rev().collect(), next: 0 }
+    }
+
+    /// Undoes owners until all are undone, or until `is_over`; at least one slice of the store. Returns whether all are.
+    pub fn advance(
+        &mut self,
+        store: &mut impl Store,
+        windows: &mut Windows,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool, StoreError> {
+        while let Some((id, from)) = self.left.last().copied() {
+            let Undone { owners, next } = store.undo(id, from, self.next)?;
+            if let Some(window) = windows.of_kind(id.kind()) {
+                for (number, identity) in owners {
+                    window.forget(number, identity);
+                }
+            }
+            self.next = next.unwrap_or(0);
+            if next.is_none() {
+                self.left.pop();
+            }
+            if is_over() {
+                break;
+            }
+        }
+        Ok(self.left.is_empty())
+    }
+}
