@@ -92,34 +92,11 @@ impl Recovery {
             }
             Kept::Grown => {
                 undo(access.ctx, id)?;
-                self.grown(access, id, located)
+                grown(access.ctx, id, located)
+                    .map_or(Ok(()), |completed| self.completed(access, id, completed))
             }
             Kept::Outdated => self.begin(access, id, located),
         }
-    }
-
-    /// Adds partitions to windows that are in memory.
-    fn grown<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        mut located: Located,
-    ) -> Result<(), WorkerError> {
-        let partitions = &access.ctx.partitions;
-        located.answers.retain(|answer| partitions.get(answer.partition).is_some_and(|it| !it.is_located()));
-        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
-        let Some(windows) = journal.windows.take() else { return Ok(()) };
-        let completed = Completed {
-            windows,
-            located,
-            tail: journal.tail,
-            covered: journal.covered.clone(),
-            next: journal.end.next,
-            is_cut: false,
-            reset_kinds: mem::take(&mut journal.reset_kinds),
-            rewound: Vec::new(),
-        };
-        self.completed(access, id, completed)
     }
 
     /// Starts to load the windows of a journal that are not in memory.
@@ -197,6 +174,23 @@ fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) ->
         partition.is_some_and(|it| !it.is_located() || it.is_at(answer))
     };
     if is_last && all().all(is_at_or_new) { Kept::Grown } else { Kept::Outdated }
+}
+
+/// The windows in memory, to locate the partitions that are new.
+fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Located) -> Option<Completed> {
+    let partitions = &ctx.partitions;
+    located.answers.retain(|answer| partitions.get(answer.partition).is_some_and(|it| !it.is_located()));
+    let journal = ctx.journals.get_mut(id)?;
+    Some(Completed {
+        windows: journal.windows.take()?,
+        located,
+        tail: journal.tail,
+        covered: journal.covered.clone(),
+        next: journal.end.next,
+        is_cut: false,
+        reset_kinds: mem::take(&mut journal.reset_kinds),
+        rewound: Vec::new(),
+    })
 }
 
 /// Whether owners are sealed of a window that now needs them in the store, to evict owners.
