@@ -14,7 +14,7 @@ use super::contest::TRANSACTION;
 use super::ledger::Ledger;
 use super::ours::{Ours, Stored};
 
-/// The store has the owners that are not sealed yet in runs. A slice is sealed at the first commit after its last record.
+/// The store has the owners that are not sealed yet in runs.
 pub struct Sealed {
     stored: Stored,
     /// One past the record of the last owner.
@@ -39,7 +39,6 @@ impl Sealed {
         let (ends, owners) = (VecDeque::new(), VecDeque::new());
         let slices = count as usize;
         let ledger = Self { stored, next: 0, end_of_slices: 0, ends, count: slices, records, owners };
-        // A slice is sealed after the transaction in which it ends. Until then its identities are in the index.
         Ours::sealed(name, ids, count, records + 2 * TRANSACTION, ledger)
     }
 
@@ -88,9 +87,10 @@ impl Ledger for Sealed {
         }
     }
 
-    /// Seals the slices that have ended. Their owners leave the runs then, not when the window drops them.
-    fn expire(&mut self, _first: Sequence) {
-        while self.end_of_slices + self.records <= self.next {
+    /// Seals the slices of which the window has dropped all owners from its index: they leave the runs then.
+    fn expire(&mut self, first: Sequence) {
+        let end = |it: &Self| it.ends.back().unwrap_or(&0) + it.owners.front().unwrap_or(&0);
+        while self.end_of_slices + self.records <= self.next && end(self) <= first {
             self.seal();
         }
     }
