@@ -27,7 +27,6 @@ pub use window::sealed::{
 };
 pub(crate) use window::{Anchor, Windows, resume};
 pub use window::{
-    BloomPart, CopyEstimate, CopySample, IndexBytes, IndexKey, NewRecord, OwnerIndex, OwnerRun, Owners,
-    Positions, RecordTime, StampedOwner, StoredOwner, StreamTime, TimeSource, Verdict, Window, WindowBounds,
-    WindowLimits, for_each_run,
+    BloomPart, IndexBytes, IndexKey, OwnerIndex, OwnerRun, Owners, Positions, RecordTime, StampedOwner,
+    StoredOwner, StreamTime, TimeSource, Verdict, Window, WindowBounds, WindowLimits, for_each_run,
 };

@@ -205,13 +205,6 @@ rows! {
         "records",
         "Duplicates whose owner is in another partition of raw, counted at the commit; dedupd_records_total contains them.",
     );
-    COPIES_SAMPLED = Row::new(
-        "dedupd_copies_elsewhere_sampled_total",
-        Counter,
-        "records",
-        "Forwarded copies of records in other partitions of the same worker (dedupe.scope = partition), in a sample of one id in 64: \
-         64 times this is the estimate.",
-    );
     EVICTED = Row::new(
         "dedupd_evicted_ids_total",
         Counter,

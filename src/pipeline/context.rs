@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{CopySample, PartitionId, Schemas, WindowId};
+use crate::dedupe::{PartitionId, Schemas, WindowId};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::restorer::Restorer;
 use crate::pipeline::journal::restoring::Restoring;
@@ -34,8 +34,6 @@ pub(crate) struct Context<W: WorkerPorts> {
     pub(crate) journals: Journals,
     /// In topic scope, the ends of the logs that the partitions were read beyond.
     pub(crate) ends: Ends,
-    /// In partition scope, what estimates how many copies in other partitions are forwarded.
-    pub(crate) copies: Option<CopySample>,
     /// The limits in force on the windows.
     pub(crate) limits: WindowLimiter,
     pub(crate) log: W::Log,
@@ -62,7 +60,6 @@ impl<W: WorkerPorts> Context<W> {
             partitions: Partitions::default(),
             journals: Journals::default(),
             ends: Ends::default(),
-            copies: (!options.is_topic_wide()).then(CopySample::default),
             limits: WindowLimiter::default(),
             log,
             store,

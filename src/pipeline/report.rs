@@ -1,7 +1,6 @@
 //! Metrics, status and log of a worker: metrics per committed transaction, status about twice per second, log
 //! messages on changes.
 
-mod copies;
 mod missing;
 mod published;
 mod reachability;
@@ -21,7 +20,6 @@ use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
-use crate::pipeline::report::copies::CopyWarning;
 pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
@@ -95,7 +93,6 @@ impl StandingWarning {
 #[derive(Debug, Default)]
 struct Warnings {
     standing: StandingWarning,
-    copies: CopyWarning,
     missing: MissingIds,
     schemas: Option<String>,
 }
@@ -183,8 +180,6 @@ impl WorkerReport {
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
         self.metrics.parts.state.elsewhere.inc_by(tally.elsewhere);
-        self.metrics.parts.state.copies_sampled.inc_by(tally.sample.copies);
-        self.warnings.copies.add(tally.sample);
         if let Some(why) = &tally.why_missing {
             self.warnings.missing.explain(why);
         }
@@ -273,8 +268,8 @@ impl WorkerReport {
         let Shown { partitions, journals, transaction, .. } = shown;
         self.warnings.standing.repeat(now);
         self.log_summary((partitions, transaction), now, &end);
-        let (copies, missing) = (self.warnings.copies.note(now), self.warnings.missing.note(now, FORWARDED));
-        for (note, _) in [&copies, &missing].into_iter().flatten().filter(|it| it.1) {
+        let missing = self.warnings.missing.note(now, FORWARDED);
+        if let Some((note, true)) = &missing {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
         let Figures { sealed, expiry_lag: (expiry_lag, lag_note) } = figures();
@@ -288,7 +283,7 @@ impl WorkerReport {
             .into_iter()
             .chain(limits)
             .chain(lag_note)
-            .chain(missing.into_iter().chain(copies).map(|(note, _)| note))
+            .chain(missing.map(|(note, _)| note))
             .chain(self.warnings.schemas.clone())
             .collect();
         for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::support::jvm::tool;
-use crate::support::{
-    Draft, Isolation, Kafka, Pipe, Record, Running, Scope, now_ms, shared_kafka, wait_until,
-};
+use crate::support::{Draft, Isolation, Kafka, Pipe, Record, Running, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -102,42 +100,6 @@ fn ids_count_once_through_kills_and_growth() {
     stop(&running);
     assert_once(&pipe);
     instance.audit().unwrap();
-}
-
-#[test]
-fn partition_scope_reports_copies_in_other_partitions() {
-    const COUNT: u64 = 20_000;
-    let pipe = Pipe::new(shared_kafka(), "in-each", 2);
-    let draft = |partition, n: &u64| Draft::id(partition, &format!("event-{n}"));
-    let even: Vec<_> = (0..COUNT).filter(|n| n % 2 == 0).map(|n| draft(0, &n)).collect();
-    let odd: Vec<_> = (0..COUNT).filter(|n| n % 2 == 1).map(|n| draft(1, &n)).collect();
-    (0..2).for_each(|_| [&even, &odd].into_iter().for_each(|drafts| pipe.kafka.send(&pipe.raw, drafts)));
-    let running = pipe.sidecar("a").scoped(Scope::Partition).start();
-    running.wait_running(2, LIMIT);
-    wait_until("copies in the same partition to be dropped", LIMIT, || {
-        (running.outcome("duplicate") >= COUNT).then_some(())
-    });
-    let sampled = || running.value("dedupd_copies_elsewhere_sampled_total");
-    let note = "are copies of records in other partitions";
-    // The status is published at least once.
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(sampled() < 1.0);
-    let readiness = running.page("/readyz");
-    assert!(!readiness.contains(note) && !running.text().contains(note), "{readiness}");
-
-    let swapped: Vec<_> = (0..COUNT).map(|n| draft(i32::from(n % 2 == 0), &n)).collect();
-    pipe.kafka.send(&pipe.raw, &swapped);
-    wait_until("copies in the other partition to be forwarded", LIMIT, || {
-        (running.outcome("forwarded") >= 2 * COUNT).then_some(())
-    });
-    let complete =
-        format!("note: worker 0: about 50.0 % of the records that are new in their partition {note}");
-    wait_until(&complete, LIMIT, || running.get("/readyz").filter(|page| page.contains(&complete)));
-    // All of them are copies: a 64th is expected.
-    let copies = sampled();
-    assert!((200.0..440.0).contains(&copies), "{copies}");
-    stop(&running);
-    assert_eq!(running.text().matches(note).count(), 1, "{}", running.text());
 }
 
 /// The client does not return the marker at the end of a log. Until another reader has found out that nothing else is there, the partition

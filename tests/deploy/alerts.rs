@@ -28,7 +28,7 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 28] = [
+const CHANGES: [(&str, &str); 26] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
     ("max by (job, group) (dedupd_role", "min by (job, group) (dedupd_role"),
@@ -50,8 +50,6 @@ const CHANGES: [(&str, &str); 28] = [
     ("dedupd_torn_transactions_total[1h])) > 0", "dedupd_torn_transactions_total[1h])) > 1"),
     ("(0.99 *", "(0.4 *"),
     ("dedupd_evicted_ids_total[1h]) > 0", "dedupd_evicted_ids_total[1h]) >= 0"),
-    ("> 0.001 *", "> 0 *"),
-    ("[1h]) >= 4", "[1h]) >= 0"),
     ("miss_rate > 0.01", "miss_rate > 0.0001"),
     ("rate > dedupd_false_positive_rate_promised", "rate >= dedupd_false_positive_rate_promised"),
     ("{state=\"restoring\"} > 0", "{state=\"restoring\"} > 1"),

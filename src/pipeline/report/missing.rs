@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use crate::metrics::Outcome;
-use crate::pipeline::report::copies::INTERVAL;
 use crate::pipeline::time::is_due;
+
+/// Interval between two repetitions of the warning.
+const INTERVAL: Duration = Duration::from_hours(1);
 
 /// Fewest records of which none has an id, and fewest of which most have none, for a warning.
 const LEAST: u64 = 100;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::dedupe::CopyEstimate;
 use crate::metrics::Outcome;
 
 /// In a large transaction, the times of every n-th forwarded record are observed.
@@ -16,8 +15,6 @@ pub struct Tally {
     pub(super) records: u64,
     /// Duplicates whose owner is in another partition.
     pub(super) elsewhere: u64,
-    /// In partition scope, the records of the sample.
-    pub(super) sample: CopyEstimate,
     /// Why the first record without an id has none.
     pub(super) why_missing: Option<String>,
     pub(super) bytes: TopicBytes,
@@ -60,11 +57,6 @@ impl Tally {
     /// Counts a duplicate whose owner is in another partition.
     pub fn found_elsewhere(&mut self) {
         self.elsewhere += 1;
-    }
-
-    /// Counts a record of the sample that is new in its partition, and whether it is a copy from another one.
-    pub fn sampled(&mut self, is_copy: bool) {
-        self.sample.add(CopyEstimate { new: 1, copies: u64::from(is_copy) });
     }
 
     /// Keeps why a record has no id, of the first one.

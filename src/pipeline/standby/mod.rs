@@ -99,9 +99,7 @@ impl<W: WorkerPorts> Standby<W> {
     ) -> Self {
         let copies = Copies::of(&options.kinds);
         let (options, seals) = options_of_copy(options);
-        let mut ctx = Context::new((log, store), clock, options, report);
-        // Nothing is looked up in a copy.
-        ctx.copies = None;
+        let ctx = Context::new((log, store), clock, options, report);
         Self {
             ctx,
             sealer: Sealer::of_copy(),

@@ -167,7 +167,6 @@ impl<W: WorkerPorts> Parts<W> {
             options: &self.ctx.options,
             transaction: &mut self.committer.transaction,
             windows,
-            copies: self.ctx.copies.as_mut(),
             now_ms: times.now_ms,
             fetched: times.fetched,
             at_once: partition.rejections.follow_policy_at_once(|| self.ctx.clock.elapsed()),

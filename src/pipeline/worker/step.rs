@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{
-    Coordinates, CopySample, NewRecord, Offset, Owner, Schemas, SealedOwner, Verdict, Windows,
-};
+use crate::dedupe::{Coordinates, Offset, Owner, Schemas, SealedOwner, Verdict, Windows};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -42,8 +40,6 @@ pub(crate) struct Step<'a, W: WorkerPorts> {
     pub(crate) transaction: &'a mut Transaction,
     /// The windows of its journal.
     pub(crate) windows: &'a mut Windows,
-    /// In partition scope, what estimates the number of copies in other partitions.
-    pub(crate) copies: Option<&'a mut CopySample>,
     /// Arrival time of the chunk, epoch milliseconds.
     pub(crate) now_ms: i64,
     /// Whether rejected records of the partition follow the policy without retries.
@@ -181,7 +177,6 @@ impl<W: WorkerPorts> Step<'_, W> {
         } else {
             None
         };
-        let window_ms = window.configured_ms();
         let outcome = match (verdict, sealed) {
             (Verdict::Duplicate { owner: Owner { at, time_ms, .. } }, _)
             | (_, Some(SealedCopy::Owner(SealedOwner { at, time_ms }))) => {
@@ -202,14 +197,6 @@ impl<W: WorkerPorts> Step<'_, W> {
         // Before the id is admitted: its next copy may be accepted.
         if let Some(refusal) = self.certain_refusal(OutputTopic::Clean, record) {
             return self.apply_rejection_policy(partition, record, &refusal);
-        }
-        if outcome == Outcome::Forwarded
-            && CopySample::has(key)
-            && let Some(copies) = &mut self.copies
-        {
-            let (partition, at_ms) = (at.partition, time.stream_ms);
-            let is_copy = copies.is_copy(NewRecord { key, kind: number, partition, at_ms, window_ms });
-            self.transaction.tally.sampled(is_copy);
         }
         // A record that cannot be copied gets no owner.
         self.sink.forward(record)?;
