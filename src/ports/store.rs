@@ -225,10 +225,10 @@ pub trait Store {
     /// Removes the owners from this number on, which are in no slice, and returns them. If they are all unconfirmed ones, the head names the entry
     /// before them: [`Head::confirmed_only`]. If some of those stay, it is unchanged.
     fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError>;
-    /// Removes the owners of a partition at or beyond a raw offset: all that are in slices, and of the others some, from the number `next` on, so
+    /// Removes the owners of partitions at or beyond a raw offset each: all that are in slices, and of the others some, from the number `next` on, so
     /// that the call takes milliseconds. It is repeated until [`Undone::next`] is `None`. After a crash in between, owners are missing which the
     /// head still claims. Fails with [`StoreError::InFilter`] if a filter may have some.
-    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError>;
+    fn undo(&mut self, window: WindowId, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError>;
     /// Removes owners and sets the head; ignores what is not stored.
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError>;
     /// Removes owners below the number `first`, as far as no others are stored with them, and slices that have no others. Owners from up to the

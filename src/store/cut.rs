@@ -1,7 +1,7 @@
 //! Removes owners: from a number to the end, those of a partition from an offset on, single ones, from the front (expiry), or all of them.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::engine::{BATCH, Engine, WindowChange};
 use super::index::WindowIndex;
@@ -59,13 +59,14 @@ fn lowered(head: &Head, from: Sequence) -> Head {
     }
 }
 
-/// Marks owners of a partition at or beyond an offset as undone: those in some runs from the number `next` on.
+/// Marks owners of partitions at or beyond an offset each as undone: those in some runs from the number `next` on.
 pub(super) fn undo(
     engine: &Engine,
     index: &mut WindowIndex,
-    from: Coordinates,
+    from: &[Coordinates],
     next: Sequence,
 ) -> Result<Undone, StoreError> {
+    let from: HashMap<_, _> = from.iter().map(|at| (at.partition, at.offset)).collect();
     let mut owners = 0;
     let is_first = |run: &&Run| {
         owners += run.owners;
@@ -75,7 +76,7 @@ pub(super) fn undo(
     let end = runs.last().map_or(next, Run::end);
     let next = index.run_from(end).map(|run| run.number);
     let is_undone =
-        |_, owner: &StoredOwner| owner.at.partition == from.partition && owner.at.offset >= from.offset;
+        |_, owner: &StoredOwner| from.get(&owner.at.partition).is_some_and(|first| owner.at.offset >= *first);
     Ok(Undone { owners: erase(engine, index, &runs, is_undone)?, next })
 }
 

@@ -173,11 +173,11 @@ impl SledStore {
     pub(super) fn undo_owners(
         &mut self,
         window: WindowId,
-        from: Coordinates,
+        from: &[Coordinates],
         next: Sequence,
     ) -> Result<Undone, StoreError> {
         // First, because a filter may keep it from being done. Each time, because owners may have been sealed since.
-        self.undo_sealed(window, from)?;
+        from.iter().try_for_each(|from| self.undo_sealed(window, *from))?;
         self.with(window, |engine, index| undo(engine, index, from, next))
     }
 

@@ -75,7 +75,7 @@ impl Store for SledStore {
         self.write(&[window], |store| store.cut_back(window, from))
     }
 
-    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+    fn undo(&mut self, window: WindowId, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError> {
         self.write(&[window], |store| store.undo_owners(window, from, next))
     }
 

@@ -196,8 +196,8 @@ impl Store for SimStore {
         })
     }
 
-    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
-        tracing::trace!(%window, %from, next, worker = self.worker, "undo");
+    fn undo(&mut self, window: WindowId, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError> {
+        tracing::trace!(%window, ?from, next, worker = self.worker, "undo");
         let undone = self.write(|store| store.undo(window, from, next))?;
         let slices = &self.universe.undo_slices;
         slices.set(slices.get() + u64::from(undone.next.is_some()));

@@ -138,7 +138,7 @@ fn sealed(topic_scope: bool, removes_runs: bool) -> Instance {
     let last = windows.last_mut().unwrap();
     let mut next = Some(0);
     while let Some(number) = next {
-        next = store.undo(last.id, Coordinates { partition: 2, offset: CUT }, number).unwrap().next;
+        next = store.undo(last.id, &[Coordinates { partition: 2, offset: CUT }], number).unwrap().next;
     }
     model.retain(|(partition, offset), _| *partition == 0 || *offset < CUT);
     last.partitions = vec![2];

@@ -68,7 +68,7 @@ fn slices_that_were_found_are_used_until_slices_change() {
     store.forget(0.into(), ToForget { identities, ..ToForget::default() }, &head(3_000)).unwrap();
     assert_eq!(known(&store, &found) as u64, 60 * SLICE - 1);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
-    store.undo(0.into(), Coordinates { partition: 2, offset: 0 }, 0).unwrap();
+    store.undo(0.into(), &[Coordinates { partition: 2, offset: 0 }], 0).unwrap();
     assert_eq!(known(&store, &found) as u64, 40 * SLICE - 1);
     store.find_sealed(&mut found.iter_mut().collect::<Vec<_>>());
     store.expire(0.into(), 60 * SLICE, 0).unwrap();

@@ -24,7 +24,7 @@ fn fill(store: &mut SledStore) {
     store.truncate(2.into(), 2_300).unwrap();
     let head = store.head(0.into()).unwrap().unwrap();
     store.forget(0.into(), ToForget { numbers: &[35], ..ToForget::default() }, &head).unwrap();
-    store.undo(0.into(), Coordinates { partition: 1, offset: 70 }, 0).unwrap();
+    store.undo(0.into(), &[Coordinates { partition: 1, offset: 70 }], 0).unwrap();
     store.expire(2.into(), 325, 0).unwrap();
 }
 

@@ -191,7 +191,7 @@ fn undo_all(
 ) -> Result<Vec<(Sequence, Identity)>, StoreError> {
     let (mut all, mut number) = (Vec::new(), Some(0));
     while let Some(at) = number {
-        let Undone { owners, next } = store.undo(window, from, at)?;
+        let Undone { owners, next } = store.undo(window, &[from], at)?;
         all.extend(owners);
         number = next;
     }

@@ -104,13 +104,14 @@ impl MemoryWindow {
     }
 
     /// Removes the identities of the owners from these coordinates on in a single run, the first one with owners from the number `next` on.
-    pub fn undo(&mut self, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+    pub fn undo(&mut self, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError> {
         let Some(first) = self.runs_from(next).next().map(|(number, _, at)| number - at as Sequence) else {
             return Ok(Undone::default());
         };
         let mut undone = Undone::default();
         if let Some(run) = self.runs.get_mut(&first) {
-            let places = (0..).zip(&run.owners).filter(|(_, owner)| is_from(owner.at, from));
+            let places =
+                (0..).zip(&run.owners).filter(|(_, owner)| from.iter().any(|from| is_from(owner.at, *from)));
             let places: Vec<Sequence> = places.map(|(place, _)| place).collect();
             for place in places {
                 undone.owners.extend(MemoryRun::take(run, place)?.map(|identity| (first + place, identity)));

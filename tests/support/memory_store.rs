@@ -240,12 +240,12 @@ impl Store for MemoryStore {
         self.change(window, |stored| stored.truncate(from))
     }
 
-    fn undo(&mut self, window: WindowId, from: Coordinates, next: Sequence) -> Result<Undone, StoreError> {
+    fn undo(&mut self, window: WindowId, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError> {
         self.if_held(window, ())?;
         let keeps_removed = self.has(SliceDefect::KeepsRemoved);
         let undone = self.change(window, |stored| {
             if !keeps_removed {
-                stored.undo_sealed(window, from)?;
+                from.iter().try_for_each(|from| stored.undo_sealed(window, *from))?;
             }
             stored.undo(from, next)
         })?;

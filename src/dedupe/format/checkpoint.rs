@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Epoch;
-use super::entry::EntryName;
+use super::entry::{EntryEnd, EntryName};
 use super::window_checkpoint::{WindowCheckpoint, render_windows};
 use crate::dedupe::coordinates::Offset;
 use crate::dedupe::identity::{Fingerprint, KindId};
@@ -210,7 +210,7 @@ fn render_tail(tail: &Tail) -> String {
 fn parse_tail(value: &str) -> Option<Tail> {
     let mut parts = value.split('@');
     let (number, crc) = parts.next()?.split_once(':')?;
-    let number = number.parse().ok().filter(|number| *number != u64::MAX)?;
+    let number = number.parse().ok().filter(|number| *number <= EntryEnd::LAST_NUMBER)?;
     let entry = EntryName { number, crc: u32::from_str_radix(crc, 16).ok()? };
     let from = parts.next().map(str::parse).transpose().ok()?;
     Some(Tail { entry, from })

@@ -136,6 +136,9 @@ pub struct EntryEnd {
 }
 
 impl EntryEnd {
+    /// The highest number of an entry. No journal reaches it, so whoever writes a higher one cannot leave the next one without a number.
+    pub const LAST_NUMBER: u64 = 1 << 62;
+
     /// Most sections of an end record of at most `bytes`, in each of which so many kinds may be reset.
     #[must_use]
     pub fn most_sections_in(bytes: usize, kinds: usize) -> usize {
@@ -217,7 +220,7 @@ impl EntryEnd {
             return Err(BlockError::Inconsistent("more bytes than sections"));
         }
         let number = u64::from_le_bytes(take(content, 4)?);
-        if number == 0 || number == u64::MAX {
+        if number == 0 || number > Self::LAST_NUMBER {
             return Err(BlockError::Inconsistent("a number that no entry has"));
         }
         Ok(Self {

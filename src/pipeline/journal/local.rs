@@ -3,7 +3,7 @@
 use crate::dedupe::{Checkpoint, EntryName, Offset, PartitionId, Tail};
 use crate::pipeline::error::Fatal;
 use crate::pipeline::options::WorkerOptions;
-use crate::ports::{Committed, Head, LogBounds};
+use crate::ports::{Committed, Covered, Head, LogBounds};
 
 /// The name in the head of local state that is that of no entry.
 pub(crate) const UNDONE: EntryName = EntryName { number: u64::MAX, crc: 0 };
@@ -49,11 +49,12 @@ impl Located {
         self.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.others_follow)
     }
 
-    /// Where the last sections of partitions end that their checkpoints name: partition, raw offset and stream time.
-    pub fn sections(&self) -> impl Iterator<Item = (PartitionId, Offset, i64)> {
+    /// Where the last sections of partitions end that their checkpoints name, and the last entry at that time.
+    pub fn sections(&self) -> impl Iterator<Item = (PartitionId, Covered, Option<EntryName>)> {
         self.answers.iter().filter_map(|answer| {
             let checkpoint = Checkpoint::parse(&answer.metadata)?;
-            Some((answer.partition, checkpoint.section_next?, checkpoint.stream_time_ms))
+            let of = Covered { next: checkpoint.section_next?, time_ms: checkpoint.stream_time_ms };
+            Some((answer.partition, of, checkpoint.tail.map(|tail| tail.entry)))
         })
     }
 
@@ -101,6 +102,11 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
         let is_uncovered = head.covered.is_empty() && head.confirmed_tail.is_some();
         return if is_uncovered || is_other && named.is_some() { StatePlan::Restore } else { catch_up };
     }
+    // Of a partition without an offset, no checkpoint says where the last entry ends.
+    let has_all = located.answers.iter().all(|answer| answer.offset.is_some());
+    if head.tail == named && head.confirmed_tail != named && !has_all {
+        return catch_up;
+    }
     if head.tail == named {
         return StatePlan::Load { has_last: true };
     }
@@ -145,7 +151,6 @@ pub(crate) fn all_expired(options: &WorkerOptions, id: PartitionId, local: Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::Covered;
 
     const CATCH_UP: StatePlan = StatePlan::CatchUp { from: 40 };
     const RESTORE: StatePlan = StatePlan::Restore;
@@ -231,7 +236,8 @@ mod tests {
         assert_eq!(located.checkpoint.as_ref().map(|it| it.horizon_ms), Some(500));
         assert_eq!(located.tail.map(|tail| tail.entry.number), Some(9));
         assert!(located.has_lost_offsets() && located.are_whole);
-        assert_eq!(located.sections().collect::<Vec<_>>(), [(0, 60, 0), (2, 80, 0)]);
+        let sections = located.sections().map(|(id, of, named)| (id, of.next, named));
+        assert_eq!(sections.collect::<Vec<_>>(), [(0, 60, entry(6)), (2, 80, entry(8))]);
         assert!(!Located::new(vec![of(0, 6, 500, false)], None).has_lost_offsets());
         assert!(Located::new(vec![committed(0, None, None)], None).checkpoint.is_some());
         assert!(Located::default().has_lost_offsets(), "nothing says that it has not");
@@ -247,6 +253,14 @@ mod tests {
         for located in [of(None, ""), of(Some(100), ""), of(Some(60), "other")] {
             assert_eq!(plan(Some(&head(entry(7), entry(7))), &located), CATCH_UP, "{located:?}");
         }
+        let lacks_one = vec![committed(0, Some(100), entry(8)), committed(1, None, None)];
+        let lacks_one = Located::new(lacks_one, None);
+        assert_eq!(
+            plan(Some(&head(entry(8), entry(7))), &lacks_one),
+            CATCH_UP,
+            "where partition 1 ends is in entry 8"
+        );
+        assert_eq!(plan(Some(&head(entry(8), entry(8))), &lacks_one), LOAD);
         let mixed = vec![
             committed(0, Some(100), entry(7)),
             Committed { partition: 1, offset: Some(3), metadata: String::new() },

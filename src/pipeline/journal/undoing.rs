@@ -7,8 +7,10 @@ use crate::ports::{Store, StoreError, Undone};
 /// Owners of partitions at or beyond an offset, in all windows of a journal, that are being removed from these and from the store.
 #[derive(Debug)]
 pub struct Undoing {
-    /// What is still to be undone; the last one is being undone.
-    left: Vec<(WindowId, Coordinates)>,
+    /// From where on, for each partition.
+    from: Vec<Coordinates>,
+    /// The windows that still have such owners; those of the last one are being undone.
+    left: Vec<WindowId>,
     /// The number at which that continues.
     next: Sequence,
 }
@@ -17,9 +19,9 @@ impl Undoing {
     /// Begins to undo the owners from these coordinates on.
     #[must_use]
     pub fn new(journal: PartitionId, windows: &Windows, from: &[Coordinates]) -> Self {
-        let windows = unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect());
-        let left = windows.into_iter().flat_map(|window| from.iter().map(move |from| (window, *from)));
-        Self { left: left.rev().collect(), next: 0 }
+        let mut left = unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect());
+        left.reverse();
+        Self { from: from.to_vec(), left, next: 0 }
     }
 
     /// Undoes owners until all are undone, or until `is_over`; at least one slice of the store. Returns whether all are.
@@ -29,8 +31,8 @@ impl Undoing {
         windows: &mut Windows,
         is_over: impl Fn() -> bool,
     ) -> Result<bool, StoreError> {
-        while let Some((id, from)) = self.left.last().copied() {
-            let Undone { owners, next } = store.undo(id, from, self.next)?;
+        while let Some(id) = self.left.last().copied() {
+            let Undone { owners, next } = store.undo(id, &self.from, self.next)?;
             if let Some(window) = windows.of_kind(id.kind()) {
                 for (number, identity) in owners {
                     window.forget(number, identity);

@@ -11,7 +11,6 @@ use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
-use crate::ports::Covered;
 
 impl Recovery {
     /// Reads one slice of local state. The journals with the least left to read come first, so that they do not wait for one
@@ -48,8 +47,14 @@ impl Recovery {
         match *next {
             AfterLoading::Start(located) => {
                 let mut covered = head.covered;
-                // Those of the last entry, which its partitions name.
-                covered.extend(located.sections().map(|(id, next, time_ms)| (id, Covered { next, time_ms })));
+                // Those of an entry that the head does not confirm. An older checkpoint was set back, or names what the head has.
+                let unconfirmed = head.tail.filter(|_| head.tail != head.confirmed_tail);
+                for (id, of, named) in located.sections() {
+                    let known = covered.entry(id).or_insert(of);
+                    if named.is_some() && named == unconfirmed {
+                        *known = of;
+                    }
+                }
                 let took_ms = access.ctx.clock.elapsed().saturating_sub(progress.since).as_millis();
                 tracing::debug!(
                     journal = id,

@@ -305,7 +305,7 @@ fn undo(disk: &Lossy, store: &mut SledStore, from: Coordinates) {
     disk.watch().expected.retain(is_left);
     let mut next = Some(0);
     while let Some(number) = next {
-        next = store.undo(0.into(), from, number).unwrap().next;
+        next = store.undo(0.into(), &[from], number).unwrap().next;
     }
 }
 

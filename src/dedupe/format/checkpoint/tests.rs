@@ -50,7 +50,10 @@ fn core(writer: usize) -> Checkpoint {
         stream_time_ms: i64::MIN,
         rules: vec![(KindId::UNNAMED, "deadbeef".parse().unwrap())],
         ahead_of_wall_ms: i64::MIN,
-        tail: Some(Tail { entry: EntryName { number: u64::MAX - 1, crc: u32::MAX }, from: Some(u64::MAX) }),
+        tail: Some(Tail {
+            entry: EntryName { number: EntryEnd::LAST_NUMBER, crc: u32::MAX },
+            from: Some(u64::MAX),
+        }),
         section_next: Some(u64::MAX),
         windows: Vec::new(),
         horizon_ms: i64::MAX,

@@ -110,7 +110,7 @@ fn a_filter_has_no_owners_that_were_undone_before_and_refuses_to_lose_others() {
     // The filter covers nothing of this any more.
     undo(&disk, &mut store, place(401));
     let head = store.head(0.into()).unwrap().unwrap();
-    let refused = store.undo(0.into(), place(399), 0);
+    let refused = store.undo(0.into(), &[place(399)], 0);
     assert_eq!(refused, Err(StoreError::InFilter(0.into())));
     assert_eq!((store.head(0.into()), in_filter(&store)), (Ok(Some(head)), 700), "it has changed something");
     assert_eq!(places(&store, 1_998).owners.len(), 1);
@@ -292,7 +292,7 @@ fn forgotten_owners_need_little_space_and_stay_forgotten() {
         let identities = &[identity(owner * IDS / FORGOTTEN)];
         store.forget(0.into(), ToForget { identities, ..ToForget::default() }, &head).unwrap();
     }
-    (IDS - 2..IDS).for_each(|number| drop(store.undo(0.into(), place(number - 8), 0).unwrap()));
+    (IDS - 2..IDS).for_each(|number| drop(store.undo(0.into(), &[place(number - 8)], 0).unwrap()));
     store.sync().unwrap();
     let grown = store.disk_bytes().unwrap() - before;
     assert!(grown < 8 << 20, "{grown} bytes");

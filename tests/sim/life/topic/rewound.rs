@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::sim::universe::Sabotage;
+use dedupd::pipeline::OnRewind;
 
 /// Ids of each of the two partitions in one step.
 const IDS: u64 = 10;
@@ -110,4 +111,40 @@ fn windows_with_undone_owners_in_filters_are_restored_without_a_restart() {
     assert_eq!(forwarded_again(&mut life), (undone, undone));
     assert!(life.universe.cleared.get() > cleared, "no filter had an undone owner");
     assert!(life.calm(), "the worker does not continue");
+}
+
+/// A tool saves the offset of partition 0 with its metadata, and sets it again after more records. Returns what has ended the worker, and how many of
+/// these records are forwarded twice.
+fn set_back_with_its_checkpoint(keeps_local_state: bool) -> (Vec<String>, u64) {
+    let mut life = Life::quiet(&Setting::sound(), 2, |chance| {
+        let mut choices = Choices::rewinding_topic(chance, false);
+        choices.on_rewind = OnRewind::Stop;
+        choices
+    });
+    life.produce_ids_to(0, 0..5);
+    assert!(life.calm());
+    let saved = life.universe.cluster.borrow().offsets[0].settled.clone();
+    life.produce_ids_to(0, 5..10);
+    assert!(life.calm());
+    // The last entry has no section of partition 0.
+    life.produce_ids_to(1, 10..11);
+    assert!(life.calm());
+    assert_eq!(life.ids_in_clean(0..2), 11);
+    life.leave(0);
+    if !keeps_local_state {
+        life.processes[0].store = SimDisk::memory();
+    }
+    life.universe.cluster.borrow_mut().offsets[0].settled = saved;
+    life.calm();
+    let ended = life.universe.cluster.borrow().violations.clone();
+    (ended, life.ids_in_clean(0..2) - 11)
+}
+
+#[test]
+fn an_offset_that_is_set_back_with_its_own_checkpoint_is_a_rewind() {
+    for keeps_local_state in [false, true] {
+        let (ended, twice) = set_back_with_its_checkpoint(keeps_local_state);
+        let is_stopped = ended.iter().any(|what| what.contains("the group was rewound"));
+        assert!(is_stopped && twice == 0, "local state: {keeps_local_state}, {twice} twice, {ended:?}");
+    }
 }
