@@ -162,27 +162,7 @@ fn start(sidecar: &Sidecar, source: &str, ids: u64) -> Start {
     let index_bytes = wait_until("the memory of the index", LIMIT, || {
         running.metric("dedupd_memory_bytes{part=\"index\"}").filter(|bytes| *bytes > 0.0)
     });
-    let text = running.text();
-    let took: Vec<f64> = text.lines().filter_map(took_s).collect();
-    // All partitions of a worker start loading at the same time, so the longest one determines the total.
-    let loading_s = took.iter().copied().fold(0.0, f64::max);
+    let loading_s = running.metric("dedupd_restore_seconds_sum").unwrap_or_default();
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     Start { ready_s, loading_s, cpu_s, peak_mib, index_bytes }
-}
-
-/// The value of `took` in a log line about loaded state, in seconds.
-fn took_s(line: &str) -> Option<f64> {
-    let (_, rest) = line
-        .split_once("took=")
-        .filter(|_| line.contains("state loaded") || line.contains("state restored"))?;
-    let text = rest.split_whitespace().next()?;
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let scale = match unit {
-        "s" => 1.0,
-        "ms" => 1e-3,
-        "µs" => 1e-6,
-        "ns" => 1e-9,
-        _ => return None,
-    };
-    Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * scale)
 }
