@@ -197,8 +197,8 @@ section! {
         false_positive_rate: f64 = "1e-9" => RATE,
         /// The policy for a record whose id only these filters report as seen.
         on_probable: OnProbable = "drop" => Word,
-        /// Maximum number of ids in this process, at least 1; required with `overflow = "evict"`. The index stores 38 bits of offset distance for
-        /// each id.
+        /// Maximum number of ids in this process, at least 1; required with `overflow = "evict"`. The index stores the distance
+        /// between the numbers of owners in 38 bits.
         max_ids: Option<u64> => Maybe(Whole(1..=1 << 38)),
         /// The behaviour at `max_ids`.
         overflow: Overflow = "shrink" => Word,

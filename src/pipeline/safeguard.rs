@@ -1,5 +1,5 @@
 //! The rules that the exactly-once guarantee depends on, each with a name: a test disables one and checks that the guarantee
-//! is then violated. Without the `failpoints` feature no rule can be disabled: `Options::keeps` is the constant `true`.
+//! is then violated. Without the `failpoints` feature no rule can be disabled: `WorkerOptions::keeps` is the constant `true`.
 
 use crate::pipeline::options::WorkerOptions;
 

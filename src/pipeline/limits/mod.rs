@@ -60,7 +60,7 @@ pub(crate) struct Share {
 }
 
 impl Limits {
-    /// The value of `max_ids` without a limit: the index stores offset distances of 38 bits.
+    /// The value of `max_ids` without a limit: the index stores the distance between the numbers of owners in 38 bits.
     pub const UNLIMITED_IDS: u64 = 1 << 38;
 
     /// Most identities of one worker's windows.
