@@ -61,6 +61,14 @@ pub struct Tail {
     pub from: Option<Offset>,
 }
 
+impl Tail {
+    /// The one of the later entry; with equal numbers the second.
+    #[must_use]
+    pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        one.into_iter().chain(other).max_by_key(|tail| tail.entry.number)
+    }
+}
+
 impl fmt::Display for Tail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "entry {}", self.entry)
@@ -68,6 +76,11 @@ impl fmt::Display for Tail {
 }
 
 impl Checkpoint {
+    /// The one that names the latest entry, or any if none names one.
+    pub fn newest<'a>(checkpoints: impl Iterator<Item = &'a Self>) -> Option<&'a Self> {
+        checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number))
+    }
+
     /// Most bytes of a checkpoint by default. The broker's default limit is 4,096.
     pub const MOST_BYTES: usize = 1_024;
     /// Most bytes of a checkpoint without the writer's name and the details of the windows.

@@ -29,13 +29,12 @@ impl Located {
             answers.iter().map(|answer| (answer.offset, Checkpoint::parse(&answer.metadata))).collect();
         let are_whole =
             checkpoints.iter().all(|(offset, checkpoint)| offset.is_none() || checkpoint.is_some());
-        let number = |checkpoint: &Checkpoint| checkpoint.tail.map_or(0, |tail| tail.entry.number);
         let horizon_ms = checkpoints.iter().filter_map(|(_, it)| it.as_ref()).map(|it| it.horizon_ms).max();
-        let newest = checkpoints.into_iter().filter_map(|(_, checkpoint)| checkpoint).max_by_key(number);
+        let newest = Checkpoint::newest(checkpoints.iter().filter_map(|(_, checkpoint)| checkpoint.as_ref()));
         // The clock never goes back, so the latest one counts.
-        let checkpoint = newest.map(|newest| Checkpoint { horizon_ms: horizon_ms.unwrap_or(0), ..newest });
-        let named = checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail);
-        let tail = shown.into_iter().chain(named).max_by_key(|tail| tail.entry.number);
+        let checkpoint =
+            newest.map(|newest| Checkpoint { horizon_ms: horizon_ms.unwrap_or(0), ..newest.clone() });
+        let tail = Tail::later(shown, checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail));
         Self { answers, checkpoint, tail, are_whole }
     }
 
@@ -104,10 +103,7 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
     }
     // Of a partition without an offset, no checkpoint says where the last entry ends.
     let has_all = located.answers.iter().all(|answer| answer.offset.is_some());
-    if head.tail == named && head.confirmed_tail != named && !has_all {
-        return catch_up;
-    }
-    if head.tail == named {
+    if head.tail == named && (has_all || head.confirmed_tail == named) {
         return StatePlan::Load { has_last: true };
     }
     if head.confirmed_tail == named {
@@ -150,6 +146,8 @@ pub(crate) fn all_expired(options: &WorkerOptions, id: PartitionId, local: Optio
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     const CATCH_UP: StatePlan = StatePlan::CatchUp { from: 40 };
@@ -272,6 +270,11 @@ mod tests {
             RESTORE,
             "no checkpoint shows which entry 8"
         );
+        let uncovered = Head { covered: BTreeMap::new(), ..head(entry(7), entry(7)) };
+        assert_eq!(plan(Some(&uncovered), &mixed), RESTORE, "it does not show whether an offset was moved");
+        let shown = entry(8).map(|entry| Tail { entry, from: None });
+        let mixed = Located::new(mixed.answers, shown);
+        assert_eq!(plan(Some(&head(entry(8), entry(8))), &mixed), CATCH_UP, "the journal shows it");
     }
 
     #[test]

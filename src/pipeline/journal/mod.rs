@@ -54,7 +54,7 @@ impl JournalEnd {
 
     /// Takes a later entry as the last one.
     pub fn extend(&mut self, last: Option<Tail>) {
-        self.last = last.filter(|last| last.entry.number > self.number()).or(self.last);
+        self.last = Tail::later(last, self.last);
     }
 }
 
@@ -78,7 +78,7 @@ pub struct Journal {
     pub id: PartitionId,
     /// Its end after the last commit, or as it was checked.
     pub end: JournalEnd,
-    /// Its last committed entry.
+    /// The last entry that is in the windows.
     pub tail: Option<Tail>,
     /// Whether it was checked since the producer was created: no transaction is open in it, and the other logs agree with its last entry.
     pub is_checked: bool,

@@ -213,6 +213,19 @@ impl Restoring {
     }
 }
 
+impl Completed {
+    /// Windows that were not read from the journal, up to this last entry.
+    pub fn unread(
+        windows: Windows,
+        located: Located,
+        tail: Option<Tail>,
+        covered: BTreeMap<PartitionId, Covered>,
+    ) -> Self {
+        let (reset_kinds, rewound) = (BTreeSet::new(), Vec::new());
+        Self { windows, located, tail, covered, next: 0, is_cut: false, reset_kinds, rewound }
+    }
+}
+
 /// Windows that are complete.
 #[derive(Debug)]
 pub(crate) struct Completed {

@@ -63,10 +63,7 @@ impl Recovery {
                     "state loaded from the local store"
                 );
                 let tail = located.tail;
-                let (next, is_cut, reset_kinds, rewound) = (0, false, BTreeSet::new(), Vec::new());
-                let completed =
-                    Completed { windows, located, tail, covered, next, is_cut, reset_kinds, rewound };
-                self.completed(access, id, completed)
+                self.completed(access, id, Completed::unread(windows, located, tail, covered))
             }
             // State that ends before the last committed entry is dropped when the restore cannot start.
             AfterLoading::Restore(located, from) => {

@@ -181,15 +181,10 @@ fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Loc
     let partitions = &ctx.partitions;
     located.answers.retain(|answer| partitions.get(answer.partition).is_some_and(|it| !it.is_located()));
     let journal = ctx.journals.get_mut(id)?;
+    let (windows, reset_kinds) = (journal.windows.take()?, mem::take(&mut journal.reset_kinds));
     Some(Completed {
-        windows: journal.windows.take()?,
-        located,
-        tail: journal.tail,
-        covered: journal.covered.clone(),
-        next: journal.end.next,
-        is_cut: false,
-        reset_kinds: mem::take(&mut journal.reset_kinds),
-        rewound: Vec::new(),
+        reset_kinds,
+        ..Completed::unread(windows, located, journal.tail, journal.covered.clone())
     })
 }
 

@@ -153,6 +153,16 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> TornDecision {
     last.map_or(TornDecision::Agreed, |last| evidence.shown(last))
 }
 
+/// The checkpoint that names the last entry.
+pub(super) fn newest_of(positions: &BTreeMap<PartitionId, Position>) -> Option<&Checkpoint> {
+    Checkpoint::newest(positions.values().filter_map(|position| position.checkpoint.as_ref()))
+}
+
+/// Whether the group has not lost its offsets: the newest checkpoint does not say that others follow.
+pub(super) fn keeps_offsets(positions: &BTreeMap<PartitionId, Position>) -> bool {
+    newest_of(positions).is_some_and(|checkpoint| !checkpoint.others_follow)
+}
+
 impl Evidence<'_> {
     fn clean(&self, section: &Section) -> CleanVisibility {
         let end = section.clean_end.and_then(|end| self.clean.get(&(section.partition, end)));
@@ -180,8 +190,9 @@ impl Evidence<'_> {
         let name = entry.end.name();
         let own = entry.end.sections.iter().filter_map(|of| self.positions.get(&of.partition));
         // The offsets of a group expire together: while another partition has one, those of this partition are hidden.
-        let counts =
-            |it: &&Position| it.checkpoint.is_some() || it.committed.is_none() && self.keeps_offsets();
+        let counts = |it: &&Position| {
+            it.checkpoint.is_some() || it.committed.is_none() && keeps_offsets(self.positions)
+        };
         let named: Vec<_> = own.filter(counts).map(Position::tail).collect();
         let shows = |tail: &Option<Tail>| {
             tail.is_some_and(|tail| tail.entry == name || tail.entry.number > name.number)
@@ -191,13 +202,6 @@ impl Evidence<'_> {
             false if named.is_empty() => Offsets::Unknowable,
             false => Offsets::Hidden,
         }
-    }
-
-    /// Whether the group has not lost its offsets: the newest checkpoint does not say that others follow.
-    fn keeps_offsets(&self) -> bool {
-        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
-        let newest = checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number));
-        newest.is_some_and(|checkpoint| !checkpoint.others_follow)
     }
 
     /// Whether a partition of a committed transaction is completed. `None` when nothing shows it. Where compaction has removed the record, an operator

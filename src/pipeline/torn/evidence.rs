@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dedupe::{Checkpoint, Entry, Offset, PartitionId, Tail};
-use crate::pipeline::torn::decision::{Evidence, Position, TornDecision, decide};
+use crate::pipeline::torn::decision::{Evidence, Position, TornDecision, decide, keeps_offsets, newest_of};
 use crate::pipeline::torn::tails::{CleanVisibility, Tails};
 use crate::ports::{CommitPosition, Committed, LogBounds};
 
@@ -64,17 +64,14 @@ impl JournalEvidence {
 
     /// The checkpoint that names the last entry.
     fn newest(&self) -> Option<(&Checkpoint, Tail)> {
-        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
-        let naming = checkpoints.filter_map(|checkpoint| Some((checkpoint, checkpoint.tail?)));
-        naming.max_by_key(|(_, tail)| tail.entry.number)
+        newest_of(&self.positions).and_then(|checkpoint| Some((checkpoint, checkpoint.tail?)))
     }
 
     /// The last committed entry.
     pub fn last_entry(&self) -> Option<Tail> {
         let named = self.newest().map(|(_, tail)| tail);
         let shown = self.tails.shown.last();
-        let shown = shown.map(|entry| Tail { entry: entry.end.name(), from: Some(entry.begin) });
-        shown.into_iter().chain(named).max_by_key(|tail| tail.entry.number)
+        Tail::later(shown.map(|entry| Tail { entry: entry.end.name(), from: Some(entry.begin) }), named)
     }
 
     /// A partition of the last entries that is not known here: raw has more than this process has seen.
@@ -94,7 +91,7 @@ impl JournalEvidence {
         };
         let is_named = self.newest().is_some() && self.positions.values().all(|it| it.checkpoint.is_some());
         // While another partition has a checkpoint, the group has not lost its offsets: the partition is new.
-        let is_complete = (are_whole || is_named) && (self.has_checkpoint() || !needed.iter().any(lacks));
+        let is_complete = (are_whole || is_named) && (self.keeps_offsets() || !needed.iter().any(lacks));
         if self.from == self.bounds.low || is_complete {
             return false;
         }
@@ -113,18 +110,8 @@ impl JournalEvidence {
     }
 
     /// Whether any partition has a checkpoint, and the group has not lost its offsets: they expire together.
-    pub fn has_checkpoint(&self) -> bool {
-        self.newest_of_all().is_some_and(|checkpoint| !checkpoint.others_follow)
-    }
-
-    /// Whether the group has lost its offsets, and some follow.
-    pub fn others_follow(&self) -> bool {
-        self.newest_of_all().is_none_or(|checkpoint| checkpoint.others_follow)
-    }
-
-    fn newest_of_all(&self) -> Option<&Checkpoint> {
-        let checkpoints = self.positions.values().filter_map(|position| position.checkpoint.as_ref());
-        checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number))
+    pub fn keeps_offsets(&self) -> bool {
+        keeps_offsets(&self.positions)
     }
 
     /// The checkpoint of a partition.
@@ -193,7 +180,7 @@ impl JournalEvidence {
     ) -> Option<ResumePoint> {
         let committed = self.answers.get(&id).and_then(|answer| answer.offset);
         // While another partition has a checkpoint, this one has no offset because nothing of it was processed.
-        let log_start = (self.bounds.low == 0 || self.has_checkpoint()).then_some(0);
+        let log_start = (self.bounds.low == 0 || self.keeps_offsets()).then_some(0);
         let next = committed.or(self.covered(id).max(local)).or(log_start)?;
         let clean = self.clean.get(&id);
         let is_open = clean.is_some_and(LogBounds::has_open_records) || self.bounds.has_open_records();

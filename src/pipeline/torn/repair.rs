@@ -254,7 +254,7 @@ fn position<W: WorkerPorts>(
             state_next: before.state_next.max(evidence.from),
             tail: Some(tail),
             section_next: Some(section.next),
-            others_follow: evidence.others_follow(),
+            others_follow: !evidence.keeps_offsets(),
             // How late the records of the entry are is not known here.
             late_ms: ctx.options.unknown_lateness(),
             stream_time_ms: if is_ahead || is_unmoved { before.stream_time_ms } else { section.time_last_ms },

@@ -309,6 +309,12 @@ fn forgotten_owners_need_little_space_and_stay_forgotten() {
     store.close().unwrap();
 }
 
+/// The key of something that was removed from a slice.
+fn key_of_a_removal(store: &SledStore) -> sled::IVec {
+    let mut keys = store.engine.slices.iter().keys().map(Result::unwrap);
+    keys.find(|key| key.len() > crate::store::keys::SLICE).unwrap()
+}
+
 /// A kill between the removal of a slice and that of what was removed from it.
 #[test]
 fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
@@ -316,14 +322,7 @@ fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
     seal(&mut store, 0..500);
     seal(&mut store, 500..1_000);
     forget(&disk, &mut store, 7);
-    let key = store
-        .engine
-        .slices
-        .iter()
-        .keys()
-        .map(Result::unwrap)
-        .find(|key| key.len() > crate::store::keys::SLICE)
-        .unwrap();
+    let key = key_of_a_removal(&store);
     let value = store.engine.slices.get(&key).unwrap().unwrap();
     store.expire(0.into(), 500, 0).unwrap();
     assert_eq!(store.engine.slices.get(&key).unwrap(), None);
@@ -335,14 +334,7 @@ fn what_was_removed_from_a_slice_that_is_gone_does_not_affect_a_later_one() {
     // Without one of its removals a slice is damaged.
     let mut store = store;
     forget(&disk, &mut store, 507);
-    let key = store
-        .engine
-        .slices
-        .iter()
-        .keys()
-        .map(Result::unwrap)
-        .find(|key| key.len() > crate::store::keys::SLICE)
-        .unwrap();
+    let key = key_of_a_removal(&store);
     store.engine.slices.remove(&key).unwrap();
     close(&disk, store);
     assert!(opened(disk.root.path(), Arc::new(small_sled), Arc::new(FileSystem)).quarantined.is_some());
