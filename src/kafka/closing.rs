@@ -2,11 +2,17 @@
 
 use std::cell::RefCell;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-/// Closes temporary clients, each in a thread of its own, because that takes 100 ms: the Rust client polls a consumer until it
+use crate::clock;
+
+/// Time limit of the drop.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Closes clients, each in a thread of its own, because that takes 100 ms or more: the Rust client polls a consumer until it
 /// is closed, and waits for the thread of an admin client.
 ///
-/// The drop waits for these threads. A process that runs exit handlers, as a test does, can crash in the TLS library while a client is being closed.
+/// The drop waits for these threads, at most [`LIMIT`]. A process that runs exit handlers, as a test does, can crash in the TLS library while a client is being closed.
 #[derive(Default)]
 pub struct Closing(RefCell<Vec<JoinHandle<()>>>);
 
@@ -23,7 +29,18 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        let until = clock::monotonic() + LIMIT;
         for thread in self.0.take() {
+            while !thread.is_finished() && clock::monotonic() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !thread.is_finished() {
+                tracing::warn!(
+                    "a Kafka client was not closed within {} s; its connections end with the process",
+                    LIMIT.as_secs()
+                );
+                return;
+            }
             if thread.join().is_err() {
                 tracing::warn!("a thread that closes a Kafka client panicked");
             }

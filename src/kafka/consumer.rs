@@ -16,6 +16,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
 
 use super::client_config::Settings;
+use super::closing::Closing;
 use super::ends::{EndReader, partitions_of};
 use super::error::{failure, failure_with_permission};
 use super::group::GroupContext;
@@ -54,6 +55,8 @@ pub struct KafkaSource {
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
     /// What the client found where the position of the last seek is outside of the log.
     truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
+    /// The clients of earlier members.
+    closing: Closing,
 }
 
 impl KafkaSource {
@@ -77,6 +80,7 @@ impl KafkaSource {
             damaged: RefCell::default(),
             epochs: RefCell::default(),
             truncated: RefCell::default(),
+            closing: Closing::default(),
         })
     }
 
@@ -305,7 +309,10 @@ impl GroupMember for KafkaSource {
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {
-        *self = Self::subscribe(&self.settings)?;
+        let mut former = std::mem::replace(self, Self::subscribe(&self.settings)?);
+        self.closing = std::mem::take(&mut former.closing);
+        // Not here: with a fatal error, the client sometimes does not finish to close.
+        self.closing.close(former);
         Ok(())
     }
 
