@@ -37,6 +37,11 @@ impl TakeoverNeeds {
         check_start(&self.options, &committed.unwrap_or_default(), StartLogs::default())
     }
 
+    /// Whether several workers are in the group at the same time.
+    pub(super) fn shares_partitions(&self) -> bool {
+        !self.options.is_topic_wide()
+    }
+
     /// Returns whether the group does better without this worker, which cannot process a record without the registry. To be called until it does. In
     /// topic scope others may wait outside of the group, where they cannot be seen. In partition scope the offsets of others have to advance:
     /// when nobody reaches the registry, the partitions stay where they are.
@@ -50,7 +55,7 @@ impl TakeoverNeeds {
             let committed = needs.group.committed(needs.partitions(), REQUEST_LIMIT).ok();
             let advances = before.is_some() && committed.is_some() && before != committed;
             before = committed.or(before.take());
-            needs.options.is_topic_wide() || advances
+            !needs.shares_partitions() || advances
         }
     }
 

@@ -79,7 +79,7 @@ impl Spare {
     }
 
     fn wait_and_follow(&mut self, stop: &AtomicBool) -> Result<bool, ExitError> {
-        let shares = !self.needs.options.is_topic_wide();
+        let shares = self.needs.shares_partitions();
         self.note_role(Role::Joining, None);
         self.publish(Some("looks for other instances in the group".to_owned()));
         let (mut answered, mut joins_at) = (None, None);
@@ -117,7 +117,7 @@ impl Spare {
     fn join(&mut self) -> Result<bool, ExitError> {
         // Until it is complete, a kill means that it has failed.
         self.needs.lock.set_takeover(self.needs.worker, Takeover::Begun)?;
-        if self.needs.options.is_topic_wide() {
+        if !self.needs.shares_partitions() {
             let group = &self.settings.group;
             tracing::info!(group, "no other instance is in the group; joining it to become active");
         }
@@ -281,7 +281,7 @@ impl Spare {
 
     /// In partition scope there are no roles.
     fn note_role(&self, role: Role, active: Option<String>) {
-        if self.needs.options.is_topic_wide() {
+        if !self.needs.shares_partitions() {
             self.status.note_role(role, active);
         }
     }

@@ -83,12 +83,28 @@ impl<W: WorkerPorts> Context<W> {
     /// Whether this worker has all partitions of raw, as far as it knows them.
     pub(crate) fn has_all_partitions(&self) -> bool {
         self.known_partitions().all(|id| self.partitions.get(id).is_some())
-            || !self.options.keeps(Safeguard::AllPartitions)
     }
 
-    /// Whether a transaction has to wait for partitions that are not assigned yet: one journal has them all.
+    /// Whether this worker has to have all partitions before it begins: one journal has them all.
+    pub(crate) fn needs_all_partitions(&self) -> bool {
+        self.options.is_topic_wide() && self.options.keeps(Safeguard::AllPartitions)
+    }
+
+    /// Whether it has to wait for partitions that are not assigned yet.
     pub(crate) fn awaits_partitions(&self) -> bool {
-        self.options.is_topic_wide() && !self.has_all_partitions()
+        self.needs_all_partitions() && !self.has_all_partitions()
+    }
+
+    /// The known partitions that exist in the raw, clean and state topic.
+    pub(crate) fn all_partitions(&self) -> Vec<PartitionId> {
+        self.known_partitions().filter(|id| self.options.partition_limit.covers(*id)).collect()
+    }
+
+    /// Those of them that have one of these journals.
+    pub(crate) fn all_members(&self, journals: &[PartitionId]) -> Vec<PartitionId> {
+        let mut all = self.all_partitions();
+        all.retain(|id| journals.contains(&self.options.journal_of(*id)));
+        all
     }
 
     /// The partitions of a journal that are assigned to this worker, and exist in all topics.

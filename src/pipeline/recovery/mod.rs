@@ -28,7 +28,6 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore::{abandon_restore, continue_paused};
 use crate::pipeline::recovery::start::{start_waiting, undo_slice};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::Torn;
 use crate::pipeline::torn::without_leftovers;
 use crate::ports::{StateLog, StoreError};
@@ -58,13 +57,7 @@ impl<W: WorkerPorts> Context<W> {
     /// clean and state have it too: nobody has processed it.
     fn has_members(&self, journal: &Journal) -> bool {
         let is_there = |id| self.partitions.get(id).is_some() && self.options.partition_limit.covers(id);
-        !self.needs_all(journal) || self.known_partitions().all(is_there)
-    }
-
-    /// Whether all partitions of raw have to be there first.
-    fn needs_all(&self, journal: &Journal) -> bool {
-        let options = &self.options;
-        options.is_topic_wide() && !journal.has_run && options.keeps(Safeguard::AllPartitions)
+        journal.has_run || !self.needs_all_partitions() || self.known_partitions().all(is_there)
     }
 }
 

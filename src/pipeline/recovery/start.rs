@@ -151,7 +151,7 @@ fn open<W: WorkerPorts>(access: &mut Access<'_, W>, id: PartitionId) -> Result<(
 /// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
 fn is_complete<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<bool, WorkerError> {
     let (ctx, options) = (&access.ctx, &access.ctx.options);
-    if !ctx.journals.get(id).is_some_and(|journal| ctx.needs_all(journal)) {
+    if !ctx.needs_all_partitions() || ctx.journals.get(id).is_none_or(|journal| journal.has_run) {
         return Ok(true);
     }
     let raw = access.source.partition_count(REQUEST_TIMEOUT)?;

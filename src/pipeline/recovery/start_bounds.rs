@@ -18,7 +18,6 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::torn::all_partitions;
 use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, Source, StateItem};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
@@ -89,7 +88,7 @@ impl StartBounds {
         if self.has_one_scope {
             return Ok(());
         }
-        let all = all_partitions(access.ctx).into_iter();
+        let all = access.ctx.all_partitions().into_iter();
         let journals: Vec<PartitionId> = all.filter(|id| (*id == 0) != options.is_topic_wide()).collect();
         let logs: Vec<LogId> = journals.iter().copied().map(LogId::state).collect();
         let bounds = access.ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;

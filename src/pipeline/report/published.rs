@@ -81,7 +81,7 @@ pub(super) fn status(
     });
     let share = journal.and_then(|journal| journal.phase().share());
     let of_window = window.map(of).unwrap_or_default();
-    let has_others = shown.options.is_topic_wide();
+    let has_others = shown.partitions.of(partition.journal).nth(1).is_some();
     // The windows of a journal are shown once.
     let is_first = journal.is_some_and(|journal| {
         shown.partitions.of(journal.id).next().is_some_and(|first| first.id == partition.id)

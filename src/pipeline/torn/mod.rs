@@ -68,7 +68,7 @@ impl Torn {
         if !access.ctx.options.keeps(Safeguard::Markers) {
             return Ok(true);
         }
-        let all = all_partitions(access.ctx);
+        let all = access.ctx.all_partitions();
         let open =
             if self.blocked_by_others.is_none() { open_logs(access.ctx, &all)? } else { BTreeMap::new() };
         let open: Vec<LogId> = open.into_keys().collect();
@@ -110,7 +110,7 @@ impl Torn {
         let checks = |log: &LogId, at: Offset| {
             before.get(log).filter(|(offset, _)| *offset == at).map_or(0, |(_, checks)| checks + 1)
         };
-        let open = open_logs(access.ctx, &all_partitions(access.ctx))?.into_iter();
+        let open = open_logs(access.ctx, &access.ctx.all_partitions())?.into_iter();
         let open: BTreeMap<LogId, (Offset, u32)> =
             open.map(|(log, at)| (log, (at, checks(&log, at)))).collect();
         // After the check number 1, 2, 4, 8, …: what our abort does not end belongs to another writer.
@@ -276,11 +276,6 @@ fn check_cleared<W: WorkerPorts>(source: &W::Source, id: PartitionId) -> Result<
     .into())
 }
 
-/// The known partitions that exist in the raw, clean and state topic.
-pub(crate) fn all_partitions<W: WorkerPorts>(ctx: &Context<W>) -> Vec<PartitionId> {
-    ctx.known_partitions().filter(|id| ctx.options.partition_limit.covers(*id)).collect()
-}
-
 /// The clean logs and the journals of these partitions that have open records of any writer, each with the offset at which the
 /// open records begin.
 fn open_logs<W: WorkerPorts>(
@@ -357,7 +352,7 @@ fn known_writers<W: WorkerPorts>(
     ctx: &mut Context<W>,
     source: &W::Source,
 ) -> Result<BTreeSet<String>, WorkerError> {
-    let all = all_partitions(ctx);
+    let all = ctx.all_partitions();
     let records = ctx.options.evidence_records;
     let from = |state: &LogBounds| state.low.max(state.high.saturating_sub(records));
     let logs = reachable(ctx, &all)?.into_iter().filter(|(log, _)| log.topic == OutputTopic::State);

@@ -16,7 +16,6 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
-use crate::pipeline::torn::all_partitions;
 use crate::pipeline::torn::decision::{Lack, Repair, TornDecision};
 use crate::pipeline::torn::evidence::JournalEvidence;
 use crate::pipeline::torn::producer::Torn;
@@ -166,12 +165,10 @@ fn with_members<W: WorkerPorts>(
     let of_journals =
         |answer: &&Committed| journals.contains(&access.ctx.options.journal_of(answer.partition));
     let mut members: Vec<Committed> = answers.iter().filter(of_journals).cloned().collect();
-    if !access.ctx.options.keeps(Safeguard::AllPartitions)
-        && access.ctx.options.is_topic_wide()
-        && !members.is_empty()
-    {
+    if !access.ctx.options.keeps(Safeguard::AllPartitions) && !members.is_empty() {
         let is_missing = |id: &PartitionId| !answers.iter().any(|answer| answer.partition == *id);
-        let missing: Vec<PartitionId> = all_partitions(access.ctx).into_iter().filter(is_missing).collect();
+        let mut missing = access.ctx.all_members(journals);
+        missing.retain(is_missing);
         members.extend(access.source.committed(&missing, REQUEST_TIMEOUT)?);
     }
     Ok(members)

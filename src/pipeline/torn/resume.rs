@@ -9,7 +9,6 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::local::{all_expired, usable};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::all_partitions;
 use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
 use crate::ports::{GroupMember, Head, Store};
@@ -21,7 +20,7 @@ pub(crate) fn resume_points<W: WorkerPorts>(
     ids: &[PartitionId],
 ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
     // A journal is decided with all of its partitions.
-    let all = if ctx.options.is_topic_wide() { all_partitions(ctx) } else { ids.to_vec() };
+    let all = ctx.all_members(&Vec::from_iter(ctx.options.journals_of(ids.iter().copied())));
     let answers = source.committed(&all, REQUEST_TIMEOUT)?;
     let mut unread = last_transactions(ctx, &answers)?;
     let mut resume_points = BTreeMap::new();

@@ -42,8 +42,8 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::purge;
 use crate::pipeline::torn::resume::resume_points;
-use crate::pipeline::torn::{all_partitions, purge};
 use crate::ports::{LogBounds, LogId, LogTails, ProducerLife, SideRecord};
 
 /// Timeout of reading the open records once.
@@ -343,7 +343,7 @@ fn settle_side<W: WorkerPorts>(
     access.committer.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
     crate::pipeline::failpoint::pass("side_copied");
     let own = access.ctx.partitions.iter().map(|partition| partition.id).next();
-    let Some(id) = own.or_else(|| all_partitions(access.ctx).first().copied()) else { return Ok(()) };
+    let Some(id) = own.or_else(|| access.ctx.all_partitions().first().copied()) else { return Ok(()) };
     purge(access, (writer, id), &[log])?;
     // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
     // next commit would commit the offset of the purge.

@@ -52,6 +52,11 @@ impl Membership {
         Self { exclusive: is_exclusive.then(Exclusive::default), ..Self::default() }
     }
 
+    /// Whether only one worker may be in the group.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.is_some()
+    }
+
     /// Another process may have replaced this member. A single process is replaced once per outage, so a few times are
     /// tolerated.
     pub(crate) fn replaced(

@@ -257,7 +257,7 @@ impl<W: WorkerPorts> Worker<W> {
     /// has failed.
     fn resign(&mut self) {
         let Self { source, parts, .. } = self;
-        if parts.ctx.options.is_topic_wide() && parts.ctx.options.keeps(Safeguard::Resignation) {
+        if parts.membership.is_exclusive() && parts.ctx.options.keeps(Safeguard::Resignation) {
             parts.committer.transaction.close();
             parts.ctx.partitions.remove_all();
             leave(source, parts);
