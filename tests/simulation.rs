@@ -146,20 +146,18 @@ fn ids_that_came_with_the_first_block_are_sealed_without_another_one() {
 #[test]
 fn one_seed_is_one_history() {
     let setting = Setting::sound();
-    // In which page an id is depends on the random key of its store, and so does what reads a flipped bit.
-    let has_rotted = |history: &Outcome| history.counts.contains_key(Fault::BitRot.name());
-    let mut compared = 0;
-    for seed in 0..24 {
-        let (first, second) = (history(seed, &setting), history(seed, &setting));
-        if has_rotted(&first) || has_rotted(&second) {
-            println!("seed {seed} is not compared: a bit in its store was flipped");
-            continue;
-        }
-        compared += 1;
-        assert_eq!(first.counts, second.counts, "seed {seed}");
-        assert_eq!((first.raw, first.clean), (second.raw, second.clean), "seed {seed}");
-    }
-    assert!(compared >= 12, "{compared}");
+    // What reads a flipped bit depends on the random key of its store.
+    let is_compared = |it: &Outcome| !it.counts.contains_key(Fault::BitRot.name());
+    let compare = |seed: &u64| {
+        let (first, second) = (history(*seed, &setting), history(*seed, &setting));
+        let kept = |it: Outcome| (it.counts, it.raw, it.clean);
+        let is_compared = is_compared(&first) && is_compared(&second);
+        assert!(!is_compared || kept(first) == kept(second), "seed {seed}");
+        is_compared
+    };
+    let compared = (0..24).filter(compare).count();
+    println!("{compared} of 24 seeds compared; in the stores of the others a bit was flipped");
+    assert!(compared >= 12);
 }
 
 #[test]

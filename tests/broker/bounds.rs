@@ -227,8 +227,10 @@ fn state_of_a_partition_that_moved_away_is_deleted_before_windows_become_shorter
         println!("{} bytes", bytes_of(&one.state_dir));
         set_clock(&clock, 0, (i64::try_from(step).unwrap() + 1) * 31_000);
     }
-    let log = first.text();
-    assert!(log.contains("local state of a partition that moved") && !log.contains("dedupd plan"), "{log}");
+    wait_until("the state of the partition that moved to be deleted", LIMIT, || {
+        first.text().contains("local state of a partition that moved").then_some(())
+    });
+    assert!(!first.text().contains("dedupd plan"), "{}", first.text());
     // The oldest ids are still known.
     send(stays, 0, 40_000);
     let bytes = bytes_of(&one.state_dir);

@@ -15,7 +15,7 @@ use super::sources::is_foreign;
 use super::support::{Isolation, Kafka, Pipe};
 
 /// The log message of an instance that finds a torn transaction.
-const TORN: &str = "a transaction was left without its marker";
+const TORN: &str = "the broker left the last transaction without some of its markers";
 /// The end of the log messages of an instance that writes to a side topic outside of transactions.
 const REWRITES: [&str; 2] = ["rewriting its committed records", "rewriting those that are"];
 
