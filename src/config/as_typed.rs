@@ -1,6 +1,6 @@
 //! Keys as typed on the command line.
 
-use figment::value::{Dict, Value};
+use toml::{Table, Value};
 
 use super::environment::insert;
 use super::properties::{Properties, Property};
@@ -8,7 +8,7 @@ use super::properties::{Properties, Property};
 /// Keys with their texts as typed: those that the command line sets.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AsTyped {
-    dict: Dict,
+    table: Table,
     properties: Properties,
 }
 
@@ -20,8 +20,8 @@ impl AsTyped {
         let (section, name) = key.split_once('.').unwrap_or((key, ""));
         match texts.as_slice() {
             [] => {}
-            [text] => insert(&mut self.dict, section, name, Value::from(text.as_str())),
-            _ => insert(&mut self.dict, section, name, Value::from(texts)),
+            [text] => insert(&mut self.table, section, name, Value::from(text.as_str())),
+            _ => insert(&mut self.table, section, name, Value::from(texts)),
         }
         self
     }
@@ -34,11 +34,11 @@ impl AsTyped {
     }
 
     /// The keys as a nested table.
-    pub(super) fn dict(&self) -> Dict {
-        let mut dict = self.dict.clone();
-        let properties: Dict =
-            self.properties.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        insert(&mut dict, "kafka", "properties", properties.into());
-        dict
+    pub(super) fn table(&self) -> Table {
+        let mut table = self.table.clone();
+        let properties: Table =
+            self.properties.iter().map(|(name, text)| (name.to_owned(), Value::from(text))).collect();
+        insert(&mut table, "kafka", "properties", properties.into());
+        table
     }
 }

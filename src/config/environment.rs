@@ -1,6 +1,6 @@
 //! Keys in the environment: `DEDUPD_SECTION__KEY`.
 
-use figment::value::{Dict, Value};
+use toml::{Table, Value};
 
 use super::known::sections;
 use super::problem::{Problem, ValueFault};
@@ -11,17 +11,17 @@ const PREFIX: &str = "DEDUPD_";
 /// The keys set by the environment, as a nested table. Variables without `__` are ignored, because Kubernetes sets
 /// `DEDUPD_PORT` for a service named dedupd; a variable in which only the second `_` is missing is a problem.
 /// Empty variables count as not set.
-pub(super) fn read(variables: &[(String, String)]) -> (Dict, Vec<Problem>) {
-    let mut dict = Dict::new();
+pub(super) fn read(variables: &[(String, String)]) -> (Table, Vec<Problem>) {
+    let mut table = Table::new();
     let mut problems = Vec::new();
     for (name, value) in variables {
         let Some(rest) = name.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else { continue };
         match rest.split_once("__") {
-            Some((section, key)) => put(&mut dict, section, key, value),
+            Some((section, key)) => put(&mut table, section, key, value),
             None => problems.extend(single_underscore(name, rest)),
         }
     }
-    (dict, problems)
+    (table, problems)
 }
 
 /// The name of the environment variable for a key. In the part after `kafka.properties`, underscores replace dots.
@@ -34,30 +34,30 @@ pub(super) fn variable_name(path: &str) -> String {
     format!("{PREFIX}{}{tail}", head.replace('.', "__")).to_uppercase()
 }
 
-fn put(dict: &mut Dict, section: &str, key: &str, text: &str) {
+fn put(table: &mut Table, section: &str, key: &str, text: &str) {
     let (section, key) = (section.to_lowercase(), key.to_lowercase());
     let below = key.strip_prefix("properties__").filter(|_| section == "kafka");
     match below {
         Some(name) => {
-            let property = Dict::from([(name.replace('_', "."), text.into())]);
-            insert(dict, &section, "properties", property.into());
+            let property = Table::from_iter([(name.replace('_', "."), text.into())]);
+            insert(table, &section, "properties", property.into());
         }
         // `identity.from` and `rekey.from` are lists: `["key", "header:x"]` as in TOML.
         None if text.trim_start().starts_with('[') && ["identity", "rekey"].contains(&section.as_str()) => {
-            let Ok(list) = text.parse::<Value>();
-            insert(dict, &section, &key, list);
+            let list = text.parse::<Value>().unwrap_or_else(|_| text.into());
+            insert(table, &section, &key, list);
         }
-        None => insert(dict, &section, &key, text.into()),
+        None => insert(table, &section, &key, text.into()),
     }
 }
 
 /// Inserts a value into a section. A table is added to the table that is already there.
-pub(super) fn insert(dict: &mut Dict, section: &str, key: &str, value: Value) {
-    let Value::Dict(_, keys) = dict.entry(section.to_owned()).or_insert_with(|| Dict::new().into()) else {
+pub(super) fn insert(table: &mut Table, section: &str, key: &str, value: Value) {
+    let Value::Table(keys) = table.entry(section).or_insert_with(|| Table::new().into()) else {
         return;
     };
     match (keys.get_mut(key), value) {
-        (Some(Value::Dict(_, known)), Value::Dict(_, more)) => known.extend(more),
+        (Some(Value::Table(known)), Value::Table(more)) => known.extend(more),
         (_, value) => drop(keys.insert(key.to_owned(), value)),
     }
 }

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use figment::Profile;
-use figment::Provider;
-use figment::providers::{Format, Toml};
-use figment::value::{Dict, Num, Value};
+use toml::{Table, Value};
 
 use super::as_typed::AsTyped;
 use super::environment;
@@ -42,22 +39,21 @@ const REMEDY: &str = "write a string, a number or true/false";
 impl Layer {
     /// The layer of a TOML file. The error is a message that does not quote the line.
     pub(super) fn from_toml(path: &Path, text: &str) -> Result<Self, String> {
-        let mut profiles = Toml::string(text).data().map_err(|error| without_source(&error.to_string()))?;
-        let dict = profiles.remove(&Profile::Default).unwrap_or_default();
-        Ok(Self::of(dict, &|_| path.display().to_string()))
+        let table = text.parse().map_err(|error: toml::de::Error| without_source(&error.to_string()))?;
+        Ok(Self::of(table, &|_| path.display().to_string()))
     }
 
     /// The layer of the environment.
     pub(super) fn from_environment(variables: &[(String, String)]) -> Self {
-        let (dict, problems) = environment::read(variables);
-        let mut layer = Self::of(dict, &environment::variable_name);
+        let (table, problems) = environment::read(variables);
+        let mut layer = Self::of(table, &environment::variable_name);
         layer.problems.extend(problems);
         layer
     }
 
     /// The layer of the command line.
     pub(super) fn from_flags(flags: &AsTyped) -> Self {
-        Self::of(flags.dict(), &|_| "command line".to_owned())
+        Self::of(flags.table(), &|_| "command line".to_owned())
     }
 
     /// The layer of the defaults, which have no origin.
@@ -80,9 +76,9 @@ impl Layer {
         self.problems.extend(later.problems);
     }
 
-    fn of(dict: Dict, origin_of: OriginOf<'_>) -> Self {
+    fn of(table: Table, origin_of: OriginOf<'_>) -> Self {
         let mut layer = Self::default();
-        layer.take_keys("", &keys(), dict, origin_of, &|section| {
+        layer.take_keys("", &keys(), table, origin_of, &|section| {
             ValueFault::new("is not a section of the configuration", remedy_for_section(section))
         });
         layer
@@ -93,7 +89,7 @@ impl Layer {
         &mut self,
         at: &str,
         keys: &[Key],
-        values: Dict,
+        values: Table,
         origin_of: OriginOf<'_>,
         unknown: &dyn Fn(&str) -> ValueFault,
     ) {
@@ -118,7 +114,7 @@ impl Layer {
     ) -> Result<(), ValueFault> {
         let not_a_key = |remedy: String| ValueFault::new("is not a key of the configuration", remedy);
         match (shape, value) {
-            (Shape::Section(keys), Value::Dict(_, values)) => {
+            (Shape::Section(keys), Value::Table(values)) => {
                 let unknown = |name: &str| not_a_key(remedy_for_key(path, name));
                 self.take_keys(path, keys, values, origin_of, &unknown);
             }
@@ -126,11 +122,11 @@ impl Layer {
                 let remedy = format!("write [{path}], and its keys below it");
                 return Err(ValueFault::new("is a section, not a key", remedy));
             }
-            (Shape::Tables(keys), Value::Array(_, tables)) => {
+            (Shape::Tables(keys), Value::Array(tables)) => {
                 let unknown = |_: &str| not_a_key(remedy_for_table(path, keys));
                 self.tables = tables.len();
                 for (number, table) in tables.into_iter().enumerate() {
-                    let values = table.into_dict().unwrap_or_default();
+                    let Value::Table(values) = table else { continue };
                     self.take_keys(&format!("{path}[{number}]"), keys, values, origin_of, &unknown);
                 }
             }
@@ -138,7 +134,7 @@ impl Layer {
                 let remedy = format!("write [[{path}]] and its keys below it, in the configuration file");
                 return Err(ValueFault::new("must be a list of tables", remedy));
             }
-            (Shape::Map, Value::Dict(_, values)) => self.take_map(path, values, origin_of),
+            (Shape::Map, Value::Table(values)) => self.take_map(path, values, origin_of),
             (Shape::Map, _) => return Err(ValueFault::new("is not a table", REMEDY)),
             (Shape::List, value) => {
                 let texts = list_of_text(&value)
@@ -156,12 +152,12 @@ impl Layer {
     }
 
     /// Takes a table with any names as one flat table: `a.b = 1` without quotes is a nested table in TOML.
-    fn take_map(&mut self, at: &str, values: Dict, origin_of: OriginOf<'_>) {
+    fn take_map(&mut self, at: &str, values: Table, origin_of: OriginOf<'_>) {
         for (name, value) in values {
             let path = joined(at, &name);
             match (scalar(&value), value) {
                 (Some(text), _) => self.insert(&path, vec![text], origin_of),
-                (None, Value::Dict(_, below)) => self.take_map(&path, below, origin_of),
+                (None, Value::Table(below)) => self.take_map(&path, below, origin_of),
                 (None, _) => {
                     let fault = ValueFault::new("is a list, but must be a single value", REMEDY);
                     self.reject(path, fault, origin_of);
@@ -182,27 +178,20 @@ impl Layer {
 
 fn list_of_text(value: &Value) -> Option<Vec<String>> {
     match value {
-        Value::Array(_, items) => items.iter().map(scalar).collect(),
+        Value::Array(items) => items.iter().map(scalar).collect(),
         other => Some(vec![scalar(other)?]),
     }
 }
 
 fn scalar(value: &Value) -> Option<String> {
     match value {
-        Value::String(_, text) => Some(text.clone()),
-        Value::Char(_, c) => Some(c.to_string()),
-        Value::Bool(_, flag) => Some(flag.to_string()),
-        Value::Num(_, num) => Some(number_text(*num)),
-        Value::Empty(..) | Value::Dict(..) | Value::Array(..) => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Boolean(flag) => Some(flag.to_string()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Datetime(time) => Some(time.to_string()),
+        Value::Table(_) | Value::Array(_) => None,
     }
-}
-
-fn number_text(num: Num) -> String {
-    num.to_i128()
-        .map(|n| n.to_string())
-        .or_else(|| num.to_u128().map(|n| n.to_string()))
-        .or_else(|| num.to_f64().map(|n| format!("{n:?}")))
-        .unwrap_or_default()
 }
 
 /// A TOML error without the quoted source, which may contain a secret.

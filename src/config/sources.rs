@@ -106,7 +106,8 @@ fn gather(file: Option<&Path>, flags: AsTyped) -> Result<ConfigSources, ConfigEr
     let file = file.map(read).transpose()?;
     let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
     let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    Ok(ConfigSources { file, environment, flags, host: text(gethostname::gethostname()) })
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(ConfigSources { file, environment, flags, host })
 }
 
 fn read(path: &Path) -> Result<FileText, ConfigError> {

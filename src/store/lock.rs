@@ -178,11 +178,11 @@ pub(super) fn create_private(dir: &Path) -> io::Result<()> {
 }
 
 fn write_holder(mut file: &File, takeover: Takeover) -> io::Result<()> {
-    let host = gethostname::gethostname();
+    let name = rustix::system::uname();
     let line = takeover.line();
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "process {} on host {}\n{line}", std::process::id(), host.to_string_lossy())
+    writeln!(file, "process {} on host {}\n{line}", std::process::id(), name.nodename().to_string_lossy())
 }
 
 /// The process that wrote the file, and how far its takeover got.

@@ -94,7 +94,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("prometheus", &["metrics"]),
     ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),
     ("axum", &["http"]),
-    ("figment", &["config"]),
+    ("toml", &["config"]),
     ("protox", &["schemas"]),
     ("ureq", &["schemas"]),
     ("dedupd_audit", &["cli", "tools"]),

@@ -106,7 +106,7 @@ impl Scratch {
     /// avoids a failure after hours.
     pub(super) fn has_room(&self, scope: Scope, records: u64) -> Result<(), AuditError> {
         // If the file system does not report its free space, the audit starts anyway.
-        let free = fs2::available_space(&*self.dir).unwrap_or(u64::MAX);
+        let free = rustix::fs::statvfs(&*self.dir).map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
         match self.needs(scope, records) {
             needed if needed > free => Err(AuditError::NoRoom {
                 dir: self.dir.to_path_buf(),
