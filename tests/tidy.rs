@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "tidy/budget.rs"]
+mod budget;
 #[path = "tidy/debug.rs"]
 mod debug;
 #[path = "tidy/definitions.rs"]
@@ -122,6 +124,11 @@ fn dedupe_uses_no_io() {
 #[test]
 fn files_have_at_most_400_lines() {
     assert_none(rust_files().filter_map(|(path, text)| rules::size(&path, &text)));
+}
+
+#[test]
+fn code_and_documents_keep_within_their_budget() {
+    assert_none(budget::exceeded(&tree(), &budget::TABLES));
 }
 
 #[test]

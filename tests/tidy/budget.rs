@@ -1,0 +1,101 @@
+//! How large the code and the documents may be. What grows needs a larger number here, with its reason in a comment beside it; what
+//! shrinks lowers the number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::source::Source;
+
+/// Lines of code of a folder: lines with code, without inline tests and files of tests.
+const CODE: &[(&str, usize)] = &[
+    ("src", 330),
+    ("src/app", 2_150),
+    ("src/cli", 660),
+    ("src/config", 2_330),
+    ("src/dedupe", 5_860),
+    ("src/http", 820),
+    ("src/kafka", 7_140),
+    ("src/metrics", 1_470),
+    ("src/pipeline", 10_770),
+    ("src/ports", 570),
+    ("src/schemas", 790),
+    ("src/store", 4_080),
+    ("src/tools", 3_750),
+    ("crates/audit", 5_340),
+    ("crates/testkit", 860),
+    ("crates/tokens", 240),
+];
+
+/// Words of the documents of a folder, or of one document.
+const PROSE: &[(&str, usize)] = &[
+    ("docs", 29_050),
+    ("docs/decisions", 12_000),
+    ("ARCHITECTURE.md", 1_550),
+    ("CHANGELOG.md", 900),
+    ("CONTRIBUTING.md", 1_450),
+    ("README.md", 1_650),
+    ("SECURITY.md", 500),
+];
+
+/// By how much a number of the table may exceed what is there.
+const SLACK: usize = 50;
+
+/// The entry of the table for a file, and its size, in lines of code or words.
+fn measured(path: &str, text: &str) -> Option<(String, usize)> {
+    if let Some(document) = path.strip_suffix(".md") {
+        let of = match document.rsplit_once('/') {
+            Some((folder, _)) if folder.starts_with("docs") => folder,
+            _ => path,
+        };
+        return Some((of.to_owned(), text.split_whitespace().count()));
+    }
+    let is_tests = |part: &str| matches!(part, "tests" | "tests.rs" | "benches");
+    if !path.ends_with(".rs") || path.split('/').any(is_tests) {
+        return None;
+    }
+    let lines: BTreeSet<usize> = Source::of(text).tokens.iter().map(|token| token.line).collect();
+    let parts: Vec<&str> = path.split('/').collect();
+    let of = if parts.len() > 2 { parts[..2].join("/") } else { "src".to_owned() };
+    Some((of, lines.len()))
+}
+
+/// Where the files differ from the table.
+pub fn exceeded(files: &[(String, String)], tables: &[&[(&str, usize)]]) -> Vec<String> {
+    let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+    for (of, size) in files.iter().filter_map(|(path, text)| measured(path, text)) {
+        *sizes.entry(of).or_default() += size;
+    }
+    let limits: BTreeMap<&str, usize> = tables.iter().flat_map(|table| table.iter().copied()).collect();
+    let unlisted = sizes.keys().filter(|of| !limits.contains_key(of.as_str()));
+    let mut wrong: Vec<String> = unlisted.map(|of| format!("{of} has no entry: {}", sizes[of])).collect();
+    wrong.extend(limits.iter().filter_map(|(of, most)| {
+        let size = sizes.get(*of).copied().unwrap_or(0);
+        if size > *most {
+            Some(format!(
+                "{of}: {size}, more than {most}: make it smaller, or change the table and give the reason"
+            ))
+        } else {
+            (most - size > SLACK)
+                .then(|| format!("{of}: {size}, far less than {most}: lower the number of the table"))
+        }
+    }));
+    wrong
+}
+
+/// The tables for this repository.
+pub const TABLES: [&[(&str, usize)]; 2] = [CODE, PROSE];
+
+#[test]
+fn a_file_that_grows_and_a_number_that_is_too_large_are_found() {
+    let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+    let files = [
+        file(
+            "src/a/b.rs",
+            "// one\nlet x = 1;\n\nlet y = 2; // two\n#[cfg(test)]\nmod tests { fn f() {} }\n",
+        ),
+        file("src/a/tests.rs", "fn f() {}"),
+        file("docs/a.md", "three short words"),
+    ];
+    let wrong = |code, words| exceeded(&files, &[&[("src/a", code)], &[("docs", words)]]).len();
+    assert_eq!([wrong(2, 3), wrong(1, 3), wrong(2, 2), wrong(53, 3), wrong(52, 53)], [0, 1, 1, 1, 0]);
+    assert_eq!(exceeded(&files, &[&[("src/a", 2)]]), ["docs has no entry: 3"]);
+}
