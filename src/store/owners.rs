@@ -24,8 +24,7 @@ use crate::ports::{StoreError, Undone, VisitRun};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
-/// Most files of owners that all handles keep open for look-ups. A window has about nine, so these are the files of some 28
-/// partitions. A process may often open only 1,024 files.
+/// Most files of owners that all handles keep open for look-ups. A process may often open only 1,024 files.
 const MAX_OPEN_FILES: usize = 256;
 
 /// A handle of the open database. Clones share the database, and the leases: a thread of a worker can read with one. Each window

@@ -63,8 +63,8 @@ pub use stream_time::{RecordTime, StreamTime, TimeSource};
 pub use verdict::Verdict;
 pub(crate) use windows::Windows;
 
-/// Records to prefetch before the first of them is decided: enough to hide the memory latency, few enough
-/// that their cache lines are still cached.
+/// Most records that a caller polls and decides together: few enough that the cache lines of the first pass are still cached in the
+/// second.
 pub const CHUNK: usize = 256;
 
 /// Older identities, which are in filters only.

@@ -63,14 +63,16 @@ impl Partitions {
         self.all.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// The partitions of a journal.
+    /// The partitions of a journal. They follow one another, and the first has its number.
     pub fn of(&self, journal: PartitionId) -> impl Iterator<Item = &Partition> {
-        self.iter().filter(move |partition| partition.journal == journal)
+        let from = self.all.iter().skip(journal as usize).filter_map(Option::as_deref);
+        from.take_while(move |partition| partition.journal == journal)
     }
 
     /// The partitions of a journal, mutable.
     pub fn of_mut(&mut self, journal: PartitionId) -> impl Iterator<Item = &mut Partition> {
-        self.iter_mut().filter(move |partition| partition.journal == journal)
+        let from = self.all.iter_mut().skip(journal as usize).filter_map(Option::as_deref_mut);
+        from.take_while(move |partition| partition.journal == journal)
     }
 
     /// The partitions whose records are processed.
