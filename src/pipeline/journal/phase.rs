@@ -15,8 +15,8 @@ use crate::ports::LogId;
 /// assigned ─→ Locating ←─→ Loading, Restoring, Undoing, Running
 /// ```
 ///
-/// Every phase ends in `Locating` ([`TRANSITIONS`]): what follows it may fail, and then the committed offsets are read again. A journal leaves the
-/// worker from any phase.
+/// Every phase begins and ends in `Locating`: what follows it may fail, and then the committed offsets are read again, and between a load and a
+/// restore the journal has no windows that could be mistaken for complete ones. A journal leaves the worker from any phase.
 #[derive(Debug)]
 pub enum Phase {
     /// The committed offsets of its partitions have to be read first. Windows that are complete are kept meanwhile.
@@ -31,31 +31,6 @@ pub enum Phase {
     Running,
 }
 
-/// A phase without its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    Locating,
-    Loading,
-    Restoring,
-    Undoing,
-    Running,
-}
-
-/// The allowed changes of the phase. Loading and restoring do not follow each other directly, and neither of them is followed
-/// by running: between them the journal has no windows that could be mistaken for complete ones.
-pub(super) const TRANSITIONS: [(Stage, Stage); 9] = [
-    // A later attempt, or windows that are kept.
-    (Stage::Locating, Stage::Locating),
-    (Stage::Locating, Stage::Loading),
-    (Stage::Locating, Stage::Restoring),
-    (Stage::Locating, Stage::Undoing),
-    (Stage::Locating, Stage::Running),
-    (Stage::Loading, Stage::Locating),
-    (Stage::Restoring, Stage::Locating),
-    (Stage::Undoing, Stage::Locating),
-    (Stage::Running, Stage::Locating),
-];
-
 impl Phase {
     /// The committed offsets have to be read, not before `not_before`.
     pub(super) fn locating(not_before: Duration) -> Self {
@@ -69,16 +44,6 @@ impl Phase {
             Self::Restoring(restoring) => Some(restoring.share()),
             Self::Loading(loading) => Some(loading.share()),
             Self::Locating(_) | Self::Undoing(_) | Self::Running => None,
-        }
-    }
-
-    pub(super) fn stage(&self) -> Stage {
-        match self {
-            Self::Locating(_) => Stage::Locating,
-            Self::Loading(_) => Stage::Loading,
-            Self::Restoring(_) => Stage::Restoring,
-            Self::Undoing(_) => Stage::Undoing,
-            Self::Running => Stage::Running,
         }
     }
 }
