@@ -189,7 +189,8 @@ fn by_standby(kafka: &Kafka, rounds: usize) {
         if follows {
             wait_until("the standby copies", LONG, || {
                 let page = next.get("/status.json")?;
-                page.contains(&format!("\"standby\":{{\"complete\":{PARTITIONS},")).then_some(())
+                // One journal has the ids of all partitions.
+                page.contains("\"standby\":{\"complete\":1,").then_some(())
             });
             let copied = start.elapsed();
             wait_sealed(&next);
