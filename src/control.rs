@@ -6,13 +6,14 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::clock::monotonic;
 use crate::dedupe::{Coordinates, Identity, IdentityRule, Offset, PartitionId};
+use crate::locked::Locked;
 
 /// Time limit for the workers' answers. Reading a large window's owners takes seconds.
 pub(crate) const ANSWER: Duration = Duration::from_mins(1);
@@ -151,7 +152,7 @@ impl Control {
     pub fn connect(&self, worker: usize) -> Receiver<Request> {
         let (sender, receiver) = channel();
         if let Some(place) = self.workers.get(worker) {
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+            *place.locked() = Some(sender);
         }
         receiver
     }
@@ -175,7 +176,7 @@ impl Control {
         for worker in self.workers.iter() {
             let (answer, abandoned) = (answer.clone(), Arc::clone(&abandoned));
             let asked = Request { identity, partition, forget, answer, abandoned };
-            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let worker = worker.locked();
             let is_sent = worker.as_ref().is_some_and(|worker| worker.send(asked).is_ok());
             if !is_sent {
                 let why = "no worker runs: this instance is a spare, is starting, or has ended; see /readyz";

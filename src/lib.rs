@@ -20,6 +20,7 @@ pub mod control;
 pub mod dedupe;
 pub mod http;
 pub mod kafka;
+pub(crate) mod locked;
 pub mod metrics;
 pub mod pipeline;
 pub mod ports;

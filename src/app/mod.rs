@@ -22,7 +22,7 @@ mod supervisor;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ use crate::clock::{Clock, SystemClock, monotonic};
 use crate::config::{Config, Scope};
 use crate::http;
 use crate::kafka::Topology;
-use crate::metrics::{About, Metrics, Recent, Role, Status};
+use crate::metrics::{About, History, Metrics, Recent, Role, Status};
 
 /// A second signal that arrives earlier is part of the first one: a service manager and the terminal can both send one.
 const IMPATIENCE: Duration = Duration::from_secs(1);
@@ -82,12 +82,13 @@ impl Service {
         };
         let status = Arc::new(Status::new(about, config.group.workers));
         if config.dedupe.scope == Scope::Topic {
-            status.note_role(Role::Joining, None);
+            status.update(|it| it.noted_role = Role::Joining);
         }
         let metrics = Metrics::new();
         let with_filters = assembly::windows(&config).filter(|window| assembly::filters(window).is_some());
         let highest = with_filters.map(|window| window.false_positive_rate).fold(0.0, f64::max);
-        metrics.set_configured(config.window.bloom.max(config.window.exact), highest);
+        metrics.parts.state.window_configured.set(config.window.bloom.max(config.window.exact).as_secs_f64());
+        metrics.parts.state.false_positive_rate_promised.set(highest);
         Self {
             config,
             metrics,
@@ -111,7 +112,7 @@ impl Service {
             status: Arc::clone(&self.status),
             admin: self.admin.clone(),
             config: self.config.show().into(),
-            history: Arc::default(),
+            history: History::default(),
             recent: self.recent.clone(),
             began: monotonic(),
         };
@@ -181,8 +182,8 @@ async fn sample_counters(endpoint: http::Endpoint) {
     let mut ticks = tokio::time::interval(Duration::from_secs(5));
     loop {
         ticks.tick().await;
-        let totals = endpoint.metrics.totals(&endpoint.status);
-        endpoint.history.lock().unwrap_or_else(PoisonError::into_inner).note(clock.elapsed(), totals);
+        let totals = endpoint.metrics.totals(endpoint.status.snapshot().lag());
+        endpoint.history.note(clock.elapsed(), totals);
     }
 }
 

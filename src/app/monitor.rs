@@ -158,7 +158,7 @@ impl Monitor {
     /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
     fn iterate(&mut self) -> Result<(), ExitError> {
         log_ended_outages();
-        self.status.note_clients(client_status());
+        self.status.update(|it| it.clients = client_status());
         match self.request() {
             // Often no request is due. Each is repeated in less than this time.
             Ok(()) => self.failed = self.failed.filter(|at| at.elapsed() < OUTAGE_QUIET),
@@ -179,8 +179,7 @@ impl Monitor {
 
     /// Returns at the first request without a response: a stop waits for this method.
     fn request(&mut self) -> Result<(), TopicError> {
-        let workers = self.status.workers();
-        let owned = workers.iter().flat_map(|worker| &worker.partitions).map(|it| it.partition).collect();
+        let owned = self.status.snapshot().partitions().map(|it| it.partition).collect();
         let has_new_partitions = !BTreeSet::is_subset(&owned, &self.owned);
         self.owned = owned;
         // The group assigned partitions of a grown topic before this check was due.
@@ -197,7 +196,7 @@ impl Monitor {
         if is_due(&mut self.log_starts_requested, LOG_STARTS_INTERVAL) || has_new_partitions {
             let starts =
                 self.ends.first(self.hanging.topic(), self.all(), REQUEST_LIMIT).map_err(unanswered)?;
-            self.status.note_log_starts(starts);
+            self.status.update(|it| it.log_starts.extend(starts));
         }
         let is_own_due = is_due(&mut self.own_ends_requested, OWN_ENDS_INTERVAL) && !self.owned.is_empty();
         if is_due(&mut self.log_ends_requested, LOG_ENDS_INTERVAL) {
@@ -235,9 +234,11 @@ impl Monitor {
         self.hanging.warn(now);
         let mut notes = self.hanging.notes(now);
         let output_ages = self.check_outputs(now, &mut notes)?;
-        self.status.note_hanging(ages, output_ages, notes);
+        self.status.update(|it| {
+            (it.hanging, it.output_hanging, it.hanging_notes) = (ages, output_ages, notes);
+        });
         let committed = self.group.committed(self.all(), REQUEST_LIMIT)?;
-        self.status.note_group_lag(lag(&stable, &committed, &self.status.log_starts()));
+        self.status.update(|it| it.group_lag.extend(lag(&stable, &committed, &it.log_starts)));
         Ok(())
     }
 
@@ -288,7 +289,7 @@ impl Monitor {
         if reassigned > 0 {
             tracing::info!(partitions = reassigned, "unassigned partitions are assigned again");
         }
-        let about = self.status.about();
+        let about = &self.status.about;
         let mut members = BTreeMap::new();
         for member in &view.members {
             let name = member.instance(&about.group);
@@ -296,11 +297,12 @@ impl Monitor {
                 *members.entry(format!("{name} at {}", member.host)).or_default() += member.partitions.len();
             }
         }
-        self.status.note_members(members);
+        self.status.update(|it| it.members = members);
         let foreign = self.group.foreign_member(&view.members);
         let is_pure = foreign.is_none();
         let obstacle = self.ownership.obstacle(&about.group, &about.raw, foreign, now);
-        self.status.note_unassigned(self.ownership.unassigned(), obstacle);
+        self.status
+            .update(|it| (it.unassigned, it.unassigned_obstacle) = (self.ownership.unassigned(), obstacle));
         // A rebalance does not change what another program does.
         if is_pure && self.ownership.is_due(&view, &self.client_id, now) {
             tracing::warn!(

@@ -282,7 +282,7 @@ impl Spare {
     /// In partition scope there are no roles.
     fn note_role(&self, role: Role, active: Option<String>) {
         if !self.needs.shares_partitions() {
-            self.status.note_role(role, active);
+            self.status.update(|it| (it.noted_role, it.active) = (role, active));
         }
     }
 

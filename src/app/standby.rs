@@ -71,7 +71,7 @@ impl Follower {
             };
             pause(wanted.min(most), stop);
         }
-        self.status.note_standby(Some(self.standby.status()));
+        self.status.update(|it| it.standby = Some(self.standby.status()));
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Follower {
     pub(super) fn release(&mut self) {
         self.standby.release();
         self.requested = None;
-        self.status.note_standby(None);
+        self.status.update(|it| it.standby = None);
     }
 
     fn request_group(&mut self, now: Instant) {

@@ -20,7 +20,7 @@ use crate::control::Control;
 use crate::kafka::{
     self, Closing, Create, GroupMonitor, KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology,
 };
-use crate::metrics::{PartitionState, StandbyStatus, WorkerStatus};
+use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
     LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
@@ -356,16 +356,16 @@ fn measure_disk(service: &Service, stop: &Arc<AtomicBool>) {
 
 /// Publishes that the standby thread is in one call. That does not affect readiness; what the thread publishes next replaces it.
 fn publish_slow_standby(service: &Service, slow: String) {
-    let standby = service.status.standby().unwrap_or_default();
-    service.status.note_standby(Some(StandbyStatus { slow: Some(slow), ..standby }));
+    service.status.update(|it| it.standby.get_or_insert_default().slow = Some(slow));
 }
 
 /// Publishes that a worker is not ready, for a worker that cannot do it itself.
 fn publish_not_ready(service: &Service, number: usize, why: &str, state: Option<PartitionState>) {
-    let mut workers = service.status.workers();
-    let Some(status) = workers.get_mut(number) else { return };
-    for partition in &mut status.partitions {
-        partition.state = state.unwrap_or(partition.state);
-    }
-    service.status.publish(number, WorkerStatus { not_ready: Some(why.to_owned()), ..status.clone() });
+    service.status.update(|it| {
+        let Some(status) = it.workers.get_mut(number) else { return };
+        status.not_ready = Some(why.to_owned());
+        for partition in &mut status.partitions {
+            partition.state = state.unwrap_or(partition.state);
+        }
+    });
 }

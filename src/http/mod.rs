@@ -13,7 +13,7 @@ mod routes;
 mod server;
 mod texts;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use admin::{AdminApi, Token};
@@ -35,7 +35,7 @@ pub struct Endpoint {
     /// The effective configuration, without secrets.
     pub config: Arc<str>,
     /// The history of the counters, for the charts.
-    pub history: Arc<Mutex<History>>,
+    pub history: History,
     /// Last warnings of the log, for the status page.
     pub recent: Recent,
     /// When the process started.

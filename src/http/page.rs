@@ -6,7 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::partitions::partitions;
 use super::texts::{bytes, escaped, grouped};
 use super::{Endpoint, chart};
-use crate::metrics::{History, KindStatus, Outcome, Readiness, Role, Status, Totals, Warning, WorkerStatus};
+use crate::metrics::{
+    KindStatus, Outcome, PartitionStatus, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus,
+};
 use crate::units::seconds_text;
 
 const STYLE: &str = include_str!("page.css");
@@ -19,11 +21,10 @@ const REFRESH_S: u32 = 5;
 const WARNINGS_MS: i64 = 3_600_000;
 
 /// The whole page, at `now_ms` in epoch milliseconds.
-pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], history: &History, now_ms: i64) -> String {
-    let status = &shown.status;
-    let about = status.about();
-    let workers = status.workers();
-    let readiness = status.readiness();
+pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
+    let about = &shown.status.about;
+    let status = shown.status.snapshot();
+    let (total, readiness) = (status.total(), status.readiness());
     let title = format!("{} to {}", escaped(&about.raw), escaped(&about.clean));
     format!(
         "<!doctype html>\n<html lang=\"en\" data-version=\"{version}\" data-refresh=\"{REFRESH_S}\"><head><meta charset=\"utf-8\">\
@@ -43,18 +44,19 @@ pub(super) fn render(shown: &Endpoint, counts: &[(Outcome, u64)], history: &Hist
         word = word(&readiness),
         now = time(now_ms),
         readiness = readiness_section(&readiness),
-        charts = chart::charts(&history.rates()),
-        figures = figures(&all_figures(shown, &workers, history, now_ms)),
-        partitions = partitions(&workers),
-        kinds = kinds(&KindStatus::of_all(workers.iter().flat_map(|worker| &worker.kinds))),
+        charts = chart::charts(&shown.history.rates()),
+        figures = figures(&all_figures(shown, &status, &total, now_ms)),
+        partitions = partitions(&status.workers),
+        kinds = kinds(&total.kinds),
         warnings = warnings(&shown.recent.list(), now_ms),
-        records = counts
-            .iter()
+        records = shown
+            .metrics
+            .outcomes()
             // Outcomes that never occurred are left out, except for the two that matter most.
             .filter(
                 |(outcome, count)| *count > 0 || matches!(outcome, Outcome::Forwarded | Outcome::Duplicate)
             )
-            .map(|(outcome, count)| count_row(*outcome, *count))
+            .map(|(outcome, count)| count_row(outcome, count))
             .collect::<String>(),
         role = status.role().0.as_str(),
         group = escaped(&about.group),
@@ -87,9 +89,9 @@ fn readiness_section(readiness: &Readiness) -> String {
 struct Figure(&'static str, String, String);
 
 /// What a person asks for first, in this order.
-fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, now_ms: i64) -> Vec<Figure> {
-    let (metrics, totals) = (&shown.metrics, shown.metrics.totals(&shown.status));
-    let recent = history.last_minutes();
+fn all_figures(shown: &Endpoint, status: &Snapshot, total: &WorkerStatus, now_ms: i64) -> Vec<Figure> {
+    let (metrics, totals) = (&shown.metrics, shown.metrics.totals(status.lag()));
+    let recent = shown.history.last_minutes();
     // Rounded down: 100 % means all.
     let percent = |of: &Totals| {
         of.duplicates_percent().map_or("?".to_owned(), |it| format!("{:.1} %", (it * 10.0).floor() / 10.0))
@@ -99,13 +101,12 @@ fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, no
         Some(_) => "more than 1h".to_owned(),
         None => "?".to_owned(),
     };
-    let sum = |of: fn(&WorkerStatus) -> u64| workers.iter().map(of).sum::<u64>() as f64;
-    let windows = sum(|worker| worker.index_bytes + worker.slices_bytes);
+    let windows = (total.index_bytes + total.slices_bytes) as f64;
     let commit = match metrics.parts.transactions.last_commit.get() {
         0.0 => "no commit since the start".to_owned(),
         at => format!("last commit {} ago", seconds_text(now_ms as f64 / 1e3 - at)),
     };
-    let (window, configured) = shortest_window(workers);
+    let (window, configured) = shortest_window(&total.partitions);
     let mut all = vec![
         Figure(
             "duplicates, last 10 minutes",
@@ -120,12 +121,13 @@ fn all_figures(shown: &Endpoint, workers: &[WorkerStatus], history: &History, no
         Figure("latency of forwarded records", latency(0.99), format!("99 %; half of them {}", latency(0.5))),
         Figure("shortest window", window, configured),
         Figure("running for", seconds_text(shown.began.elapsed().as_secs_f64()), commit),
-        Figure("other instances", instances(&shown.status), String::new()),
+        Figure("other instances", instances(status), String::new()),
         Figure("memory", bytes(metrics.resident_bytes()), format!("windows {}", bytes(windows))),
         Figure("local state on disk", bytes(metrics.parts.state.disk.get()), String::new()),
     ];
-    let standby = shown.status.standby();
-    all.extend(standby.map(|it| Figure("standby copies", escaped(&it.summary()), String::new())));
+    all.extend(
+        status.standby.iter().map(|it| Figure("standby copies", escaped(&it.summary()), String::new())),
+    );
     all
 }
 
@@ -138,22 +140,20 @@ fn figures(all: &[Figure]) -> String {
 }
 
 /// The shortest window, and the configured one.
-fn shortest_window(workers: &[WorkerStatus]) -> (String, String) {
-    let windows = workers.iter().flat_map(|worker| &worker.partitions);
-    let windows = windows.map(|it| (it.window_seconds, it.window.asked_seconds));
+fn shortest_window(partitions: &[PartitionStatus]) -> (String, String) {
+    let windows = partitions.iter().map(|it| (it.window_seconds, it.window.asked_seconds));
     let shortest = windows.reduce(|one, other| if other.0 < one.0 { other } else { one });
     let Some((effective, configured)) = shortest else { return ("no partition".to_owned(), String::new()) };
     (seconds_text(effective.min(configured)), format!("of {}", seconds_text(configured)))
 }
 
 /// The other instances that are known here.
-fn instances(status: &Status) -> String {
+fn instances(status: &Snapshot) -> String {
     if let (Role::Spare, Some(active)) = status.role() {
-        return format!("{} is active", escaped(&active));
+        return format!("{} is active", escaped(active));
     }
-    let others = status.members();
     let other = |(name, count): (&String, &usize)| format!("{} with {count} partitions", escaped(name));
-    let list: Vec<String> = others.iter().map(other).collect();
+    let list: Vec<String> = status.members.iter().map(other).collect();
     if list.is_empty() { "none in the group".to_owned() } else { list.join(", ") }
 }
 

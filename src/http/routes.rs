@@ -1,7 +1,5 @@
 //! The routes and their handlers.
 
-use std::sync::PoisonError;
-
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
@@ -12,7 +10,6 @@ use serde_json::json;
 
 use super::{Endpoint, admin, page};
 use crate::clock::wall_ms;
-use crate::metrics::{Metrics, Outcome, Rates};
 
 /// Maximum size of a request body, in bytes: an id and its JSON.
 const MAX_BODY: usize = 64 * 1024;
@@ -62,14 +59,14 @@ async fn metrics_page(State(shown): State<Endpoint>) -> impl IntoResponse {
 }
 
 async fn livez(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    match shown.status.failure() {
+    match shown.status.snapshot().failure {
         None => (StatusCode::OK, "alive\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("failed: {reason}\n")),
     }
 }
 
 async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    let readiness = shown.status.readiness();
+    let readiness = shown.status.snapshot().readiness();
     let (code, first) = if readiness.ready {
         (StatusCode::OK, "ready")
     } else {
@@ -80,23 +77,23 @@ async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
 }
 
 async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
-    let records: serde_json::Map<_, _> = counts(&shown.metrics)
-        .into_iter()
-        .map(|(outcome, count)| (outcome.as_str().to_owned(), count.into()))
-        .collect();
-    let (role, active) = shown.status.role();
+    let outcomes = shown.metrics.outcomes();
+    let records: serde_json::Map<_, _> =
+        outcomes.map(|(outcome, count)| (outcome.as_str().to_owned(), count.into())).collect();
+    let status = shown.status.snapshot();
+    let (role, active) = status.role();
     let document = json!({
-        "about": shown.status.about(),
+        "about": shown.status.about,
         "role": role,
         "active_instance": active,
-        "readiness": shown.status.readiness(),
-        "members": shown.status.members(),
-        "unassigned_partitions": shown.status.unassigned(),
-        "standby": shown.status.standby(),
+        "readiness": status.readiness(),
+        "members": status.members,
+        "unassigned_partitions": status.unassigned,
+        "standby": status.standby,
         "records": records,
-        "workers": shown.status.workers(),
-        "rates": rates(&shown),
-        "clients": shown.status.clients(),
+        "workers": status.workers,
+        "rates": shown.history.rates(),
+        "clients": status.clients,
         "warnings": shown.recent.list(),
     });
     ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
@@ -107,19 +104,10 @@ async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
                   frame-ancestors 'none'";
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
-    let history = shown.history.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    (headers, page::render(&shown, &counts(&shown.metrics), &history, wall_ms()))
+    (headers, page::render(&shown, wall_ms()))
 }
 
 /// The effective configuration, as TOML.
 async fn config(State(shown): State<Endpoint>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], shown.config.to_string())
-}
-
-fn rates(shown: &Endpoint) -> Vec<Rates> {
-    shown.history.lock().unwrap_or_else(PoisonError::into_inner).rates()
-}
-
-fn counts(metrics: &Metrics) -> Vec<(Outcome, u64)> {
-    Outcome::ALL.iter().map(|outcome| (*outcome, metrics.records(*outcome).get())).collect()
 }

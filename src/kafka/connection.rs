@@ -7,7 +7,7 @@
 mod known;
 mod probe;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dedupd_tokens::{self as tokens, Authenticated};
@@ -22,6 +22,7 @@ use super::features::ApiVersions;
 use super::log_context::LogContext;
 use super::native;
 use crate::clock;
+use crate::locked::Locked;
 use known::{KNOWN, KnownProblem, NO_SASL, ProblemDetail, UNSUPPORTED_MECHANISM, closed_without_error};
 pub(crate) use probe::{NoConnection, Probe};
 
@@ -60,7 +61,7 @@ impl LastProblem {
     /// rejection is not replaced by a problem that is no rejection, which is often only its consequence.
     pub fn record(&self, reason: &str) {
         let Some(problem) = classify(reason) else { return };
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.locked();
         let rejected = last.as_ref().is_some_and(|(at, known)| known.refused && at.elapsed() < MAX_AGE);
         if problem.refused || !rejected {
             *last = Some((clock::monotonic(), problem));
@@ -69,13 +70,13 @@ impl LastProblem {
 
     /// The last problem, unless it is too old to explain a call that fails now.
     pub(super) fn latest(&self) -> Option<ConnectionProblem> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let last = self.0.locked().clone();
         last.filter(|(at, _)| at.elapsed() < MAX_AGE).map(|(_, problem)| problem)
     }
 
     /// Removes the stored problem, because a connection works.
     pub(super) fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.locked() = None;
     }
 }
 
@@ -105,7 +106,7 @@ impl ProblemCapture {
 
     /// The last error event of the client, with its text.
     pub fn last(&self) -> Option<ErrorEvent> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.locked().clone()
     }
 }
 
@@ -123,7 +124,7 @@ impl ClientContext for ProblemCapture {
     fn error(&self, error: KafkaError, reason: &str) {
         self.problem.record(reason);
         LogContext::debug(&error, reason);
-        let last = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = &mut *self.last.locked();
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::PartitionEOF) => {}
             // It follows the actual error and adds nothing to it.

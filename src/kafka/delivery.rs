@@ -1,7 +1,7 @@
 //! What a producer reports: end offsets of the written partitions, the first failure of a transaction, and how transactions ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -15,6 +15,7 @@ use super::log_context::LogContext;
 use super::partitions::partition_id;
 use super::statistics::{self, ClientUse};
 use crate::dedupe::{Coordinates, Offset, PartitionId};
+use crate::locked::Locked;
 use crate::ports::{Failure, LogId, OutputTopic, RejectedRecords, Remedy};
 
 /// The topics, in the order of their numbers in the opaque value.
@@ -123,7 +124,7 @@ impl Deliveries {
             self.acked(topic).reset();
         }
         self.dropped.store(false, Ordering::Release);
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.failed.locked() = None;
     }
 
     /// The delivery failure of this transaction, if any. `name` maps a topic to its name. `diverted` has the raw records of those in side
@@ -133,7 +134,7 @@ impl Deliveries {
         name: impl FnOnce(Option<OutputTopic>) -> &'a str,
         diverted: &[Coordinates],
     ) -> Option<Failure> {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let failed = self.failed.locked().clone()?;
         let (name, code) = (name(failed.topic), failed.code);
         Some(match failed.topic.filter(|_| error::is_record_error(code)) {
             Some(OutputTopic::Clean) => error::rejected(name, code, failed.records),
@@ -179,7 +180,7 @@ impl Deliveries {
 
     /// Whether a record of this transaction was not delivered.
     pub(super) fn has_failed(&self) -> bool {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.failed.locked().is_some()
     }
 
     /// Stores that a record was rejected.
@@ -191,7 +192,7 @@ impl Deliveries {
             return;
         }
         let partition = partition_id(partition);
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.failed.locked();
         match failed.as_mut() {
             None => {
                 let by = topic.unwrap_or(OutputTopic::Clean);

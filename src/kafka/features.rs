@@ -4,11 +4,12 @@
 //! line for each.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rdkafka::ClientConfig;
 
 use super::log_context::log_in_detail;
+use crate::locked::Locked;
 
 /// The highest version of each API by its key, the lowest of all brokers that responded.
 type Versions = BTreeMap<i16, i16>;
@@ -37,7 +38,7 @@ impl ApiVersions {
     /// Stores a log line. A response begins with a headline, and is followed by lines about the features that the client derives from it.
     pub fn record(&self, line: &str) {
         let Some((thread, text)) = line.split_once("]: ") else { return };
-        let Logged { arriving, complete } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Logged { arriving, complete } = &mut *self.0.locked();
         if text.ends_with("Broker API support:") {
             arriving.insert(thread.to_owned(), Versions::new());
         } else if let Some((key, version)) = parse(text) {
@@ -51,7 +52,7 @@ impl ApiVersions {
 
     /// The versions of complete responses; empty when no broker has responded.
     pub fn so_far(&self) -> Versions {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).complete.clone()
+        self.0.locked().complete.clone()
     }
 }
 

@@ -14,6 +14,7 @@ use super::log_context::LogContext;
 use super::outages;
 use super::statistics::{self, ClientUse};
 use crate::dedupe::PartitionId;
+use crate::locked::Locked;
 use crate::ports::GroupEvent;
 
 /// Queues rebalance events. It handles a revocation itself only while the consumer is being closed, because the worker no
@@ -46,12 +47,12 @@ impl GroupContext {
     }
 
     fn push(&self, event: GroupEvent) {
-        self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(event);
+        self.events.locked().push(event);
     }
 
     /// The events since the last call.
     pub(super) fn take(&self) -> Vec<GroupEvent> {
-        std::mem::take(&mut self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        std::mem::take(&mut self.events.locked())
     }
 
     /// Marks the last rebalance event as handled.

@@ -3,11 +3,12 @@
 //! Every client connects to every broker that it needs, and repeats its connection errors as long as it does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::connection::advice;
 use crate::clock;
+use crate::locked::Locked;
 
 /// An outage is over when no client has reported an error of the broker for this long. A client that needs the broker
 /// repeats the same error every 30 s.
@@ -20,15 +21,11 @@ const MAX_REASONS: usize = 8;
 /// The outages of all clients of this process.
 static OUTAGES: Mutex<Outages> = Mutex::new(Outages(BTreeMap::new()));
 
-fn outages() -> MutexGuard<'static, Outages> {
-    OUTAGES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Logs a connection error of a client, if it is the first with its reason in the outage. Returns false otherwise, also
 /// when the text names no broker.
 pub(super) fn log_failure(text: &str) -> bool {
     let Some((broker, what)) = broker_of(text) else { return false };
-    if !outages().is_new(broker, reason_of(what), clock::monotonic()) {
+    if !OUTAGES.locked().is_new(broker, reason_of(what), clock::monotonic()) {
         return false;
     }
     let advice =
@@ -43,7 +40,7 @@ pub(super) fn log_missing_token(line: &str) {
         tracing::error!(target: "librdkafka", line, "a token could not be acquired");
         return;
     };
-    if outages().is_new(endpoint, reason, clock::monotonic()) {
+    if OUTAGES.locked().is_new(endpoint, reason, clock::monotonic()) {
         let advice = advice(line).unwrap_or_default();
         tracing::warn!(endpoint, reason, "no token from the OIDC provider, retrying: {advice}");
     }
@@ -51,12 +48,12 @@ pub(super) fn log_missing_token(line: &str) {
 
 /// Called when a worker that failed has reached a broker again, which it logs itself.
 pub(super) fn worker_has_recovered() {
-    outages().end_logged_by_worker(clock::monotonic());
+    OUTAGES.locked().end_logged_by_worker(clock::monotonic());
 }
 
 /// Logs the outages that are over. To be called every few seconds.
 pub fn log_ended_outages() {
-    for broker in outages().ended(clock::monotonic()) {
+    for broker in OUTAGES.locked().ended(clock::monotonic()) {
         let quiet_s = OUTAGE_QUIET.as_secs();
         if broker.contains("://") {
             tracing::info!(endpoint = broker, quiet_s, "errors of the OIDC provider ended");

@@ -4,13 +4,14 @@
 //! the clients that read raw and those that write.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdkafka::Statistics;
 use rdkafka::statistics::{Broker, Window};
 
 use crate::clock;
+use crate::locked::Locked;
 
 /// Interval between two reports of a client, in milliseconds.
 pub(super) const INTERVAL_MS: &str = "10000";
@@ -51,19 +52,15 @@ impl ClientFigures {
 /// The last report of each client of this process, by the name that the client library gives it.
 static REPORTS: Mutex<BTreeMap<String, (Instant, ClientUse, ClientFigures)>> = Mutex::new(BTreeMap::new());
 
-fn reports() -> MutexGuard<'static, BTreeMap<String, (Instant, ClientUse, ClientFigures)>> {
-    REPORTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Stores the report of a client.
 pub(super) fn note(client: ClientUse, statistics: &Statistics) {
     let figures = figures(statistics);
-    reports().insert(statistics.name.clone(), (clock::monotonic(), client, figures));
+    REPORTS.locked().insert(statistics.name.clone(), (clock::monotonic(), client, figures));
 }
 
 /// The figures of the clients that have reported recently: the worst of all workers, and the sum of their queues.
 pub(crate) fn client_figures() -> BTreeMap<ClientUse, ClientFigures> {
-    let mut reports = reports();
+    let mut reports = REPORTS.locked();
     reports.retain(|_, (at, ..)| at.elapsed() < EXPIRED);
     let mut merged: BTreeMap<ClientUse, ClientFigures> = BTreeMap::new();
     for (_, client, figures) in reports.values() {

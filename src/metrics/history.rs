@@ -1,9 +1,12 @@
 //! History of the last ten minutes, for the charts and the figures of the status page.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
+
+use crate::locked::Locked;
 
 /// Samples kept: ten minutes at one sample every 5 s.
 const SAMPLES: usize = 121;
@@ -61,38 +64,39 @@ pub struct Rates {
     pub lag: Option<u64>,
 }
 
-/// The last samples, oldest first.
+/// The last samples, oldest first. Clones share the same list.
 #[derive(Debug, Clone, Default)]
-pub struct History {
-    samples: VecDeque<(Duration, Totals)>,
-}
+pub struct History(Arc<Mutex<VecDeque<(Duration, Totals)>>>);
 
 impl History {
     /// Adds a sample of the counters; `now` is the time since the start.
-    pub fn note(&mut self, now: Duration, totals: Totals) {
-        self.samples.push_back((now, totals));
-        while self.samples.len() > SAMPLES {
-            self.samples.pop_front();
+    pub fn note(&self, now: Duration, totals: Totals) {
+        let mut samples = self.0.locked();
+        samples.push_back((now, totals));
+        if samples.len() > SAMPLES {
+            samples.pop_front();
         }
     }
 
     /// What was counted since the oldest sample.
     #[must_use]
     pub fn last_minutes(&self) -> Totals {
-        let both = self.samples.front().zip(self.samples.back());
+        let samples = self.0.locked();
+        let both = samples.front().zip(samples.back());
         both.map(|((_, oldest), (_, newest))| newest.since(oldest)).unwrap_or_default()
     }
 
     /// The rates between consecutive samples, oldest first.
     #[must_use]
     pub fn rates(&self) -> Vec<Rates> {
-        let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
+        let samples = self.0.locked();
+        let pairs = samples.iter().zip(samples.iter().skip(1));
         let rates = pairs.map(|((before, old), (after, new))| {
-            let seconds = after.saturating_sub(*before).as_secs_f64().max(0.001);
+            let (seconds, counted) = (after.saturating_sub(*before).as_secs_f64().max(0.001), new.since(old));
             Rates {
-                records: new.records.saturating_sub(old.records) as f64 / seconds,
-                duplicates: new.duplicates.saturating_sub(old.duplicates) as f64 / seconds,
-                lag: new.lag,
+                records: counted.records as f64 / seconds,
+                duplicates: counted.duplicates as f64 / seconds,
+                lag: counted.lag,
             }
         });
         rates.collect()
@@ -105,7 +109,7 @@ mod tests {
 
     #[test]
     fn rates_are_differences_of_samples_and_only_ten_minutes_are_kept() {
-        let mut history = History::default();
+        let history = History::default();
         assert_eq!(history.rates(), []);
         for sample in 0..500u64 {
             let latency = vec![(0.1, sample * 9), (f64::INFINITY, sample * 10)];

@@ -54,6 +54,19 @@ label! {
         Stale = "stale",
     }
 }
+
+impl Outcome {
+    /// Whether the record is dropped because its id was seen, or probably seen.
+    pub const fn is_duplicate(self) -> bool {
+        matches!(self, Self::Duplicate | Self::Probable)
+    }
+
+    /// Whether the record has no id.
+    pub const fn is_missing_id(self) -> bool {
+        matches!(self, Self::MissingId | Self::MissingIdDropped | Self::MissingIdDeadLetter)
+    }
+}
+
 label! {
     /// A use of Kafka clients.
     ClientLabel {

@@ -1,7 +1,7 @@
 //! Metrics, and the status snapshots that workers publish.
 //!
-//! [`table::TABLE`] declares every metric once; the registered handles, the table in docs/metrics.md and the
-//! tests are derived from it. Only this module uses the prometheus crate. It depends on neither Kafka, the
+//! [`table`] declares every metric once; the handles, their registration, the table in docs/metrics.md and the tests are derived
+//! from it. Only this module uses the prometheus crate. It depends on neither Kafka, the
 //! window nor the store: those return values, and the pipeline counts them.
 
 mod by_partition;
@@ -16,20 +16,21 @@ mod status;
 pub mod table;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus::IntCounter;
+
+use crate::locked::Locked;
 
 pub use history::{History, Rates, Totals};
 pub(crate) use labels::ClientLabel;
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
 pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
-pub(crate) use registered::Latencies;
-pub use rekey::{REKEY_TABLE, RekeyMetrics, RekeyStatus};
+pub use rekey::{RekeyMetrics, RekeyStatus};
 pub use standby::StandbyStatus;
-pub use status::{About, PartitionStatus, Status, WindowStatus, WorkerStatus};
+pub use status::{About, PartitionStatus, Snapshot, Status, WindowStatus, WorkerStatus};
 pub(crate) use status::{ClientStatus, KindStatus, Readiness};
 
 use registered::Registered;
@@ -37,7 +38,7 @@ use registered::Registered;
 /// The registered handles. Clones are cheap and share the same metrics.
 #[derive(Clone)]
 pub struct Metrics {
-    /// Each is documented by its row in [`table::TABLE`].
+    /// Each is documented by its help text in [`table`].
     pub(crate) parts: Arc<Registered>,
     /// Partitions that have series. The lock serialises scrapes, so that each sees one consistent state.
     exposed: Arc<Mutex<BTreeSet<u32>>>,
@@ -50,7 +51,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in [`table::TABLE`]; series with fixed labels start at 0.
+    /// Registers everything in [`table`]; series with fixed labels start at 0.
     pub fn new() -> Self {
         Self { parts: Arc::new(Registered::new()), exposed: Arc::default() }
     }
@@ -70,12 +71,7 @@ impl Metrics {
         self.parts.flow.bytes.with_label_values(&[topic.as_str()])
     }
 
-    /// Histograms local to one worker, filled per record without synchronisation.
-    pub fn latencies(&self) -> Latencies {
-        Latencies::of(&self.parts)
-    }
-
-    /// Counts a finished transaction.
+    /// Counts a finished transaction, and the time from its first record to its end.
     pub fn transaction(&self, result: TransactionResult, took: Duration) {
         self.parts.transactions.total.with_label_values(&[result.as_str()]).inc();
         self.parts.transactions.seconds.observe(took.as_secs_f64());
@@ -84,18 +80,12 @@ impl Metrics {
     /// Memory of the process, in bytes; 0 where it is not known.
     pub fn resident_bytes(&self) -> f64 {
         self.parts.process.read();
-        self.parts.process.resident_bytes()
+        self.parts.process.resident.get()
     }
 
     /// Torn transactions, by how they were resolved.
     pub fn torn_transactions(&self, resolution: Resolution) -> IntCounter {
         self.parts.transactions.torn.with_label_values(&[resolution.as_str()])
-    }
-
-    /// Sets the configured values: the length of the window and the false-positive rate, 0 without filters.
-    pub fn set_configured(&self, window: Duration, false_positive_rate: f64) {
-        self.parts.state.window_configured.set(window.as_secs_f64());
-        self.parts.state.false_positive_rate_promised.set(false_positive_rate);
     }
 
     /// Identities loaded at an assignment.
@@ -121,20 +111,25 @@ impl Metrics {
     /// Sets the gauges from the published status and returns the metrics in the Prometheus text format.
     /// Removes the series of partitions that are no longer published.
     pub fn scrape(&self, status: &Status) -> String {
-        let mut exposed = self.exposed.lock().unwrap_or_else(PoisonError::into_inner);
-        let published = self.parts.update_from(status);
+        let mut exposed = self.exposed.locked();
+        let published = self.parts.update_from(&status.snapshot());
         exposed.difference(&published).for_each(|gone| self.parts.partitions.remove(*gone));
         *exposed = published;
         self.render()
     }
 
-    /// The counters that the charts of the status page show.
-    pub fn totals(&self, status: &Status) -> Totals {
-        let records = |outcomes: &[Outcome]| outcomes.iter().map(|it| self.records(*it).get()).sum();
+    /// The raw records of each outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        Outcome::ALL.iter().map(|outcome| (*outcome, self.records(*outcome).get()))
+    }
+
+    /// The counters that the charts of the status page show, with this lag.
+    pub fn totals(&self, lag: Option<u64>) -> Totals {
+        let duplicates = self.outcomes().filter(|(outcome, _)| outcome.is_duplicate());
         Totals {
-            records: records(Outcome::ALL),
-            duplicates: records(&[Outcome::Duplicate, Outcome::Probable]),
-            lag: status.lag(),
+            records: self.outcomes().map(|(_, count)| count).sum(),
+            duplicates: duplicates.map(|(_, count)| count).sum(),
+            lag,
             latency: self.parts.latencies(),
         }
     }

@@ -3,28 +3,25 @@
 use std::fs;
 use std::sync::Mutex;
 
-use prometheus::{Counter, Gauge};
+use prometheus::Registry;
 
-/// Memory and CPU time of this process.
-pub(super) struct Process {
-    resident: Gauge,
-    /// Locked while the difference to the last value is added.
-    cpu: Mutex<Counter>,
-}
+use super::registered::set;
+use super::table::ProcessMetrics;
 
 /// Ticks per second in `/proc/self/stat`: `USER_HZ`, 100 on every Linux that Rust supports.
 const TICKS: f64 = 100.0;
 
-impl Process {
-    pub(super) fn new(resident: Gauge, cpu: Counter) -> Self {
-        Self { resident, cpu: Mutex::new(cpu) }
+/// Locked while the difference to the last value is added to a counter.
+static ADDING: Mutex<()> = Mutex::new(());
+
+impl ProcessMetrics {
+    pub(super) fn of_this_build(registry: &Registry) -> Self {
+        let metrics = Self::new(registry);
+        set(&metrics.build, env!("CARGO_PKG_VERSION"), 1.0);
+        metrics
     }
 
-    /// Bytes, as last read.
-    pub(super) fn resident_bytes(&self) -> f64 {
-        self.resident.get()
-    }
-
+    /// Reads memory and CPU time.
     pub(super) fn read(&self) {
         if let Some(bytes) =
             fs::read_to_string("/proc/self/status").ok().and_then(|text| resident_bytes(&text))
@@ -32,8 +29,8 @@ impl Process {
             self.resident.set(bytes);
         }
         let seconds = fs::read_to_string("/proc/self/stat").ok().and_then(|text| cpu_seconds(&text));
-        if let (Some(seconds), Ok(cpu)) = (seconds, self.cpu.lock()) {
-            cpu.inc_by((seconds - cpu.get()).max(0.0));
+        if let (Some(seconds), Ok(_alone)) = (seconds, ADDING.lock()) {
+            self.cpu.inc_by((seconds - self.cpu.get()).max(0.0));
         }
     }
 }

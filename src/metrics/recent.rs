@@ -1,9 +1,11 @@
 //! The last warnings, for the status page.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
+
+use crate::locked::Locked;
 
 /// Warnings kept.
 const KEPT: usize = 20;
@@ -24,7 +26,7 @@ pub struct Recent(Arc<Mutex<VecDeque<Warning>>>);
 impl Recent {
     /// Adds a warning. It replaces the last one when the text is the same.
     pub fn add(&self, warning: Warning) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.locked();
         if kept.back().is_some_and(|last| last.text == warning.text) {
             kept.pop_back();
         }
@@ -37,7 +39,7 @@ impl Recent {
     /// The warnings, newest first.
     #[must_use]
     pub fn list(&self) -> Vec<Warning> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.locked();
         kept.iter().rev().cloned().collect()
     }
 }

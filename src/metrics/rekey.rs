@@ -1,90 +1,22 @@
 //! Metrics and status of `dedupd rekey`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use prometheus::{Gauge, GaugeVec, IntCounter, Registry, TextEncoder};
+use prometheus::Registry;
 use serde::Serialize;
 
-use super::process::Process;
-use super::registered::{counters, gauge, gauges, registered, seconds};
-use super::table::{self, MetricKind, Row, rows};
-
-rows! {
-    /// Every metric of `rekey`.
-    REKEY_TABLE = rows + [table::READY, table::BUILD, table::RESIDENT, table::CPU];
-
-    READ = Row::new(
-        "dedupd_rekey_read_total",
-        MetricKind::Counter,
-        "records",
-        "Records read from the source topics, repeated ones included.",
-    );
-    WRITTEN = Row::new(
-        "dedupd_rekey_written_total",
-        MetricKind::Counter,
-        "records",
-        "Records that the target topic has acknowledged.",
-    );
-    MISSING_ID = Row::new(
-        "dedupd_rekey_missing_id_total",
-        MetricKind::Counter,
-        "records",
-        "Records without an id, written to the partition that follows from their source partition.",
-    );
-    FAILURES = Row::new(
-        "dedupd_rekey_failures_total",
-        MetricKind::Counter,
-        "failures",
-        "Failures after which the clients were replaced and records were read again from the committed offsets.",
-    );
-    GAPS = Row::new(
-        "dedupd_rekey_gap_offsets_total",
-        MetricKind::Counter,
-        "offsets",
-        "Offsets of source topics deleted before they were read, and skipped because of group.on_gap = accept.",
-    );
-    IN_FLIGHT = Row::new(
-        "dedupd_rekey_in_flight_records",
-        MetricKind::Gauge,
-        "records",
-        "Records that were sent and are not acknowledged.",
-    );
-    LAG = Row::new(
-        "dedupd_rekey_lag_records",
-        MetricKind::Gauge,
-        "offsets",
-        "Offsets from the last acknowledged record to the high watermark, over the assigned partitions of a source topic.",
-    )
-    .by("topic", &[]);
-    PARTITIONS = Row::new(
-        "dedupd_rekey_partitions",
-        MetricKind::Gauge,
-        "partitions",
-        "Partitions of source topics that are assigned to this process.",
-    );
-}
+use super::registered::{flag, set, text};
+use super::table::{ProcessMetrics, RekeyHandles};
+use crate::locked::Locked;
 
 /// The metrics and the status of `rekey`. Clones share the same values.
 #[derive(Clone)]
 pub struct RekeyMetrics {
-    /// Each is documented by its row in [`REKEY_TABLE`].
     pub(crate) parts: Arc<RekeyHandles>,
-}
-
-pub(crate) struct RekeyHandles {
+    process: Arc<ProcessMetrics>,
     registry: Registry,
-    pub(crate) read: IntCounter,
-    pub(crate) written: IntCounter,
-    pub(crate) missing_id: IntCounter,
-    pub(crate) failures: IntCounter,
-    pub(crate) gaps: IntCounter,
-    in_flight: Gauge,
-    lag: GaugeVec,
-    partitions: Gauge,
-    ready: Gauge,
-    process: Process,
-    status: Mutex<RekeyStatus>,
+    status: Arc<Mutex<RekeyStatus>>,
 }
 
 /// What the loop of `rekey` publishes.
@@ -107,66 +39,51 @@ pub struct RekeyStatus {
 impl Default for RekeyMetrics {
     fn default() -> Self {
         let registry = Registry::new();
-        let counter = |row: &Row| counters(&registry, row).with_label_values::<&str>(&[]);
-        gauges(&registry, &table::BUILD).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let starting = RekeyStatus { not_ready: Some("is starting".to_owned()), ..RekeyStatus::default() };
-        let parts = RekeyHandles {
-            read: counter(&READ),
-            written: counter(&WRITTEN),
-            missing_id: counter(&MISSING_ID),
-            failures: counter(&FAILURES),
-            gaps: counter(&GAPS),
-            in_flight: gauge(&registry, &IN_FLIGHT),
-            lag: gauges(&registry, &LAG),
-            partitions: gauge(&registry, &PARTITIONS),
-            ready: gauge(&registry, &table::READY),
-            process: Process::new(gauge(&registry, &table::RESIDENT), seconds(&registry, &table::CPU)),
-            status: Mutex::new(starting),
+        Self {
+            parts: Arc::new(RekeyHandles::new(&registry)),
+            process: Arc::new(ProcessMetrics::of_this_build(&registry)),
             registry,
-        };
-        Self { parts: Arc::new(parts) }
+            status: Arc::new(Mutex::new(starting)),
+        }
     }
 }
 
 impl RekeyMetrics {
-    fn locked(&self) -> MutexGuard<'_, RekeyStatus> {
-        self.parts.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The status as it was last published.
     pub fn status(&self) -> RekeyStatus {
-        self.locked().clone()
+        self.status.locked().clone()
     }
 
     /// Publishes the status. A failure stays.
     pub fn publish(&self, status: RekeyStatus) {
-        let mut published = self.locked();
+        let mut published = self.status.locked();
         let failure = published.failure.take().or(status.failure);
         *published = RekeyStatus { failure, ..status };
     }
 
     /// Publishes why records are not written.
     pub fn not_ready(&self, why: &str) {
-        self.locked().not_ready = Some(why.to_owned());
+        self.status.locked().not_ready = Some(why.to_owned());
     }
 
     /// Publishes why the process is about to end.
     pub fn fail(&self, why: &str) {
-        self.locked().failure.get_or_insert_with(|| why.to_owned());
+        self.status.locked().failure.get_or_insert_with(|| why.to_owned());
     }
 
     /// The metrics in the Prometheus text format.
     pub fn scrape(&self) -> String {
         let (parts, status) = (&self.parts, self.status());
-        parts.ready.set(f64::from(u8::from(status.is_ready())));
+        self.process.ready.set(flag(status.is_ready()));
         parts.in_flight.set(status.in_flight as f64);
         parts.partitions.set(status.partitions as f64);
         parts.lag.reset();
         for (topic, lag) in &status.lag {
-            parts.lag.with_label_values(&[topic]).set(*lag as f64);
+            set(&parts.lag, topic, *lag as f64);
         }
-        parts.process.read();
-        registered(TextEncoder::new().encode_to_string(&parts.registry.gather()), "the registry of rekey")
+        self.process.read();
+        text(&self.registry)
     }
 }
 
@@ -181,6 +98,7 @@ impl RekeyStatus {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::table::rekey_rows;
     use super::*;
 
     fn names(page: &str) -> BTreeSet<&str> {
@@ -193,14 +111,14 @@ mod tests {
         metrics.publish(RekeyStatus { lag: BTreeMap::from([("a".to_owned(), 7)]), ..RekeyStatus::default() });
         metrics.parts.written.inc_by(3);
         let page = metrics.scrape();
-        assert_eq!(names(&page), REKEY_TABLE.iter().map(|row| row.name).collect());
+        assert_eq!(names(&page), rekey_rows().map(|row| row.name).collect());
         for line in
             ["dedupd_rekey_written_total 3", "dedupd_rekey_lag_records{topic=\"a\"} 7", "dedupd_ready 1"]
         {
             assert!(page.lines().any(|shown| shown == line), "{line} is not in\n{page}");
         }
         let docs = include_str!("../../docs/rekey.md");
-        for row in REKEY_TABLE {
+        for row in rekey_rows() {
             assert!(docs.contains(&format!("| `{}` | {} |", row.name, row.help)), "{}", row.name);
         }
     }

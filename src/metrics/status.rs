@@ -1,13 +1,14 @@
 //! The status of the process: what each worker published last, and what the topic monitor observed.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::labels::{ClientLabel, PartitionState, Role};
 use super::standby::StandbyStatus;
+use crate::locked::Locked;
 
 /// The identification of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -163,200 +164,139 @@ pub struct Readiness {
     pub lines: Vec<String>,
 }
 
-#[derive(Debug, Default)]
-struct HangingSince {
-    raw: BTreeMap<u32, Duration>,
-    outputs: BTreeMap<String, Duration>,
-    notes: Vec<String>,
+/// What is known of this process: what each worker published last, and what the monitors observed.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// By number.
+    pub workers: Vec<WorkerStatus>,
+    /// Why the process failed; `None` while it has not.
+    pub failure: Option<String>,
+    /// The log start offset of each raw partition, as last requested.
+    pub log_starts: BTreeMap<u32, u64>,
+    /// For how long an upstream transaction has blocked each partition of raw; zero without one.
+    pub hanging: BTreeMap<u32, Duration>,
+    /// For how long a transaction has been open in each topic that dedupd writes to, in the partition where it is longest; zero
+    /// without one.
+    pub output_hanging: BTreeMap<String, Duration>,
+    /// The notes about transactions that hang.
+    pub hanging_notes: Vec<String>,
+    /// How many raw partitions are assigned to no member of the group.
+    pub unassigned: usize,
+    /// Why that makes this process not ready.
+    pub unassigned_obstacle: Option<String>,
+    /// The role as last noted; [`Snapshot::role`] is the current one.
+    pub noted_role: Role,
+    /// For a spare the active instance.
+    pub active: Option<String>,
+    /// The lag of the group in each raw partition, assigned to this process or not.
+    pub group_lag: BTreeMap<u32, u64>,
+    /// The other instances in the group, by name and host with the number of their partitions. A spare in topic scope is not in
+    /// the group.
+    pub members: BTreeMap<String, usize>,
+    /// What the Kafka clients report; empty before the first report.
+    pub clients: BTreeMap<ClientLabel, ClientStatus>,
+    /// The standby copies, if this instance follows any.
+    pub standby: Option<StandbyStatus>,
 }
 
-/// The status of the process. Each worker publishes about once per second, and readers get a copy; the
-/// locks are held only while copying.
-#[derive(Debug, Default)]
-pub struct Status {
-    about: About,
-    workers: Mutex<Vec<WorkerStatus>>,
-    failure: Mutex<Option<String>>,
-    log_starts: Mutex<BTreeMap<u32, u64>>,
-    hanging: Mutex<HangingSince>,
-    unassigned: Mutex<(usize, Option<String>)>,
-    /// The role, and for a spare the active instance.
-    role: Mutex<(Role, Option<String>)>,
-    group_lag: Mutex<BTreeMap<u32, u64>>,
-    members: Mutex<BTreeMap<String, usize>>,
-    clients: Mutex<BTreeMap<ClientLabel, ClientStatus>>,
-    standby: Mutex<Option<StandbyStatus>>,
-}
-
-impl Status {
-    /// The status of `workers` workers, all starting.
-    pub fn new(about: About, workers: usize) -> Self {
-        let workers = Mutex::new(vec![WorkerStatus::starting(); workers]);
-        Self { about, workers, ..Self::default() }
+impl Snapshot {
+    /// The partitions of all workers.
+    pub fn partitions(&self) -> impl Iterator<Item = &PartitionStatus> {
+        self.workers.iter().flat_map(|worker| &worker.partitions)
     }
 
-    /// The identification of this process.
-    pub fn about(&self) -> &About {
-        &self.about
-    }
-
-    /// Replaces the status of a worker. A number beyond those given to [`Status::new`] is ignored.
-    pub fn publish(&self, worker: usize, status: WorkerStatus) {
-        if let Some(place) = lock(&self.workers).get_mut(worker) {
-            *place = status;
+    /// All workers as one: sums, and the worst of what has no sum. Without reasons and notes, which name their worker.
+    pub fn total(&self) -> WorkerStatus {
+        let sum = |of: fn(&WorkerStatus) -> u64| self.workers.iter().map(of).sum();
+        let worst = |of: fn(&WorkerStatus) -> f64| self.workers.iter().map(of).fold(0.0, f64::max);
+        WorkerStatus {
+            reduced_records: self.workers.iter().filter_map(|worker| worker.reduced_records).min(),
+            index_bytes: sum(|worker| worker.index_bytes),
+            slices_bytes: sum(|worker| worker.slices_bytes),
+            false_positive_rate: worst(|worker| worker.false_positive_rate),
+            expiry_lag_seconds: worst(|worker| worker.expiry_lag_seconds),
+            batch_bytes: sum(|worker| worker.batch_bytes),
+            partitions: self.partitions().cloned().collect(),
+            kinds: KindStatus::of_all(self.workers.iter().flat_map(|worker| &worker.kinds)),
+            ..WorkerStatus::default()
         }
-    }
-
-    /// The last status of each worker, by number.
-    pub fn workers(&self) -> Vec<WorkerStatus> {
-        lock(&self.workers).clone()
     }
 
     /// Lag in offsets, summed over all partitions; `None` while the lag of one is unknown, and without
     /// partitions.
     pub fn lag(&self) -> Option<u64> {
-        let workers = lock(&self.workers);
-        let mut lags =
-            workers.iter().flat_map(|worker| &worker.partitions).map(|it| it.lag_records).peekable();
+        let mut lags = self.partitions().map(|it| it.lag_records).peekable();
         lags.peek().is_some().then(|| lags.sum())?
-    }
-
-    /// Stores log start offsets of raw partitions; those of other partitions stay.
-    pub fn note_log_starts(&self, starts: BTreeMap<u32, u64>) {
-        lock(&self.log_starts).extend(starts);
-    }
-
-    /// The last known log start offset of each raw partition.
-    pub fn log_starts(&self) -> BTreeMap<u32, u64> {
-        lock(&self.log_starts).clone()
-    }
-
-    /// Replaces the time for which an upstream transaction has blocked each partition of raw, the time for which a transaction
-    /// has been open in each topic that dedupd writes to, and the notes about them.
-    pub fn note_hanging(
-        &self,
-        raw: BTreeMap<u32, Duration>,
-        outputs: BTreeMap<String, Duration>,
-        notes: Vec<String>,
-    ) {
-        *lock(&self.hanging) = HangingSince { raw, outputs, notes };
-    }
-
-    /// For how long an upstream transaction has blocked each partition; zero without one.
-    pub fn hanging(&self) -> BTreeMap<u32, Duration> {
-        lock(&self.hanging).raw.clone()
-    }
-
-    /// For how long a transaction has been open in a topic that dedupd writes to, in the partition where it is longest; zero
-    /// without one.
-    pub fn output_hanging(&self) -> BTreeMap<String, Duration> {
-        lock(&self.hanging).outputs.clone()
-    }
-
-    /// Stores how many raw partitions are assigned to no member of the group, and why that makes this process
-    /// not ready.
-    pub fn note_unassigned(&self, count: usize, obstacle: Option<String>) {
-        *lock(&self.unassigned) = (count, obstacle);
-    }
-
-    /// How many raw partitions are assigned to no member of the group, as last observed.
-    pub fn unassigned(&self) -> usize {
-        lock(&self.unassigned).0
-    }
-
-    /// Stores the role of this instance, and for a spare the active instance.
-    pub fn note_role(&self, role: Role, active: Option<String>) {
-        *lock(&self.role) = (role, active);
     }
 
     /// The role of this instance, and for a spare the active instance. A joining instance is active from the moment when its
     /// worker owns partition 0.
-    pub fn role(&self) -> (Role, Option<String>) {
-        let (role, active) = lock(&self.role).clone();
-        let has_first = |worker: &WorkerStatus| worker.partitions.iter().any(|it| it.partition == 0);
-        let is_active = role == Role::Joining && lock(&self.workers).iter().any(has_first);
-        (if is_active { Role::Active } else { role }, active)
-    }
-
-    /// Replaces the other instances in the group, by name and host with the number of their partitions.
-    pub fn note_members(&self, members: BTreeMap<String, usize>) {
-        *lock(&self.members) = members;
-    }
-
-    /// The other instances in the group, as last observed. A spare in topic scope is not in the group.
-    pub fn members(&self) -> BTreeMap<String, usize> {
-        lock(&self.members).clone()
-    }
-
-    /// Stores the lag of the group in raw partitions; that of other partitions stays.
-    pub fn note_group_lag(&self, lag: BTreeMap<u32, u64>) {
-        lock(&self.group_lag).extend(lag);
-    }
-
-    /// The last observed lag of the group in each raw partition, assigned to this process or not.
-    pub fn group_lag(&self) -> BTreeMap<u32, u64> {
-        lock(&self.group_lag).clone()
-    }
-
-    /// Replaces what the Kafka clients report.
-    pub fn note_clients(&self, clients: BTreeMap<ClientLabel, ClientStatus>) {
-        *lock(&self.clients) = clients;
-    }
-
-    /// What the Kafka clients reported last; empty before the first report.
-    pub fn clients(&self) -> BTreeMap<ClientLabel, ClientStatus> {
-        lock(&self.clients).clone()
-    }
-
-    /// Replaces the status of the standby copies; `None` when there are none.
-    pub fn note_standby(&self, standby: Option<StandbyStatus>) {
-        *lock(&self.standby) = standby;
-    }
-
-    /// The standby copies, if this instance follows any.
-    pub fn standby(&self) -> Option<StandbyStatus> {
-        lock(&self.standby).clone()
-    }
-
-    /// Marks the process as failed, for a reason in one line. The first reason stays.
-    pub fn fail(&self, reason: &str) {
-        lock(&self.failure).get_or_insert_with(|| one_line(reason));
-    }
-
-    /// Why the process failed; `None` while it has not.
-    pub fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+    pub fn role(&self) -> (Role, Option<&str>) {
+        let is_active = self.noted_role == Role::Joining && self.partitions().any(|it| it.partition == 0);
+        (if is_active { Role::Active } else { self.noted_role }, self.active.as_deref())
     }
 
     /// Whether this process is ready, with its obstacles and notes.
     pub fn readiness(&self) -> Readiness {
-        let workers = self.workers();
-        let mut lines: Vec<_> =
-            self.failure().into_iter().map(|reason| format!("failed: {reason}")).collect();
-        let obstacles = workers.iter().enumerate().filter_map(|(number, worker)| {
+        let mut lines: Vec<_> = self.failure.iter().map(|reason| format!("failed: {reason}")).collect();
+        let obstacles = self.workers.iter().enumerate().filter_map(|(number, worker)| {
             worker.obstacle().map(|reason| format!("worker {number}: {}", one_line(&reason)))
         });
         lines.extend(obstacles);
-        lines.extend(lock(&self.unassigned).1.iter().map(|obstacle| one_line(obstacle)));
+        lines.extend(self.unassigned_obstacle.iter().map(|obstacle| one_line(obstacle)));
         let ready = lines.is_empty();
         if let (Role::Spare, Some(active)) = self.role() {
             lines.push(format!("note: this instance is a spare; the active instance is {active}"));
         }
         let before_notes = lines.len();
-        for (number, worker) in workers.iter().enumerate() {
+        for (number, worker) in self.workers.iter().enumerate() {
             lines
                 .extend(worker.notes.iter().map(|note| format!("note: worker {number}: {}", one_line(note))));
         }
-        let slow = self.standby().and_then(|standby| standby.slow);
+        let slow = self.standby.iter().filter_map(|standby| standby.slow.as_ref());
         lines.extend(slow.map(|what| format!("note: the standby thread {what}")));
-        lines.extend(lock(&self.hanging).notes.iter().map(|note| format!("note: {}", one_line(note))));
+        lines.extend(self.hanging_notes.iter().map(|note| format!("note: {}", one_line(note))));
         Readiness { ready, noted: lines.len() > before_notes, lines }
     }
 }
 
-/// A panic in a worker must not break the status page.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The status of the process. Each worker publishes about once per second, and readers get a copy; the
+/// lock is held only while copying.
+#[derive(Debug, Default)]
+pub struct Status {
+    /// The identification of this process.
+    pub about: About,
+    latest: Mutex<Snapshot>,
+}
+
+impl Status {
+    /// The status of `workers` workers, all starting.
+    pub fn new(about: About, workers: usize) -> Self {
+        let workers = vec![WorkerStatus::starting(); workers];
+        Self { about, latest: Mutex::new(Snapshot { workers, ..Snapshot::default() }) }
+    }
+
+    /// What is known now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.latest.locked().clone()
+    }
+
+    /// Changes what is known.
+    pub fn update(&self, change: impl FnOnce(&mut Snapshot)) {
+        change(&mut self.latest.locked());
+    }
+
+    /// Replaces the status of a worker. A number beyond those given to [`Status::new`] is ignored.
+    pub fn publish(&self, worker: usize, status: WorkerStatus) {
+        if let Some(place) = self.latest.locked().workers.get_mut(worker) {
+            *place = status;
+        }
+    }
+
+    /// Marks the process as failed, for a reason in one line. The first reason stays.
+    pub fn fail(&self, reason: &str) {
+        self.latest.locked().failure.get_or_insert_with(|| one_line(reason));
+    }
 }
 
 fn one_line(text: &str) -> String {

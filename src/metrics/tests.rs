@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::table::{BEGIN, END, MetricKind, TABLE, markdown, regenerated};
+use super::table::{MetricKind, rows};
 use super::*;
 
 fn about() -> About {
@@ -48,11 +48,13 @@ fn exported_metrics_are_exactly_those_of_the_table() {
     let kinds = vec![kind(5), kind(3)];
     let worker = running(vec![partition(0, PartitionState::Running)]);
     status.publish(0, WorkerStatus { kinds, expiry_lag_seconds: 80.5, ..worker });
-    status.note_log_starts(BTreeMap::from([(0, 4)]));
+    status.update(|it| {
+        it.log_starts = BTreeMap::from([(0, 4)]);
+        it.hanging = BTreeMap::from([(0, Duration::ZERO)]);
+        it.group_lag = BTreeMap::from([(0, 3), (1, 500)]);
+        it.unassigned = 1;
+    });
     metrics.kind_records("k", Outcome::Retry).inc();
-    status.note_hanging(BTreeMap::from([(0, Duration::ZERO)]), BTreeMap::new(), Vec::new());
-    status.note_group_lag(BTreeMap::from([(0, 3), (1, 500)]));
-    status.note_unassigned(1, None);
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_group_lag_records{partition=\"1\"} 500\n"), "{page}");
     assert!(page.contains("dedupd_group_unassigned_partitions 1\n"), "{page}");
@@ -68,8 +70,7 @@ fn exported_metrics_are_exactly_those_of_the_table() {
             (name.to_owned(), kind.to_owned())
         })
         .collect();
-    let named: BTreeSet<_> = TABLE
-        .iter()
+    let named: BTreeSet<_> = rows()
         .map(|row| {
             let kind = match row.kind {
                 MetricKind::Counter => "counter",
@@ -84,7 +85,7 @@ fn exported_metrics_are_exactly_those_of_the_table() {
 
 #[test]
 fn names_follow_prometheus_conventions() {
-    for row in TABLE {
+    for row in rows() {
         let counter = row.kind == MetricKind::Counter;
         assert_eq!(row.name.ends_with("_total"), counter, "{}", row.name);
         if ["seconds", "bytes"].contains(&row.unit) {
@@ -125,20 +126,6 @@ fn fixed_labels_start_at_zero_and_count_up() {
 }
 
 #[test]
-fn latencies_and_ages_are_shown_when_they_are_flushed() {
-    let metrics = Metrics::new();
-    let latencies = metrics.latencies();
-    latencies.observe(Duration::from_millis(30), Some(Duration::from_secs(7)));
-    assert!(metrics.render().contains("dedupd_latency_seconds_count 0\n"));
-    latencies.flush();
-    let page = metrics.render();
-    assert!(page.contains("dedupd_latency_seconds_count 1\n"));
-    assert!(page.contains("dedupd_latency_seconds_bucket{le=\"0.05\"} 1\n"));
-    assert!(page.contains("dedupd_record_age_seconds_bucket{le=\"5\"} 0\n"));
-    assert!(page.contains("dedupd_record_age_seconds_bucket{le=\"15\"} 1\n"));
-}
-
-#[test]
 fn a_revoked_partition_has_no_series() {
     let metrics = Metrics::new();
     let status = Status::new(about(), 2);
@@ -171,7 +158,7 @@ fn a_value_never_known_has_no_series_and_a_value_no_longer_known_keeps_its_last_
 
     status.publish(0, running(vec![partition(3, PartitionState::Running)]));
     assert!(!metrics.scrape(&status).contains("dedupd_raw_"), "no log start offset was requested yet");
-    status.note_log_starts(BTreeMap::from([(3, 5), (9, 1)]));
+    status.update(|it| it.log_starts = BTreeMap::from([(3, 5), (9, 1)]));
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_raw_start_offset{partition=\"3\"} 5\n"), "{page}");
     assert!(page.contains("dedupd_raw_retained_records{partition=\"3\"} 2\n"), "{page}");
@@ -179,22 +166,13 @@ fn a_value_never_known_has_no_series_and_a_value_no_longer_known_keeps_its_last_
     assert!(!page.contains("partition=\"9\""), "assigned to another member by now");
 
     // Retention deleted records beyond the committed offset.
-    status.note_log_starts(BTreeMap::from([(3, 8)]));
+    status.update(|it| it.log_starts = BTreeMap::from([(3, 8), (9, 1)]));
     assert!(metrics.scrape(&status).contains("dedupd_raw_retained_records{partition=\"3\"} 0\n"));
 
     status.publish(0, running(vec![loading]));
     let page = metrics.scrape(&status);
     assert!(page.contains("dedupd_lag_records{partition=\"3\"} 3\n"), "{page}");
     assert!(page.contains("dedupd_window_seconds{partition=\"3\"} 1.5\n"), "{page}");
-}
-
-#[test]
-fn configured_values_are_exported() {
-    let metrics = Metrics::new();
-    metrics.set_configured(Duration::from_hours(1), 1e-6);
-    let page = metrics.render();
-    assert!(page.contains("dedupd_window_configured_seconds 3600\n"), "{page}");
-    assert!(page.contains("dedupd_false_positive_rate_promised 0.000001\n"), "{page}");
 }
 
 #[test]
@@ -211,8 +189,8 @@ fn memory_and_cpu_time_of_the_process_are_plausible() {
 #[test]
 fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
     let status = Status::new(about(), 3);
-    assert_eq!(status.readiness().lines.len(), 3);
-    assert_eq!(status.readiness().lines[0], "worker 0: is starting");
+    assert_eq!(status.snapshot().readiness().lines.len(), 3);
+    assert_eq!(status.snapshot().readiness().lines[0], "worker 0: is starting");
 
     status.publish(0, running(Vec::new()));
     status.publish(
@@ -222,7 +200,7 @@ fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
     let mut stopped = partition(6, PartitionState::Stopped);
     stopped.reason = Some("raw was recreated".to_owned());
     status.publish(2, running(vec![stopped, partition(7, PartitionState::Starting)]));
-    let readiness = status.readiness();
+    let readiness = status.snapshot().readiness();
     assert!(!readiness.ready);
     assert_eq!(
         readiness.lines,
@@ -235,7 +213,7 @@ fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
     let notes = vec!["partition 1 stores ids for 3h of 24h: window.max_ids is reached".to_owned()];
     status.publish(1, WorkerStatus { notes, ..running(Vec::new()) });
     status.publish(2, running(Vec::new()));
-    let readiness = status.readiness();
+    let readiness = status.snapshot().readiness();
     assert!(readiness.ready);
     assert_eq!(
         readiness.lines,
@@ -243,31 +221,17 @@ fn readiness_names_every_worker_that_is_not_ready_and_every_note() {
     );
 
     let slow = Some("has been in one call for 20 s".to_owned());
-    status.note_standby(Some(StandbyStatus { slow, ..StandbyStatus::default() }));
-    let readiness = status.readiness();
+    status.update(|it| it.standby = Some(StandbyStatus { slow, ..StandbyStatus::default() }));
+    let readiness = status.snapshot().readiness();
     assert!(readiness.ready, "copies do not affect readiness");
     assert_eq!(readiness.lines.last().unwrap(), "note: the standby thread has been in one call for 20 s");
-    status.note_standby(Some(StandbyStatus::default()));
-    assert_eq!(status.readiness().lines.len(), 1);
+    status.update(|it| it.standby = Some(StandbyStatus::default()));
+    assert_eq!(status.snapshot().readiness().lines.len(), 1);
 
     status.fail("worker 1 panicked");
     status.fail("later");
-    assert!(!status.readiness().ready);
-    assert_eq!(status.failure().as_deref(), Some("worker 1 panicked"));
-}
-
-#[test]
-fn the_generated_section_of_a_file_is_replaced_by_the_table() {
-    let file = format!("# Metrics\n{BEGIN}\nold\n{END}\nrest\n");
-    let fresh = regenerated(&file).unwrap();
-    assert_ne!(fresh, file);
-    assert_eq!(regenerated(&fresh).unwrap(), fresh);
-    assert!(fresh.starts_with("# Metrics\n") && fresh.ends_with("\nrest\n"));
-    for row in TABLE {
-        assert!(fresh.contains(&format!("| `{}` |", row.name)), "{}", row.name);
-    }
-    assert_eq!(markdown().lines().count(), TABLE.len() + 2);
-    assert_eq!(regenerated("no marks"), None);
+    assert!(!status.snapshot().readiness().ready);
+    assert_eq!(status.snapshot().failure.as_deref(), Some("worker 1 panicked"));
 }
 
 #[test]
@@ -280,18 +244,18 @@ fn a_joining_instance_is_active_when_it_owns_partition_0_and_a_spare_is_ready() 
         assert!(Role::ALL.iter().all(|it| page.contains(&value(it))), "{page}");
         role
     };
-    assert_eq!(exported(Role::Active), status.role().0, "with dedupe.scope = partition");
-    status.note_role(Role::Spare, Some("b at 10.0.0.7".to_owned()));
+    assert_eq!(exported(Role::Active), status.snapshot().role().0, "with dedupe.scope = partition");
+    status.update(|it| (it.noted_role, it.active) = (Role::Spare, Some("b at 10.0.0.7".to_owned())));
     status.publish(0, running(Vec::new()));
-    assert_eq!(exported(Role::Spare), status.role().0);
-    let Readiness { ready, lines, .. } = status.readiness();
+    assert_eq!(exported(Role::Spare), status.snapshot().role().0);
+    let Readiness { ready, lines, .. } = status.snapshot().readiness();
     assert!(ready);
     assert_eq!(lines, ["note: this instance is a spare; the active instance is b at 10.0.0.7"]);
-    status.note_role(Role::Joining, None);
-    assert_eq!(exported(Role::Joining), status.role().0);
+    status.update(|it| (it.noted_role, it.active) = (Role::Joining, None));
+    assert_eq!(exported(Role::Joining), status.snapshot().role().0);
     status.publish(0, running(vec![partition(1, PartitionState::Running)]));
-    assert_eq!(exported(Role::Joining), status.role().0);
+    assert_eq!(exported(Role::Joining), status.snapshot().role().0);
     status.publish(0, running(vec![partition(0, PartitionState::Starting)]));
-    assert_eq!(exported(Role::Active), status.role().0);
-    assert!(!status.readiness().lines.iter().any(|line| line.contains("spare")));
+    assert_eq!(exported(Role::Active), status.snapshot().role().0);
+    assert!(!status.snapshot().readiness().lines.iter().any(|line| line.contains("spare")));
 }

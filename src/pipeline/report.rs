@@ -12,13 +12,12 @@ use std::time::Duration;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Offset, PartitionId, Window};
 use crate::metrics::{
-    Latencies, Metrics, Outcome, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
+    Metrics, Outcome, PartitionStatus, Status, TopicLabel, TransactionResult, WindowStatus, WorkerStatus,
 };
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::journal::Journals;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
-use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::partitions::Partitions;
 pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
@@ -48,7 +47,6 @@ const SUMMARY_INTERVAL: Duration = Duration::from_mins(1);
 pub struct WorkerReport {
     /// What needs no state besides its counters is counted here directly.
     pub(crate) metrics: Metrics,
-    latencies: Latencies,
     reachability: Reachability,
     published: Published,
     /// Bytes of the largest transaction committed since the status was last published: at low load no transaction is
@@ -111,7 +109,6 @@ impl WorkerReport {
     #[must_use]
     pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
         Self {
-            latencies: metrics.latencies(),
             metrics,
             reachability: Reachability::default(),
             published: Published { status, worker, at: None },
@@ -139,31 +136,17 @@ impl WorkerReport {
     }
 
     /// Logs one summary per minute: what was processed, and the lag.
-    fn log_summary(
-        &mut self,
-        (partitions, transaction): (&Partitions, &Transaction),
-        now: Duration,
-        end: impl Fn(PartitionId) -> Option<Offset>,
-    ) {
+    fn log_summary(&mut self, partitions: &[PartitionStatus], transaction: &Transaction, now: Duration) {
         let since = *self.last_minute.since.get_or_insert(now);
         if now.saturating_sub(since) < SUMMARY_INTERVAL {
             return;
         }
-        let running = partitions.iter().filter(|partition| partition.is_started);
-        let lag = |it: &Partition| end(it.id).map_or(0, |end| end.saturating_sub(it.next));
-        let (count, lag) = running.fold((0, 0), |(count, sum), it| (count + 1, sum + lag(it)));
+        // Only those that are started have a next offset.
+        let running = partitions.iter().filter(|partition| partition.next.is_some()).count();
+        let lag = partitions.iter().filter_map(|partition| partition.lag_records).sum::<u64>();
         let LastMinute { records, duplicates, missing_ids, .. } = self.last_minute;
-        let (worker, partitions) = (self.published.worker, partitions.iter().count());
-        tracing::info!(
-            worker,
-            records,
-            duplicates,
-            missing_ids,
-            lag,
-            running = count,
-            partitions,
-            "minute summary"
-        );
+        let (worker, partitions) = (self.published.worker, partitions.len());
+        tracing::info!(worker, records, duplicates, missing_ids, lag, running, partitions, "minute summary");
         if let Some(note) = transaction.limit().note() {
             tracing::info!(worker, "{note}");
         }
@@ -190,19 +173,25 @@ impl WorkerReport {
         self.metrics.parts.transactions.batch_records.observe(tally.records as f64);
         self.metrics.transaction(TransactionResult::Committed, took);
         self.metrics.parts.transactions.last_commit.set(now_ms as f64 / 1e3);
+        // Local to this call: each record of a large transaction would otherwise synchronise with the other workers.
+        let (latency, age) = (self.metrics.parts.flow.latency.local(), self.metrics.parts.flow.age.local());
         for RecordTimes { fetched, timestamp_ms } in &tally.times {
+            latency.observe(now.saturating_sub(*fetched).as_secs_f64());
             let age_ms = timestamp_ms.map(|ms| u64::try_from(now_ms.saturating_sub(ms)).unwrap_or(0));
-            self.latencies.observe(now.saturating_sub(*fetched), age_ms.map(Duration::from_millis));
+            if let Some(ms) = age_ms {
+                age.observe(Duration::from_millis(ms).as_secs_f64());
+            }
         }
-        self.latencies.flush();
+        latency.flush();
+        age.flush();
     }
 
     fn count(&mut self, kind: usize, outcome: Outcome, count: u64) {
         self.last_minute.records += count;
-        if matches!(outcome, Outcome::Duplicate | Outcome::Probable) {
+        if outcome.is_duplicate() {
             self.last_minute.duplicates += count;
         }
-        if matches!(outcome, Outcome::MissingId | Outcome::MissingIdDropped | Outcome::MissingIdDeadLetter) {
+        if outcome.is_missing_id() {
             self.last_minute.missing_ids += count;
         }
         self.warnings.missing.add(outcome, count);
@@ -215,11 +204,6 @@ impl WorkerReport {
         if !kind.name.is_empty() {
             self.metrics.kind_records(&kind.name, outcome).inc_by(count);
         }
-    }
-
-    /// Counts a transaction that is not known to be committed, and the time from its first record to its end.
-    pub(crate) fn not_committed(&self, result: TransactionResult, took: Duration) {
-        self.metrics.transaction(result, took);
     }
 
     pub(crate) fn rebalanced(&self, event: &GroupEvent) {
@@ -267,7 +251,9 @@ impl WorkerReport {
         }
         let Shown { partitions, journals, transaction, .. } = shown;
         self.warnings.standing.repeat(now);
-        self.log_summary((partitions, transaction), now, &end);
+        let partitions: Vec<_> =
+            partitions.iter().map(|it| status(it, &shown, end(it.id), &window)).collect();
+        self.log_summary(&partitions, transaction, now);
         let missing = self.warnings.missing.note(now, FORWARDED);
         if let Some((note, true)) = &missing {
             tracing::warn!(worker = self.published.worker, "{note}");
@@ -301,7 +287,7 @@ impl WorkerReport {
                 false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size.bytes as u64),
                 kinds: kinds(journals, self.kinds.iter().map(|kind| kind.name.as_str())),
-                partitions: partitions.iter().map(|p| status(p, &shown, end(p.id), &window)).collect(),
+                partitions,
             },
         );
     }

@@ -11,12 +11,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
 use crate::config::{SchemasConfig, read_file_of};
 use crate::dedupe::{AvroSchema, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas};
+use crate::locked::Locked;
 pub use fetching::start;
 pub use registry::{FetchError, Registry, SchemaText};
 
@@ -76,7 +77,7 @@ impl SharedSchemas {
     #[must_use]
     pub fn new(schemas: Schemas, wait: Duration) -> Self {
         let shared = Self::default();
-        *shared.lock() = KnownSchemas { schemas, wait, ..KnownSchemas::default() };
+        *shared.shared.known.locked() = KnownSchemas { schemas, wait, ..KnownSchemas::default() };
         shared
     }
 
@@ -89,12 +90,12 @@ impl SharedSchemas {
     /// The schemas that are known now.
     #[must_use]
     pub fn known(&self) -> Schemas {
-        self.lock().schemas.clone()
+        self.shared.known.locked().schemas.clone()
     }
 
     /// Requests a schema; to be repeated while it is needed. Returns why the last attempt to fetch it failed.
     pub fn request(&self, id: SchemaId) -> Option<String> {
-        let mut known = self.lock();
+        let mut known = self.shared.known.locked();
         if known.schemas.has(id) {
             return None;
         }
@@ -116,7 +117,7 @@ impl SharedSchemas {
 
     /// Adds a schema.
     pub fn add(&self, id: SchemaId, schema: Schema) {
-        let mut known = self.lock();
+        let mut known = self.shared.known.locked();
         known.schemas.insert(id, Arc::new(schema));
         known.requests.remove(&id);
         self.shared.version.fetch_add(1, Ordering::AcqRel);
@@ -124,7 +125,7 @@ impl SharedSchemas {
 
     /// Stores why a schema could not be fetched, and when it is tried again.
     fn failed(&self, id: SchemaId, failed: FetchError) {
-        let (now, mut known) = (monotonic(), self.lock());
+        let (now, mut known) = (monotonic(), self.shared.known.locked());
         let KnownSchemas { schemas, requests, wait, final_at } = &mut *known;
         let Some(request) = requests.get_mut(&id) else { return };
         if request.why.as_ref() != Some(&failed.what) {
@@ -155,7 +156,7 @@ impl SharedSchemas {
 
     /// The schemas that records are without an id for, as a note.
     pub fn note(&self) -> Option<String> {
-        let known = self.lock();
+        let known = self.shared.known.locked();
         unregistered(known.requests.keys().copied().filter(|id| known.schemas.has(*id)))
     }
 
@@ -173,12 +174,8 @@ impl SharedSchemas {
             chosen = if needed.is_empty() { again.into_iter().take(1).collect() } else { needed };
             chosen.is_empty()
         };
-        drop(self.shared.requested.wait_timeout_while(self.lock(), wait, is_none_due));
+        drop(self.shared.requested.wait_timeout_while(self.shared.known.locked(), wait, is_none_due));
         chosen
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
-        self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -311,12 +308,12 @@ mod tests {
         shared.failed(id, "503".to_owned().into());
         assert_eq!(shared.due(Duration::ZERO), [], "not before the delay has passed");
         assert_eq!(shared.request(id).as_deref(), Some("503"));
-        assert_eq!(shared.lock().requests[&id].delay, FIRST_DELAY * 2);
+        assert_eq!(shared.shared.known.locked().requests[&id].delay, FIRST_DELAY * 2);
         let before = shared.version();
         shared.add(id, Schema::Json);
         assert!(shared.version() > before && shared.known().has(id));
         assert_eq!(shared.request(id), None, "a known schema is not requested");
-        assert!(shared.lock().requests.is_empty());
+        assert!(shared.shared.known.locked().requests.is_empty());
     }
 
     #[test]
@@ -331,7 +328,8 @@ mod tests {
         shared.failed(first, missing());
         shared.failed(first, "503".to_owned().into());
         assert!(!shared.known().has(first), "it is waited for");
-        shared.lock().requests.get_mut(&first).unwrap().missing_since = monotonic().checked_sub(wait);
+        shared.shared.known.locked().requests.get_mut(&first).unwrap().missing_since =
+            monotonic().checked_sub(wait);
         shared.failed(first, "503".to_owned().into());
         assert!(!shared.known().has(first), "another error is not final");
         shared.failed(first, missing());
@@ -341,7 +339,7 @@ mod tests {
         assert!(shared.known().has(second) && !shared.known().has(third), "the next one is final at once");
         // It is requested again.
         let delay = || {
-            let known = shared.lock();
+            let known = shared.shared.known.locked();
             let SchemaRequest { next, delay, .. } = known.requests[&second];
             assert!(next <= monotonic() + delay);
             delay

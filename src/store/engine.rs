@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use sled::{Batch, Tree};
 
@@ -22,6 +22,7 @@ use super::run::Run;
 use super::sealed::SealedSlices;
 use super::segments::{Readers, Segments};
 use crate::dedupe::{Positions, Sequence, StoredOwner, WindowId};
+use crate::locked::Locked;
 use crate::ports::{Head, StoreError};
 
 /// Maximum operations in one batch. sled 0.34 leaks memory with batches of several hundred.
@@ -159,12 +160,8 @@ impl Engine {
 
     /// What all handles share of a window.
     pub(super) fn window(&self, window: WindowId) -> Arc<SharedWindow> {
-        let mut windows = self.lock_windows();
+        let mut windows = self.windows.locked();
         Arc::clone(windows.entry(window).or_insert_with(|| SharedWindow::new(WindowIndex::new(window))))
-    }
-
-    pub(super) fn lock_windows(&self) -> MutexGuard<'_, HashMap<WindowId, Arc<SharedWindow>>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads and verifies the owners of a run. The inner error describes owners that are missing or damaged.
@@ -199,7 +196,7 @@ impl Engine {
 
     /// Most bytes of the newest owners of a window in memory.
     pub(super) fn cached_bytes(&self) -> u64 {
-        self.cache_bytes / self.lock_windows().len().max(1) as u64
+        self.cache_bytes / self.windows.locked().len().max(1) as u64
     }
 
     /// Applies a change in batches: removals in their order, then insertions, and the head and the next number with the last batch. Each

@@ -5,11 +5,12 @@
 //! module rejects its writes.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::index::WindowIndex;
 use super::owners::SledStore;
 use crate::dedupe::WindowId;
+use crate::locked::Locked;
 use crate::ports::{Sealing, StoreError};
 
 /// One window, shared by all handles: it may move from one worker to another and back.
@@ -27,10 +28,6 @@ impl SharedWindow {
     pub(super) fn new(index: WindowIndex) -> Arc<Self> {
         Arc::new(Self { holder: Mutex::default(), index: Mutex::new(index) })
     }
-
-    fn holder(&self) -> MutexGuard<'_, Option<u64>> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl SledStore {
@@ -40,7 +37,7 @@ impl SledStore {
 
     pub(super) fn take(&self, window: WindowId) -> bool {
         let shared = self.shared(window);
-        let mut holder = shared.holder();
+        let mut holder = shared.holder.locked();
         let holds = self.holds(*holder);
         *holder = self.id.or(*holder);
         holds
@@ -48,14 +45,14 @@ impl SledStore {
 
     pub(super) fn take_free(&self, window: WindowId) -> bool {
         let shared = self.shared(window);
-        let mut holder = shared.holder();
+        let mut holder = shared.holder.locked();
         *holder = holder.or(self.id);
         self.holds(*holder)
     }
 
     pub(super) fn release(&mut self, window: WindowId) {
         let shared = self.shared(window);
-        let mut holder = shared.holder();
+        let mut holder = shared.holder.locked();
         if self.holds(*holder) {
             // Another handle may delete the files.
             self.readers.get_mut().close();
@@ -74,7 +71,7 @@ impl SledStore {
         // Each once, and in the same order in all handles: otherwise they could wait for each other.
         let windows: BTreeSet<WindowId> = windows.iter().copied().collect();
         let shared: Vec<_> = windows.iter().map(|window| self.shared(*window)).collect();
-        let held: Vec<_> = shared.iter().map(|shared| shared.holder()).collect();
+        let held: Vec<_> = shared.iter().map(|shared| shared.holder.locked()).collect();
         let lost = windows.iter().zip(&held).find(|(_, holder)| !self.holds(***holder));
         run(self, lost.map(|(window, _)| *window))
     }
@@ -93,7 +90,7 @@ impl SledStore {
 
     /// Discards a read, also a failed one, if another worker has taken the window: it may have changed it meanwhile.
     pub(super) fn if_held<T>(&self, window: WindowId, read: T) -> Result<T, StoreError> {
-        let holder = *self.shared(window).holder();
+        let holder = *self.shared(window).holder.locked();
         if self.holds(holder) { Ok(read) } else { Err(StoreError::LeaseLost(window)) }
     }
 

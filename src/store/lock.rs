@@ -5,11 +5,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::OpenError;
 use super::guard::run_guarded;
+use crate::locked::Locked;
 
 /// Name of the lock file.
 pub(super) const FILE: &str = "lock";
@@ -130,17 +131,13 @@ impl Lock {
 
     /// How far the last takeover of this process got, or of the processes with this directory before it.
     pub fn takeover(&self) -> Takeover {
-        self.noted().0
-    }
-
-    fn noted(&self) -> MutexGuard<'_, (Takeover, BTreeSet<usize>)> {
-        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
+        self.takeover.locked().0
     }
 
     /// Notes how far a takeover of this worker got. That of the process has begun as long as that of one worker has. Not synced: a power loss takes longer
     /// than a session.
     pub fn set_takeover(&self, worker: usize, takeover: Takeover) -> Result<(), OpenError> {
-        let mut noted = self.noted();
+        let mut noted = self.takeover.locked();
         let (of_all, begun) = &mut *noted;
         if takeover == Takeover::Begun {
             begun.insert(worker)

@@ -11,6 +11,7 @@ use super::owners::SledStore;
 use crate::dedupe::{
     Coordinates, Identity, OwnerRun, PartitionId, Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
+use crate::locked::Locked;
 use crate::ports::{
     FilterJob, FilterSummary, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError,
     ToForget, Undone, VisitOwner, VisitRun,
@@ -175,7 +176,7 @@ impl Store for SledStore {
     fn stored_journals(&self) -> Vec<PartitionId> {
         // A handle locks an index before it locks all of them.
         let windows: Vec<_> =
-            self.engine.lock_windows().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
+            self.engine.windows.locked().iter().map(|(id, of)| (*id, Arc::clone(of))).collect();
         let has_state = |shared: &SharedWindow| shared.index.lock().is_ok_and(|index| index.head.is_some());
         let stored = windows.iter().filter(|(_, index)| has_state(index)).map(|(window, _)| window.journal());
         stored.chain(self.engine.sealed_journals()).collect::<BTreeSet<_>>().into_iter().collect()

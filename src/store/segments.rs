@@ -13,10 +13,11 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::disk::Disk;
 use super::files::Files;
+use crate::locked::Locked;
 
 /// Name of the directory of these files in a database.
 pub(super) const DIR: &str = "owners";
@@ -70,10 +71,10 @@ impl Segments {
 
     /// Writes bytes at a position of a file.
     pub(super) fn write(&self, file: u32, at: u64, bytes: &[u8]) -> io::Result<()> {
-        lock(&self.unsynced).insert(file);
+        self.unsynced.locked().insert(file);
         self.disk.write(&self.path(file), at, bytes)?;
         if at == 0 {
-            lock(&self.unlisted).insert(file);
+            self.unlisted.locked().insert(file);
         }
         Ok(())
     }
@@ -95,13 +96,13 @@ impl Segments {
 
     /// Makes the bytes of a file durable.
     pub(super) fn sync_bytes(&self, file: u32) -> io::Result<()> {
-        lock(&self.unsynced).remove(&file);
+        self.unsynced.locked().remove(&file);
         self.disk.sync_file(&self.path(file))
     }
 
     /// Makes the entry of a file in the directory durable.
     pub(super) fn sync_entry(&self, file: u32) -> io::Result<()> {
-        let mut unlisted = lock(&self.unlisted);
+        let mut unlisted = self.unlisted.locked();
         if unlisted.contains(&file) {
             self.disk.sync_directory(&self.dir)?;
             unlisted.clear();
@@ -111,14 +112,14 @@ impl Segments {
 
     /// Syncs all files written since the last sync. Files deleted in the meantime are skipped.
     pub(super) fn sync(&self) -> io::Result<()> {
-        let unsynced = mem::take(&mut *lock(&self.unsynced));
+        let unsynced = mem::take(&mut *self.unsynced.locked());
         for file in unsynced {
             match self.disk.sync_file(&self.path(file)) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 synced => synced?,
             }
         }
-        let mut unlisted = lock(&self.unlisted);
+        let mut unlisted = self.unlisted.locked();
         self.disk.sync_directory(&self.dir)?;
         unlisted.clear();
         Ok(())
@@ -127,18 +128,18 @@ impl Segments {
     /// Marks files as having no live owner.
     pub(super) fn retire(&self, files: Vec<u32>) {
         if !files.is_empty() {
-            lock(&self.retired).extend(files);
+            self.retired.locked().extend(files);
         }
     }
 
     /// Takes the list of retired files.
     pub(super) fn take_retired(&self) -> Vec<u32> {
-        mem::take(&mut *lock(&self.retired))
+        mem::take(&mut *self.retired.locked())
     }
 
     /// Deletes a file. Succeeds if it does not exist. The index without it must be durable.
     pub(super) fn delete(&self, file: u32) -> io::Result<()> {
-        lock(&self.unsynced).remove(&file);
+        self.unsynced.locked().remove(&file);
         match self.disk.delete(&self.path(file)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
@@ -218,10 +219,6 @@ fn opened<'a>(
         files.insert(number, file);
     }
     files.get(&number).ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The numbers of the files. Other entries of the directory are ignored.

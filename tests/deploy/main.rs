@@ -21,12 +21,12 @@ mod systemd;
 use std::path::{Path, PathBuf};
 
 use configured::configuration;
-use dedupd::metrics::table::{MetricKind, Row, TABLE};
+use dedupd::metrics::table::{MetricKind, Row, rows};
 use queries::{Workload, selectors};
 
 /// The row of the metrics table for a name in an expression.
 fn row_of(name: &str) -> Option<&'static Row> {
-    TABLE.iter().find(|row| match row.kind {
+    rows().find(|row| match row.kind {
         MetricKind::Counter | MetricKind::Gauge => row.name == name,
         MetricKind::Histogram(_) => {
             name.strip_prefix(row.name).is_some_and(|end| ["_bucket", "_sum", "_count"].contains(&end))
@@ -73,7 +73,7 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
     let selectors: Vec<_> = queries.iter().flat_map(|it| selectors(&it.expr)).collect();
     let is_used =
         |row: &Row| selectors.iter().any(|it| row_of(&it.metric).is_some_and(|of| of.name == row.name));
-    let unused: Vec<_> = TABLE.iter().filter(|row| !is_used(row)).map(|row| row.name).collect();
+    let unused: Vec<_> = rows().filter(|row| !is_used(row)).map(|row| row.name).collect();
     assert!(unused.is_empty(), "neither on the dashboard nor in an alert: {unused:?}");
 }
 
@@ -94,7 +94,7 @@ fn every_metric_is_compared_with_a_value() {
         let rest = sources.split(row.name).skip(1);
         rest.map(|rest| rest.chars().next()).any(|next| next.is_none_or(|next| !next.is_alphanumeric()))
     };
-    let missing: Vec<_> = TABLE.iter().filter(|row| !is_compared(row)).map(|row| row.name).collect();
+    let missing: Vec<_> = rows().filter(|row| !is_compared(row)).map(|row| row.name).collect();
     assert_eq!(missing, NOT_COMPARED.map(|(name, _)| name), "NOT_COMPARED has the exceptions");
 }
 

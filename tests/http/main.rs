@@ -13,7 +13,7 @@ mod health;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 /// Three samples, five seconds apart.
 fn history() -> History {
-    let mut history = History::default();
+    let history = History::default();
     for sample in 0..3 {
         let latency = vec![(0.1, sample * 4_000), (0.5, sample * 4_490), (f64::INFINITY, sample * 4_500)];
         let totals =
@@ -76,7 +76,7 @@ impl Server {
                     status: served.1,
                     admin,
                     config: "[kafka]\nbootstrap_servers = \"a:1\"\n".into(),
-                    history: Arc::new(Mutex::new(history())),
+                    history: history(),
                     recent: Recent::default(),
                     began: monotonic(),
                 };
@@ -153,20 +153,21 @@ fn running() -> WorkerStatus {
 fn partitions_without_an_owner_make_every_instance_unready() {
     let server = Server::start(ClientLimits::default());
     server.status.publish(0, running());
-    server.status.note_group_lag(BTreeMap::from([(5, 0), (6, 700)]));
+    server.status.update(|it| it.group_lag = BTreeMap::from([(5, 0), (6, 700)]));
     // This is normal during a rebalance.
-    server.status.note_unassigned(2, None);
+    server.status.update(|it| it.unassigned = 2);
     assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 200 "));
     let metrics = server.request("GET", "/metrics");
     assert!(metrics.contains("\ndedupd_group_unassigned_partitions 2\n"), "{metrics}");
     assert!(metrics.contains("\ndedupd_group_lag_records{partition=\"6\"} 700\n"), "{metrics}");
     assert!(server.request("GET", "/status.json").contains("\"unassigned_partitions\":2"));
 
-    server.status.note_unassigned(2, Some("partitions without an owner: 6, 7".to_owned()));
+    let obstacle = Some("partitions without an owner: 6, 7".to_owned());
+    server.status.update(|it| it.unassigned_obstacle = obstacle);
     let answer = server.request("GET", "/readyz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.ends_with("not ready\npartitions without an owner: 6, 7\n"), "{answer}");
-    server.status.note_unassigned(0, None);
+    server.status.update(|it| (it.unassigned, it.unassigned_obstacle) = (0, None));
     assert!(server.request("GET", "/readyz").starts_with("HTTP/1.1 200 "));
 }
 
@@ -209,7 +210,7 @@ fn what_is_wrong_precedes_the_figures() {
     server.status.publish(0, WorkerStatus { notes: vec![note], ..running() });
     server.metrics.records(Outcome::Forwarded).inc_by(75);
     server.metrics.records(Outcome::Duplicate).inc_by(25);
-    server.status.note_members(BTreeMap::from([("other at 10.0.0.7".to_owned(), 3)]));
+    server.status.update(|it| it.members = BTreeMap::from([("other at 10.0.0.7".to_owned(), 3)]));
     let page = server.request("GET", "/");
     let texts = [
         "<strong>Ready, with a warning</strong>",

@@ -136,7 +136,7 @@ impl Member {
     }
 
     pub fn in_state(&self, state: PartitionState) -> BTreeSet<u32> {
-        let workers = self.status.workers();
+        let workers = self.status.snapshot().workers;
         let all = workers.iter().flat_map(|worker| &worker.partitions);
         all.filter(|partition| partition.state == state).map(|partition| partition.partition).collect()
     }
@@ -152,7 +152,7 @@ impl Member {
 
     pub fn assert_alive(&self) {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        assert!(!ended, "the member ended unexpectedly: {:?}", self.status.workers());
+        assert!(!ended, "the member ended unexpectedly: {:?}", self.status.snapshot().workers);
     }
 
     /// Waits until it ends by itself, and returns its result.

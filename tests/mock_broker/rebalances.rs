@@ -182,13 +182,15 @@ fn an_outage_longer_than_the_transaction_timeout_loses_nothing() {
         thread::sleep(3 * ROUND);
         mock.down();
         let began = monotonic();
-        wait_until("the member to be not ready", LIMIT, || (!member.status.readiness().ready).then_some(()));
+        wait_until("the member to be not ready", LIMIT, || {
+            (!member.status.snapshot().readiness().ready).then_some(())
+        });
         wait_until("the transaction timeout", LIMIT, || {
             member.assert_alive();
             (began.elapsed() > outage || member.uncommitted() > 0.0).then_some(())
         });
         mock.up();
-        wait_until("readiness", LIMIT, || member.status.readiness().ready.then_some(()));
+        wait_until("readiness", LIMIT, || member.status.snapshot().readiness().ready.then_some(()));
         member.runs(all());
         if member.uncommitted() > 0.0 {
             break;

@@ -20,7 +20,7 @@ pub struct Defined {
 }
 
 /// The macros that define a type: `label! { Name`.
-const MACROS: [&str; 3] = ["choice", "label", "section"];
+const MACROS: [&str; 4] = ["choice", "label", "metrics", "section"];
 
 /// The structs, enums, traits and unions that a file defines outside of its tests.
 pub fn defined(path: &str, text: &str) -> Vec<Defined> {

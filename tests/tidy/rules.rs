@@ -14,7 +14,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["dedupe", "units"]),
     ("units", &[]),
     ("clock", &[]),
-    ("control", &["dedupe", "clock"]),
+    ("locked", &[]),
+    ("control", &["dedupe", "clock", "locked"]),
     ("ports", &["dedupe"]),
     ("dedupe", &[]),
     ("dedupe::coordinates", &[]),
@@ -22,8 +23,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // A format is a value and its bytes. The windows produce and read such values, and no format depends on a window.
     ("dedupe::format", &["dedupe::coordinates", "dedupe::identity"]),
     ("dedupe::window", &["dedupe::coordinates", "dedupe::identity", "dedupe::format"]),
-    ("store", &["dedupe", "ports", "clock::monotonic", "units"]),
-    ("kafka", &["dedupe", "ports", "config", "clock", "units"]),
+    ("store", &["dedupe", "ports", "clock::monotonic", "units", "locked"]),
+    ("kafka", &["dedupe", "ports", "config", "clock", "units", "locked"]),
     // Workers have the clock of their world, so that a simulation has its own.
     (
         "pipeline",
@@ -36,10 +37,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "control",
             "schemas::SharedSchemas",
             "units",
+            "locked",
         ],
     ),
-    ("schemas", &["clock", "config", "dedupe"]),
-    ("metrics", &[]),
+    ("schemas", &["clock", "config", "dedupe", "locked"]),
+    ("metrics", &["locked"]),
     ("http", &["metrics", "control", "clock", "units"]),
     // The dispatch.
     ("tools", &["app", "cli", "config"]),

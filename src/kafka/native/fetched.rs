@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use rdkafka::bindings as sys;
@@ -18,6 +18,7 @@ use rdkafka::error::KafkaError;
 use super::message::Message;
 use super::poll::{Queue, ReadError, Served, poll};
 use crate::clock;
+use crate::locked::Locked;
 
 /// How often the queues of the partitions are forwarded again. The client removes the forwarding when it stops to fetch a
 /// partition, in its own thread and so possibly after the next assignment.
@@ -48,16 +49,16 @@ struct Wake {
 
 impl Wake {
     fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.is_set.locked() = true;
         self.changed.notify_one();
     }
 
     fn clear(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.is_set.locked() = false;
     }
 
     fn wait(&self, wait: Duration) {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_set = self.is_set.locked();
         drop(self.changed.wait_timeout_while(is_set, wait, |is_set| !*is_set));
     }
 }

@@ -215,7 +215,8 @@ impl<W: WorkerPorts> Committer<W> {
         let side = self.sink.side_starts();
         self.persistently(ctx, Sink::abort).map_err(WorkerError::renewing)?;
         let touched = self.touched_by_abort(ctx, side).map_err(WorkerError::renewing)?;
-        ctx.report.not_committed(TransactionResult::Aborted, self.transaction.age(ctx.clock.elapsed()));
+        let took = self.transaction.age(ctx.clock.elapsed());
+        ctx.report.metrics.transaction(TransactionResult::Aborted, took);
         self.transaction.close();
         let mut unloaded = Vec::new();
         for journal in ctx.journals.iter_mut().filter(|journal| journal.is_running()) {

@@ -93,9 +93,9 @@ impl Undecided {
         let is_repair = !transaction.repairs.is_empty();
         let ended = EndedTransaction::take(ctx, transaction);
         match ended.positions.is_empty() {
-            true if is_repair => ctx.report.not_committed(TransactionResult::Unknown, ended.took),
+            true if is_repair => ctx.report.metrics.transaction(TransactionResult::Unknown, ended.took),
             // Without offsets it was never committed.
-            true => ctx.report.not_committed(TransactionResult::Aborted, ended.took),
+            true => ctx.report.metrics.transaction(TransactionResult::Aborted, ended.took),
             false => self.add(ended),
         }
     }
@@ -145,7 +145,7 @@ impl Undecided {
             let result = result.or(ended.positions.is_empty().then_some(TransactionResult::Unknown));
             if let Some(result) = result {
                 tracing::info!(result = %result.as_str(), "{FOUND}");
-                report.not_committed(result, ended.took);
+                report.metrics.transaction(result, ended.took);
             }
             result.is_none()
         });

@@ -5,11 +5,12 @@
 //! no error is reported, and the lag of the partition grows until the next rebalance.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
+use crate::locked::Locked;
 use crate::metrics::Stall;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
@@ -75,14 +76,14 @@ impl StableEnds {
     /// The committed stream time of the fastest partition now, epoch milliseconds. To be read before the ends are requested.
     #[must_use]
     pub fn fastest_ms(&self) -> i64 {
-        self.lock().fastest_ms
+        self.shared.locked().fastest_ms
     }
 
     /// The partitions of which the client returns no records, each with its next offset, although the log ends later. Another reader has to
     /// find out whether there are any before that end, or only markers and aborted records. To be called before it reads.
     #[must_use]
     pub fn silent(&self) -> BTreeMap<PartitionId, Offset> {
-        let mut shared = self.lock();
+        let mut shared = self.shared.locked();
         shared.asked = shared.silent.clone();
         shared.asked.clone()
     }
@@ -90,7 +91,7 @@ impl StableEnds {
     /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but shows nothing
     /// about open transactions.
     fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
-        match self.lock().ends.get(&id) {
+        match self.shared.locked().ends.get(&id) {
             Some(end) if end.stable < end.high => Some(end.stable),
             end => fetched.max(end.map(|end| end.stable)),
         }
@@ -104,7 +105,7 @@ impl StableEnds {
         high: &BTreeMap<PartitionId, Offset>,
         fastest_ms: i64,
     ) {
-        let mut shared = self.lock();
+        let mut shared = self.shared.locked();
         let ends = stable.iter().map(|(id, stable)| {
             // A partition without a known high watermark never counts as read to its end.
             let high = high.get(id).copied().unwrap_or(Offset::MAX);
@@ -119,7 +120,7 @@ impl StableEnds {
     /// Notes that these partitions of [`Self::silent`] have no committed record between that offset and their last stable one, which is
     /// `stable`. Without effect for a partition that has moved or was sought since.
     pub fn note_empty(&self, empty: &BTreeMap<PartitionId, Offset>, stable: &BTreeMap<PartitionId, Offset>) {
-        let Shared { ends, asked, .. } = &mut *self.lock();
+        let Shared { ends, asked, .. } = &mut *self.shared.locked();
         for (id, from) in empty.iter().filter(|(id, from)| asked.get(id) == Some(from)) {
             if let Some(end) = ends.get_mut(id).filter(|end| stable.get(id) == Some(&end.stable)) {
                 end.empty_from = Some(*from);
@@ -129,7 +130,7 @@ impl StableEnds {
 
     /// Publishes which partitions of a worker are silent, and drops what was found in those that were not: their logs may have been replaced.
     fn publish(&self, own: &[OwnSilence], fastest_ms: i64) {
-        let Shared { ends, silent, asked, fastest_ms: fastest } = &mut *self.lock();
+        let Shared { ends, silent, asked, fastest_ms: fastest } = &mut *self.shared.locked();
         *fastest = fastest_ms;
         for OwnSilence { id, was_silent, from } in own {
             if !was_silent {
@@ -142,11 +143,7 @@ impl StableEnds {
     }
 
     fn all(&self) -> BTreeMap<PartitionId, RawEnd> {
-        self.lock().ends.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.locked().ends.clone()
     }
 }
 

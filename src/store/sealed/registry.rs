@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sled::Batch;
 
@@ -11,6 +11,7 @@ use super::entry::{Removal, SliceEntry};
 use super::slices::{SealedSlice, SliceList, SliceReadError};
 use super::stored::{StoredSlice, counted, read_registered};
 use crate::dedupe::{Coordinates, Identity, IndexKey, PartitionId, Sequence, WindowId};
+use crate::locked::Locked;
 use crate::ports::StoreError;
 use crate::store::engine::{BATCH, Engine, OPERATION_BYTES};
 use crate::store::error::{is_missing_data, remedy};
@@ -36,10 +37,6 @@ impl SealedSlices {
         Self { count: AtomicUsize::new(count), ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, SliceLists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A number that changes whenever a list changes.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -53,7 +50,8 @@ impl SealedSlices {
     /// Bytes in memory of the slices of all windows.
     #[cfg(test)]
     pub fn memory_bytes(&self) -> u64 {
-        self.lock().values().flat_map(|slices| slices.iter()).map(|slice| slice.slice.memory_bytes()).sum()
+        let lists = self.lists.locked();
+        lists.values().flat_map(|slices| slices.iter()).map(|slice| slice.slice.memory_bytes()).sum()
     }
 }
 
@@ -61,7 +59,9 @@ impl Engine {
     /// The slices of a window. They are read if they are not in memory. After a failure there are none, and every later call of the store
     /// returns that failure.
     pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
-        self.load_slices(&mut self.sealed.lock(), window).map(|list| Arc::clone(list)).unwrap_or_default()
+        self.load_slices(&mut self.sealed.lists.locked(), window)
+            .map(|list| Arc::clone(list))
+            .unwrap_or_default()
     }
 
     /// One past the number of the last owner of a window in slices; 0 when there is none.
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Removes the slices of a window from memory.
     pub(in crate::store) fn unload_slices(&self, window: WindowId) {
-        if self.sealed.lock().remove(&window).is_some() {
+        if self.sealed.lists.locked().remove(&window).is_some() {
             // Other handles may have the list.
             self.sealed.version.fetch_add(1, Ordering::Release);
         }
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Removes all slices of a window, without reading them.
     pub(in crate::store) fn remove_slices(&self, window: WindowId) -> Result<(), StoreError> {
-        let mut lists = self.sealed.lock();
+        let mut lists = self.sealed.lists.locked();
         let slices = self.slice_entries(window)?;
         if slices.is_empty() {
             return Ok(());
@@ -192,7 +192,7 @@ impl Engine {
         window: WindowId,
         change: impl FnOnce(&[Arc<SealedSlice>]) -> Option<Vec<Arc<SealedSlice>>>,
     ) -> Result<bool, StoreError> {
-        let mut lists = self.sealed.lock();
+        let mut lists = self.sealed.lists.locked();
         let list = self.load_slices(&mut lists, window)?;
         let Some(changed) = change(list) else { return Ok(false) };
         let has = |slices: &[Arc<SealedSlice>], number| slices.iter().any(|slice| slice.number == number);

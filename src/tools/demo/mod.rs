@@ -21,7 +21,7 @@ use crate::cli::{DemoArgs, Exit};
 use crate::config::{AsTyped, Config, ConfigSources, Property, Scope};
 use crate::kafka::Topology;
 use crate::kafka::connection::attach_tokens;
-use crate::metrics::{Metrics, Outcome, Status, Totals};
+use crate::metrics::{Metrics, Status, Totals};
 use summary::DemoSummary;
 
 const RAW: &str = "demo.raw";
@@ -165,7 +165,7 @@ impl Traffic {
             }
             self.limit_waiting(progress.sent);
             if start.is_none() && progress.elapsed >= WARM_UP {
-                start = Some(self.metrics.totals(&self.status));
+                start = Some(self.metrics.totals(None));
             }
             live.show(progress.elapsed, &self.metrics);
         })
@@ -178,7 +178,10 @@ impl Traffic {
     /// The group of the embedded broker takes a few seconds to form.
     fn await_pipeline(&self) {
         let mut left = TIMEOUT;
-        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !self.status.readiness().ready {
+        while !left.is_zero()
+            && !self.stop.load(Ordering::Acquire)
+            && !self.status.snapshot().readiness().ready
+        {
             std::thread::sleep(POLL_INTERVAL);
             left = left.saturating_sub(POLL_INTERVAL);
         }
@@ -186,7 +189,7 @@ impl Traffic {
 
     /// Records that the pipeline has processed.
     fn processed(&self) -> u64 {
-        Outcome::ALL.iter().map(|outcome| self.metrics.records(*outcome).get()).sum()
+        self.metrics.outcomes().map(|(_, count)| count).sum()
     }
 
     /// Pauses the traffic while too many of the records sent are not processed.

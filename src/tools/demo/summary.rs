@@ -5,7 +5,7 @@ use std::fmt;
 use dedupd_audit::Report;
 
 use super::{Driven, WARM_UP};
-use crate::metrics::{Metrics, Outcome, Status, Totals};
+use crate::metrics::{Metrics, Outcome, Totals};
 use crate::units::{duration_text, seconds_text};
 
 /// The results of the generator, the metrics and the audit.
@@ -21,7 +21,7 @@ pub(super) struct DemoSummary<'a> {
 impl<'a> DemoSummary<'a> {
     pub(super) fn new(driven: &'a Driven, metrics: &Metrics, report: &'a Report) -> Self {
         let duplicates = metrics.records(Outcome::Duplicate).get();
-        let counted = metrics.totals(&Status::default()).since(&driven.start);
+        let counted = metrics.totals(None).since(&driven.start);
         Self { driven, report, duplicates, counted, memory: metrics.resident_bytes() }
     }
 }

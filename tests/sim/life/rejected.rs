@@ -45,7 +45,7 @@ impl Cluster {
 impl Life {
     /// Why a partition is not running, as the status page shows it.
     pub(super) fn reason(&self, partition: PartitionId) -> Option<String> {
-        let workers = self.status.as_ref()?.workers();
+        let workers = self.status.as_ref()?.snapshot().workers;
         workers.first()?.partitions.iter().find(|it| it.partition == partition)?.reason.clone()
     }
 }

@@ -78,14 +78,14 @@ impl Life {
     /// The progress of the load, as the status page shows it.
     fn shown(&self) -> Option<String> {
         let status = self.status.as_ref()?;
-        let workers = status.workers();
+        let workers = status.snapshot().workers;
         let partition = workers.first()?.partitions.iter().find(|it| it.partition == 0)?;
         partition.reason.clone().filter(|reason| reason.contains("local state"))
     }
 
     /// Whether the status page shows that the records of the partition are processed.
     fn is_running(&self) -> bool {
-        let workers = self.status.as_ref().map(|status| status.workers()).unwrap_or_default();
+        let workers = self.status.as_ref().map(|status| status.snapshot().workers).unwrap_or_default();
         let mut partitions = workers.first().into_iter().flat_map(|worker| &worker.partitions);
         partitions.any(|it| it.partition == 0 && it.state == PartitionState::Running)
     }

@@ -79,7 +79,7 @@ impl Life {
     }
 
     pub(super) fn worker_status(&self) -> WorkerStatus {
-        self.status.as_ref().unwrap().workers().remove(0)
+        self.status.as_ref().unwrap().snapshot().workers.remove(0)
     }
 
     fn status_of(&self, partition: PartitionId) -> PartitionStatus {
