@@ -82,7 +82,8 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 pub(super) fn options(
     config: &Config,
     hasher: Hasher,
-    (topology, partition_limit): (&Topology, &PartitionLimit),
+    topology: &Topology,
+    partition_limit: &PartitionLimit,
     worker: usize,
 ) -> WorkerOptions {
     let [raw_id, _, state_id] = topology.topic_ids.clone();

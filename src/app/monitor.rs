@@ -46,8 +46,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn start_monitor(
     service: &Service,
     start: &Topology,
-    (partition_limit, stable_ends): (&PartitionLimit, &StableEnds),
-    (stop, first): (&Arc<AtomicBool>, &FirstFailure),
+    partition_limit: &PartitionLimit,
+    stable_ends: &StableEnds,
+    stop: &Arc<AtomicBool>,
+    first: &FirstFailure,
 ) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
     let settings = settings(&service.config, 0);
     let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
@@ -231,7 +233,7 @@ impl Monitor {
         let owned: Offsets =
             stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();
         let now = self.clock.elapsed();
-        let ages = self.hanging.observe(&(owned, high_watermarks), now);
+        let ages = self.hanging.observe(&owned, &high_watermarks, now);
         self.hanging.warn(now);
         let mut notes = self.hanging.notes(now);
         let output_ages = self.check_outputs(now, &mut notes)?;
@@ -269,11 +271,11 @@ impl Monitor {
             } else {
                 self.owned.iter().copied().collect()
             };
-            let ends = match partitions.as_slice() {
+            let (stable, high_watermarks) = match partitions.as_slice() {
                 [] => (Offsets::new(), Offsets::new()),
                 _ => self.ends.last(hanging.topic(), partitions, REQUEST_LIMIT)?,
             };
-            let longest = hanging.observe(&ends, now).into_values().max();
+            let longest = hanging.observe(&stable, &high_watermarks, now).into_values().max();
             ages.insert(topic.to_string(), longest.unwrap_or_default());
             hanging.warn(now);
             notes.extend(hanging.notes(now));

@@ -56,7 +56,8 @@ pub(super) struct Spare {
 impl Spare {
     pub(super) fn new(
         settings: &Settings,
-        (status, progress): (Arc<Status>, Progress),
+        status: Arc<Status>,
+        progress: Progress,
         needs: Arc<TakeoverNeeds>,
         follower: Option<Follower>,
     ) -> Self {

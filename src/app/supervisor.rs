@@ -115,7 +115,7 @@ pub(super) fn supervise(
     service.admin.control.set(shared.control.clone()).ok();
     let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
         .map(|number| {
-            let options = options(config, hasher, (&topology, &partition_limit), number);
+            let options = options(config, hasher, &topology, &partition_limit, number);
             let (largest_batch, partitions) = (topology.largest_batch, topology.partitions);
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
             spawn(&shared, number, settings, options)
@@ -123,10 +123,10 @@ pub(super) fn supervise(
         .collect();
     let mut workers = workers?;
     if config.state.standby && config.dedupe.scope == Scope::Partition {
-        let options = options(config, hasher, (&topology, &partition_limit), 0);
+        let options = options(config, hasher, &topology, &partition_limit, 0);
         workers.push(spawn_standby(&shared, settings(config, 0), options)?);
     }
-    let monitor = start_monitor(service, &topology, (&partition_limit, &shared.ends), (stop, first))?;
+    let monitor = start_monitor(service, &topology, &partition_limit, &shared.ends, stop, first)?;
     measure_disk(service, stop);
     let ended = supervise_workers(workers, &monitor, service, stop);
     if let Err(failure) = &ended {
@@ -254,12 +254,13 @@ fn spawn(
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };
-        let shown = (metrics.clone(), Arc::clone(&status));
-        let follower =
-            || Follower::new((&settings, options.clone()), store.another(), shown, counted.clone());
+        let follower = || {
+            let (store, metrics, status) = (store.another(), metrics.clone(), Arc::clone(&status));
+            Follower::new(&settings, options.clone(), store, metrics, status, counted.clone())
+        };
         let follower = follows.then(follower).transpose()?;
-        let shown = (Arc::clone(&status), counted.clone());
-        let mut spare = Spare::new(&settings, shown, Arc::clone(&needs), follower);
+        let mut spare =
+            Spare::new(&settings, Arc::clone(&status), counted.clone(), Arc::clone(&needs), follower);
         loop {
             let joins = spare.wait(&stop)?;
             if joins {
@@ -283,10 +284,10 @@ fn spawn_standby(
     settings: Settings,
     options: WorkerOptions,
 ) -> Result<WorkerThread, ExitError> {
-    let shown = (shared.service.metrics.clone(), Arc::clone(&shared.service.status));
+    let (metrics, status) = (shared.service.metrics.clone(), Arc::clone(&shared.service.status));
     let (store, stop, progress) = (shared.store.another(), Arc::clone(shared.stop), Progress::default());
     let counted = progress.clone();
-    let work = move || Follower::new((&settings, options), store, shown, counted)?.run(&stop);
+    let work = move || Follower::new(&settings, options, store, metrics, status, counted)?.run(&stop);
     WorkerThread::start(None, progress, shared.first, work)
 }
 

@@ -86,7 +86,8 @@ type MaybeRead<T> = Option<Option<T>>;
 
 /// A user needs a password, and a password a user.
 pub(super) fn credentials(
-    (username, password): (&MaybeRead<String>, &MaybeRead<PathBuf>),
+    username: &MaybeRead<String>,
+    password: &MaybeRead<PathBuf>,
     reading: &mut ConfigReading<'_>,
 ) {
     match (username.as_ref().and_then(Option::as_ref), password.as_ref().and_then(Option::as_ref)) {
@@ -104,7 +105,8 @@ pub(super) fn credentials(
 
 /// A request has one kind of authorization.
 pub(super) fn token_alone(
-    (username, token): (&MaybeRead<String>, &MaybeRead<PathBuf>),
+    username: &MaybeRead<String>,
+    token: &MaybeRead<PathBuf>,
     reading: &mut ConfigReading<'_>,
 ) {
     if let (Some(Some(_)), Some(Some(_))) = (username, token) {
@@ -115,7 +117,8 @@ pub(super) fn token_alone(
 
 /// The certificate of a client needs its key, and the key its certificate.
 pub(super) fn certificate_with_key(
-    (certificate, key): (&MaybeRead<PathBuf>, &MaybeRead<PathBuf>),
+    certificate: &MaybeRead<PathBuf>,
+    key: &MaybeRead<PathBuf>,
     reading: &mut ConfigReading<'_>,
 ) {
     let is_set = |it: &MaybeRead<PathBuf>| matches!(it, Some(Some(_)));
@@ -179,7 +182,8 @@ pub(super) fn rekey_before_run(
 /// Rejects filters that are shorter than the exact window, in `[window]` or a table of `[[kinds]]`.
 pub(super) fn bloom_length(
     at: &str,
-    (exact, bloom): (Option<Duration>, Option<Duration>),
+    exact: Option<Duration>,
+    bloom: Option<Duration>,
     reading: &mut ConfigReading<'_>,
 ) {
     let (Some(exact), Some(bloom)) = (exact, bloom) else { return };
