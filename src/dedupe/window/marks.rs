@@ -103,7 +103,7 @@ impl Marks {
 
     /// Adds an owner that arrived between two times, in ascending order of numbers. It joins the last mark if that
     /// spans at most `longest_ms` (or exactly these times) and holds fewer than `most` owners.
-    pub fn add(&mut self, number: Sequence, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
+    pub fn add(&mut self, number: Sequence, time_first_ms: i64, time_last_ms: i64, most: u64) {
         self.count += 1;
         let (longest, closed) = (self.longest_ms, self.closed);
         let shared = self.queue.back_mut().filter(|last| {

@@ -35,7 +35,7 @@ impl SledStore {
         let mut readers = Readers::default();
         let failed = |cause| registered_error(&self.engine, window, slice.number, &cause);
         let read = |at, bytes: &mut [u8]| {
-            let read = readers.fill(&self.engine.segments, (slice.number, at), bytes);
+            let read = readers.fill(&self.engine.segments, slice.number, at, bytes);
             read.map_err(|cause| failed(SliceReadError::Io(cause)))
         };
         let damaged = |cause| failed(SliceReadError::Damaged(cause));

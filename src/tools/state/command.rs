@@ -116,7 +116,7 @@ fn import(args: &ImportArgs) -> Result<(), ExitError> {
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
     let bar = progress("ids");
     bar.set_length(verified.ids);
-    let database = super::import(&args.from, dir, (local.state.cache, OPEN_LIMIT), &bar)?;
+    let database = super::import(&args.from, dir, local.state.cache, OPEN_LIMIT, &bar)?;
     bar.finish_and_clear();
     println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
     Ok(())

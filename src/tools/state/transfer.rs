@@ -151,7 +151,8 @@ pub fn verify(from: &Path, bar: &ProgressBar) -> Result<Transferred, StateError>
 pub fn import(
     from: &Path,
     dir: &Path,
-    (cache_bytes, deadline): (u64, Duration),
+    cache_bytes: u64,
+    deadline: Duration,
     bar: &ProgressBar,
 ) -> Result<PathBuf, StateError> {
     let (mut reader, header) = begin(from)?;
