@@ -1,13 +1,7 @@
 use super::*;
 
-fn add(
-    marks: &mut Marks,
-    owners: impl IntoIterator<Item = Sequence>,
-    first_ms: i64,
-    last_ms: i64,
-    most: u64,
-) {
-    owners.into_iter().for_each(|owner| marks.add(owner, first_ms, last_ms, most));
+fn add(marks: &mut Marks, owners: std::ops::Range<Sequence>, first_ms: i64, last_ms: i64, most: u64) {
+    owners.for_each(|owner| marks.add(owner, first_ms, last_ms, most));
 }
 
 #[test]
