@@ -232,7 +232,7 @@ mod tests {
         for _ in 0..100 {
             transaction = Transaction { limit: transaction.limit, ..open(5, 500, 1) };
             (1..100).for_each(|id| drop(transaction.touch_idle(id, &mut None).clone()));
-            transaction.committed(TIMEOUT - Duration::from_millis(5)..TIMEOUT, TIMEOUT, CONFIGURED);
+            transaction.committed(TIMEOUT * 9 / 10..TIMEOUT, TIMEOUT, CONFIGURED);
         }
         assert_eq!(transaction.touched().len(), 100);
         assert_eq!(transaction.limit().reduced(), reduced);

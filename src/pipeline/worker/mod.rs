@@ -84,8 +84,11 @@ pub struct Worker<W: WorkerPorts> {
 
 impl<W: WorkerPorts> Worker<W> {
     /// A worker that has not started.
-    pub fn new(ports: Ports<W>, options: WorkerOptions, mut report: WorkerReport) -> Self {
-        let Ports { source, sink, log, store, clock } = ports;
+    pub fn new(
+        Ports { source, sink, log, store, clock }: Ports<W>,
+        options: WorkerOptions,
+        mut report: WorkerReport,
+    ) -> Self {
         report.set_warning(options.mode.warning());
         report.register_kinds(&options.kinds);
         let parts = Parts {
