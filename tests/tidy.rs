@@ -15,6 +15,8 @@ mod debug;
 mod definitions;
 #[path = "tidy/rules.rs"]
 mod rules;
+#[path = "tidy/signatures.rs"]
+mod signatures;
 #[path = "tidy/source.rs"]
 mod source;
 

@@ -82,11 +82,14 @@ pub fn settings(config: &Config, worker: usize) -> Settings {
 pub(super) fn options(
     config: &Config,
     hasher: Hasher,
-    (topology, partition_limit): (&Topology, &PartitionLimit),
+    topology: &Topology,
+    partition_limit: &PartitionLimit,
     worker: usize,
 ) -> WorkerOptions {
     let [raw_id, _, state_id] = topology.topic_ids.clone();
     let writer = settings(config, worker).transactional_id;
+    // All workers together read local state with every core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     WorkerOptions {
         raw: config.topics.raw.as_str().to_owned(),
         raw_id,
@@ -125,15 +128,12 @@ pub(super) fn options(
         transaction_timeout: config.batch.transaction_timeout,
         block_ids: block_ids(topology.largest_state),
         evidence_records: EVIDENCE_RECORDS,
-        load_slice: LoadSlice { threads: load_threads(config.group.workers), ..LoadSlice::default() },
+        load_slice: LoadSlice {
+            threads: (cores / config.group.workers.max(1)).max(1),
+            ..LoadSlice::default()
+        },
         iteration_time: ITERATION_TIME,
     }
-}
-
-/// Threads with which each worker reads local state: all workers together use every core.
-fn load_threads(workers: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / workers.max(1)).max(1)
 }
 
 /// The limits of a window.

@@ -67,7 +67,8 @@ impl HangingPartitions {
     /// not advanced; zero when it does.
     pub(super) fn observe(
         &mut self,
-        (stable, high_watermarks): &(Offsets, Offsets),
+        stable: &Offsets,
+        high_watermarks: &Offsets,
         now: Duration,
     ) -> BTreeMap<u32, Duration> {
         let earlier = std::mem::take(&mut self.stalled);
@@ -132,8 +133,8 @@ impl HangingPartitions {
 mod tests {
     use super::*;
 
-    fn ends(stable: u64, written: u64) -> (Offsets, Offsets) {
-        (Offsets::from([(3, stable)]), Offsets::from([(3, written)]))
+    fn end(of_partition: u64) -> Offsets {
+        Offsets::from([(3, of_partition)])
     }
 
     #[test]
@@ -152,7 +153,7 @@ mod tests {
             (300, 90, 91, 130),
         ];
         for (now, stable, written, expected) in observations {
-            let ages = hanging.observe(&ends(stable, written), second(now));
+            let ages = hanging.observe(&end(stable), &end(written), second(now));
             assert_eq!(ages, BTreeMap::from([(3, second(expected))]), "at {now}");
         }
         let notes = hanging.notes(second(300));
@@ -170,7 +171,7 @@ mod tests {
         let mut warned = Vec::new();
         for now in (0..1_400).step_by(10) {
             let now = Duration::from_secs(now);
-            hanging.observe(&ends(10, 12), now);
+            hanging.observe(&end(10), &end(12), now);
             hanging.warn(now);
             warned.extend(hanging.stalled[&3].warned);
         }

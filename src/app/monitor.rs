@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::ExitError;
 use super::assembly::settings;
 use super::hanging::HangingPartitions;
 use super::ownership::Ownership;
-use super::supervisor::{FirstFailure, pause};
-use super::{ExitError, Service};
+use super::supervisor::{ProcessParts, pause};
 use crate::cli::Exit;
 use crate::clock::{self, Clock, SystemClock};
 use crate::kafka::{
@@ -44,11 +44,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the monitor. It runs until `stop` is set, or until it finds a reason to end the process.
 pub(super) fn start_monitor(
-    service: &Service,
+    shared: &ProcessParts<'_>,
     start: &Topology,
-    (partition_limit, stable_ends): (&PartitionLimit, &StableEnds),
-    (stop, first): (&Arc<AtomicBool>, &FirstFailure),
 ) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
+    let service = shared.service;
     let settings = settings(&service.config, 0);
     let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
     let mut monitor = Monitor {
@@ -68,8 +67,8 @@ pub(super) fn start_monitor(
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
         metrics: service.metrics.clone(),
-        partition_limit: partition_limit.clone(),
-        stable_ends: stable_ends.clone(),
+        partition_limit: shared.partition_limit.clone(),
+        stable_ends: shared.ends.clone(),
         owned: BTreeSet::new(),
         topics_checked: None,
         log_starts_requested: None,
@@ -77,9 +76,9 @@ pub(super) fn start_monitor(
         own_ends_requested: None,
         group_described: None,
         failed: None,
-        stop: Arc::clone(stop),
+        stop: Arc::clone(shared.stop),
     };
-    let (stop, first) = (Arc::clone(stop), Arc::clone(first));
+    let (stop, first) = (Arc::clone(shared.stop), Arc::clone(shared.first));
     let work = move || {
         while !stop.load(Ordering::Acquire) {
             monitor.iterate().inspect_err(|failure| drop(first.set(failure.clone())))?;
@@ -230,7 +229,7 @@ impl Monitor {
         let owned: Offsets =
             stable.iter().filter(|(it, _)| is_owned(it)).map(|(it, end)| (*it, *end)).collect();
         let now = self.clock.elapsed();
-        let ages = self.hanging.observe(&(owned, high_watermarks), now);
+        let ages = self.hanging.observe(&owned, &high_watermarks, now);
         self.hanging.warn(now);
         let mut notes = self.hanging.notes(now);
         let output_ages = self.check_outputs(now, &mut notes)?;
@@ -270,11 +269,11 @@ impl Monitor {
             } else {
                 self.owned.iter().copied().collect()
             };
-            let ends = match partitions.as_slice() {
+            let (stable, high_watermarks) = match partitions.as_slice() {
                 [] => (Offsets::new(), Offsets::new()),
                 _ => self.ends.last(hanging.topic(), partitions, REQUEST_LIMIT)?,
             };
-            let longest = hanging.observe(&ends, now).into_values().max();
+            let longest = hanging.observe(&stable, &high_watermarks, now).into_values().max();
             ages.insert(topic.to_string(), longest.unwrap_or_default());
             hanging.warn(now);
             notes.extend(hanging.notes(now));

@@ -127,7 +127,7 @@ pub(crate) fn check_start(
     forecast: &Forecast,
 ) -> Result<Vec<String>, ExitError> {
     let limit = PartitionLimit::new(checks.topology.partitions);
-    let mut options = assembly::options(config, prepared.hasher, (&checks.topology, &limit), 0);
+    let mut options = assembly::options(config, prepared.hasher, &checks.topology, &limit, 0);
     if checks.state_partitions == 0 {
         options.state_id = Some(ID_OF_NEW.to_owned());
     }

@@ -56,7 +56,8 @@ pub(super) struct Spare {
 impl Spare {
     pub(super) fn new(
         settings: &Settings,
-        (status, progress): (Arc<Status>, Progress),
+        status: Arc<Status>,
+        progress: Progress,
         needs: Arc<TakeoverNeeds>,
         follower: Option<Follower>,
     ) -> Self {
@@ -267,7 +268,8 @@ impl Spare {
             self.publish(foreign);
             return;
         }
-        let active = self.instance_of(other);
+        // As in `dedupd-0 at 10.0.0.7`; the client id of a member that is not of dedupd.
+        let active = format!("{} at {}", other.instance(&self.settings.group), other.host);
         if self.logged.as_ref() != Some(&active) {
             let group = &self.settings.group;
             tracing::info!(group, active, "this instance is a spare: another instance is in the group");
@@ -284,12 +286,6 @@ impl Spare {
         if !self.needs.shares_partitions() {
             self.status.update(|it| (it.noted_role, it.active) = (role, active));
         }
-    }
-
-    /// The name of a member's instance and its host, as in `dedupd-0 at 10.0.0.7`; the client id of a member
-    /// that is not of dedupd.
-    fn instance_of(&self, member: &Member) -> String {
-        format!("{} at {}", member.instance(&self.settings.group), member.host)
     }
 
     fn publish(&self, not_ready: Option<String>) {

@@ -38,9 +38,11 @@ pub(super) struct Follower {
 impl Follower {
     /// Creates the clients; nothing is read yet.
     pub(super) fn new(
-        (settings, options): (&Settings, WorkerOptions),
+        settings: &Settings,
+        options: WorkerOptions,
         store: SledStore,
-        (metrics, status): (Metrics, Arc<Status>),
+        metrics: Metrics,
+        status: Arc<Status>,
         progress: Progress,
     ) -> Result<Self, ExitError> {
         let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);

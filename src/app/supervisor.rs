@@ -22,7 +22,7 @@ use crate::kafka::{
 };
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
-    LocalRead, PartitionLimit, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
+    LocalRead, PartitionLimit, Ports, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
 use crate::ports::{Failure, StoreError};
 use crate::schemas::{self, Registry, SharedSchemas};
@@ -72,15 +72,16 @@ impl WorkerPorts for Production {
 }
 
 /// What the workers of a process share.
-struct ProcessParts<'a> {
-    service: &'a Service,
+pub(super) struct ProcessParts<'a> {
+    pub(super) service: &'a Service,
     lock: Arc<Lock>,
     store: SledStore,
     control: Control,
-    ends: StableEnds,
+    pub(super) ends: StableEnds,
+    pub(super) partition_limit: PartitionLimit,
     schemas: SharedSchemas,
-    stop: &'a Arc<AtomicBool>,
-    first: &'a FirstFailure,
+    pub(super) stop: &'a Arc<AtomicBool>,
+    pub(super) first: &'a FirstFailure,
 }
 
 /// Why the process ends, noted before what may hang: the other threads are awaited, and the local store is closed.
@@ -100,13 +101,13 @@ pub(super) fn supervise(
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened =
         store::open(&config.state.dir, &binding(config, &hasher, &topology), config.state.cache, OPEN_LIMIT)?;
-    let partition_limit = PartitionLimit::new(topology.partitions);
     let shared = ProcessParts {
         service,
         lock,
         store: opened.store.joining(joining(config)),
         control: Control::new(rule(config, hasher), config.group.workers),
         ends: StableEnds::default(),
+        partition_limit: PartitionLimit::new(topology.partitions),
         schemas: schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?,
         stop,
         first,
@@ -115,7 +116,7 @@ pub(super) fn supervise(
     service.admin.control.set(shared.control.clone()).ok();
     let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
         .map(|number| {
-            let options = options(config, hasher, (&topology, &partition_limit), number);
+            let options = options(config, hasher, &topology, &shared.partition_limit, number);
             let (largest_batch, partitions) = (topology.largest_batch, topology.partitions);
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
             spawn(&shared, number, settings, options)
@@ -123,10 +124,10 @@ pub(super) fn supervise(
         .collect();
     let mut workers = workers?;
     if config.state.standby && config.dedupe.scope == Scope::Partition {
-        let options = options(config, hasher, (&topology, &partition_limit), 0);
+        let options = options(config, hasher, &topology, &shared.partition_limit, 0);
         workers.push(spawn_standby(&shared, settings(config, 0), options)?);
     }
-    let monitor = start_monitor(service, &topology, (&partition_limit, &shared.ends), (stop, first))?;
+    let monitor = start_monitor(&shared, &topology)?;
     measure_disk(service, stop);
     let ended = supervise_workers(workers, &monitor, service, stop);
     if let Err(failure) = &ended {
@@ -243,9 +244,10 @@ fn spawn(
         let run = |patience: Duration| -> Result<(), ExitError> {
             let log = KafkaStateLog::new(&settings).map_err(operator)?;
             let source = KafkaSource::subscribe(&settings).map_err(operator)?;
-            let ports = (source, KafkaSink::new(settings.clone()), log, store.another());
+            let (sink, store) = (KafkaSink::new(settings.clone()), store.another());
+            let ports = Ports { source, sink, log, store, clock: SystemClock::start() };
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);
-            let worker = Worker::<Production>::new(ports, SystemClock::start(), options.clone(), report);
+            let worker = Worker::<Production>::new(ports, options.clone(), report);
             let lock = Arc::clone(&lock);
             let worker = worker
                 .reading(schemas.clone())
@@ -254,12 +256,13 @@ fn spawn(
             let requests = control.connect(number);
             Ok(worker.answering(requests).comparing(ends.clone()).counting(counted.clone()).run(&stop)?)
         };
-        let shown = (metrics.clone(), Arc::clone(&status));
-        let follower =
-            || Follower::new((&settings, options.clone()), store.another(), shown, counted.clone());
+        let follower = || {
+            let (store, metrics, status) = (store.another(), metrics.clone(), Arc::clone(&status));
+            Follower::new(&settings, options.clone(), store, metrics, status, counted.clone())
+        };
         let follower = follows.then(follower).transpose()?;
-        let shown = (Arc::clone(&status), counted.clone());
-        let mut spare = Spare::new(&settings, shown, Arc::clone(&needs), follower);
+        let mut spare =
+            Spare::new(&settings, Arc::clone(&status), counted.clone(), Arc::clone(&needs), follower);
         loop {
             let joins = spare.wait(&stop)?;
             if joins {
@@ -283,10 +286,10 @@ fn spawn_standby(
     settings: Settings,
     options: WorkerOptions,
 ) -> Result<WorkerThread, ExitError> {
-    let shown = (shared.service.metrics.clone(), Arc::clone(&shared.service.status));
+    let (metrics, status) = (shared.service.metrics.clone(), Arc::clone(&shared.service.status));
     let (store, stop, progress) = (shared.store.another(), Arc::clone(shared.stop), Progress::default());
     let counted = progress.clone();
-    let work = move || Follower::new((&settings, options), store, shown, counted)?.run(&stop);
+    let work = move || Follower::new(&settings, options, store, metrics, status, counted)?.run(&stop);
     WorkerThread::start(None, progress, shared.first, work)
 }
 

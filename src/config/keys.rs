@@ -163,16 +163,15 @@ section! {
         /// The name of the user, for basic authentication.
         username: Option<String> => MaybeText,
         /// The file with the password.
-        password_file: Option<PathBuf> => MaybeText; rules::credentials((&username, &password_file), reading),
+        password_file: Option<PathBuf> => MaybeText,
         /// The file with a bearer token.
-        token_file: Option<PathBuf> => MaybeText; rules::token_alone((&username, &token_file), reading),
+        token_file: Option<PathBuf> => MaybeText,
         /// The file with the certificates that are trusted, in PEM. Without it, those of the operating system.
         ca_file: Option<PathBuf> => MaybeText,
         /// The file with the certificate of the client, in PEM.
         certificate_file: Option<PathBuf> => MaybeText,
         /// The file with its private key, PKCS #8 in PEM.
-        private_key_file: Option<PathBuf> => MaybeText;
-            rules::certificate_with_key((&certificate_file, &private_key_file), reading),
+        private_key_file: Option<PathBuf> => MaybeText; rules::registry_access(reading),
     }
 }
 
@@ -192,7 +191,7 @@ section! {
         /// How long it is stored with the offset of its record, at least one second.
         exact: Duration = "24h" => Span(SECOND..),
         /// How long it is stored in all, at least `exact`; older ids than that in filters only.
-        bloom: Duration = or(exact) => Span(SECOND..); rules::bloom_length(at, (exact, bloom), reading),
+        bloom: Duration = or(exact) => Span(SECOND..); rules::bloom_length(at, exact, bloom, reading),
         /// The false-positive rate of these filters: 1e-10 to 0.5.
         false_positive_rate: f64 = "1e-9" => RATE,
         /// The policy for a record whose id only these filters report as seen.

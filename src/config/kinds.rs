@@ -43,7 +43,7 @@ section! {
             exact
         } else {
             Some(common(reading).map(|it| it.bloom))
-        }) => Maybe(Span(SECOND..)); rules::bloom_length(at, (exact.flatten(), bloom.flatten()), reading),
+        }) => Maybe(Span(SECOND..)); rules::bloom_length(at, exact.flatten(), bloom.flatten(), reading),
         /// As in `[window]`.
         false_positive_rate: Option<f64> = or(Some(common(reading).map(|it| it.false_positive_rate))) => Maybe(RATE),
         /// As in `[window]`.

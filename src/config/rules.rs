@@ -1,6 +1,5 @@
 //! Defaults and checks that depend on several keys.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
@@ -81,50 +80,27 @@ pub(super) fn schemas_for(key: &str, reading: &mut ConfigReading<'_>) {
     }
 }
 
-/// A key that was read; `None` after a problem.
-type MaybeRead<T> = Option<Option<T>>;
-
-/// A user needs a password, and a password a user.
-pub(super) fn credentials(
-    (username, password): (&MaybeRead<String>, &MaybeRead<PathBuf>),
-    reading: &mut ConfigReading<'_>,
-) {
-    match (username.as_ref().and_then(Option::as_ref), password.as_ref().and_then(Option::as_ref)) {
-        (Some(username), None) => {
-            let fault = ValueFault::new("has no password", "set schemas.password_file");
-            reading.reject("schemas.username", Some(username), fault);
-        }
-        (None, Some(_)) => {
-            let fault = ValueFault::new("has no effect without a user", "set schemas.username");
-            reading.reject("schemas.password_file", None, fault);
-        }
-        _ => {}
+/// A user needs a password, a request has one kind of authorization, and the certificate of a client needs its key.
+pub(super) fn registry_access(reading: &mut ConfigReading<'_>) {
+    const CERTIFICATE: &str = "schemas.certificate_file";
+    const KEY: &str = "schemas.private_key_file";
+    let keys = ["schemas.username", "schemas.password_file", "schemas.token_file", CERTIFICATE, KEY];
+    let set = keys.map(|key| reading.text(key).filter(|text| !text.is_empty()));
+    let [username, password, token, certificate, key] = set;
+    if username.is_some() && password.is_none() {
+        let fault = ValueFault::new("has no password", "set schemas.password_file");
+        reading.reject("schemas.username", username, fault);
     }
-}
-
-/// A request has one kind of authorization.
-pub(super) fn token_alone(
-    (username, token): (&MaybeRead<String>, &MaybeRead<PathBuf>),
-    reading: &mut ConfigReading<'_>,
-) {
-    if let (Some(Some(_)), Some(Some(_))) = (username, token) {
+    if username.is_none() && password.is_some() {
+        let fault = ValueFault::new("has no effect without a user", "set schemas.username");
+        reading.reject("schemas.password_file", None, fault);
+    }
+    if username.is_some() && token.is_some() {
         let fault = ValueFault::new("cannot be combined with schemas.username", "set one of them");
         reading.reject("schemas.token_file", None, fault);
     }
-}
-
-/// The certificate of a client needs its key, and the key its certificate.
-pub(super) fn certificate_with_key(
-    (certificate, key): (&MaybeRead<PathBuf>, &MaybeRead<PathBuf>),
-    reading: &mut ConfigReading<'_>,
-) {
-    let is_set = |it: &MaybeRead<PathBuf>| matches!(it, Some(Some(_)));
-    if is_set(certificate) != is_set(key) {
-        let (key, other) = if is_set(key) {
-            ("schemas.private_key_file", "schemas.certificate_file")
-        } else {
-            ("schemas.certificate_file", "schemas.private_key_file")
-        };
+    if certificate.is_some() != key.is_some() {
+        let (key, other) = if key.is_some() { (KEY, CERTIFICATE) } else { (CERTIFICATE, KEY) };
         let fault = ValueFault::new(format!("has no effect without {other}"), format!("set {other}"));
         reading.reject(key, None, fault);
     }
@@ -179,7 +155,8 @@ pub(super) fn rekey_before_run(
 /// Rejects filters that are shorter than the exact window, in `[window]` or a table of `[[kinds]]`.
 pub(super) fn bloom_length(
     at: &str,
-    (exact, bloom): (Option<Duration>, Option<Duration>),
+    exact: Option<Duration>,
+    bloom: Option<Duration>,
     reading: &mut ConfigReading<'_>,
 ) {
     let (Some(exact), Some(bloom)) = (exact, bloom) else { return };

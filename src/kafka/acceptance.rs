@@ -48,8 +48,10 @@ fn retention(topic: &TopicConfig, key: &str) -> Option<u64> {
 /// What a topic refuses or loses of the records that another one, which is copied to it, accepts and keeps: a sentence for each setting.
 pub(super) fn shortfalls(
     servers: &str,
-    (name, topic): (&str, &TopicConfig),
-    (from, source): (&str, &TopicConfig),
+    name: &str,
+    topic: &TopicConfig,
+    from: &str,
+    source: &TopicConfig,
 ) -> Vec<String> {
     let mut found = Vec::new();
     let mut note = |what: String, setting: String| {

@@ -1,6 +1,5 @@
 //! Start-up checks: the topics exist, match each other, and are configured so that the guarantee holds.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use dedupd_tokens::{self as tokens, Authenticated};
@@ -163,7 +162,7 @@ impl TopicAdmin {
         let configs = if has_configs { self.configs(&found)? } else { Default::default() };
         let side = if has_configs { self.side_configs(&found)? } else { Vec::new() };
         let described = self.describe_topics();
-        let mut findings = topics::check(&self.settings, &found.shapes(), (&configs, &side), wanted);
+        let mut findings = topics::check(&self.settings, &found.shapes(), &configs, &side, wanted);
         findings.problems.extend(self.missing_permissions(&described));
         // Afterwards, because it drops the events of the reader.
         let (problems, warnings) = self.missing_features(&described);
@@ -293,9 +292,9 @@ impl TopicAdmin {
         }
     }
 
-    fn configs(&self, found: &FoundTopics) -> Result<[HashMap<String, String>; 3], CheckError> {
+    fn configs(&self, found: &FoundTopics) -> Result<[TopicConfig; 3], CheckError> {
         let settings = &self.settings;
-        let mut configs = [HashMap::new(), HashMap::new(), HashMap::new()];
+        let mut configs: [TopicConfig; 3] = Default::default();
         let names = [&settings.raw, &settings.clean, &settings.state];
         for ((slot, name), shape) in configs.iter_mut().zip(names).zip(found.shapes()) {
             if shape.exists() {
@@ -313,24 +312,25 @@ impl TopicAdmin {
 
     /// The configuration of a topic; empty when the broker does not report it.
     pub(super) fn config_if_allowed(&self, name: &str) -> Result<TopicConfig, CheckError> {
-        let doing = format!("reading the configuration of topic {name}");
-        Ok(self.describe((ResourceSpecifier::Topic(name), None), &doing)?.unwrap_or_default())
+        Ok(self.describe(ResourceSpecifier::Topic(name), None)?.unwrap_or_default())
     }
 
     /// The configuration of a topic; empty, with a warning, when the `DescribeConfigs` permission or API is missing.
-    pub(super) fn topic_configs(&self, name: &str) -> Result<HashMap<String, String>, CheckError> {
-        let doing = format!("reading the configuration of topic {name}");
-        Ok(self
-            .describe((ResourceSpecifier::Topic(name), Some(Resource::Topic(name))), &doing)?
-            .unwrap_or_default())
+    pub(super) fn topic_configs(&self, name: &str) -> Result<TopicConfig, CheckError> {
+        let described = self.describe(ResourceSpecifier::Topic(name), Some(Resource::Topic(name)))?;
+        Ok(described.unwrap_or_default())
     }
 
     /// `None` when the brokers do not support `DescribeConfigs`. Warns when the configuration of `resource` is missing.
     fn describe(
         &self,
-        (specifier, resource): (ResourceSpecifier<'_>, Option<Resource<'_>>),
-        doing: &str,
-    ) -> Result<Option<HashMap<String, String>>, CheckError> {
+        specifier: ResourceSpecifier<'_>,
+        resource: Option<Resource<'_>>,
+    ) -> Result<Option<TopicConfig>, CheckError> {
+        let doing = match specifier {
+            ResourceSpecifier::Topic(name) => format!("reading the configuration of topic {name}"),
+            _ => "reading the broker's limits".to_owned(),
+        };
         let options = AdminOptions::new().request_timeout(Some(self.wait));
         let results = match pollster::block_on(self.admin.describe_configs([&specifier], &options)) {
             Err(KafkaError::AdminOp(RDKafkaErrorCode::UnsupportedFeature)) => {
@@ -340,7 +340,7 @@ impl TopicAdmin {
                 );
                 return Ok(None);
             }
-            results => results.map_err(|e| check_error(doing, &e))?,
+            results => results.map_err(|e| check_error(&doing, &e))?,
         };
         let entries = match results.into_iter().next() {
             Some(Ok(ConfigResource { entries, .. })) => entries,
@@ -367,8 +367,8 @@ impl TopicAdmin {
             .fetch_metadata(Some(&self.settings.raw), self.wait)
             .map_err(|e| check_error("reading the broker's limits", &e))?;
         let Some(broker) = metadata.brokers().first() else { return Ok(true) };
-        let target = (ResourceSpecifier::Broker(broker.id()), Some(Resource::Cluster));
-        let Some(limits) = self.describe(target, "reading the broker's limits")? else { return Ok(false) };
+        let limits = self.describe(ResourceSpecifier::Broker(broker.id()), Some(Resource::Cluster))?;
+        let Some(limits) = limits else { return Ok(false) };
         let problems = topics::limits(&self.settings, &limits);
         if problems.is_empty() { Ok(true) } else { Err(CheckError::Configuration(problems)) }
     }

@@ -165,7 +165,7 @@ impl Source for KafkaSource {
         let before = self.found_damaged();
         let is_behind =
             |partition| before.iter().filter_map(|it| it.damaged).any(|at| at.partition == partition);
-        let polled = self.fetched.poll(&self.consumer, (most, wait), &mut |message| {
+        let polled = self.fetched.poll(&self.consumer, most, wait, &mut |message| {
             let record = RawRecord(message);
             if before.is_empty() || !is_behind(record.coordinates().partition) {
                 records.push(record);

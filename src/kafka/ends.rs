@@ -179,7 +179,7 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        offsets(self.ends.stable(), KafkaOffset::Beginning, (topic, partitions), wait)
+        offsets(self.ends.stable(), KafkaOffset::Beginning, topic, partitions, wait)
     }
 
     /// The last stable offsets and the high watermarks. Where the first is lower, a transaction was open: the high watermarks are read before it,
@@ -190,8 +190,8 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let high = offsets(self.ends.unstable(), KafkaOffset::End, (topic, partitions.clone()), wait)?;
-        Ok((offsets(self.ends.stable(), KafkaOffset::End, (topic, partitions), wait)?, high))
+        let high = offsets(self.ends.unstable(), KafkaOffset::End, topic, partitions.clone(), wait)?;
+        Ok((offsets(self.ends.stable(), KafkaOffset::End, topic, partitions, wait)?, high))
     }
 
     /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record. A partition that
@@ -215,7 +215,8 @@ impl LogEnds {
 fn offsets(
     client: &BaseConsumer<LogContext>,
     place: KafkaOffset,
-    (topic, partitions): (&str, impl IntoIterator<Item = PartitionId> + Clone),
+    topic: &str,
+    partitions: impl IntoIterator<Item = PartitionId> + Clone,
     wait: Duration,
 ) -> Result<Offsets, Failure> {
     let fail =

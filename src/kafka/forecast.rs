@@ -81,7 +81,7 @@ pub fn forecast(
     let (mut last, topic) = (Vec::new(), settings.state.as_str());
     let ends_of = |range: &Range<Offset>| range.end.saturating_sub(LAST).max(range.start)..range.end;
     let last_ranges = state.iter().map(|(number, range)| (*number, ends_of(range))).collect();
-    readers.read((topic, &last_ranges), Leftover::Committed, REQUEST, &mut |message| {
+    readers.read(topic, &last_ranges, Leftover::Committed, REQUEST, &mut |message| {
         last.push(block(&message));
         true
     })?;

@@ -71,7 +71,7 @@ impl BatchReader {
     ) -> Result<(), KafkaError> {
         let list = partitions::list([(topic, partition, start)])?;
         let opened = [kafka_partition(partition)].into_iter();
-        self.fetched.assign(&self.consumer, (topic, opened), || self.consumer.incremental_assign(&list))
+        self.fetched.assign(&self.consumer, topic, opened, || self.consumer.incremental_assign(&list))
     }
 
     /// Reads this partition no further.
@@ -88,7 +88,7 @@ impl BatchReader {
         each: &mut dyn FnMut(Message<'_>) -> bool,
     ) -> Result<Polled, ReadError> {
         let mut polled = Polled::Nothing;
-        let result = self.fetched.poll(&self.consumer, (POLL_RECORDS, wait), &mut |message| {
+        let result = self.fetched.poll(&self.consumer, POLL_RECORDS, wait, &mut |message| {
             polled = Polled::More;
             each(message)
         });
@@ -168,7 +168,7 @@ impl BatchReader {
         let list = partitions::list(starts)?;
         self.fetched.keep(|_, _| false);
         let read = read().map(|(partition, _)| kafka_partition(*partition));
-        self.fetched.assign(&self.consumer, (topic, read), || self.consumer.assign(&list))
+        self.fetched.assign(&self.consumer, topic, read, || self.consumer.assign(&list))
     }
 }
 
@@ -249,7 +249,8 @@ impl TemporaryReaders {
 
     pub(super) fn read(
         &self,
-        (topic, ranges): (&str, &Ranges),
+        topic: &str,
+        ranges: &Ranges,
         what: Leftover,
         wait: Duration,
         visit: VisitMessage<'_>,

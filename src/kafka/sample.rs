@@ -144,7 +144,7 @@ pub fn sample(
     let Sampling { topic, bootstrap_servers, records, .. } = sampling;
     let config = sampling.config();
     let settings = |error: &KafkaError| NoConnection::Settings(error_text(error));
-    let probe = Probe::connect(config.clone(), bootstrap_servers, (topic, "READ"))?;
+    let probe = Probe::connect(config.clone(), bootstrap_servers, topic, "READ")?;
     let consumer = dedupd_tokens::create(&config, LogContext).map_err(|e| settings(&e))?;
     let reader = BatchReader::new(consumer).map_err(|e| settings(&e))?;
     let limits = SampleLimits { records: *records, time: Duration::MAX };

@@ -15,22 +15,23 @@ use super::log_context::LogContext;
 use super::offsets;
 use super::partitions::kafka_partition;
 use super::producer::Client;
-use crate::dedupe::PartitionId;
-use crate::ports::CommitPosition;
+use crate::ports::{CommitPosition, LogId};
 
 /// Runs one aborted transaction over these partitions and the group's offsets. Its records are never visible to
 /// `read_committed` readers, and its offset is never committed.
 pub(super) fn purge(
     settings: &Settings,
-    (client, writer): (&Client, &str),
-    (logs, position): (&[(&str, PartitionId)], &CommitPosition),
+    client: &Client,
+    writer: &str,
+    logs: &[LogId],
+    position: &CommitPosition,
     wait: Duration,
 ) -> Result<(), KafkaError> {
     client.begin_transaction()?;
-    for (topic, partition) in logs {
+    for log in logs {
         let record = BaseRecord {
-            topic,
-            partition: Some(kafka_partition(*partition)),
+            topic: settings.topic_of(log.topic),
+            partition: Some(kafka_partition(log.partition)),
             payload: Some(b"".as_slice()),
             key: Some(b"dedupd purge".as_slice()),
             timestamp: None,

@@ -105,7 +105,8 @@ impl KafkaStateLog {
     /// Reads what has arrived, up to `left` bytes. Returns false when nothing has.
     fn read_some(
         &mut self,
-        (wait, now): (Duration, Instant),
+        wait: Duration,
+        now: Instant,
         left: &mut usize,
         items: &mut Vec<StateItem>,
     ) -> Result<bool, Failure> {
@@ -117,7 +118,7 @@ impl KafkaStateLog {
             if let Some(reading) = open.get_mut(&at.partition) {
                 *reading = OpenRead::at(at.offset + 1, now);
             }
-            match other_key(&message) {
+            match key(&message).and_then(other_version) {
                 Some(version) => other = Some((at, version)),
                 None => items.push(block(&message)),
             }
@@ -171,11 +172,6 @@ fn key<'m>(message: &'m Message<'_>) -> Option<&'m str> {
     str::from_utf8(message.key()?).ok()
 }
 
-/// The version of a key that this build cannot read.
-fn other_key(message: &Message<'_>) -> Option<u32> {
-    other_version(key(message)?)
-}
-
 /// A record of the state topic.
 pub(super) fn block(message: &Message<'_>) -> StateItem {
     let Coordinates { partition, offset } = message.coordinates();
@@ -204,7 +200,7 @@ impl StateLog for KafkaStateLog {
         let checked = self.check_due(now, &mut items);
         let (mut wait, mut left) = (wait, READ_BYTES);
         while items.len() < READ_ITEMS && left > 0 {
-            match self.read_some((wait, now), &mut left, &mut items) {
+            match self.read_some(wait, now, &mut left, &mut items) {
                 Ok(true) => {}
                 Ok(false) => break,
                 // The client returns each item once, so items read before the failure must be returned.
@@ -250,7 +246,7 @@ impl LogTails for KafkaStateLog {
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
         let ranges = ranges.iter().cloned().collect();
-        self.others.read((self.topic(), &ranges), what, wait, &mut |message| {
+        self.others.read(self.topic(), &ranges, what, wait, &mut |message| {
             items.push(block(&message));
             true
         })?;
@@ -290,8 +286,7 @@ impl LogTails for KafkaStateLog {
             let range = ranges.entry(*partition).or_insert(*offset..*offset + 1);
             *range = range.start.min(*offset)..range.end.max(*offset + 1);
         }
-        let clean = (self.others.settings.clean.as_str(), &ranges);
-        self.others.read(clean, what, wait, &mut |message| {
+        self.others.read(&self.others.settings.clean, &ranges, what, wait, &mut |message| {
             let at = message.coordinates();
             shown.insert((at.partition, at.offset));
             true

@@ -57,11 +57,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// With another partition, and a further header at the end.
-    pub fn moved_to(
-        mut self,
-        partition: PartitionId,
-        (name, value): (&str, &str),
-    ) -> Result<Self, KafkaError> {
+    pub fn moved_to(mut self, partition: PartitionId, name: &str, value: &str) -> Result<Self, KafkaError> {
         self.partition = Some(kafka_partition(partition));
         self.headers.add(name, value).map(|()| self)
     }

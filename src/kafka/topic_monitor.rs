@@ -104,11 +104,7 @@ impl TopicMonitor {
             state.shared = shared(&found);
         }
         if raw > self.raw {
-            state.warnings.push(topics::growth_warning(
-                &self.admin.settings.raw,
-                (self.raw, raw),
-                self.scope,
-            ));
+            state.warnings.push(topics::growth_warning(&self.admin.settings.raw, self.raw, raw, self.scope));
             self.raw = raw;
             state.raw = raw;
         }
@@ -122,7 +118,7 @@ impl TopicMonitor {
         for (role, (known, now)) in self.ids.iter_mut().zip(described).enumerate() {
             match (known.as_deref(), now.id) {
                 (Some(was), Some(is)) if was != is => {
-                    let what = topics::recreated(&self.admin.settings, role, (was, &is));
+                    let what = topics::recreated(&self.admin.settings, role, was, &is);
                     return Err(TopicError::Replaced(what));
                 }
                 (None, now) => *known = now,

@@ -72,7 +72,8 @@ fn min_retention(window: Duration) -> Duration {
 pub(super) fn check(
     settings: &Settings,
     shapes: &[&TopicShape; 3],
-    (configs, side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
+    configs: &[TopicConfig; 3],
+    side: &[(String, TopicConfig)],
     wanted: Wanted,
 ) -> Findings {
     let mut findings = Findings::default();
@@ -114,13 +115,9 @@ pub(super) fn check(
     for (name, topic) in
         std::iter::once((&settings.clean, clean)).chain(side.iter().map(|(name, it)| (name, it)))
     {
-        findings.warnings.extend(shortfalls(
-            &settings.bootstrap_servers,
-            (name, topic),
-            (&settings.raw, raw),
-        ));
+        findings.warnings.extend(shortfalls(&settings.bootstrap_servers, name, topic, &settings.raw, raw));
     }
-    check_policies(settings, (configs, side), &mut findings);
+    check_policies(settings, clean, side, &mut findings);
     if is_compacted(raw) {
         let dropped = if wanted.key_is_id { COMPACTED_IDS } else { "" };
         findings.warnings.push(format!(
@@ -134,7 +131,8 @@ pub(super) fn check(
 /// Warns about settings that change, delete or reject records.
 fn check_policies(
     settings: &Settings,
-    ([_, clean, _], side): (&[TopicConfig; 3], &[(String, TopicConfig)]),
+    clean: &TopicConfig,
+    side: &[(String, TopicConfig)],
     findings: &mut Findings,
 ) {
     if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
@@ -216,7 +214,7 @@ pub(super) fn growth_problem(settings: &Settings, raw: usize, too_small: &[(&str
 }
 
 /// The warning about a raw topic that has grown.
-pub(super) fn growth_warning(raw: &str, (from, to): (usize, usize), scope: Scope) -> String {
+pub(super) fn growth_warning(raw: &str, from: usize, to: usize, scope: Scope) -> String {
     let grown = format!(
         "topic {raw} has grown from {from} to {to} partitions; the new ones are read from the earliest offset"
     );
@@ -231,7 +229,7 @@ pub(super) fn growth_warning(raw: &str, (from, to): (usize, usize), scope: Scope
 }
 
 /// The error when a topic has been recreated since the start. `role` is its index among raw, clean and state.
-pub(super) fn recreated(settings: &Settings, role: usize, (was, is): (&str, &str)) -> String {
+pub(super) fn recreated(settings: &Settings, role: usize, was: &str, is: &str) -> String {
     let (name, advice) = lost(settings, role);
     format!(
         "topic {name} was deleted and recreated while dedupd ran: its id was {was} and is now {is}; {advice}"

@@ -51,7 +51,8 @@ pub(crate) struct Context<W: WorkerPorts> {
 impl<W: WorkerPorts> Context<W> {
     /// Without partitions.
     pub fn new(
-        (log, store): (W::Log, W::Store),
+        log: W::Log,
+        store: W::Store,
         clock: W::Clock,
         options: WorkerOptions,
         report: WorkerReport,

@@ -39,7 +39,7 @@ pub use options::{
 };
 pub(crate) use partition::stall::{Fetching, StallDetector};
 pub use partition_limit::PartitionLimit;
-pub use ports::WorkerPorts;
+pub use ports::{Ports, WorkerPorts};
 pub use progress::Progress;
 pub use recovery::locate::{StartLogs, check_start, start_notes};
 pub(crate) use recovery::restored_offset::foreign_records;

@@ -6,7 +6,21 @@ use crate::ports::{
     GroupMember, LogTails, ProducerLife, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
 };
 
-/// The ports of a worker, as one type parameter.
+/// What a worker is connected to.
+pub struct Ports<W: WorkerPorts> {
+    /// See [`WorkerPorts::Source`].
+    pub source: W::Source,
+    /// See [`WorkerPorts::Sink`].
+    pub sink: W::Sink,
+    /// See [`WorkerPorts::Log`].
+    pub log: W::Log,
+    /// See [`WorkerPorts::Store`].
+    pub store: W::Store,
+    /// See [`WorkerPorts::Clock`].
+    pub clock: W::Clock,
+}
+
+/// The types of a worker's ports, as one type parameter.
 pub trait WorkerPorts {
     /// The raw topic, and the membership of the group.
     type Source: Source + GroupMember;

@@ -71,9 +71,8 @@ impl Partition {
 }
 
 /// How far a partition's clock is ahead of the wall clock, for the checkpoint: ms, 0 when they agree.
-pub(crate) fn ahead_of_wall_ms(source: TimeSource, (time_ahead_ms, ahead_ms): (i64, i64)) -> i64 {
-    let ahead = time_ahead_ms.saturating_add(ahead_ms);
-    if source == TimeSource::Arrival && ahead.abs() > AGREE_MS { ahead } else { 0 }
+pub(crate) fn ahead_of_wall_ms(source: TimeSource, ahead_ms: i64) -> i64 {
+    if source == TimeSource::Arrival && ahead_ms.abs() > AGREE_MS { ahead_ms } else { 0 }
 }
 
 fn direction(ms: i64) -> String {

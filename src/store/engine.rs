@@ -171,7 +171,7 @@ impl Engine {
         readers: &mut Readers,
     ) -> Result<Result<Vec<StoredOwner>, String>, StoreError> {
         let mut bytes = vec![0; run.bytes()];
-        match readers.fill(&self.segments, (run.file, run.at), &mut bytes) {
+        match readers.fill(&self.segments, run.file, run.at, &mut bytes) {
             Ok(()) => Ok(run.verified(&bytes)),
             Err(cause) if is_missing_data(&cause) => Ok(Err(cause.to_string())),
             Err(cause) => Err(self.file_error("read", run.file, &cause)),

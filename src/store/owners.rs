@@ -184,7 +184,7 @@ impl SledStore {
     /// other bytes into that value.
     fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
         let mut bytes = [0; OWNER_BYTES];
-        readers.fill(&self.engine.segments, (run.file, run.place_of(number)), &mut bytes).ok()?;
+        readers.fill(&self.engine.segments, run.file, run.place_of(number), &mut bytes).ok()?;
         Some(decoded(&bytes))
     }
 

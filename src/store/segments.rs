@@ -193,7 +193,8 @@ impl Readers {
     pub(super) fn fill(
         &mut self,
         segments: &Segments,
-        (file, at): (u32, u64),
+        file: u32,
+        at: u64,
         bytes: &mut [u8],
     ) -> io::Result<()> {
         opened(&mut self.files, self.most, segments, file)?.read_exact_at(bytes, at)

@@ -127,7 +127,7 @@ fn check_owners(
 ) -> Result<Result<(), String>, OpenFailure> {
     let bad = |cause: &str| run_error(window, run.number, cause);
     let mut bytes = vec![0; run.bytes()];
-    match readers.fill(&engine.segments, (run.file, run.at), &mut bytes) {
+    match readers.fill(&engine.segments, run.file, run.at, &mut bytes) {
         Err(cause) if needs_operator(&cause) => return Err(OpenFailure::Disk(cause)),
         Err(cause) if is_missing_data(&cause) => return Ok(Err(bad(&format!("file {}: {cause}", run.file)))),
         Err(cause) => return Err(bad(&format!("file {}: {cause}", run.file)).into()),

@@ -61,7 +61,7 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
 fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summary, ExitError> {
     let ended = |error: GenerateError| ExitError::new(Exit::StartUp, error.to_string());
     let config = options.client_config().map_err(ended)?;
-    let probe = Probe::connect(config, &options.bootstrap_servers, (&options.topic, "WRITE"))?;
+    let probe = Probe::connect(config, &options.bootstrap_servers, &options.topic, "WRITE")?;
     generate::run(options, stop, |progress| bar.set_position(progress.delivered)).map_err(|error| match error
     {
         GenerateError::Settings(error) => NoConnection::Settings(error_text(&error)).into(),

@@ -16,7 +16,7 @@ use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
     Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
-    PartitionLimit, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
+    PartitionLimit, Ports, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
     WorkerReport,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -86,9 +86,9 @@ impl Member {
             let inner = KafkaStateLog::new(&settings).map_err(|e| e.to_string())?;
             let source = KafkaSource::subscribe(&settings).map_err(|e| e.to_string())?;
             let sink = KafkaSink::new(settings);
-            let ports =
-                (source, sink, Throttled { inner, pace, buffer: VecDeque::new() }, MemoryStore::new());
-            Worker::<Mocked>::new(ports, SystemClock::start(), options, report)
+            let log = Throttled { inner, pace, buffer: VecDeque::new() };
+            let (store, clock) = (MemoryStore::new(), SystemClock::start());
+            Worker::<Mocked>::new(Ports { source, sink, log, store, clock }, options, report)
                 .comparing(ends)
                 .run(&stopped)
                 .map_err(|fatal| format!("{fatal:?}"))

@@ -24,7 +24,7 @@ use std::time::Duration;
 use dedupd::control::Request;
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::metrics::Status;
-use dedupd::pipeline::{Scope, StableEnds, Standby, WorkerReport};
+use dedupd::pipeline::{Ports, Scope, StableEnds, Standby, WorkerReport};
 
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
@@ -300,17 +300,18 @@ impl Life {
             universe.load_slice,
             self.setting.sabotage.without(),
         );
-        let ports = (
-            SimSource::join(universe, worker, choices.raw_id()),
-            SimSink::new(universe, worker),
-            SimLog::new(universe, worker),
-            SimStore::new(universe, worker, store.another()),
-        );
+        let ports = Ports {
+            source: SimSource::join(universe, worker, choices.raw_id()),
+            sink: SimSink::new(universe, worker),
+            log: SimLog::new(universe, worker),
+            store: SimStore::new(universe, worker, store.another()),
+            clock: SimClock(Rc::clone(universe), worker),
+        };
         let status = Arc::new(status(universe.workers.len()));
         self.status = Some(Arc::clone(&status));
         let report = WorkerReport::new(self.setting.metrics.clone(), status, worker);
         let (control, requests) = channel();
-        let worker_of = SimWorker::new(ports, SimClock(Rc::clone(universe), worker), options, report);
+        let worker_of = SimWorker::new(ports, options, report);
         self.controls[worker] = Some(control);
         let worker_of = worker_of.answering(requests).counting(self.universe.progress.clone());
         worker_of.comparing(self.ends[worker].clone())

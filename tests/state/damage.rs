@@ -118,7 +118,7 @@ fn two_hundred_damaged_files_are_rejected_before_the_directory_is_changed() {
         fs::write(&file, &damaged).unwrap();
         // The same if the file changes after it was verified: a failed import leaves nothing behind.
         if round < 10 {
-            assert!(import(&file, other.path(), (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).is_err());
+            assert!(import(&file, other.path(), CACHE_BYTES, DEADLINE, &ProgressBar::hidden()).is_err());
         }
         assert!(dedupd::tools::state::verify(&file, &ProgressBar::hidden()).is_err(), "round {round}");
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1, "the lock alone");

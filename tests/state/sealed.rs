@@ -163,7 +163,7 @@ fn exported(dir: &Path, to: &Path) {
 
 fn imported(from: &Path, dir: &Path) {
     let _lock = Lock::acquire(dir).unwrap();
-    import(from, dir, (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).unwrap();
+    import(from, dir, CACHE_BYTES, DEADLINE, &ProgressBar::hidden()).unwrap();
 }
 
 /// The owners of a store that are not in slices. Checks their times.

@@ -19,7 +19,7 @@ fn exported(dir: &Path, to: &Path) {
 
 fn imported(from: &Path, dir: &Path) {
     let _lock = Lock::acquire(dir).unwrap();
-    let database = import(from, dir, (CACHE_BYTES, DEADLINE), &ProgressBar::hidden()).unwrap();
+    let database = import(from, dir, CACHE_BYTES, DEADLINE, &ProgressBar::hidden()).unwrap();
     assert!(database.starts_with(dir) && database.join("db").is_file());
 }
 

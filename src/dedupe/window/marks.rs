@@ -34,10 +34,6 @@ impl Mark {
     fn count_with_evicted(&self) -> u64 {
         self.count + self.evicted
     }
-
-    fn to_slice_mark(self) -> SliceMark {
-        SliceMark { next: self.next, count: self.count, time_ms: (self.time_first_ms, self.time_last_ms) }
-    }
 }
 
 /// The owners that [`Marks::drop_expired`] dropped.
@@ -103,7 +99,7 @@ impl Marks {
 
     /// Adds an owner that arrived between two times, in ascending order of numbers. It joins the last mark if that
     /// spans at most `longest_ms` (or exactly these times) and holds fewer than `most` owners.
-    pub fn add(&mut self, number: Sequence, (time_first_ms, time_last_ms): (i64, i64), most: u64) {
+    pub fn add(&mut self, number: Sequence, time_first_ms: i64, time_last_ms: i64, most: u64) {
         self.count += 1;
         let (longest, closed) = (self.longest_ms, self.closed);
         let shared = self.queue.back_mut().filter(|last| {
@@ -262,7 +258,10 @@ impl Marks {
     /// The marks of owners that are in the index, each with the number of its first owner.
     pub fn indexed(&self) -> impl Iterator<Item = (Sequence, SliceMark)> {
         let begin = self.queue.partition_point(|mark| mark.is_sealed);
-        self.queue.range(begin..).map(|mark| (mark.first, mark.to_slice_mark()))
+        self.queue.range(begin..).map(|mark| {
+            let time_ms = (mark.time_first_ms, mark.time_last_ms);
+            (mark.first, SliceMark { next: mark.next, count: mark.count, time_ms })
+        })
     }
 
     /// Adds no more owners to the marks that end at or below `next`.

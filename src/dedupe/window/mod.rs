@@ -213,7 +213,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn counts(&self, time_ms: i64, time: RecordTime) -> bool {
-        time.is_near((time_ms, time_ms), self.length_ms)
+        time.is_near(time_ms..=time_ms, self.length_ms)
     }
 
     /// A pending owner; `None` for a committed one.
@@ -245,7 +245,7 @@ impl Window {
         let most = self.max_owners_per_mark();
         self.first_needed = self.first_live;
         for StampedOwner { stamp_ms, .. } in self.pending.drain(..) {
-            self.marks.add(self.next_number, (stamp_ms, stamp_ms), most);
+            self.marks.add(self.next_number, stamp_ms, stamp_ms, most);
             self.latest_ms = self.latest_ms.max(stamp_ms);
             self.next_number += 1;
         }

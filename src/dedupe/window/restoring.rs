@@ -52,12 +52,12 @@ impl Window {
         let most = self.max_owners_per_mark();
         // The memory accesses of all of them overlap.
         let keys: Vec<_> = owners.iter().map(|(identity, _)| identity.map(|it| self.key(it))).collect();
-        for ((_, times_ms), key) in owners.iter().zip(keys) {
+        for ((_, (first_ms, last_ms)), key) in owners.iter().zip(keys) {
             if let Some(key) = key {
                 self.index.insert(&key, self.next_number);
-                self.marks.add(self.next_number, *times_ms, most);
+                self.marks.add(self.next_number, *first_ms, *last_ms, most);
             }
-            self.latest_ms = self.latest_ms.max(times_ms.1);
+            self.latest_ms = self.latest_ms.max(*last_ms);
             self.next_number += 1;
         }
         self.commit_evicted();

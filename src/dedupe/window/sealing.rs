@@ -79,6 +79,6 @@ impl Window {
     /// is given by the earliest and the latest stream time of its owners, epoch milliseconds; 0 while unknown.
     #[must_use]
     pub fn counting_filter(&self, filters: &[(i64, i64)], time: RecordTime) -> Option<(i64, i64)> {
-        filters.iter().copied().find(|times| time.is_near(*times, self.length_ms))
+        filters.iter().copied().find(|(first, last)| time.is_near(*first..=*last, self.length_ms))
     }
 }

@@ -1,5 +1,7 @@
 //! Stream time: a partition's own clock, and when a record counts as written.
 
+use std::ops::RangeInclusive;
+
 use crate::dedupe::format::Owner;
 
 /// How far a record's timestamp may be ahead of the clock before it is limited, in ms: five minutes.
@@ -36,7 +38,8 @@ impl RecordTime {
     /// Whether owners that arrived between these stream times, 0 while unknown, may be at most the length of the window away. All are while the time
     /// of the record is unknown.
     #[must_use]
-    pub fn is_near(self, (first_ms, last_ms): (i64, i64), length_ms: i64) -> bool {
+    pub fn is_near(self, times_ms: RangeInclusive<i64>, length_ms: i64) -> bool {
+        let (first_ms, last_ms) = times_ms.into_inner();
         let is_known = self.stream_ms > 0 && last_ms > 0;
         let latest_ms = self.stream_ms.saturating_add(length_ms);
         !is_known || last_ms >= self.oldest_ms(length_ms) && first_ms <= latest_ms
@@ -200,13 +203,13 @@ mod tests {
     #[test]
     fn copies_are_at_most_a_window_apart() {
         let time = RecordTime { own_ms: NOW - 5, stream_ms: NOW };
-        let is_near = |ms| time.is_near((ms, ms), 100);
+        let is_near = |ms| time.is_near(ms..=ms, 100);
         assert_eq!(
             [NOW - 106, NOW - 105, NOW + 100, NOW + 101, 0].map(is_near),
             [false, true, true, false, true]
         );
-        assert!(time.is_near((NOW - 900, NOW - 105), 100) && time.is_near((NOW + 100, NOW + 900), 100));
-        assert!(RecordTime { own_ms: 0, stream_ms: 0 }.is_near((1, 1), 100), "its time is unknown");
+        assert!(time.is_near(NOW - 900..=NOW - 105, 100) && time.is_near(NOW + 100..=NOW + 900, 100));
+        assert!(RecordTime { own_ms: 0, stream_ms: 0 }.is_near(1..=1, 100), "its time is unknown");
     }
 
     #[test]

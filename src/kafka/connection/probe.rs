@@ -37,7 +37,8 @@ impl<'a> Probe<'a> {
     pub fn connect(
         config: ClientConfig,
         servers: &'a str,
-        (topic, right): (&str, &'static str),
+        topic: &str,
+        right: &'static str,
     ) -> Result<Self, NoConnection> {
         let client = ProblemCapture::reader(config.clone())
             .map_err(|error| NoConnection::Settings(error_text(&error)))?;

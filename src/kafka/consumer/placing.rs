@@ -23,7 +23,7 @@ impl KafkaSource {
         let all = if is_added { starts.to_vec() } else { self.all_with(starts)? };
         self.list_at(&all)
             .and_then(|list| {
-                self.fetched.assign(&self.consumer, (&self.topic, added), || {
+                self.fetched.assign(&self.consumer, &self.topic, added, || {
                     if is_added {
                         self.consumer.incremental_assign(&list)
                     } else {

@@ -106,7 +106,8 @@ impl Fetched {
     pub fn assign<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
-        (topic, partitions): (&str, impl Iterator<Item = i32>),
+        topic: &str,
+        partitions: impl Iterator<Item = i32>,
         assign: impl FnOnce() -> Result<(), KafkaError>,
     ) -> Result<(), KafkaError> {
         let topic = CString::new(topic)?;
@@ -151,7 +152,8 @@ impl Fetched {
     pub fn poll<'a, C: ConsumerContext>(
         &self,
         consumer: &'a BaseConsumer<C>,
-        (most, wait): (usize, Duration),
+        most: usize,
+        wait: Duration,
         each: &mut dyn FnMut(Message<'a>) -> bool,
     ) -> Result<(), ReadError> {
         self.wake.clear();

@@ -8,7 +8,7 @@ use rdkafka::producer::Producer;
 
 use super::{ActiveProducer, Client, KafkaSink};
 use crate::clock;
-use crate::dedupe::{Offset, PartitionId};
+use crate::dedupe::Offset;
 use crate::kafka::aside::SideTopic;
 use crate::kafka::client_config::Settings;
 use crate::kafka::delivery::Deliveries;
@@ -151,19 +151,17 @@ impl ProducerLife for KafkaSink {
         position: &CommitPosition,
         wait: Duration,
     ) -> Result<(), Failure> {
-        let named: Vec<(&str, PartitionId)> =
-            logs.iter().map(|log| (self.settings.topic_of(log.topic), log.partition)).collect();
         let doing = format!("aborting the leftovers of transactional id {writer}");
         let fail = |e| failure_with_permission(&self.settings, &doing, &e);
         // Our own transactional id needs our own producer, because a second producer would fence it.
         if writer == self.settings.transactional_id {
             let client = self.client()?;
             self.check_endings(client)?;
-            let purged = settle::purge(&self.settings, (client, writer), (&named, position), wait);
+            let purged = settle::purge(&self.settings, client, writer, logs, position, wait);
             return purged.map_err(fail).map_err(escalated_to_renew);
         }
         let client = other_producer(&self.settings, writer, wait).map_err(fail)?;
-        settle::purge(&self.settings, (&client, writer), (&named, position), wait).map_err(fail)
+        settle::purge(&self.settings, &client, writer, logs, position, wait).map_err(fail)
     }
 
     fn copy_aside(&mut self, log: LogId, offsets: &[Offset], wait: Duration) -> Result<(), Failure> {

@@ -74,8 +74,7 @@ fn compared(admin: &TopicAdmin, names: &[&str]) -> RekeyChecks {
     match configs.as_deref() {
         Ok([sources @ .., (to, target)]) => {
             let servers = &admin.settings.bootstrap_servers;
-            let all =
-                sources.iter().flat_map(|(from, source)| shortfalls(servers, (to, target), (from, source)));
+            let all = sources.iter().flat_map(|(from, source)| shortfalls(servers, to, target, from, source));
             RekeyChecks { warnings: all.collect(), largest_batch: largest_batch(target) }
         }
         Ok([]) => RekeyChecks::default(),

@@ -152,7 +152,7 @@ impl SourceReader {
         most: usize,
         wait: Duration,
     ) -> Result<(), Failure> {
-        let polled = self.fetched.poll(&self.consumer, (most, wait), &mut |message| {
+        let polled = self.fetched.poll(&self.consumer, most, wait, &mut |message| {
             records.push(RawRecord(message));
             true
         });
@@ -280,10 +280,10 @@ impl SourceReader {
         // The queues of all partitions are opened before the client fetches the first record.
         for (log, ..) in starts {
             let opened = [kafka_partition(log.partition)].into_iter();
-            self.fetched.assign(&self.consumer, (&log.topic, opened), || Ok(())).map_err(fail)?;
+            self.fetched.assign(&self.consumer, &log.topic, opened, || Ok(())).map_err(fail)?;
         }
         let assign = || self.consumer.incremental_assign(&list);
-        self.fetched.assign(&self.consumer, ("", std::iter::empty()), assign).map_err(fail)?;
+        self.fetched.assign(&self.consumer, "", std::iter::empty(), assign).map_err(fail)?;
         // A pause survives a revocation, and the same partition may come back (librdkafka#1849).
         self.consumer.resume(&list).map_err(fail)?;
         self.assigned.borrow_mut().extend(starts.iter().map(|(log, ..)| log.clone()));

@@ -111,7 +111,7 @@ impl TargetWriter {
         number: usize,
     ) -> Result<(), Failure> {
         let copy = Outgoing::moved_from(&mut record.0, number);
-        let moved = copy.and_then(|copy| copy.moved_to(partition, (SOURCE_HEADER, source)));
+        let moved = copy.and_then(|copy| copy.moved_to(partition, SOURCE_HEADER, source));
         let sent = moved.and_then(|mut copy| self.topic.send(self.client.client(), &mut copy));
         sent.map_err(|error| match error {
             KafkaError::MessageProduction(code) => self.failure(source, code),

@@ -102,8 +102,7 @@ impl<W: WorkerPorts> Committer<W> {
         self.persistently(ctx, Sink::commit)?;
         failpoint::pass("after_commit");
         let (timeout, limit) = (ctx.options.transaction_timeout, ctx.options.transaction_limit);
-        let now = ctx.clock.elapsed();
-        self.transaction.committed((now, now.saturating_sub(started)), timeout, limit);
+        self.transaction.committed(started..ctx.clock.elapsed(), timeout, limit);
         ctx.progress.advance();
         let (counts, committed) = (EndedTransaction::take(ctx, &mut self.transaction), ctx.clock.elapsed());
         if let Err(failed) = self.apply(ctx).and_then(|()| await_markers(ctx, source, touched)) {
@@ -139,8 +138,9 @@ impl<W: WorkerPorts> Committer<W> {
         let followed = followed_journals(partitions, journals);
         for partition in partitions.open_mut() {
             let Some(journal) = journals.get(partition.journal) else { continue };
+            let ahead_ms = time_ahead_ms.saturating_add(partition.ahead_ms);
             let checkpoint = Checkpoint {
-                ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), (time_ahead_ms, partition.ahead_ms)),
+                ahead_of_wall_ms: ahead_of_wall_ms(options.kinds.time(), ahead_ms),
                 others_follow: followed.contains(&journal.id),
                 ..checkpoint_of(partition, journal, options)
             };

@@ -147,7 +147,7 @@ impl SizeLimit {
     }
 
     /// Logs a change of the limit, and the time that caused it.
-    pub fn log(&self, change: SizeChange, (what, time): (&str, Duration), timeout: Duration) {
+    pub fn log(&self, change: SizeChange, what: &str, time: Duration, timeout: Duration) {
         let Some(TransactionSize { records, bytes, .. }) = self.reduced else {
             if change == SizeChange::Full {
                 tracing::info!("transactions have their configured size again");

@@ -1,6 +1,7 @@
 //! The open transaction: its phase, its size and age, and what it counted.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::dedupe::PartitionId;
@@ -126,16 +127,12 @@ impl Transaction {
         *self = Self { limit: self.limit, ..Self::default() };
     }
 
-    /// Adapts the size of later transactions after a commit that took `took`, at monotonic time `now`.
-    pub fn committed(
-        &mut self,
-        (now, took): (Duration, Duration),
-        timeout: Duration,
-        configured: TransactionSize,
-    ) {
-        let done = Done { size: self.size, took, age: self.age(now) };
+    /// Adapts the size of later transactions after a commit between these monotonic times.
+    pub fn committed(&mut self, commit: Range<Duration>, timeout: Duration, configured: TransactionSize) {
+        let took = commit.end.saturating_sub(commit.start);
+        let done = Done { size: self.size, took, age: self.age(commit.end) };
         let change = self.limit.committed(&done, timeout, configured);
-        self.limit.log(change, ("commit took", took), timeout);
+        self.limit.log(change, "commit took", took, timeout);
     }
 
     /// Adapts the size of later transactions when the open one failed.
@@ -145,7 +142,7 @@ impl Transaction {
         }
         let age = self.age(now);
         let change = self.limit.failed(self.size, age, timeout);
-        self.limit.log(change, ("transaction failed after", age), timeout);
+        self.limit.log(change, "transaction failed after", age, timeout);
     }
 
     /// The limit below the configured one that transactions have because commits were slow.
@@ -213,7 +210,7 @@ mod tests {
     #[test]
     fn the_reduced_size_outlives_the_transaction_until_commits_are_fast() {
         let mut transaction = open(80_000, 8_000_000, 12);
-        transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
+        transaction.committed(Duration::ZERO..TIMEOUT / 2, TIMEOUT, CONFIGURED);
         assert_eq!(
             transaction.limit().records_left(transaction.size),
             Some(1),
@@ -223,19 +220,19 @@ mod tests {
         transaction.close();
         assert_eq!(transaction.limit().records_left(transaction.size), Some(40_000));
         transaction.size.records = 40_000;
-        transaction.committed((TIMEOUT, TIMEOUT / 4), TIMEOUT, CONFIGURED);
+        transaction.committed(TIMEOUT * 3 / 4..TIMEOUT, TIMEOUT, CONFIGURED);
         assert_eq!(records_to_full(&mut transaction), 80_000);
     }
 
     #[test]
     fn partitions_without_records_do_not_show_that_larger_transactions_are_fast() {
         let mut transaction = open(80_000, 8_000_000, 100);
-        transaction.committed((TIMEOUT / 2, TIMEOUT / 2), TIMEOUT, CONFIGURED);
+        transaction.committed(Duration::ZERO..TIMEOUT / 2, TIMEOUT, CONFIGURED);
         let reduced = transaction.limit().reduced();
         for _ in 0..100 {
             transaction = Transaction { limit: transaction.limit, ..open(5, 500, 1) };
             (1..100).for_each(|id| drop(transaction.touch_idle(id, &mut None).clone()));
-            transaction.committed((TIMEOUT, Duration::from_millis(5)), TIMEOUT, CONFIGURED);
+            transaction.committed(TIMEOUT * 9 / 10..TIMEOUT, TIMEOUT, CONFIGURED);
         }
         assert_eq!(transaction.touched().len(), 100);
         assert_eq!(transaction.limit().reduced(), reduced);

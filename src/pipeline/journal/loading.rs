@@ -218,7 +218,7 @@ impl Loading {
             if rest.is_some() {
                 self.from = rest;
                 let share = self.share();
-                self.progress.log(clock.elapsed(), self.journal, ("loading local state", share));
+                self.progress.log(clock.elapsed(), self.journal, "loading local state", share);
                 return Ok(());
             }
             window.number_from(store.next_number(id)?);

@@ -26,7 +26,7 @@ impl ReadProgress {
     }
 
     /// Logs it when that is due. `share` is the fraction that was read, in 0..=1.
-    pub fn log(&mut self, now: Duration, journal: PartitionId, (what, share): (&str, f64)) {
+    pub fn log(&mut self, now: Duration, journal: PartitionId, what: &str, share: f64) {
         if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
             tracing::info!(journal, ids = self.ids, "{what}, {:.0} % read", share * 100.0);

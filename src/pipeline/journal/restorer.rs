@@ -96,7 +96,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         let unusable = |error: &BlockError| WorkerError::block(&self.place(record.offset), error);
         let Block { hash, kind, mut owners } =
             Block::decode(&record.bytes).map_err(|error| unusable(&error))?;
-        if self.is_foreign(restoring, record.offset, &record.key, (hash, kind))? {
+        if self.is_foreign(restoring, record, hash, kind)? {
             return Ok(());
         }
         // Those of a partition that a repair has rewound are processed again.

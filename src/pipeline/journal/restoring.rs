@@ -209,7 +209,7 @@ impl Restoring {
 
     pub(crate) fn log_progress(&mut self, now: Duration, journal: PartitionId) {
         let share = self.share();
-        self.progress.log(now, journal, ("restoring state from the state topic", share));
+        self.progress.log(now, journal, "restoring state from the state topic", share);
     }
 }
 

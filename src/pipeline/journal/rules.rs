@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::{Checkpoint, Fingerprint, HashKind, KindId, Offset, PartitionId, StateKey, Window};
+use crate::dedupe::{Checkpoint, Fingerprint, HashKind, JournalRecord, KindId, PartitionId, Window};
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::Journal;
 use crate::pipeline::journal::restorer::Restorer;
@@ -68,17 +68,17 @@ impl WorkerOptions {
 }
 
 impl<W: WorkerPorts> Restorer<'_, W> {
-    /// Whether a record of the journal was made by another rule, or before its window was reset. `at` is its offset in the journal.
+    /// Whether a record of the journal was made by another rule, or before its window was reset.
     pub(crate) fn is_foreign(
         &mut self,
         restoring: &mut Restoring,
-        at: Offset,
-        key: &StateKey,
-        (hash, kind): (HashKind, KindId),
+        record: &JournalRecord,
+        hash: HashKind,
+        kind: KindId,
     ) -> Result<bool, WorkerError> {
         let rule_of = |kind| restoring.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule);
         let ours = rule_of(kind);
-        let other_rule = key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
+        let other_rule = record.key.rule.zip(ours).is_some_and(|(theirs, ours)| theirs != ours);
         let is_emptied = restoring.emptied.contains(&kind);
         if !other_rule && hash == self.options.hash {
             return Ok(is_emptied);
@@ -87,7 +87,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         let named = checkpoint.and_then(|it| it.rule_of(ours.map_or(KindId::UNNAMED, |_| kind)));
         let is_accepted = is_emptied || named.is_some() && named == ours.or(rule_of(KindId::UNNAMED));
         if !is_accepted {
-            self.options.check_accepted(&self.place(at), kind)?;
+            self.options.check_accepted(&self.place(record.offset), kind)?;
         }
         // The rule of the unnamed kind is part of the rule of every kind.
         let affected = if kind == KindId::UNNAMED {

@@ -162,7 +162,7 @@ impl WindowLimiter {
                 _ if lag.lagging(window.configured()).is_some() => {
                     "raise the limit until it has caught up".to_owned()
                 }
-                _ => format!("to size the window, run: {}", plan_command(options, window, (rate, count))),
+                _ => format!("to size the window, run: {}", plan_command(options, window, rate, count)),
             };
             let (effect, cause) = (limit_text(limit, window, options), lag.cause(window));
             tracing::warn!(journal, kind = options.kinds.name_of(kind), "{effect}{cause}; {remedy}");
@@ -192,12 +192,8 @@ impl<W: WorkerPorts> Context<W> {
         let is_full = limits.most_on_disk().is_some_and(|most| bytes > most);
         let is_urgent = limits.max_disk.is_some_and(|most| bytes > most);
         let relief = if is_full && !self.options.is_topic_wide() {
-            let own = |id| self.journals.get(id).is_some();
-            unheld.relieve(
-                &mut self.store,
-                (own, |id| self.options.kinds.windows_of(id)),
-                (now, is_urgent),
-            )?
+            let (is_own, kinds) = (|id| self.journals.get(id).is_some(), &self.options.kinds);
+            unheld.relieve(&mut self.store, is_own, |id| kinds.windows_of(id), now, is_urgent)?
         } else {
             Relief::None
         };
@@ -250,7 +246,7 @@ fn limit_text(limit: Limit, window: &Window, options: &WorkerOptions) -> String 
 }
 
 /// The command that computes what the configured window requires, for this process at the observed rate.
-fn plan_command(options: &WorkerOptions, window: &Window, (ids_a_second, partitions): (f64, u64)) -> String {
+fn plan_command(options: &WorkerOptions, window: &Window, ids_a_second: f64, partitions: u64) -> String {
     let limits: &Limits = &options.limits;
     let has_filters = window.configured() > window.exact();
     let bloom = has_filters.then(|| format!(" --bloom {}", duration_text(window.configured())));

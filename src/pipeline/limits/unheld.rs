@@ -38,8 +38,10 @@ impl Unheld {
     pub fn relieve(
         &mut self,
         store: &mut impl Store,
-        (is_own, windows_of): (impl Fn(PartitionId) -> bool, impl Fn(PartitionId) -> Vec<WindowId>),
-        (now, is_urgent): (Duration, bool),
+        is_own: impl Fn(PartitionId) -> bool,
+        windows_of: impl Fn(PartitionId) -> Vec<WindowId>,
+        now: Duration,
+        is_urgent: bool,
     ) -> Result<Relief, StoreError> {
         let mut relief = Relief::None;
         let mut unheld = BTreeMap::new();
@@ -105,8 +107,8 @@ mod tests {
         assert!(standby.acquire_free_lease(2.into()));
         let mut unheld = Unheld::default();
         let mut relieve = |worker: &mut SledStore, seconds, is_urgent| {
-            let ports = (|id| id == 0, |id: PartitionId| vec![WindowId::from(id)]);
-            unheld.relieve(worker, ports, (Duration::from_secs(seconds), is_urgent)).unwrap()
+            let now = Duration::from_secs(seconds);
+            unheld.relieve(worker, |id| id == 0, |id| vec![WindowId::from(id)], now, is_urgent).unwrap()
         };
         assert_eq!([0, 29].map(|at| relieve(&mut worker, at, false)), [Relief::Waits, Relief::Waits]);
         assert_eq!(relieve(&mut worker, 30, false), Relief::Deleted(3));

@@ -83,10 +83,10 @@ impl StallDetector {
         self.since.is_some_and(|(seen, waited)| seen.missing() == Some(Stall::NotDelivered) && waited >= time)
     }
 
-    /// Whether the log between the next offset and its end, `place`, was fetched again, and that has brought no record for `patience`.
+    /// Whether the log between the offset `next` and its `end` was fetched again, and that has brought no record for `patience`.
     #[must_use]
-    pub fn is_unread(&self, place: (Offset, Offset), patience: Duration) -> bool {
-        self.last_reassigned == Some(place) && self.is_silent(patience)
+    pub fn is_unread(&self, next: Offset, end: Offset, patience: Duration) -> bool {
+        self.last_reassigned == Some((next, end)) && self.is_silent(patience)
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let mut stall = StallDetector::default();
         let marker = at(10, Some(11), 11);
         assert_eq!(stalls(&mut stall, 0, 60, marker), [(30, Stall::NotDelivered)]);
-        let is_unread = |stall: &StallDetector| stall.is_unread((10, 11), STALL_TIMEOUT);
+        let is_unread = |stall: &StallDetector| stall.is_unread(10, 11, STALL_TIMEOUT);
         assert!(!is_unread(&stall));
         assert_eq!(stalls(&mut stall, 60, 1_000, marker), []);
         assert!(is_unread(&stall));

@@ -99,7 +99,7 @@ impl<W: WorkerPorts> Standby<W> {
     ) -> Self {
         let copies = Copies::of(&options.kinds);
         let (options, seals) = options_of_copy(options);
-        let ctx = Context::new((log, store), clock, options, report);
+        let ctx = Context::new(log, store, clock, options, report);
         Self {
             ctx,
             sealer: Sealer::of_copy(),

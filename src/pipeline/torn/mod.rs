@@ -82,7 +82,7 @@ impl Torn {
         let Some(id) = all.get(self.attempts % all.len().max(1)).copied() else { return Ok(true) };
         self.attempts = self.attempts.wrapping_add(1);
         let writer = access.ctx.options.writer.clone();
-        purge(access, (&writer, id), &open)?;
+        purge(access, &writer, id, &open)?;
         if nothing_pending::<W>(access.source, &[id], REQUEST_TIMEOUT)? {
             self.blocked_by_others = None;
             return Ok(true);
@@ -119,7 +119,7 @@ impl Torn {
         self.open_elsewhere = (now, open);
         let Some(first) = due.first() else { return Ok(()) };
         let (writer, id) = (access.ctx.options.writer.clone(), first.partition);
-        purge(access, (&writer, id), &due)?;
+        purge(access, &writer, id, &due)?;
         check_cleared::<W>(access.source, id)
     }
 
@@ -142,7 +142,7 @@ impl Torn {
             rounds.begin(writers, timeout, now);
         }
         let writer = self.blocked_by_others.as_mut().and_then(Rounds::next_writer);
-        writer.map_or(Ok(()), |writer| purge(access, (&writer, id), &[]))
+        writer.map_or(Ok(()), |writer| purge(access, &writer, id, &[]))
     }
 }
 
@@ -203,7 +203,7 @@ fn left_open<W: WorkerPorts>(
     let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
         locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
         // Our own transaction has ended, because the new producer fenced the old one.
-        purge(access, (&ours, first), &logs)?;
+        purge(access, &ours, first, &logs)?;
         return check_cleared::<W>(access.source, first).map(|()| true);
     };
     if left.rounds.is_due(now) {
@@ -228,7 +228,7 @@ fn left_open<W: WorkerPorts>(
         }
     }
     match left_open_mut(access.ctx, id).and_then(|left| left.rounds.next_writer()) {
-        Some(writer) => purge(access, (&writer, first), &logs).map(|()| true),
+        Some(writer) => purge(access, &writer, first, &logs).map(|()| true),
         None => Ok(false),
     }
 }
@@ -236,7 +236,8 @@ fn left_open<W: WorkerPorts>(
 /// Aborts what a writer left open in these logs and in the group's offsets.
 pub(crate) fn purge<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (writer, id): (&str, PartitionId),
+    writer: &str,
+    id: PartitionId,
     logs: &[LogId],
 ) -> Result<(), WorkerError> {
     // This offset is not meant to be committed. If the marker of a later transaction commits it, nothing changes, because

@@ -305,7 +305,7 @@ fn check_sides<W: WorkerPorts>(
                 // Behind the transaction of another program the purge cannot move the last stable offset.
                 let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
                 let needed = first.map(|seen| seen.stable + 1);
-                settle_side(access, (log, needed), &writer, &copies)?;
+                settle_side(access, log, needed, &writer, &copies)?;
                 if needed.is_none() {
                     access.committer.sink.write_outside(log);
                 }
@@ -320,7 +320,8 @@ fn check_sides<W: WorkerPorts>(
 
 fn settle_side<W: WorkerPorts>(
     access: &mut Access<'_, W>,
-    (log, needed): (LogId, Option<Offset>),
+    log: LogId,
+    needed: Option<Offset>,
     writer: &str,
     copies: &[Offset],
 ) -> Result<(), WorkerError> {
@@ -344,7 +345,7 @@ fn settle_side<W: WorkerPorts>(
     crate::pipeline::failpoint::pass("side_copied");
     let own = access.ctx.partitions.iter().map(|partition| partition.id).next();
     let Some(id) = own.or_else(|| access.ctx.all_partitions().first().copied()) else { return Ok(()) };
-    purge(access, (writer, id), &[log])?;
+    purge(access, writer, id, &[log])?;
     // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
     // next commit would commit the offset of the purge.
     let offsets = if writer == access.ctx.options.writer { vec![id] } else { Vec::new() };

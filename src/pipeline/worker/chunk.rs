@@ -82,7 +82,7 @@ impl<W: WorkerPorts> Parts<W> {
         }
         find_sealed(&self.ctx.store, &mut lookups);
         for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {
-            self.process_part(source, (part, lookups), times, &mut progress)?;
+            self.process_part(source, part, lookups, times, &mut progress)?;
             if progress.is_over {
                 break;
             }
@@ -104,7 +104,8 @@ impl<W: WorkerPorts> Parts<W> {
     fn process_part(
         &mut self,
         source: &W::Source,
-        (part, lookups): (&mut [RawOf<'_, W>], &[Found]),
+        part: &mut [RawOf<'_, W>],
+        lookups: &[Found],
         times: ChunkTimes,
         progress: &mut ChunkProgress,
     ) -> Result<(), WorkerError> {

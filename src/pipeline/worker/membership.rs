@@ -77,7 +77,8 @@ impl Membership {
     pub(crate) fn fenced(
         &mut self,
         options: &WorkerOptions,
-        (now, transaction): (Duration, &Transaction),
+        now: Duration,
+        transaction: &Transaction,
         failed: &Failure,
     ) -> Result<(), Fatal> {
         let remaining = transaction.remaining(now, options.transaction_timeout);

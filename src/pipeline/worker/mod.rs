@@ -31,7 +31,7 @@ use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::limits::shortened::ExpiryLag;
 use crate::pipeline::options::{OnStop, WorkerOptions};
 use crate::pipeline::partition::Partition;
-use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::ports::{Ports, WorkerPorts};
 use crate::pipeline::progress::Progress;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::start::has_uncommitted_position;
@@ -85,8 +85,7 @@ pub struct Worker<W: WorkerPorts> {
 impl<W: WorkerPorts> Worker<W> {
     /// A worker that has not started.
     pub fn new(
-        (source, sink, log, store): (W::Source, W::Sink, W::Log, W::Store),
-        clock: W::Clock,
+        Ports { source, sink, log, store, clock }: Ports<W>,
         options: WorkerOptions,
         mut report: WorkerReport,
     ) -> Self {
@@ -101,7 +100,7 @@ impl<W: WorkerPorts> Worker<W> {
             schemas: SchemaWaits::default(),
             sealer: Sealer::default(),
             unreachable: false,
-            ctx: Context::new((log, store), clock, options, report),
+            ctx: Context::new(log, store, clock, options, report),
         };
         Self { source, parts, on_active: None, needless: None }
     }

@@ -52,8 +52,7 @@ impl<W: WorkerPorts> Parts<W> {
                 self.rejoin(source)
             }
             Remedy::Fenced => {
-                let open = (now, &self.committer.transaction);
-                self.membership.fenced(&self.ctx.options, open, &failed)?;
+                self.membership.fenced(&self.ctx.options, now, &self.committer.transaction, &failed)?;
                 self.renew(source)
             }
         };
@@ -64,8 +63,7 @@ impl<W: WorkerPorts> Parts<W> {
                 self.ctx.report.failed(&second, now);
                 // What has replaced a member fences its producer too, and counts already.
                 if second.remedy == Remedy::Fenced && failed.remedy != Remedy::Rejoin {
-                    let open = (now, &self.committer.transaction);
-                    self.membership.fenced(&self.ctx.options, open, &second)?;
+                    self.membership.fenced(&self.ctx.options, now, &self.committer.transaction, &second)?;
                 }
                 self.renew(source).or_else(fatal_only)
             }

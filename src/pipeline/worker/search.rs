@@ -70,22 +70,14 @@ impl Search {
         }
         self.found.len() == before
     }
-
-    fn keep_journals(&mut self, is_settled: impl Fn(PartitionId) -> bool) {
-        self.found.retain(|window, _| is_settled(window.journal()));
-    }
-
-    /// Continues in windows that were read to the end.
-    fn reopen(&mut self) {
-        self.found.values_mut().for_each(|found| found.is_complete = false);
-    }
 }
 
 impl SearchResult {
     /// Reads owners. Returns whether the slice is used up.
     fn read(
         &mut self,
-        (store, window): (&impl Store, WindowId),
+        store: &impl Store,
+        window: WindowId,
         identity: Identity,
         slice: &mut SliceLimit,
         now: impl Fn() -> Duration,
@@ -109,11 +101,12 @@ pub(crate) fn read_slice<W: WorkerPorts>(
     search: &mut Search,
     mut slice: SliceLimit,
 ) -> Result<bool, StoreError> {
-    search.keep_journals(|id| ctx.journals.get(id).and_then(Journal::settled).is_some());
+    let is_settled = |id| ctx.journals.get(id).and_then(Journal::settled).is_some();
+    search.found.retain(|window, _| is_settled(window.journal()));
     loop {
         let identity = search.request.identity;
         for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
-            if found.read((&ctx.store, *window), identity, &mut slice, || ctx.clock.elapsed())? {
+            if found.read(&ctx.store, *window, identity, &mut slice, || ctx.clock.elapsed())? {
                 return Ok(false);
             }
         }
@@ -130,6 +123,6 @@ pub(crate) fn search_new<W: WorkerPorts>(
     search: &mut Search,
     slice: SliceLimit,
 ) -> Result<bool, StoreError> {
-    search.reopen();
+    search.found.values_mut().for_each(|found| found.is_complete = false);
     read_slice(ctx, search, slice)
 }

@@ -207,7 +207,6 @@ impl StallCheck {
                 continue;
             };
             let seen = Fetching { next, fetched_end: source.end(id), log_end: end.stable };
-            let place = (next, end.stable);
             let was_silent = partition.stall.is_silent(self.ends.silence);
             // A partition that waits for a schema is paused.
             let is_open = partition.is_open();
@@ -215,7 +214,7 @@ impl StallCheck {
             let may_have_records = is_open && !end.is_empty_from(next);
             let is_silent = may_have_records && partition.stall.is_silent(self.ends.silence);
             silent.push(OwnSilence { id, was_silent, from: is_silent.then_some(next) });
-            let is_unread = may_have_records && partition.stall.is_unread(place, patience);
+            let is_unread = may_have_records && partition.stall.is_unread(next, end.stable, patience);
             let unread = is_unread.then_some(end.stable);
             if unread.is_some() && partition.unread.is_none() {
                 tracing::warn!(partition = id, "{}", no_record(next, end.stable));

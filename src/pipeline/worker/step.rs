@@ -264,7 +264,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         if owner.partition != record.coordinates().partition {
             self.transaction.tally.found_elsewhere();
         }
-        self.suppress(partition, record, (Outcome::Duplicate, side), || {
+        self.suppress(partition, record, Outcome::Duplicate, side, || {
             let Coordinates { partition, offset } = owner;
             let detail = format!("the record at offset {offset} of partition {partition} has the same id");
             let owner_ms = Some(owner_ms).filter(|ms| *ms > 0);
@@ -283,7 +283,7 @@ impl<W: WorkerPorts> Step<'_, W> {
             OnProbable::DeadLetter => Some(Side::DeadLetter),
             _ => self.options.keep_duplicates.then_some(Side::Duplicates),
         };
-        self.suppress(partition, record, (Outcome::Probable, side), || {
+        self.suppress(partition, record, Outcome::Probable, side, || {
             let detail = format!(
                 "the id was probably seen in the slice of the window that starts at {since_ms} epoch ms"
             );
@@ -306,13 +306,13 @@ impl<W: WorkerPorts> Step<'_, W> {
             OnMissing::Forward | OnMissing::Source => self.forward(partition, record, Outcome::MissingId),
             OnMissing::DeadLetter => {
                 let outcome = done(Outcome::MissingIdDeadLetter);
-                self.suppress(partition, record, (outcome, Some(Side::DeadLetter)), reason)
+                self.suppress(partition, record, outcome, Some(Side::DeadLetter), reason)
             }
             OnMissing::Drop => {
-                self.suppress(partition, record, (done(Outcome::MissingIdDropped), None), reason)
+                self.suppress(partition, record, done(Outcome::MissingIdDropped), None, reason)
             }
             OnMissing::Stop if is_shadow => {
-                self.suppress(partition, record, (Outcome::MissingId, None), reason)
+                self.suppress(partition, record, Outcome::MissingId, None, reason)
             }
             OnMissing::Stop => Err(Fatal::Operator(format!(
                 "record {} of topic {} cannot be decided: {}, and identity.on_missing is \"stop\"; correct \
@@ -330,7 +330,8 @@ impl<W: WorkerPorts> Step<'_, W> {
         &mut self,
         partition: &mut Partition,
         record: &RawOf<'_, W>,
-        (outcome, side): (Outcome, Option<Side>),
+        outcome: Outcome,
+        side: Option<Side>,
         reason: impl FnOnce() -> Reason,
     ) -> Result<Outcome, WorkerError> {
         let is_shadow = self.options.mode == Mode::Shadow;

@@ -330,7 +330,7 @@ impl SledStore {
                 let mut readers = self.slice_readers();
                 let read = |at, bytes: &mut [u8]| {
                     let began = monotonic();
-                    readers.fill(&self.engine.segments, (slice.number, at), bytes)?;
+                    readers.fill(&self.engine.segments, slice.number, at, bytes)?;
                     self.sealing.reads.add(began.elapsed());
                     Ok(())
                 };

@@ -36,7 +36,7 @@ pub(super) fn to_merge(slices: &[(u64, u64)]) -> Option<Range<usize>> {
 
 /// How many of the oldest slices become a filter: those that end before a stream time, if their owners arrived over a long enough time. A
 /// filter cannot be merged later, and there should be few.
-pub(super) fn to_filter(times_ms: &[(i64, i64)], (before_ms, span_ms): (i64, i64)) -> usize {
+pub(super) fn to_filter(times_ms: &[(i64, i64)], before_ms: i64, span_ms: i64) -> usize {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     let ended = times_ms.iter().take_while(|(_, last_ms)| *last_ms < before_ms);
     let mut spans = ended.map(|(first_ms, last_ms)| {
@@ -81,12 +81,12 @@ mod tests {
     #[test]
     fn slices_that_are_old_enough_wait_for_a_filter_of_some_length() {
         let times = [(0, 10), (11, 20), (15, 30), (31, 40)];
-        assert_eq!(to_filter(&times, (31, 25)), 3);
-        assert_eq!(to_filter(&times, (31, 20)), 2);
-        assert_eq!(to_filter(&times, (31, 31)), 0, "too short");
-        assert_eq!(to_filter(&times, (30, 25)), 0, "the third one is not old enough");
-        assert_eq!(to_filter(&times, (5, 0)), 0);
-        assert_eq!(to_filter(&[], (100, 0)), 0);
+        assert_eq!(to_filter(&times, 31, 25), 3);
+        assert_eq!(to_filter(&times, 31, 20), 2);
+        assert_eq!(to_filter(&times, 31, 31), 0, "too short");
+        assert_eq!(to_filter(&times, 30, 25), 0, "the third one is not old enough");
+        assert_eq!(to_filter(&times, 5, 0), 0);
+        assert_eq!(to_filter(&[], 100, 0), 0);
     }
 
     /// Seals and merges until a window has 1,000 million identities. Each seal adds one in `parts` of what the window has, as `slice_ids`

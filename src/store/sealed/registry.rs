@@ -135,7 +135,7 @@ impl Engine {
         for slice in &slices {
             batch.remove(&slice.key);
         }
-        self.write_slices(batch, (slices.len(), 0))?;
+        self.write_slices(batch, slices.len(), 0)?;
         lists.remove(&window);
         self.sealed.version.fetch_add(1, Ordering::Release);
         drop(lists);
@@ -178,7 +178,7 @@ impl Engine {
 
     /// Writes changes of entries after which a window has so many slices instead of so many before, together with the number of all slices. The
     /// lists are locked meanwhile.
-    fn write_slices(&self, mut batch: Batch, (before, after): (usize, usize)) -> Result<(), StoreError> {
+    fn write_slices(&self, mut batch: Batch, before: usize, after: usize) -> Result<(), StoreError> {
         let count = (self.sealed.count.load(Ordering::Acquire) + after).saturating_sub(before);
         batch.insert(keys::SLICE_COUNT, &counted(count));
         self.write("write", || self.slices.apply_batch(batch))?;
@@ -210,7 +210,7 @@ impl Engine {
             batch.remove(&keys::slice(window, slice.number));
         }
         if !unused.is_empty() || changed.len() > list.len() {
-            self.write_slices(batch, (list.len(), changed.len()))?;
+            self.write_slices(batch, list.len(), changed.len())?;
         }
         *list = Arc::new(changed.into());
         self.sealed.version.fetch_add(1, Ordering::Release);

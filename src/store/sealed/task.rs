@@ -84,7 +84,8 @@ impl OldSlices {
         let mut cover = SliceCover::default();
         for slice in &self.slices {
             slice.partitions().for_each(|of| cover.add(of));
-            cover.add_times(slice.owner_time_ms());
+            let (first, last) = slice.owner_time_ms();
+            cover.add_times(first, last);
         }
         cover
     }
@@ -111,7 +112,7 @@ impl SealTask {
     pub fn filter(store: &SledStore, job: &FilterJob) -> Option<Self> {
         let mut slices = with_owners(store, job.window);
         let times: Vec<_> = slices.iter().map(|slice| slice.footer().range.time_ms()).collect();
-        slices.truncate(to_filter(&times, (job.before_ms, job.span_ms)));
+        slices.truncate(to_filter(&times, job.before_ms, job.span_ms));
         if slices.is_empty() {
             return None;
         }
@@ -127,7 +128,7 @@ impl SealTask {
             if !is_urgent {
                 yield_to_others();
             }
-            let written = write(&reader, (window, number), &from, &|| cancelled.load(Ordering::Relaxed));
+            let written = write(&reader, window, number, &from, &|| cancelled.load(Ordering::Relaxed));
             if written.is_err() {
                 // At once: on a full disk the worker needs its space.
                 drop(reader.engine.segments.delete(number));
@@ -235,7 +236,8 @@ fn with_owners(store: &SledStore, window: WindowId) -> Vec<Arc<SealedSlice>> {
 
 fn write(
     store: &SledStore,
-    (window, number): (WindowId, u32),
+    window: WindowId,
+    number: u32,
     source: &SliceSource,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Slice, StoreError> {
@@ -253,9 +255,10 @@ fn write(
     let mut builder = SliceBuilder::new(coverage, engine.positions, read);
     let scan = |positions: RangeInclusive<u64>, offer: OfferOwner<'_>| match source {
         SliceSource::Runs(job) => offer_runs(store, job, offer, is_cancelled),
-        SliceSource::Slices(old) => old.slices.iter().try_for_each(|slice| {
-            offer_slice(store, (window, positions.clone()), slice, offer, is_cancelled)
-        }),
+        SliceSource::Slices(old) => old
+            .slices
+            .iter()
+            .try_for_each(|slice| offer_slice(engine, window, slice, positions.clone(), offer, is_cancelled)),
     };
     let mut at = 0;
     let check = || check(is_cancelled, window);
@@ -316,13 +319,13 @@ fn offer_runs(
 }
 
 fn offer_slice(
-    store: &SledStore,
-    (window, positions): (WindowId, RangeInclusive<u64>),
+    engine: &Engine,
+    window: WindowId,
     slice: &SealedSlice,
+    positions: RangeInclusive<u64>,
     offer: OfferOwner<'_>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
-    let engine = &*store.engine;
     // The worker may have dropped all owners of the slice meanwhile, and deleted the file.
     let failed = |error| registered_error(engine, window, slice.number, &error);
     let file = File::open(engine.segments.path(slice.number));
@@ -354,5 +357,5 @@ pub(in crate::store) fn write_merged(
     let source = SliceSource::Slices(OldSlices { slices: with_owners(store, window), only_filter: None });
     let number = store.engine.segments.allocate();
     meanwhile(store);
-    write(store, (window, number), &source, is_cancelled)
+    write(store, window, number, &source, is_cancelled)
 }

@@ -116,7 +116,7 @@ fn import(args: &ImportArgs) -> Result<(), ExitError> {
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
     let bar = progress("ids");
     bar.set_length(verified.ids);
-    let database = super::import(&args.from, dir, (local.state.cache, OPEN_LIMIT), &bar)?;
+    let database = super::import(&args.from, dir, local.state.cache, OPEN_LIMIT, &bar)?;
     bar.finish_and_clear();
     println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
     Ok(())
@@ -217,17 +217,13 @@ fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Exi
 
 fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), ExitError> {
     if json {
-        return print_json(what);
+        let text = serde_json::to_string(what).map_err(|e| {
+            ExitError::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
+        })?;
+        println!("{text}");
+    } else {
+        print!("{what}");
     }
-    print!("{what}");
-    Ok(())
-}
-
-fn print_json(what: &impl serde::Serialize) -> Result<(), ExitError> {
-    let text = serde_json::to_string(what).map_err(|e| {
-        ExitError::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
-    })?;
-    println!("{text}");
     Ok(())
 }
 

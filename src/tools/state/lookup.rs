@@ -100,7 +100,7 @@ impl LookupResult {
         });
         bar.set_length(windows.len() as u64);
         for (kind, window) in windows {
-            result.search(identity, state, (kind, window), lengths.ms(kind))?;
+            result.search(identity, state, kind, window, lengths.ms(kind))?;
             bar.inc(1);
         }
         result.found.retain(|found| only.is_none_or(|only| only == found.partition));
@@ -111,7 +111,8 @@ impl LookupResult {
         &mut self,
         identity: Identity,
         state: &Copied,
-        (kind, window): (Option<&str>, WindowId),
+        kind: Option<&str>,
+        window: WindowId,
         length_ms: i64,
     ) -> Result<(), StateError> {
         let (store, journal) = (&state.store, window.journal());
@@ -120,7 +121,7 @@ impl LookupResult {
         let now = RecordTime { own_ms: head.time_ms, stream_ms: head.time_ms };
         let standing = |found: &Found| {
             let is_dropped = found.arrived_ms.is_some_and(|ms| missing_ms > 0 && ms <= missing_ms);
-            match (found.is_confirmed, now.is_near((found.time_ms, found.time_ms), length_ms)) {
+            match (found.is_confirmed, now.is_near(found.time_ms..=found.time_ms, length_ms)) {
                 (false, _) => Standing::Unconfirmed,
                 (true, true) if !is_dropped => Standing::Exact,
                 (true, _) => Standing::Expired,
@@ -135,7 +136,7 @@ impl LookupResult {
             time_ms: found.time_ms,
             standing: standing(found),
         }));
-        let counting = filters.into_iter().find(|times| now.is_near(*times, length_ms));
+        let counting = filters.into_iter().find(|(first, last)| now.is_near(*first..=*last, length_ms));
         self.in_filters.extend(counting.map(|time_ms| FoundFilter { journal, kind: kind(), time_ms }));
         Ok(())
     }

@@ -151,7 +151,8 @@ pub fn verify(from: &Path, bar: &ProgressBar) -> Result<Transferred, StateError>
 pub fn import(
     from: &Path,
     dir: &Path,
-    (cache_bytes, deadline): (u64, Duration),
+    cache_bytes: u64,
+    deadline: Duration,
     bar: &ProgressBar,
 ) -> Result<PathBuf, StateError> {
     let (mut reader, header) = begin(from)?;
@@ -178,7 +179,12 @@ fn fill(
             match reader.next_piece().map_err(|fault| file_error(from, &fault))? {
                 Piece::Owners(window, owners) if window == part.window => {
                     bar.inc(owners.len() as u64);
-                    let stamped = stamped(&owners, &mut stamp_ms);
+                    // The file has not when they arrived: it is the latest time of all owners before, as after a restore.
+                    let stamped = owners.iter().map(|owner| {
+                        stamp_ms = owner.time_ms.max(stamp_ms);
+                        StampedOwner { owner: *owner, stamp_ms }
+                    });
+                    let stamped: Vec<_> = stamped.collect();
                     let add = |run: &OwnerRun<'_>| adoption.add(window, run, &Head::default());
                     for_each_run(&stamped, number, RUN_MS, add)?;
                     number += owners.len() as Sequence;
@@ -195,15 +201,6 @@ fn fill(
         Piece::End { .. } => Ok(()),
         Piece::Owners(..) => Err(changed(from)),
     }
-}
-
-/// Owners with their stamps. The file has not when they arrived, so it is the latest time of all owners before, as after a restore.
-fn stamped(owners: &[Owner], stamp_ms: &mut i64) -> Vec<StampedOwner> {
-    let stamped = owners.iter().map(|owner| {
-        *stamp_ms = owner.time_ms.max(*stamp_ms);
-        StampedOwner { owner: *owner, stamp_ms: *stamp_ms }
-    });
-    stamped.collect()
 }
 
 fn begin(from: &Path) -> Result<(FileReader<BufReader<File>>, FileHeader), StateError> {

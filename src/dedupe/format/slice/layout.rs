@@ -37,7 +37,7 @@ impl SliceCover {
 
     /// Includes these stream times; 0 while unknown.
     #[inline]
-    pub fn add_times(&mut self, (first, last): (i64, i64)) {
+    pub fn add_times(&mut self, first: i64, last: i64) {
         let (earliest, latest) = self.time_ms;
         if first != 0 {
             self.time_ms =
@@ -50,7 +50,7 @@ impl SliceCover {
     pub fn add_owner(&mut self, SealedOwner { at, time_ms }: SealedOwner) {
         let Coordinates { partition, offset } = at;
         self.add(SlicePartition { partition, first: offset, next: offset.saturating_add(1) });
-        self.add_times((time_ms, time_ms));
+        self.add_times(time_ms, time_ms);
     }
 }
 

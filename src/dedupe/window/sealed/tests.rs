@@ -55,28 +55,20 @@ fn extend(file: &mut Vec<u8>, part: &[u8]) -> Result<(), SliceError> {
 
 /// Builds a file whose filter has this number of shards.
 fn file_of(owners: &[Owned], shards: u32) -> (Vec<u8>, Slice) {
-    file_with(positions(), owners, (shards, OwnerScan::Everything), None)
+    file_with(7, positions(), owners, shards, OwnerScan::Everything, None)
 }
 
 fn file_with(
-    positions: Positions,
-    owners: &[Owned],
-    shape: (u32, OwnerScan),
-    only_filter: Option<FilterBits>,
-) -> (Vec<u8>, Slice) {
-    file_of_number(7, positions, owners, shape, only_filter)
-}
-
-fn file_of_number(
     file: u64,
     positions: Positions,
     owners: &[Owned],
-    (shards, scan): (u32, OwnerScan),
+    shards: u32,
+    scan: OwnerScan,
     only_filter: Option<FilterBits>,
 ) -> (Vec<u8>, Slice) {
     let ids = owners.len() as u64;
     let bits = only_filter.unwrap_or(FilterBits::WITH_OWNERS);
-    let filter = FilterBuilder::with_shards((ids, bits), shards);
+    let filter = FilterBuilder::with_shards(ids, bits, shards);
     // Of owners that are read in whole passes, the builder finds it.
     let cover = if scan == OwnerScan::Everything { SliceCover::default() } else { covering(owners) };
     let covered = SliceCoverage { file, only_filter, ..coverage(ids, cover) };
@@ -132,7 +124,7 @@ proptest! {
     ) {
         let owners: Vec<_> =
             owners.iter().map(|(partition, offset)| owned(offset % different, partition * 1_000, base + offset)).collect();
-        let (file, read) = file_with(positions, &owners, (shards, scan), None);
+        let (file, read) = file_with(7, positions, &owners, shards, scan, None);
         prop_assert_eq!(read.footer().ids, owners.len() as u64);
         let mut expected: BTreeMap<Identity, Vec<SealedOwner>> = BTreeMap::new();
         for (identity, owner) in &owners {
@@ -190,7 +182,7 @@ fn a_slice_without_owners_is_a_filter_of_its_identities() {
     const IDS: u64 = 300_000;
     let owners: Vec<_> = (0..IDS).map(|offset| owned(offset, 0, offset)).collect();
     let (file, slice) =
-        file_with(positions(), &owners, (2, OwnerScan::ByPosition), Some(FilterBits::at_rate(1e-9)));
+        file_with(7, positions(), &owners, 2, OwnerScan::ByPosition, Some(FilterBits::at_rate(1e-9)));
     assert!(!slice.has_owners() && slice.footer().ids == IDS);
     assert!((0..IDS).all(|number| slice.may_contain(&positions().key(identity(number)))));
     let wrong =
@@ -292,7 +284,7 @@ fn the_counts_of_marks_are_lowered_to_the_identities_in_the_file() {
 fn a_page_of_another_place_or_file_is_detected_by_look_ups_and_scans() {
     let owners: Vec<_> = (0..5_000).map(|offset| owned(offset, 0, offset)).collect();
     let (whole, slice) = file_of(&owners, 1);
-    let (older, _) = file_of_number(8, positions(), &owners, (1, OwnerScan::Everything), None);
+    let (older, _) = file_with(8, positions(), &owners, 1, OwnerScan::Everything, None);
     let pages = |number: usize| number * PAGE_BYTES..(number + 1) * PAGE_BYTES;
     for (from, at, other) in [(&whole, 20, 3), (&older, 3, 3), (&older, 20, 20)] {
         let mut file = whole.clone();

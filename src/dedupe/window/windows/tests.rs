@@ -20,7 +20,7 @@ fn windows() -> Windows {
 }
 
 /// A new record of the kind at this position: it advances the clock, and is admitted.
-fn admit(windows: &mut Windows, kind: usize, (partition, offset): (PartitionId, Offset), ms: i64) {
+fn admit(windows: &mut Windows, kind: usize, partition: PartitionId, offset: Offset, ms: i64) {
     windows.observe(ms);
     let identity = Identity(u128::from(offset).to_be_bytes());
     let key = windows.get(0).unwrap().key(identity);
@@ -35,16 +35,16 @@ fn stamps(windows: &Windows, kind: usize) -> Vec<i64> {
 #[test]
 fn stamps_are_the_latest_stream_time_of_all_partitions_and_never_decrease() {
     let mut windows = windows();
-    admit(&mut windows, 0, (0, 1), T + 5);
+    admit(&mut windows, 0, 0, 1, T + 5);
     // A partition that is behind, and a kind that shares the clock.
-    admit(&mut windows, 0, (1, 9), T + 2);
+    admit(&mut windows, 0, 1, 9, T + 2);
     windows.observe(T + 8);
-    admit(&mut windows, 2, (1, 10), T + 3);
-    admit(&mut windows, 1, (1, 11), T + 9);
+    admit(&mut windows, 2, 1, 10, T + 3);
+    admit(&mut windows, 1, 1, 11, T + 9);
     assert_eq!((stamps(&windows, 0), stamps(&windows, 2)), (vec![5, 5], vec![8]));
     assert_eq!((windows.committed_ms(), windows.get(1).is_none()), (0, true));
     windows.abort();
-    admit(&mut windows, 0, (0, 1), T + 4);
+    admit(&mut windows, 0, 0, 1, T + 4);
     assert_eq!(stamps(&windows, 0), [4], "the abort did not restore the clock");
     assert_eq!(
         windows.commit(),
@@ -55,15 +55,15 @@ fn stamps_are_the_latest_stream_time_of_all_partitions_and_never_decrease() {
     windows.restored_to(T + 1);
     assert_eq!(windows.committed_ms(), T + 4);
     windows.restored_to(T + 6);
-    admit(&mut windows, 0, (0, 2), T + 5);
+    admit(&mut windows, 0, 0, 2, T + 5);
     assert_eq!(stamps(&windows, 0), [6]);
 }
 
 #[test]
 fn the_clock_by_which_owners_expire_never_goes_back() {
     let mut windows = windows();
-    admit(&mut windows, 0, (0, 1), T);
-    admit(&mut windows, 2, (0, 2), T + 90 * HOUR);
+    admit(&mut windows, 0, 0, 1, T);
+    admit(&mut windows, 2, 0, 2, T + 90 * HOUR);
     windows.commit();
     assert_eq!((windows.horizon_ms(), windows.get(0).unwrap().ids()), (0, 1), "stamps do not advance it");
     windows.set_horizon(T + HOUR + 1);
@@ -77,9 +77,9 @@ fn the_clock_by_which_owners_expire_never_goes_back() {
 fn blocks_have_the_owners_of_one_kind_partition_by_partition() {
     let mut windows = windows();
     for offset in 0..7 {
-        admit(&mut windows, 0, (PartitionId::from(offset % 2 == 0), offset), T);
+        admit(&mut windows, 0, PartitionId::from(offset % 2 == 0), offset, T);
     }
-    admit(&mut windows, 2, (4, 20), T);
+    admit(&mut windows, 2, 4, 20, T);
     let blocks = windows.blocks(HashKind::Xxh3, 3);
     let places = |block: &Block| {
         let at = |owner: &Owner| (owner.at.partition, owner.at.offset);

@@ -55,12 +55,12 @@ impl Logs {
         let mut logs = Self::default();
         let all = CleanVisibility::Yes;
         let before = Visible { entry: true, offsets: true, clean: vec![all; shown.clean.len()] };
-        logs.transact(1, (0, BEFORE), CLEAN_BEFORE, &before);
-        logs.transact(2, (BEFORE, AFTER), CLEAN_AFTER, shown);
+        logs.transact(1, 0, BEFORE, CLEAN_BEFORE, &before);
+        logs.transact(2, BEFORE, AFTER, CLEAN_AFTER, shown);
         logs
     }
 
-    fn transact(&mut self, number: u64, (first, next): (Offset, Offset), end: Offset, shown: &Visible) {
+    fn transact(&mut self, number: u64, first: Offset, next: Offset, end: Offset, shown: &Visible) {
         let of = |(partition, clean): (PartitionId, &CleanVisibility)| {
             let clean_end = (*clean != CleanVisibility::Unknowable).then_some(end);
             section(partition, first, next, clean_end)

@@ -1,5 +1,7 @@
 //! The first level of the filter: a blocked Bloom filter (Putze, Sanders and Singler, 2007). All bits of a position are in one block.
 
+use std::ops::Range;
+
 use super::part_of;
 use crate::dedupe::window::prefetch::prefetch_many;
 
@@ -41,14 +43,12 @@ pub(super) fn blocks_of_shard(positions: u64, shards: u32) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX)
 }
 
-/// The encoded blocks of one shard, from its positions: each word little endian.
-pub(super) fn build(positions: &[u64], (shard, shards): (u32, u32), of_shard: usize) -> Vec<u8> {
-    let mut blocks = vec![FilterBlock([0; WORDS]); of_shard];
+/// The encoded blocks of one shard, a part of `all`, from its positions: each word little endian.
+pub(super) fn build(positions: &[u64], of_shard: Range<usize>, all: usize) -> Vec<u8> {
+    let mut blocks = vec![FilterBlock([0; WORDS]); of_shard.len()];
     for position in positions {
-        let at = part_of(*position, of_shard * shards as usize);
-        let Some(block) = at.checked_sub(of_shard * shard as usize).and_then(|at| blocks.get_mut(at)) else {
-            continue;
-        };
+        let at = part_of(*position, all).checked_sub(of_shard.start);
+        let Some(block) = at.and_then(|at| blocks.get_mut(at)) else { continue };
         for (word, bits) in BlockBits::of(*position).0 {
             if let Some(set) = block.0.get_mut(word) {
                 *set |= bits;

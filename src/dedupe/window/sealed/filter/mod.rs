@@ -98,10 +98,10 @@ impl FilterBuilder {
     /// For about `ids` identities.
     pub fn new(ids: u64, bits: FilterBits) -> Self {
         let shards = u32::try_from(ids.div_ceil(SHARD_IDS).max(1)).unwrap_or(u32::MAX);
-        Self::with_shards((ids, bits), shards)
+        Self::with_shards(ids, bits, shards)
     }
 
-    pub fn with_shards((ids, bits): (u64, FilterBits), shards: u32) -> Self {
+    pub fn with_shards(ids: u64, bits: FilterBits, shards: u32) -> Self {
         Self { shards, blocks: blocks_of_shard(ids, shards), bits, built: Vec::new() }
     }
 
@@ -112,9 +112,10 @@ impl FilterBuilder {
 
     /// Builds the next shard from its positions, which must be sorted and distinct.
     pub fn push(&mut self, positions: &[u64]) {
-        let number = u32::try_from(self.built.len()).unwrap_or(u32::MAX);
         let mut shard = fuse::build(positions, self.bits.0);
-        shard.extend(blocked::build(positions, (number, self.shards), self.blocks));
+        let first = self.built.len() * self.blocks;
+        let all = self.shards as usize * self.blocks;
+        shard.extend(blocked::build(positions, first..first + self.blocks, all));
         self.built.push(shard);
     }
 

@@ -29,7 +29,7 @@ fn built_with(positions: &[u64], shards: u32, bits: FilterBits) -> Vec<Vec<u8>> 
     for position in positions {
         by_shard[part_of(*position, shards as usize)].push(*position);
     }
-    let mut builder = FilterBuilder::with_shards((positions.len() as u64, bits), shards);
+    let mut builder = FilterBuilder::with_shards(positions.len() as u64, bits, shards);
     for positions in &mut by_shard {
         positions.sort_unstable();
         builder.push(positions);

@@ -118,7 +118,7 @@ fn an_attempt_that_no_log_shows_changes_nothing() {
     assert_eq!(name(&logs.decide()), "agreed");
     // The next transaction uses its number again.
     let shown = Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes; 2] };
-    logs.transact(2, (BEFORE, 30), 130, &shown);
+    logs.transact(2, BEFORE, 30, 130, &shown);
     settle(&logs, 0, &[30, 30], &shown);
 }
 
