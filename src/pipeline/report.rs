@@ -292,3 +292,28 @@ impl WorkerReport {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latency_and_the_age_of_a_record_are_observed_at_its_commit() {
+        let metrics = Metrics::new();
+        let mut report = WorkerReport::new(metrics.clone(), Arc::default(), 0);
+        let mut tally = Tally::default();
+        tally.forwarded(10, Duration::from_secs(1), Some(3_000));
+        tally.forwarded(10, Duration::from_secs(1), None);
+        report.committed(&tally, Duration::ZERO, Duration::from_millis(1_030), 10_000);
+        let page = metrics.render();
+        for line in [
+            "dedupd_latency_seconds_count 2",
+            "dedupd_latency_seconds_bucket{le=\"0.05\"} 2",
+            "dedupd_record_age_seconds_count 1",
+            "dedupd_record_age_seconds_bucket{le=\"5\"} 0",
+            "dedupd_record_age_seconds_bucket{le=\"15\"} 1",
+        ] {
+            assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
+        }
+    }
+}
