@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use num_bigint::{BigInt, Sign};
 use serde_json::Value;
 
 use super::protobuf::signed;
@@ -312,40 +313,15 @@ fn meant(bytes: &[u8], meaning: Meaning) -> Option<Cow<'_, [u8]>> {
 
 /// A number in two's complement, at most 256 bytes long, as text with `scale` digits after the point.
 fn decimal(bytes: &[u8], scale: usize) -> Option<String> {
-    if bytes.len() > 256 {
+    if bytes.is_empty() || bytes.len() > 256 {
         return None;
     }
-    let negative = bytes.first()? & 0x80 != 0;
-    // The decimal digits, the lowest first. A negative number is the complement plus one.
-    let mut digits: Vec<u32> = vec![0];
-    let add = |digits: &mut Vec<u32>, factor: u32, add: u32| {
-        let mut carry = add;
-        for digit in digits.iter_mut() {
-            let value = *digit * factor + carry;
-            (*digit, carry) = (value % 10, value / 10);
-        }
-        while carry > 0 {
-            digits.push(carry % 10);
-            carry /= 10;
-        }
-    };
-    for byte in bytes {
-        add(&mut digits, 256, u32::from(if negative { !byte } else { *byte }));
-    }
-    if negative {
-        add(&mut digits, 1, 1);
-    }
-    if digits.len() <= scale {
-        digits.resize(scale + 1, 0);
-    }
-    let mut text = if negative { "-".to_owned() } else { String::new() };
-    for (place, digit) in digits.iter().enumerate().rev() {
-        text.push(char::from_digit(*digit, 10)?);
-        if place == scale && scale > 0 {
-            text.push('.');
-        }
-    }
-    Some(text)
+    let number = BigInt::from_signed_bytes_be(bytes);
+    let digits = format!("{:0>1$}", number.magnitude().to_string(), scale + 1);
+    let (whole, part) = digits.split_at_checked(digits.len().checked_sub(scale)?)?;
+    let sign = if number.sign() == Sign::Minus { "-" } else { "" };
+    let point = if part.is_empty() { "" } else { "." };
+    Some(format!("{sign}{whole}{point}{part}"))
 }
 
 fn take<'d>(at: &mut &'d [u8], size: u64) -> Option<&'d [u8]> {
