@@ -11,6 +11,8 @@
 mod documents;
 #[path = "audit_agrees/encoded.rs"]
 mod encoded;
+#[path = "audit_agrees/extremes.rs"]
+mod extremes;
 #[path = "audit_agrees/files.rs"]
 mod files;
 #[path = "audit_agrees/messages.rs"]

@@ -108,7 +108,7 @@ impl IdRule {
                     Format::Json => {
                         json(behind_prefix(document).map_or(document, |(_, document)| document), path)
                     }
-                    Format::Numbers => untyped(document, path),
+                    Format::Numbers => untyped(document, path).map(Cow::from),
                     Format::Encoded(encoding) => self.decoders.find((*encoding, *is_key), fields, path)?,
                 }
             }

@@ -1,9 +1,15 @@
 //! The binary encoding of Avro.
+//!
+//! It is read here and not with `apache-avro` 0.22, which decodes whole records: one that is damaged behind its id would have no id
+//! here, but one in the service, and its copies would count as lost. Nor does that library limit the depth and the memory of a value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use num_bigint::{BigInt, Sign};
 use serde_json::Value;
+
+use super::protobuf::signed;
 
 /// A schema. A definition is stored under its full name, and every use of it is the name.
 #[derive(Debug)]
@@ -69,7 +75,7 @@ impl Avro {
         loop {
             shape = match shape {
                 Shape::Named(name) => self.names.get(name)?,
-                Shape::Union(branches) => branches.get(usize::try_from(long(&mut at)?).ok()?)?,
+                Shape::Union(branches) => branches.get(usize::try_from(signed(&mut at)?).ok()?)?,
                 Shape::Record(fields) => {
                     let name = path.next()?;
                     let (before, found) =
@@ -158,7 +164,7 @@ impl Avro {
             match one {
                 Shape::Named(name) => left.push(Skip::One(self.names.get(name)?)),
                 Shape::Union(branches) => {
-                    left.push(Skip::One(branches.get(usize::try_from(long(at)?).ok()?)?));
+                    left.push(Skip::One(branches.get(usize::try_from(signed(at)?).ok()?)?));
                 }
                 Shape::Record(_) if self.is_nothing(one, 64) => {}
                 Shape::Record(fields) => left.extend(fields.iter().rev().map(|(_, field)| Skip::One(field))),
@@ -166,7 +172,7 @@ impl Avro {
                 Shape::Map(item) => left.push(Skip::Blocks { item, left: 0, keyed: true }),
                 Shape::Null => {}
                 Shape::Boolean => drop(boolean(at)?),
-                Shape::Int | Shape::Long | Shape::Symbols(_) => drop(long(at)?),
+                Shape::Int | Shape::Long | Shape::Symbols(_) => drop(signed(at)?),
                 Shape::Real(size) | Shape::Fixed(size, _) => drop(take(at, *size as u64)?),
                 Shape::Bytes(_) | Shape::Text => drop(prefixed(at)?),
             }
@@ -276,11 +282,11 @@ fn meaning(schema: &Value, size: usize) -> Meaning {
 fn text<'d>(shape: &Shape, at: &mut &'d [u8]) -> Option<Cow<'d, [u8]>> {
     let text = match shape {
         Shape::Boolean => boolean(at)?.to_string(),
-        Shape::Int => i32::try_from(long(at)?).ok()?.to_string(),
-        Shape::Long => long(at)?.to_string(),
+        Shape::Int => i32::try_from(signed(at)?).ok()?.to_string(),
+        Shape::Long => signed(at)?.to_string(),
         Shape::Real(4) => f32::from_le_bytes(take(at, 4)?.try_into().ok()?).to_string(),
         Shape::Real(_) => f64::from_le_bytes(take(at, 8)?.try_into().ok()?).to_string(),
-        Shape::Symbols(symbols) => symbols.get(usize::try_from(long(at)?).ok()?)?.clone(),
+        Shape::Symbols(symbols) => symbols.get(usize::try_from(signed(at)?).ok()?)?.clone(),
         Shape::Text => {
             return std::str::from_utf8(prefixed(at)?).ok().map(|text| Cow::Borrowed(text.as_bytes()));
         }
@@ -307,40 +313,15 @@ fn meant(bytes: &[u8], meaning: Meaning) -> Option<Cow<'_, [u8]>> {
 
 /// A number in two's complement, at most 256 bytes long, as text with `scale` digits after the point.
 fn decimal(bytes: &[u8], scale: usize) -> Option<String> {
-    if bytes.len() > 256 {
+    if bytes.is_empty() || bytes.len() > 256 {
         return None;
     }
-    let negative = bytes.first()? & 0x80 != 0;
-    // The decimal digits, the lowest first. A negative number is the complement plus one.
-    let mut digits: Vec<u32> = vec![0];
-    let add = |digits: &mut Vec<u32>, factor: u32, add: u32| {
-        let mut carry = add;
-        for digit in digits.iter_mut() {
-            let value = *digit * factor + carry;
-            (*digit, carry) = (value % 10, value / 10);
-        }
-        while carry > 0 {
-            digits.push(carry % 10);
-            carry /= 10;
-        }
-    };
-    for byte in bytes {
-        add(&mut digits, 256, u32::from(if negative { !byte } else { *byte }));
-    }
-    if negative {
-        add(&mut digits, 1, 1);
-    }
-    if digits.len() <= scale {
-        digits.resize(scale + 1, 0);
-    }
-    let mut text = if negative { "-".to_owned() } else { String::new() };
-    for (place, digit) in digits.iter().enumerate().rev() {
-        text.push(char::from_digit(*digit, 10)?);
-        if place == scale && scale > 0 {
-            text.push('.');
-        }
-    }
-    Some(text)
+    let number = BigInt::from_signed_bytes_be(bytes);
+    let digits = format!("{:0>1$}", number.magnitude().to_string(), scale + 1);
+    let (whole, part) = digits.split_at_checked(digits.len().checked_sub(scale)?)?;
+    let sign = if number.sign() == Sign::Minus { "-" } else { "" };
+    let point = if part.is_empty() { "" } else { "." };
+    Some(format!("{sign}{whole}{point}{part}"))
 }
 
 fn take<'d>(at: &mut &'d [u8], size: u64) -> Option<&'d [u8]> {
@@ -359,19 +340,13 @@ fn boolean(at: &mut &[u8]) -> Option<bool> {
 
 /// A length, and as many bytes.
 fn prefixed<'d>(at: &mut &'d [u8]) -> Option<&'d [u8]> {
-    let size = long(at)?;
+    let size = signed(at)?;
     take(at, u64::try_from(size).ok()?)
 }
 
 /// The number of items of a block, and its size where that is stored. No items: the end.
 fn block(at: &mut &[u8]) -> Option<(u64, Option<u64>)> {
-    let count = long(at)?;
-    let size = if count < 0 { Some(u64::try_from(long(at)?).ok()?) } else { None };
+    let count = signed(at)?;
+    let size = if count < 0 { Some(u64::try_from(signed(at)?).ok()?) } else { None };
     Some((count.unsigned_abs(), size))
-}
-
-fn long(at: &mut &[u8]) -> Option<i64> {
-    let number = super::protobuf::varint(at)?;
-    let half = i64::try_from(number / 2).ok()?;
-    Some(if number % 2 == 0 { half } else { -1 - half })
 }

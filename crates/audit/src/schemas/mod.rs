@@ -134,7 +134,8 @@ impl Decoders {
             (Decoder::Protobuf(protobuf), Encoding::Protobuf) => match framed {
                 Some((_, rest)) => protobuf.find_indexed(rest, path),
                 None => protobuf.find(document, path),
-            },
+            }
+            .map(Cow::from),
             _ => None,
         })
     }
@@ -158,8 +159,7 @@ impl Decoders {
         Ok(match (&*decoder, encoding) {
             (Decoder::Avro(avro), Encoding::Avro) => avro.find(document, path),
             (Decoder::Protobuf(protobuf), Encoding::Protobuf) => {
-                let joined = [indexes, document].concat();
-                protobuf.find_indexed(&joined, path).map(|id| id.into_owned().into())
+                protobuf.find_indexed(&[indexes, document].concat(), path).map(Cow::from)
             }
             _ => None,
         })

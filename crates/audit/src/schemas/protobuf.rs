@@ -1,12 +1,18 @@
-//! The wire format of Protobuf. The library only compiles the schemas: it would reject a message for any of its fields.
+//! Protobuf, read with `protox`, `prost` and `prost-reflect`: they compile the schemas, separate the fields of a message and decode
+//! scalars. Only what is on the way to the id is decoded. `DynamicMessage` would decode whole messages: one with a field of another
+//! wire type would have no id here, but one in the service, and its copies would count as lost.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::str::Utf8Error;
 
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver};
-use protox::prost_reflect::{DescriptorPool, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor};
+use protox::prost_reflect::prost::DecodeError;
+use protox::prost_reflect::prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, fixed32, fixed64, int64, sint64, skip_field,
+};
+use protox::prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor, Value,
+};
 
 use super::depth::depth;
 
@@ -32,15 +38,15 @@ impl FileResolver for Files {
 
 /// A field as it is on the wire.
 #[derive(Clone, Copy)]
-enum Piece<'d> {
-    Number(u64),
-    Eight([u8; 8]),
-    Bytes(&'d [u8]),
-    Group,
-    Four([u8; 4]),
+struct Piece<'d> {
+    number: u32,
+    wire_type: WireType,
+    whole: &'d [u8],
+    /// Without its key, and without its length.
+    content: &'d [u8],
 }
 
-type Pieces<'d> = Vec<(u32, Piece<'d>)>;
+type Pieces<'d> = Vec<Piece<'d>>;
 
 impl Protobuf {
     pub fn of_text(text: &str, references: &[(String, String)]) -> Result<Self, String> {
@@ -72,12 +78,12 @@ impl Protobuf {
     }
 
     /// The scalar at this path in the first message of the file.
-    pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
+    pub fn find(&self, document: &[u8], path: &[String]) -> Option<Vec<u8>> {
         find(&self.file.messages().next()?, &pieces(document)?, path).filter(|it| !it.is_empty())
     }
 
     /// The same in a document that begins with the indexes of its message.
-    pub fn find_indexed<'d>(&self, mut document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
+    pub fn find_indexed(&self, mut document: &[u8], path: &[String]) -> Option<Vec<u8>> {
         let mut indexes = indexes(&mut document)?.into_iter();
         let mut message = self.file.messages().nth(indexes.next().unwrap_or(0))?;
         for index in indexes {
@@ -90,178 +96,120 @@ impl Protobuf {
 
 /// The indexes before a message; none stand for the first message.
 fn indexes(at: &mut &[u8]) -> Option<Vec<usize>> {
-    let count = u64::try_from(signed(varint(at)?)).ok()?;
-    (0..count).map(|_| usize::try_from(signed(varint(at)?)).ok()).collect()
+    let count = u64::try_from(signed(at)?).ok()?;
+    (0..count).map(|_| usize::try_from(signed(at)?).ok()).collect()
 }
 
-fn find<'d>(message: &MessageDescriptor, pieces: &Pieces<'d>, path: &[String]) -> Option<Cow<'d, [u8]>> {
+fn find(message: &MessageDescriptor, pieces: &[Piece<'_>], path: &[String]) -> Option<Vec<u8>> {
     let (name, path) = path.split_first()?;
     let field = message.get_field_by_name(name).filter(|field| !field.is_group())?;
     if field.is_map() {
         let (key, path) = path.split_first()?;
         let entry = entry(&field, pieces, key)?;
-        let Kind::Message(message) = field.kind() else { return None };
-        let value = message.get_field(2)?;
-        return single(&message, &value, &entry, path);
+        return single(&field.kind().as_message()?.map_entry_value_field(), &entry, path);
     }
     if field.is_list() {
         let (token, path) = path.split_first()?;
         return element(&field, pieces, token, path);
     }
-    single(message, &field, pieces, path)
+    single(&field, pieces, path)
 }
 
 /// A field that occurs once: its last occurrence, unless another field of its `oneof` follows.
-fn single<'d>(
-    message: &MessageDescriptor,
-    field: &FieldDescriptor,
-    all: &Pieces<'d>,
-    path: &[String],
-) -> Option<Cow<'d, [u8]>> {
-    let siblings: Vec<u32> = field
-        .containing_oneof()
-        .into_iter()
-        .flat_map(|it| it.fields().map(|it| it.number()).collect::<Vec<_>>())
-        .collect();
+fn single(field: &FieldDescriptor, all: &[Piece<'_>], path: &[String]) -> Option<Vec<u8>> {
+    let siblings: Vec<FieldDescriptor> =
+        field.containing_oneof().into_iter().flat_map(|it| it.fields().collect::<Vec<_>>()).collect();
     // Groups are unknown fields.
-    let is_group = |number| message.get_field(number).is_some_and(|it| it.is_group());
-    let counted = all.iter().rev().take_while(|(number, _)| {
-        *number == field.number() || !siblings.contains(number) || is_group(*number)
-    });
-    let mut own: Vec<Piece<'d>> =
-        counted.filter(|(number, _)| *number == field.number()).map(|(_, it)| *it).collect();
-    own.reverse();
+    let is_other = |other: &FieldDescriptor, piece: &Piece<'_>| {
+        other.number() == piece.number && !other.is_group() && other != field
+    };
+    let removal = all.iter().rposition(|piece| siblings.iter().any(|other| is_other(other, piece)));
+    let own = all.get(removal.map_or(0, |at| at + 1)..)?;
     if let Kind::Message(inner) = field.kind() {
-        let mut merged = Vec::new();
-        for piece in own {
-            if let Piece::Bytes(bytes) = piece {
-                merged.push(bytes);
-            }
-        }
-        if path.is_empty() {
-            return None;
-        }
-        let merged: Option<Vec<_>> = merged.into_iter().map(pieces).collect();
+        let merged: Option<Vec<_>> = contents(field, own).map(pieces).collect();
         return find(&inner, &merged?.concat(), path);
     }
     // A string that is not UTF-8 spoils the message, also where a later one replaces it.
-    let of_field = all.iter().filter(|(number, _)| *number == field.number());
-    let texts: Result<Vec<_>, _> = of_field.map(|(_, piece)| text(&field.kind(), *piece)).collect();
-    texts.ok()?;
-    let last = own.into_iter().filter_map(|piece| text(&field.kind(), piece).ok().flatten()).next_back();
-    last.filter(|text| path.is_empty() && (field.supports_presence() || !is_default(&field.kind(), text)))
-}
-
-/// Whether this is the text of the default of a type. Of a field without presence, an encoder may write it or not.
-fn is_default(kind: &Kind, text: &[u8]) -> bool {
-    match kind {
-        Kind::String | Kind::Bytes => text.is_empty(),
-        Kind::Bool => text == b"false",
-        Kind::Enum(names) => names.get_value(0).is_some_and(|value| value.name().as_bytes() == text),
-        _ => text == b"0",
+    if removal.is_some() {
+        decoded(field, all).ok()?;
     }
+    let text = decoded(field, own).ok()?.and_then(|value| text(&field.kind(), value));
+    // Of a field without presence, an encoder may write the default or not.
+    let default = text_of_default(&field.kind());
+    text.filter(|text| path.is_empty() && (field.supports_presence() || Some(text) != default.as_ref()))
 }
 
-fn element<'d>(
-    field: &FieldDescriptor,
-    all: &Pieces<'d>,
-    token: &str,
-    path: &[String],
-) -> Option<Cow<'d, [u8]>> {
+fn element(field: &FieldDescriptor, all: &[Piece<'_>], token: &str, path: &[String]) -> Option<Vec<u8>> {
     let index: usize = token.parse().ok().filter(|index: &usize| index.to_string() == token)?;
-    let own = all.iter().filter(|(number, _)| *number == field.number()).map(|(_, piece)| *piece);
     if let Kind::Message(message) = field.kind() {
-        let mut messages =
-            own.filter_map(|piece| if let Piece::Bytes(bytes) = piece { Some(bytes) } else { None });
-        return find(&message, &pieces(messages.nth(index)?)?, path);
+        return find(&message, &pieces(contents(field, all).nth(index)?)?, path);
     }
-    let mut texts = Vec::new();
-    for piece in own {
-        match (field.kind(), piece) {
-            (Kind::String | Kind::Bytes, _) => texts.extend(text(&field.kind(), piece).ok()?),
-            (kind, Piece::Bytes(mut packed)) => {
-                while !packed.is_empty() {
-                    let next = match kind {
-                        Kind::Fixed32 | Kind::Sfixed32 | Kind::Float => Piece::Four(array(&mut packed)?),
-                        Kind::Fixed64 | Kind::Sfixed64 | Kind::Double => Piece::Eight(array(&mut packed)?),
-                        _ => Piece::Number(varint(&mut packed)?),
-                    };
-                    texts.extend(text(&kind, next).ok()?);
-                }
-            }
-            (kind, piece) => texts.extend(text(&kind, piece).ok()?),
-        }
-    }
-    texts.into_iter().nth(index).filter(|_| path.is_empty())
+    let Value::List(items) = decoded(field, all).ok()?? else { return None };
+    text(&field.kind(), items.into_iter().nth(index)?).filter(|_| path.is_empty())
 }
 
 /// The last entry of a map with this key.
-fn entry<'d>(field: &FieldDescriptor, all: &Pieces<'d>, key: &str) -> Option<Pieces<'d>> {
-    let Kind::Message(message) = field.kind() else { return None };
-    let of_key = message.get_field(1)?.kind();
-    let absent = match of_key {
-        Kind::String => "",
-        Kind::Bool => "false",
-        _ => "0",
-    };
+fn entry<'d>(field: &FieldDescriptor, all: &[Piece<'d>], key: &str) -> Option<Pieces<'d>> {
+    let of_key = field.kind().as_message()?.map_entry_key_field();
     let mut found = None;
-    for (number, piece) in all {
-        if let Piece::Bytes(bytes) = piece
-            && *number == field.number()
-        {
-            let entry = pieces(bytes)?;
-            let mut own = Cow::Borrowed(absent.as_bytes());
-            for (number, piece) in &entry {
-                if *number == 1
-                    && let Some(text) = text(&of_key, *piece).ok()?
-                {
-                    own = text;
-                }
-            }
-            if *own == *key.as_bytes() {
-                found = Some(entry);
-            }
+    for content in contents(field, all) {
+        let entry = pieces(content)?;
+        let own = match decoded(&of_key, &entry).ok()? {
+            Some(own) => text(&of_key.kind(), own),
+            None => text_of_default(&of_key.kind()),
+        };
+        if own? == key.as_bytes() {
+            found = Some(entry);
         }
     }
     found
 }
 
-/// No text: a value of another wire type, which counts as an unknown field. The error is a string that is not UTF-8.
-fn text<'d>(kind: &Kind, piece: Piece<'d>) -> Result<Option<Cow<'d, [u8]>>, Utf8Error> {
-    let text = match (kind, piece) {
-        (Kind::String, Piece::Bytes(bytes)) => {
-            return std::str::from_utf8(bytes).map(|text| Some(text.as_bytes().into()));
+/// The messages in a field, in order. A value of another wire type counts as an unknown field.
+fn contents<'p, 'd>(
+    field: &FieldDescriptor,
+    all: &'p [Piece<'d>],
+) -> impl Iterator<Item = &'d [u8]> + use<'p, 'd> {
+    let number = field.number();
+    let own =
+        move |piece: &&Piece<'_>| piece.number == number && piece.wire_type == WireType::LengthDelimited;
+    all.iter().filter(own).map(|piece| piece.content)
+}
+
+/// The value of a scalar field, or a list of scalars; nothing if it does not occur. A value of another wire type counts as an
+/// unknown field.
+fn decoded(field: &FieldDescriptor, all: &[Piece<'_>]) -> Result<Option<Value>, DecodeError> {
+    let of_kind = field.kind().wire_type();
+    let fits = |it: WireType| it == of_kind || (field.is_list() && it == WireType::LengthDelimited);
+    let own = all.iter().filter(|piece| piece.number == field.number() && fits(piece.wire_type));
+    let own: Vec<&[u8]> = own.map(|piece| piece.whole).collect();
+    let message = DynamicMessage::decode(field.parent_message().clone(), &*own.concat())?;
+    Ok((!own.is_empty()).then(|| message.get_field(field).into_owned()))
+}
+
+fn text_of_default(kind: &Kind) -> Option<Vec<u8>> {
+    text(kind, kind.default_value())
+}
+
+/// The text of a scalar.
+fn text(kind: &Kind, value: Value) -> Option<Vec<u8>> {
+    let text = match value {
+        Value::Bool(it) => it.to_string(),
+        Value::I32(it) => it.to_string(),
+        Value::I64(it) => it.to_string(),
+        Value::U32(it) => it.to_string(),
+        Value::U64(it) => it.to_string(),
+        Value::F32(it) => it.to_string(),
+        Value::F64(it) => it.to_string(),
+        Value::EnumNumber(it) => {
+            let named = kind.as_enum().and_then(|names| names.get_value(it));
+            named.map_or_else(|| it.to_string(), |value| value.name().to_owned())
         }
-        (Kind::Bytes, Piece::Bytes(bytes)) => return Ok(Some(bytes.into())),
-        (Kind::Bool, Piece::Number(number)) => (number > 0).to_string(),
-        (Kind::Uint32, Piece::Number(number)) => (number % (1 << 32)).to_string(),
-        (Kind::Uint64, Piece::Number(number)) => number.to_string(),
-        (Kind::Int32, Piece::Number(number)) => half(number).to_string(),
-        (Kind::Int64, Piece::Number(number)) => number.cast_signed().to_string(),
-        (Kind::Sint32, Piece::Number(number)) => signed(number % (1 << 32)).to_string(),
-        (Kind::Sint64, Piece::Number(number)) => signed(number).to_string(),
-        (Kind::Enum(names), Piece::Number(number)) => {
-            let number = half(number);
-            names.get_value(number).map_or_else(|| number.to_string(), |value| value.name().to_owned())
-        }
-        (Kind::Fixed32, Piece::Four(bytes)) => u32::from_le_bytes(bytes).to_string(),
-        (Kind::Sfixed32, Piece::Four(bytes)) => i32::from_le_bytes(bytes).to_string(),
-        (Kind::Float, Piece::Four(bytes)) => f32::from_le_bytes(bytes).to_string(),
-        (Kind::Fixed64, Piece::Eight(bytes)) => u64::from_le_bytes(bytes).to_string(),
-        (Kind::Sfixed64, Piece::Eight(bytes)) => i64::from_le_bytes(bytes).to_string(),
-        (Kind::Double, Piece::Eight(bytes)) => f64::from_le_bytes(bytes).to_string(),
-        _ => return Ok(None),
+        Value::String(it) => it,
+        Value::Bytes(it) => return Some(it.to_vec()),
+        Value::Message(_) | Value::List(_) | Value::Map(_) => return None,
     };
-    Ok(Some(text.into_bytes().into()))
-}
-
-fn half(number: u64) -> i32 {
-    i32::from_le_bytes(u32::try_from(number % (1 << 32)).unwrap_or(0).to_le_bytes())
-}
-
-fn signed(number: u64) -> i64 {
-    let half = (number / 2).cast_signed();
-    if number.is_multiple_of(2) { half } else { -1 - half }
+    Some(text.into_bytes())
 }
 
 /// Whether a field can have this number.
@@ -271,82 +219,65 @@ pub fn is_number(token: &str) -> bool {
 }
 
 /// The value at these field numbers, without a schema.
-pub fn untyped<'d>(mut document: &'d [u8], numbers: &[String]) -> Option<Cow<'d, [u8]>> {
+pub fn untyped(mut document: &[u8], numbers: &[String]) -> Option<Vec<u8>> {
     if let Some((_, rest)) = super::behind_prefix(document) {
         document = rest;
         indexes(&mut document)?;
     }
     let (last, way) = numbers.split_last()?;
     let mut here = pieces(document)?;
-    let own = |here: &Pieces<'d>, number: &String| -> Option<Vec<Piece<'d>>> {
-        let number: u32 = number.parse().ok()?;
-        Some(here.iter().filter(|(at, _)| *at == number).map(|(_, piece)| *piece).collect())
-    };
     for step in way {
-        let messages = own(&here, step)?.into_iter().filter_map(|piece| match piece {
-            Piece::Bytes(bytes) => Some(pieces(bytes)),
-            _ => None,
-        });
-        here = messages.collect::<Option<Vec<_>>>()?.concat();
+        let step: u32 = step.parse().ok()?;
+        let own = here.iter().filter(|it| it.number == step && it.wire_type == WireType::LengthDelimited);
+        let inner: Option<Vec<_>> = own.map(|piece| pieces(piece.content)).collect();
+        here = inner?.concat();
     }
-    let found = own(&here, last)?.into_iter().rfind(|piece| !matches!(piece, Piece::Group))?;
-    let text = match found {
-        Piece::Bytes(bytes) => return (!bytes.is_empty()).then_some(bytes.into()),
-        Piece::Number(number) => number.cast_signed().to_string(),
-        Piece::Eight(bytes) => u64::from_le_bytes(bytes).to_string(),
-        Piece::Four(bytes) => u32::from_le_bytes(bytes).to_string(),
-        Piece::Group => return None,
+    let last: u32 = last.parse().ok()?;
+    let found = here.into_iter().rfind(|it| it.number == last && it.wire_type != WireType::EndGroup)?;
+    let (of, mut at, context) = (found.wire_type, found.content, DecodeContext::default());
+    let (mut signed, mut eight, mut four) = (0, 0, 0);
+    let text = match of {
+        WireType::Varint => int64::merge(of, &mut signed, &mut at, context).map(|()| signed.to_string()),
+        WireType::SixtyFourBit => {
+            fixed64::merge(of, &mut eight, &mut at, context).map(|()| eight.to_string())
+        }
+        WireType::ThirtyTwoBit => fixed32::merge(of, &mut four, &mut at, context).map(|()| four.to_string()),
+        _ => return Some(at.to_vec()).filter(|it| !it.is_empty()),
     };
-    Some(text.into_bytes().into())
+    text.ok().map(String::into_bytes)
 }
 
 /// The fields of a message; `None` when the bytes are none.
 fn pieces(mut at: &[u8]) -> Option<Pieces<'_>> {
     let (mut all, mut groups) = (Vec::new(), Vec::new());
     while !at.is_empty() {
-        let key = varint(&mut at)?;
-        let number = u32::try_from(key / 8).ok().filter(|number| (1..1 << 29).contains(number))?;
-        let piece = match key % 8 {
-            0 => Piece::Number(varint(&mut at)?),
-            1 => Piece::Eight(array(&mut at)?),
-            2 => {
-                let size = usize::try_from(varint(&mut at)?).ok()?;
-                let (bytes, rest) = at.split_at_checked(size)?;
-                at = rest;
-                Piece::Bytes(bytes)
-            }
-            3 if groups.len() < 100 => {
+        let start = at;
+        let (number, wire_type) = decode_key(&mut at).ok()?;
+        let mut content = at;
+        match wire_type {
+            WireType::StartGroup if groups.len() < 100 => {
                 groups.push(number);
                 continue;
             }
-            4 if groups.pop() == Some(number) => Piece::Group,
-            5 => Piece::Four(array(&mut at)?),
-            _ => return None,
-        };
+            WireType::EndGroup if groups.pop() == Some(number) => {}
+            WireType::StartGroup | WireType::EndGroup => return None,
+            _ => skip_field(wire_type, number, &mut at, DecodeContext::default()).ok()?,
+        }
+        if wire_type == WireType::LengthDelimited {
+            decode_varint(&mut content).ok()?;
+        }
         if groups.is_empty() {
-            all.push((number, piece));
+            let until = |from: &'_ [u8]| from.len().checked_sub(at.len());
+            let (whole, content) = (start.get(..until(start)?)?, content.get(..until(content)?)?);
+            all.push(Piece { number, wire_type, whole, content });
         }
     }
     groups.is_empty().then_some(all)
 }
 
-fn array<const N: usize>(at: &mut &[u8]) -> Option<[u8; N]> {
-    let (array, rest) = at.split_first_chunk()?;
-    *at = rest;
-    Some(*array)
-}
-
-/// At most ten bytes, of which the last has one bit.
-pub fn varint(at: &mut &[u8]) -> Option<u64> {
-    let end = at.iter().position(|byte| *byte < 0x80)?;
-    let (number, rest) = at.split_at_checked(end + 1)?;
-    *at = rest;
-    let mut value: u128 = 0;
-    if number.len() > 10 {
-        return None;
-    }
-    for byte in number.iter().rev() {
-        value = value * 128 + u128::from(byte & 0x7f);
-    }
-    u64::try_from(value).ok()
+/// A signed number in zigzag encoding.
+pub fn signed(at: &mut &[u8]) -> Option<i64> {
+    let mut number = 0;
+    sint64::merge(WireType::Varint, &mut number, at, DecodeContext::default()).ok()?;
+    Some(number)
 }
