@@ -21,10 +21,10 @@ use super::partitioner::partition_of;
 use crate::clock;
 use crate::config::{OnGap, PartitionBy};
 use crate::dedupe::{Epoch, IdentityRule, MissingSchema, Schemas, name_source};
-use crate::kafka::{Acknowledgements, MembershipChange, RawRecord, Settings, SourceReader, TargetWriter};
+use crate::kafka::{Acknowledgements, RawRecord, Settings, SourceLog, SourceReader, TargetWriter};
 use crate::metrics::{Outcome, RekeyMetrics};
 use crate::pipeline::MissingIds;
-use crate::ports::{Failure, Record as _, Remedy};
+use crate::ports::{Failure, GroupEvent, Record as _, Remedy};
 use crate::schemas::SharedSchemas;
 
 /// Most records of one poll.
@@ -64,7 +64,7 @@ pub struct RekeyLoop<'r> {
     logs: AssignedLogs,
     unplaced: UnplacedLogs,
     /// Changes of the assignment that are not handled.
-    changes: VecDeque<MembershipChange>,
+    changes: VecDeque<GroupEvent<SourceLog>>,
     acknowledged: Acknowledgements,
     schemas: Schemas,
     /// The warning about records without an id.

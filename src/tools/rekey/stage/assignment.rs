@@ -7,8 +7,8 @@ use super::incarnation::ACCEPT;
 use super::{REQUEST_TIMEOUT, RekeyLoop};
 use crate::clock;
 use crate::dedupe::Offset;
-use crate::kafka::{MembershipChange, SourceLog, SourceStart};
-use crate::ports::{Failure, Remedy};
+use crate::kafka::{SourceLog, SourceStart};
+use crate::ports::{Failure, GroupEvent, Remedy};
 use crate::tools::rekey::logs::listed;
 use crate::tools::rekey::start::{StartOffset, start};
 
@@ -60,9 +60,9 @@ impl RekeyLoop<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, change: MembershipChange) -> Result<(), Failure> {
+    fn apply(&mut self, change: GroupEvent<SourceLog>) -> Result<(), Failure> {
         match change {
-            MembershipChange::Assigned(logs) => {
+            GroupEvent::Assigned(logs) => {
                 self.unplaced.logs.extend_from_slice(&logs);
                 self.place_unplaced()?;
                 if !self.unplaced.logs.is_empty() {
@@ -71,12 +71,12 @@ impl RekeyLoop<'_> {
                 }
                 tracing::info!(partitions = %listed(&logs), "partitions assigned");
             }
-            MembershipChange::Revoked(logs) => {
+            GroupEvent::Revoked(logs) => {
                 self.settle()?;
                 self.release(&logs)?;
                 tracing::info!(partitions = %listed(&logs), "partitions revoked");
             }
-            MembershipChange::Lost(logs) => {
+            GroupEvent::Lost(logs) => {
                 self.release(&logs)?;
                 tracing::warn!(partitions = %listed(&logs), "partitions lost: other members repeat their last records");
             }
