@@ -56,7 +56,7 @@ pub(crate) use outages::{OUTAGE_QUIET, log_ended_outages};
 pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use rekey::SourceReader;
-pub(crate) use rekey::{Acknowledgements, RekeyChecks, RekeyTopics, TargetWriter, check_rekey};
+pub(crate) use rekey::{Acknowledgements, TargetWriter, check_rekey};
 pub use sample::sample;
 pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};
 pub use state_topic::KafkaStateLog;
