@@ -18,11 +18,12 @@ mod readiness;
 mod spare;
 mod standby;
 mod supervisor;
+mod work;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,7 +40,9 @@ pub use memory::{window_memory, within_memory_limit};
 pub use preparing::check;
 pub(crate) use preparing::{check_host, check_read, check_start, prepare, scope_advice};
 
+use supervisor::FirstFailure;
 pub(crate) use supervisor::OPEN_LIMIT;
+pub(crate) use work::Work;
 
 use crate::cli::Exit;
 use crate::clock::{Clock, SystemClock, monotonic};
@@ -50,8 +53,6 @@ use crate::metrics::{About, History, Metrics, Recent, Role, Status};
 
 /// A second signal that arrives earlier is part of the first one: a service manager and the terminal can both send one.
 const IMPATIENCE: Duration = Duration::from_secs(1);
-/// Time limit for the workers to commit and to leave the group, and for closing the local store.
-const STOP: Duration = Duration::from_secs(9);
 
 /// A service that is ready to run: its configuration, metrics and status.
 pub struct Service {
@@ -120,45 +121,18 @@ impl Service {
         let logging = tokio::spawn(readiness::log_readiness(Arc::clone(&self.status), self.metrics.clone()));
         let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
-        let (result_sender, mut result) = oneshot::channel();
-        let status = Arc::clone(&self.status);
-        let (supervised, first) = (Arc::clone(&stop), Arc::new(OnceLock::new()));
-        let noted = Arc::clone(&first);
-        std::thread::Builder::new()
-            .name("supervisor".to_owned())
-            .spawn(move || drop(result_sender.send(supervisor::supervise(&self, &supervised, &noted))))
-            .map_err(|e| {
-                ExitError::failed(format!(
-                    "the supervisor thread cannot be started: {e}; raise the limit on processes"
-                ))
-            })?;
-        let mut stopping = None;
-        let ended = tokio::select! {
-            ended = &mut result => Ok(ended),
-            () = shutdown => {
-                tracing::info!(
-                    "stopping: committing open transactions and leaving the group; a second signal ends at once"
-                );
-                stop.store(true, Ordering::Release);
-                stopping = Some(monotonic());
-                tokio::time::timeout(STOP, result).await
-            }
-            () = stopped(&stop) => tokio::time::timeout(STOP, result).await,
+        let (status, supervised, first) =
+            (Arc::clone(&self.status), Arc::clone(&stop), FirstFailure::default());
+        let work = Work {
+            name: "supervisor",
+            stopping: "committing open transactions",
+            late: ["the workers", "open transactions are aborted, and their records are read again"],
+            first: Arc::clone(&first),
         };
-        // A thread that hangs in a call of the operating system may never end.
-        let late = || {
-            ExitError::failed(format!(
-                "the workers did not stop within {} s; open transactions are aborted, and their records are read again",
-                STOP.as_secs()
-            ))
-        };
-        let ended = ended.unwrap_or_else(|_| Ok(Err(first.get().cloned().unwrap_or_else(late))));
-        let ended =
-            ended.unwrap_or_else(|_| Err(ExitError::failed("the supervisor thread panicked".to_owned())));
-        match (&ended, stopping) {
-            (Err(ended), _) => status.fail(&ended.message),
-            (Ok(()), Some(since)) => tracing::info!(took_ms = since.elapsed().as_millis(), "stopped"),
-            (Ok(()), None) => {}
+        let supervise = move || supervisor::supervise(&self, &supervised, &first);
+        let ended = work.run(&stop, shutdown, supervise).await;
+        if let Err(ended) = &ended {
+            status.fail(&ended.message);
         }
         // The HTTP server may have ended already.
         sampling.abort();
@@ -166,13 +140,6 @@ impl Service {
         close_http.send(()).ok();
         drop(tokio::time::timeout(Duration::from_millis(200), page).await);
         ended
-    }
-}
-
-/// Completes when the supervisor ends the workers.
-async fn stopped(stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) struct ProcessParts<'a> {
 }
 
 /// Why the process ends, noted before what may hang: the other threads are awaited, and the local store is closed.
-pub(super) type FirstFailure = Arc<OnceLock<ExitError>>;
+pub(crate) type FirstFailure = Arc<OnceLock<ExitError>>;
 
 /// Runs the service, from the lock on the state directory to the end of the last worker.
 pub(super) fn supervise(

@@ -97,12 +97,7 @@ pub fn check(settings: &Settings, wanted: Wanted, closing: &Closing) -> Result<C
     let mut reader = settings.reader("read_committed");
     ApiVersions::request(&mut reader);
     let admin = TopicAdmin::with_reader(settings, reader, REQUEST_TIMEOUT)?;
-    let checked = admin.run_checks(wanted).map_err(|error| match error {
-        CheckError::Unreachable(what) => admin.explain_unreachable(&what),
-        other => other,
-    });
-    closing.close(admin);
-    checked
+    admin.checked(closing, |admin| admin.run_checks(wanted))
 }
 
 /// Describes, creates and grows topics, with clients of its own.
@@ -145,6 +140,20 @@ impl TopicAdmin {
             admin: tokens::create(&settings.base(), ProblemCapture::default()).map_err(create)?,
             wait,
         })
+    }
+
+    /// The result of checks after which the clients are closed.
+    pub(super) fn checked<T>(
+        self,
+        closing: &Closing,
+        check: impl FnOnce(&Self) -> Result<T, CheckError>,
+    ) -> Result<T, CheckError> {
+        let checked = check(&self).map_err(|error| match error {
+            CheckError::Unreachable(what) => self.explain_unreachable(&what),
+            other => other,
+        });
+        closing.close(self);
+        checked
     }
 
     fn run_checks(&self, wanted: Wanted) -> Result<Checks, CheckError> {
@@ -233,7 +242,7 @@ impl TopicAdmin {
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
         };
         let deadline = clock::monotonic() + self.wait;
-        let list = list_of(&self.settings.clean, [0]);
+        let list = list_of([(self.settings.clean.as_str(), 0)]);
         while clock::monotonic() < deadline {
             match native::committed(self.reader.client(), &list, ATTEMPT_TIMEOUT) {
                 Ok(_) => return false,

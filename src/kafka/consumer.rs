@@ -3,49 +3,31 @@
 //! The client's callback only queues rebalance events. The worker handles them when its state allows, and then calls
 //! [`GroupMember::assign`] or [`GroupMember::unassign`].
 
-mod placing;
 mod reading;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dedupd_tokens::{self as tokens, Authenticated};
-use rdkafka::consumer::{BaseConsumer, Consumer, RebalanceProtocol};
-use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{TopicPartitionList, TopicPartitionListElem};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::client_config::Settings;
 use super::closing::Closing;
-use super::ends::{EndReader, partitions_of};
-use super::error::{failure, failure_with_permission};
+use super::ends::partitions_of;
 use super::group::GroupContext;
 use super::group_monitor;
-use super::log_context::LogContext;
+use super::member::{MemberClient, SourceLog, SourceStart};
 use super::native;
-use super::partitions::{self, kafka_offset, kafka_partition, list_of, partition_id};
 use super::record::RawRecord;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::ports::{
     Committed, Epoch, Failure, GroupEvent, GroupMember, LogBounds, Record, Remedy, Source, Truncation,
 };
 
-/// Time limit of a seek; it waits for the client's own threads, not for the broker.
-pub(super) const SEEK_WAIT: Duration = Duration::from_secs(5);
-
 /// One member of the group.
 pub struct KafkaSource {
-    /// Declared first because it must be dropped before the consumer.
-    fetched: native::Fetched,
-    consumer: Authenticated<BaseConsumer<GroupContext>>,
-    ends: EndReader,
-    settings: Settings,
-    topic: String,
-    group: String,
+    member: MemberClient,
     owned: RefCell<BTreeSet<PartitionId>>,
-    /// The assignment of the client itself, with the offset of the last assignment or seek: owned partitions whose start
-    /// offset is known.
-    assigned: RefCell<BTreeMap<PartitionId, Offset>>,
     /// Why this member can never read again. The client reports it only once.
     fatal: RefCell<Option<Failure>>,
     /// The damaged batches that were read. A second read of one sets the failure that every poll returns until the partition
@@ -53,8 +35,6 @@ pub struct KafkaSource {
     damaged: RefCell<BTreeMap<Coordinates, Option<Failure>>>,
     /// The leader epoch that the next seek of a partition compares with the leader's log.
     epochs: RefCell<BTreeMap<PartitionId, Epoch>>,
-    /// What the client found where the position of the last seek is outside of the log.
-    truncated: RefCell<BTreeMap<PartitionId, Truncation>>,
     /// The clients of earlier members.
     closing: Closing,
 }
@@ -62,91 +42,71 @@ pub struct KafkaSource {
 impl KafkaSource {
     /// Creates the clients and subscribes; assignments arrive through [`GroupMember::events`].
     pub fn subscribe(settings: &Settings) -> Result<Self, Failure> {
-        let doing = format!("joining group {} on topic {}", settings.group, settings.raw);
-        let fail = |e: KafkaError| failure(&doing, &e);
-        let consumer: Authenticated<BaseConsumer<GroupContext>> =
-            tokens::create(&settings.reporting(settings.source()), GroupContext::default()).map_err(fail)?;
-        consumer.subscribe(&[&settings.raw]).map_err(fail)?;
+        let config = settings.reporting(settings.source());
         Ok(Self {
-            fetched: native::Fetched::of(&consumer).map_err(fail)?,
-            consumer,
-            ends: EndReader::new(settings)?,
-            settings: settings.clone(),
-            topic: settings.raw.clone(),
-            group: settings.group.clone(),
+            member: MemberClient::subscribe(settings, &config, &[&settings.raw])?,
             owned: RefCell::default(),
-            assigned: RefCell::default(),
             fatal: RefCell::default(),
             damaged: RefCell::default(),
             epochs: RefCell::default(),
-            truncated: RefCell::default(),
             closing: Closing::default(),
         })
     }
 
     pub(super) fn consumer(&self) -> &BaseConsumer<GroupContext> {
-        &self.consumer
+        self.member.consumer()
     }
 
     pub(super) fn topic(&self) -> &str {
-        &self.topic
+        &self.member.settings.raw
     }
 
-    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        let doing = format!("{doing} topic {} in group {}", self.topic, self.group);
-        failure_with_permission(&self.settings, &doing, error)
+    fn log(&self, partition: PartitionId) -> SourceLog {
+        SourceLog { topic: self.topic().to_owned(), partition }
     }
 
-    fn list_at(&self, starts: &[(PartitionId, Offset)]) -> Result<TopicPartitionList, KafkaError> {
-        let element = |(partition, start): &(_, _)| (self.topic.as_str(), *partition, kafka_offset(*start));
-        partitions::list(starts.iter().map(element))
+    fn logs(&self, partitions: &[PartitionId]) -> Vec<SourceLog> {
+        partitions.iter().map(|partition| self.log(*partition)).collect()
     }
 
-    fn is_cooperative(&self) -> bool {
-        matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
+    /// Each with the leader epoch to compare at its offset, if that is known.
+    fn starts(&self, starts: &[(PartitionId, Offset)]) -> Vec<SourceStart> {
+        let epochs = self.epochs.borrow();
+        let epoch = |partition, at: Offset| epochs.get(partition).copied().filter(|epoch| epoch.covers(at));
+        starts.iter().map(|(id, offset)| (self.log(*id), *offset, epoch(id, *offset))).collect()
     }
 
-    fn fetch_committed(
-        &self,
-        reader: &BaseConsumer<LogContext>,
-        partitions: &[PartitionId],
-        wait: Duration,
-    ) -> Result<Vec<Committed>, Failure> {
-        let list = list_of(&self.topic, partitions.iter().copied());
-        let fail = |e| self.fail("reading the committed offsets of", &e);
-        let offsets = native::committed(reader.client(), &list, wait).map_err(fail)?;
-        offsets.into_iter().map(|it| it.map_err(KafkaError::OffsetFetch).map_err(fail)).collect()
+    /// Stores the leader epoch of the record before the next offset of a partition, or removes it.
+    fn set_epoch(&self, partition: PartitionId, last: Option<Epoch>) {
+        let mut epochs = self.epochs.borrow_mut();
+        epochs.remove(&partition);
+        epochs.extend(last.map(|last| (partition, last)));
     }
 
-    fn seek_each(&self, starts: &[(PartitionId, Offset)]) -> Result<(), KafkaError> {
-        if starts.is_empty() {
+    /// Fails when one of these partitions is not assigned to this member.
+    fn check_ownership(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
+        let not_owned = starts.iter().find(|(partition, _)| !self.owned.borrow().contains(partition));
+        if not_owned.is_none() && !self.consumer().assignment_lost() {
             return Ok(());
         }
-        let list = self.list_at(starts)?;
-        for (partition, offset) in starts {
-            if let Some(epoch) = self.epoch_before(*partition, *offset) {
-                native::set_leader_epoch(&list, &self.topic, kafka_partition(*partition), epoch);
-            }
-        }
-        let sought = self.consumer.seek_partitions(list, SEEK_WAIT)?;
-        // The call can succeed although single partitions fail.
-        sought.elements().iter().try_for_each(TopicPartitionListElem::error)
-    }
-
-    /// Resumes partitions explicitly: a pause can survive a reassignment (librdkafka#1849).
-    fn resume(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
-        let list = list_of(&self.topic, starts.iter().map(|(partition, _)| *partition));
-        self.consumer.resume(&list).map_err(|e| self.fail("resuming partitions of", &e))
+        let (partition, _) = not_owned.or(starts.first()).copied().unwrap_or_default();
+        Err(Failure::new(
+            Remedy::Retry,
+            format!(
+                "partition {partition} of topic {} cannot be read from its committed offset: it is not assigned to this \
+                 member of group {}; waiting for an assignment",
+                self.topic(),
+                self.member.settings.group
+            ),
+        ))
     }
 
     /// Removes what was fetched and found at the positions that these partitions had until now.
-    fn clear_fetched(&self, partitions: impl Iterator<Item = PartitionId>) {
-        let partitions: BTreeSet<PartitionId> = partitions.collect();
-        self.truncated.borrow_mut().retain(|partition, _| !partitions.contains(partition));
+    fn clear_fetched<'l>(&self, logs: impl Iterator<Item = &'l SourceLog> + Clone) {
         let mut damaged = self.damaged.borrow_mut();
-        let sought = damaged.iter_mut().filter(|(at, _)| partitions.contains(&at.partition));
-        sought.for_each(|(_, failure)| *failure = None);
-        self.fetched.discard(|_, partition| partitions.contains(&partition_id(partition)));
+        let is_sought = |at: &Coordinates| logs.clone().any(|log| log.partition == at.partition);
+        damaged.iter_mut().filter(|(at, _)| is_sought(at)).for_each(|(_, failure)| *failure = None);
+        self.member.clear(logs);
     }
 }
 
@@ -165,32 +125,28 @@ impl Source for KafkaSource {
         let before = self.found_damaged();
         let is_behind =
             |partition| before.iter().filter_map(|it| it.damaged).any(|at| at.partition == partition);
-        let polled = self.fetched.poll(&self.consumer, most, wait, &mut |message| {
-            let record = RawRecord(message);
-            if before.is_empty() || !is_behind(record.coordinates().partition) {
-                records.push(record);
-            }
-            true
+        let polled = self.member.poll(records, most, wait, |record| {
+            before.is_empty() || !is_behind(record.coordinates().partition)
         });
-        polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))?;
+        polled.map_err(|error| self.failure_of_read(&error))?;
         before.into_iter().next().map_or(Ok(()), Err)
     }
 
     fn seek(&self, starts: &[(PartitionId, Offset)]) -> Result<(), Failure> {
         self.check_ownership(starts)?;
+        let starts = self.starts(starts);
         let (assigned, new): (Vec<_>, Vec<_>) =
-            starts.iter().partition(|(partition, _)| self.assigned.borrow().contains_key(partition));
-        if let Err(error) = self.seek_each(&assigned) {
+            starts.iter().cloned().partition(|(log, ..)| self.member.is_assigned(log));
+        if let Err(error) = self.member.seek(&assigned) {
             tracing::debug!(%error, "seek failed; reassigning the partitions");
-            self.reassign_at(&assigned)?;
-        } else {
-            self.assigned.borrow_mut().extend(assigned);
+            self.member.reassign(&assigned)?;
         }
         if !new.is_empty() {
-            self.assign_and_compare(&new)?;
+            self.member.assign_and_compare(&new)?;
         }
-        self.clear_fetched(starts.iter().map(|(partition, _)| *partition));
-        self.resume(starts)
+        let logs = starts.iter().map(|(log, ..)| log);
+        self.clear_fetched(logs.clone());
+        self.member.resume(logs)
     }
 
     fn seek_behind(
@@ -204,7 +160,7 @@ impl Source for KafkaSource {
     }
 
     fn truncated(&self, partition: PartitionId) -> Option<Truncation> {
-        self.truncated.borrow().get(&partition).copied()
+        self.member.truncated().get(&self.log(partition)).copied()
     }
 
     fn reassign(&self, starts: &[(PartitionId, Offset, Option<Epoch>)]) -> Result<(), Failure> {
@@ -213,42 +169,43 @@ impl Source for KafkaSource {
         for (partition, _, last) in starts {
             self.set_epoch(*partition, *last);
         }
-        self.clear_fetched(starts.iter().map(|(partition, ..)| *partition));
-        self.reassign_at(&positions)?;
-        self.resume(&positions)
+        let starts = self.starts(&positions);
+        let logs = starts.iter().map(|(log, ..)| log);
+        self.clear_fetched(logs.clone());
+        self.member.reassign(&starts)?;
+        self.member.resume(logs)
     }
 
     fn pause(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        let list = list_of(&self.topic, partitions.iter().copied());
-        self.consumer.pause(&list).map_err(|e| self.fail("pausing partitions of", &e))
+        self.member.pause(&self.logs(partitions))
     }
 
     fn bounds(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
-        let logs: Vec<_> = partitions.iter().map(|partition| (self.topic.as_str(), *partition)).collect();
-        let bounds = self.ends.bounds(&logs, wait)?;
-        self.consumer.context().connected();
+        let logs: Vec<_> = partitions.iter().map(|partition| (self.topic(), *partition)).collect();
+        let bounds = self.member.ends.bounds(&logs, wait)?;
+        self.member.context().connected();
         Ok(bounds)
     }
 
     fn partition_count(&self, wait: Duration) -> Result<usize, Failure> {
-        let found = partitions_of(self.ends.stable().client(), &self.topic, wait);
-        Ok(found.map_err(|e| self.fail("reading the number of partitions of", &e))?.len())
+        let found = partitions_of(self.member.ends.stable().client(), self.topic(), wait);
+        Ok(found.map_err(|e| self.member.fail("reading the number of partitions of", &e))?.len())
     }
 
     fn topic_id(&self, wait: Duration) -> Option<String> {
-        let described = native::topics(self.ends.stable().client(), &[&self.topic], wait).ok()?;
+        let described = native::topics(self.member.ends.stable().client(), &[self.topic()], wait).ok()?;
         described.into_iter().next()?.id
     }
 
     fn end(&self, partition: PartitionId) -> Option<Offset> {
-        native::cached_high_watermark(self.consumer.client(), &self.topic, kafka_partition(partition))
+        self.member.end(self.topic(), partition)
     }
 
     fn explained(&self, failed: Failure) -> Failure {
         if failed.remedy != Remedy::Retry {
             return failed;
         }
-        match self.consumer.context().problem() {
+        match self.member.context().problem() {
             Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
             None => failed,
         }
@@ -257,30 +214,34 @@ impl Source for KafkaSource {
 
 impl GroupMember for KafkaSource {
     fn events(&self) -> Vec<GroupEvent> {
-        self.consumer.context().take()
+        let events = self.member.context().take().into_iter();
+        events.map(|event| event.renamed(|log| log.partition)).collect()
     }
 
     fn assign(&self, starts: &[(PartitionId, Option<Offset>)]) -> Result<(), Failure> {
         let with_start: Vec<(PartitionId, Offset)> =
             starts.iter().filter_map(|(partition, start)| Some((*partition, (*start)?))).collect();
-        self.assign_at(&with_start)?;
-        self.consumer.context().rebalance_handled();
-        self.owned.borrow_mut().extend(starts.iter().map(|(p, _)| *p));
-        self.clear_fetched(starts.iter().map(|(partition, _)| *partition));
-        self.resume(&with_start)
+        let with_start = self.starts(&with_start);
+        self.member.assign(&with_start)?;
+        self.member.context().rebalance_handled();
+        self.owned.borrow_mut().extend(starts.iter().map(|(partition, _)| *partition));
+        let all: Vec<_> = starts.iter().map(|(partition, _)| self.log(*partition)).collect();
+        self.clear_fetched(all.iter());
+        self.member.resume(with_start.iter().map(|(log, ..)| log))
     }
 
     fn unassign(&self, partitions: &[PartitionId]) -> Result<(), Failure> {
-        self.remove_assigned(partitions)?;
-        self.consumer.context().rebalance_handled();
+        let logs = self.logs(partitions);
+        self.member.remove(&logs)?;
+        self.member.context().rebalance_handled();
         self.owned.borrow_mut().retain(|p| !partitions.contains(p));
-        self.clear_fetched(partitions.iter().copied());
+        self.clear_fetched(logs.iter());
         Ok(())
     }
 
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
         // The client is not a member: its responses do not depend on the state of the group.
-        self.fetch_committed(self.ends.stable(), partitions, wait)
+        self.member.committed(self.member.ends.stable(), self.topic(), partitions, wait)
     }
 
     fn committed_unstable(
@@ -288,14 +249,15 @@ impl GroupMember for KafkaSource {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        self.fetch_committed(self.ends.unstable(), partitions, wait)
+        self.member.committed(self.member.ends.unstable(), self.topic(), partitions, wait)
     }
 
     fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure> {
-        let view = group_monitor::view(self.ends.unstable(), &self.settings, wait)?;
+        let view = group_monitor::view(self.member.ends.unstable(), &self.member.settings, wait)?;
         // The coordinator describes a group that it is still loading as empty.
         if view.members.is_empty() {
-            let what = format!("the coordinator reports no member of group {}; retrying", self.group);
+            let group = &self.member.settings.group;
+            let what = format!("the coordinator reports no member of group {group}; retrying");
             return Err(Failure::new(Remedy::Retry, what));
         }
         Ok(view.members.into_iter().map(|member| member.worker).collect())
@@ -303,13 +265,13 @@ impl GroupMember for KafkaSource {
 
     fn may_commit(&self, partitions: &[PartitionId]) -> bool {
         let owned = self.owned.borrow();
-        let member = native::membership(self.consumer.client())
+        let member = native::membership(self.consumer().client())
             .is_some_and(|m| m.generation >= 0 && !m.member_id.is_empty());
-        member && !self.consumer.assignment_lost() && partitions.iter().all(|p| owned.contains(p))
+        member && !self.consumer().assignment_lost() && partitions.iter().all(|p| owned.contains(p))
     }
 
     fn rejoin(&mut self) -> Result<(), Failure> {
-        let mut former = std::mem::replace(self, Self::subscribe(&self.settings)?);
+        let mut former = std::mem::replace(self, Self::subscribe(&self.member.settings)?);
         self.closing = std::mem::take(&mut former.closing);
         // Not here: with a fatal error, the client sometimes does not finish to close.
         self.closing.close(former);
@@ -317,21 +279,10 @@ impl GroupMember for KafkaSource {
     }
 
     fn leave(&self) {
-        self.consumer.unsubscribe();
+        self.consumer().unsubscribe();
     }
 
     fn has_left(&self) -> bool {
-        native::membership(self.consumer.client()).is_none_or(|member| member.member_id.is_empty())
-    }
-}
-
-impl Drop for KafkaSource {
-    fn drop(&mut self) {
-        if self.consumer.context().close() {
-            // Closing waits until an earlier rebalance event is handled. Removing all partitions handles every kind of
-            // event; closing the client resolves any error of these calls.
-            let all: Vec<PartitionId> = self.assigned.borrow().keys().copied().collect();
-            drop(self.assign_at(&[]).and_then(|()| self.remove_assigned(&all)));
-        }
+        native::membership(self.consumer().client()).is_none_or(|member| member.member_id.is_empty())
     }
 }

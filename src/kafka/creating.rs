@@ -167,7 +167,8 @@ impl TopicAdmin {
     /// be a mistake, and partitions cannot be removed.
     pub(super) fn group_has_committed(&self, raw: usize) -> Result<bool, CheckError> {
         let doing = format!("reading the offsets of group {}", self.settings.group);
-        let list = list_of(&self.settings.raw, 0..u32::try_from(raw).unwrap_or(u32::MAX));
+        let list =
+            list_of((0..u32::try_from(raw).unwrap_or(u32::MAX)).map(|id| (self.settings.raw.as_str(), id)));
         let committed =
             native::committed(self.reader.client(), &list, self.wait).map_err(|e| check_error(&doing, &e))?;
         Ok(committed.into_iter().flatten().any(|it| it.offset.is_some()))

@@ -86,7 +86,11 @@ pub fn forecast(
         true
     })?;
     // The marker in the state topic can be the first of a transaction. This answer waits for the offsets of such a transaction.
-    drop(native::committed(ends.stable().client(), &list_of(&settings.raw, numbers.clone()), REQUEST));
+    drop(native::committed(
+        ends.stable().client(),
+        &list_of(numbers.iter().map(|id| (settings.raw.as_str(), *id))),
+        REQUEST,
+    ));
     let committed: Vec<Committed> =
         group.answers(numbers.iter().copied(), REQUEST)?.into_iter().collect::<Result<_, _>>()?;
     let raw = ends.bounds(&logs_of(settings.raw.as_str(), partitions), REQUEST)?;

@@ -1,7 +1,7 @@
 //! Rebalance events of the client's callback, queued for the worker.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -11,9 +11,9 @@ use rdkafka::{ClientContext, Statistics, TopicPartitionList as Partitions};
 
 use super::connection::{ConnectionProblem, LastProblem};
 use super::log_context::LogContext;
+use super::member::SourceLog;
 use super::outages;
 use super::statistics::{self, ClientUse};
-use crate::dedupe::PartitionId;
 use crate::locked::Locked;
 use crate::ports::GroupEvent;
 
@@ -21,7 +21,7 @@ use crate::ports::GroupEvent;
 /// longer polls for events then.
 #[derive(Default)]
 pub(super) struct GroupContext {
-    events: Mutex<Vec<GroupEvent>>,
+    events: Mutex<Vec<GroupEvent<SourceLog>>>,
     /// The client waits for [`GroupMember::assign`](crate::ports::GroupMember::assign) or
     /// [`GroupMember::unassign`](crate::ports::GroupMember::unassign).
     rebalance_pending: AtomicBool,
@@ -46,12 +46,8 @@ impl GroupContext {
         }
     }
 
-    fn push(&self, event: GroupEvent) {
-        self.events.locked().push(event);
-    }
-
     /// The events since the last call.
-    pub(super) fn take(&self) -> Vec<GroupEvent> {
+    pub(super) fn take(&self) -> Vec<GroupEvent<SourceLog>> {
         std::mem::take(&mut self.events.locked())
     }
 
@@ -84,20 +80,23 @@ impl ClientContext for GroupContext {
 
 impl ConsumerContext for GroupContext {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut Partitions) {
-        let partitions: Vec<PartitionId> =
-            list.elements().iter().filter_map(|e| u32::try_from(e.partition()).ok()).collect();
         if self.closing.load(Ordering::Acquire) {
             // An error here means that the assignment is already removed, as intended.
             drop(consumer.unassign());
             return;
         }
+        let log = |topic: &str, partition| {
+            Some(SourceLog { topic: topic.to_owned(), partition: u32::try_from(partition).ok()? })
+        };
+        let logs = list.elements().iter().filter_map(|it| log(it.topic(), it.partition())).collect();
         self.rebalance_pending.store(true, Ordering::Release);
-        if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            self.push(GroupEvent::Assigned(partitions));
+        let event = if err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            GroupEvent::Assigned(logs)
         } else if consumer.assignment_lost() {
-            self.push(GroupEvent::Lost(partitions));
+            GroupEvent::Lost(logs)
         } else {
-            self.push(GroupEvent::Revoked(partitions));
-        }
+            GroupEvent::Revoked(logs)
+        };
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 }

@@ -166,7 +166,7 @@ impl GroupMonitor {
         let fail = |e: &KafkaError| {
             failure(&format!("reading the committed offsets of topic {raw} in group {group}"), e)
         };
-        let list = list_of(raw, partitions);
+        let list = list_of(partitions.into_iter().map(|id| (raw.as_str(), id)));
         let answers = native::committed(self.client.client(), &list, wait).map_err(|e| fail(&e))?;
         let answers = answers.into_iter().map(|it| it.map_err(|code| fail(&KafkaError::OffsetFetch(code))));
         Ok(answers.collect())

@@ -5,6 +5,7 @@
 //! the call takes too long. The thread keeps the producer alive until the call returns, and then destroys it. Whatever it
 //! still sends belongs to a transaction that is never committed, because the next producer fences it.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -23,12 +24,12 @@ use crate::ports::CommitPosition;
 pub(super) const ABANDONED: KafkaError = KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut);
 
 /// The offsets with their metadata, as a partition list of the client.
-pub(super) fn partition_list(
-    topic: &str,
-    positions: &[CommitPosition],
+pub(super) fn partition_list<'a>(
+    positions: impl IntoIterator<Item = (&'a str, impl Borrow<CommitPosition>)>,
 ) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
-    for position in positions {
+    for (topic, position) in positions {
+        let position = position.borrow();
         let mut element = list.add_partition(topic, kafka_partition(position.partition));
         element.set_offset(kafka_offset(position.next))?;
         element.set_metadata(&position.metadata);

@@ -34,10 +34,10 @@ pub(super) fn list<'a>(
     Ok(list)
 }
 
-/// Partitions of one topic, without offsets.
-pub(super) fn list_of(topic: &str, partitions: impl IntoIterator<Item = PartitionId>) -> TopicPartitionList {
+/// Partitions of topics, without offsets.
+pub(super) fn list_of<'a>(logs: impl IntoIterator<Item = (&'a str, PartitionId)>) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
-    for partition in partitions {
+    for (topic, partition) in logs {
         list.add_partition(topic, kafka_partition(partition));
     }
     list

@@ -263,7 +263,8 @@ impl Sink<KafkaSource> for KafkaSink {
     ) -> Result<(), Failure> {
         let client = self.client()?;
         let doing = "adding offsets to the transaction";
-        let list = offsets::partition_list(source.topic(), positions).map_err(|e| self.fail(doing, &e))?;
+        let list = offsets::partition_list(positions.iter().map(|it| (source.topic(), it)))
+            .map_err(|e| self.fail(doing, &e))?;
         // Read for every transaction: the broker rejects a stale generation.
         let Some(metadata) = source.consumer().group_metadata() else {
             return Err(Failure::new(

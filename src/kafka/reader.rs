@@ -70,13 +70,13 @@ impl BatchReader {
         start: KafkaOffset,
     ) -> Result<(), KafkaError> {
         let list = partitions::list([(topic, partition, start)])?;
-        let opened = [kafka_partition(partition)].into_iter();
-        self.fetched.assign(&self.consumer, topic, opened, || self.consumer.incremental_assign(&list))
+        let assign = || self.consumer.incremental_assign(&list);
+        self.fetched.assign(&self.consumer, [(topic, partition)].into_iter(), assign)
     }
 
     /// Reads this partition no further.
     pub(super) fn close(&self, topic: &str, partition: PartitionId) -> Result<(), KafkaError> {
-        self.consumer.incremental_unassign(&list_of(topic, [partition]))?;
+        self.consumer.incremental_unassign(&list_of([(topic, partition)]))?;
         self.fetched.keep(|_, other| other != kafka_partition(partition));
         Ok(())
     }
@@ -167,8 +167,8 @@ impl BatchReader {
         let starts = read().map(|(partition, range)| (topic, *partition, kafka_offset(range.start)));
         let list = partitions::list(starts)?;
         self.fetched.keep(|_, _| false);
-        let read = read().map(|(partition, _)| kafka_partition(*partition));
-        self.fetched.assign(&self.consumer, topic, read, || self.consumer.assign(&list))
+        let read = read().map(|(partition, _)| (topic, *partition));
+        self.fetched.assign(&self.consumer, read, || self.consumer.assign(&list))
     }
 }
 

@@ -4,6 +4,6 @@ mod check;
 mod source;
 mod target;
 
-pub(crate) use check::{RekeyChecks, RekeyTopics, check_rekey};
-pub use source::{MembershipChange, SourceLog, SourceReader, SourceStart};
+pub(crate) use check::check_rekey;
+pub use source::SourceReader;
 pub(crate) use target::{Acknowledgements, TargetWriter};

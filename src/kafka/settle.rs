@@ -44,7 +44,7 @@ pub(super) fn purge(
     // With the group metadata of a consumer that never joined: the group may have no member yet.
     let non_member: Authenticated<BaseConsumer<LogContext>> =
         tokens::create(&settings.reader("read_committed"), LogContext)?;
-    let list = offsets::partition_list(&settings.raw, std::slice::from_ref(position))?;
+    let list = offsets::partition_list([(settings.raw.as_str(), position)])?;
     let metadata = non_member
         .group_metadata()
         .ok_or_else(|| KafkaError::ClientCreation("a consumer without a group".to_owned()))?;

@@ -13,7 +13,6 @@ use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 use super::native::Message;
 use super::partitions::kafka_partition;
 use super::record::written_ms;
-use crate::dedupe::PartitionId;
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
@@ -52,14 +51,8 @@ impl<'a> Outgoing<'a> {
     }
 
     /// With further headers at the end.
-    pub fn with_more_headers(mut self, more: &[(&'static str, String)]) -> Result<Self, KafkaError> {
-        more.iter().try_for_each(|(name, value)| self.headers.add(name, value)).map(|()| self)
-    }
-
-    /// With another partition, and a further header at the end.
-    pub fn moved_to(mut self, partition: PartitionId, name: &str, value: &str) -> Result<Self, KafkaError> {
-        self.partition = Some(kafka_partition(partition));
-        self.headers.add(name, value).map(|()| self)
+    pub fn with_more_headers(mut self, more: &[(&'static str, impl AsRef<str>)]) -> Result<Self, KafkaError> {
+        more.iter().try_for_each(|(name, value)| self.headers.add(name, value.as_ref())).map(|()| self)
     }
 
     /// A copy without the headers of a record, which cannot be read.

@@ -8,14 +8,22 @@ use super::partitions::coordinates;
 use crate::dedupe::{Coordinates, PartitionId};
 use crate::ports::{Failure, Remedy, Truncation};
 
+/// A batch with damaged bytes, for a message.
+pub(super) fn damaged_batch(
+    topic: &str,
+    Coordinates { partition, offset }: Coordinates,
+    error: &ReadError,
+) -> String {
+    let ReadError { code, reason, .. } = error;
+    format!(
+        "partition {partition} of topic {topic} holds a damaged batch at offset {offset} ({code}: {reason})"
+    )
+}
+
 /// The failure for a batch with damaged bytes. `is_second` means that a second read had the same result. After the first
 /// read the batch is read again, because it may have been damaged in transit.
 pub(super) fn damaged(topic: &str, at: Coordinates, error: &ReadError, is_second: bool) -> Failure {
-    let Coordinates { partition, offset } = at;
-    let batch = format!(
-        "partition {partition} of topic {topic} holds a damaged batch at offset {offset} ({}: {})",
-        error.code, error.reason
-    );
+    let batch = damaged_batch(topic, at, error);
     if !is_second {
         let what = format!("{batch}; reading it again");
         return Failure::new(Remedy::Abort, what);
@@ -31,8 +39,9 @@ pub(super) fn damaged(topic: &str, at: Coordinates, error: &ReadError, is_second
         "{batch}; a second read had the same result: none of its records is used, and none is skipped{is_large}. \
          kafka-dump-log.sh --deep-iteration --files SEGMENT on the leader of the partition shows the batch and the offset \
          after it; elect a replica that is not damaged as leader (kafka-leader-election.sh), and let the damaged replica \
-         copy from it. To skip a batch of the raw topic, wait until the committed offset is {offset} or higher, stop \
-         dedupd, and set the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets"
+         copy from it. To skip a batch of the raw topic, wait until the committed offset is {} or higher, stop \
+         dedupd, and set the offset to the one after the batch with kafka-consumer-groups.sh --reset-offsets",
+        at.offset
     );
     Failure { damaged: Some(at), ..Failure::new(Remedy::Stop, what) }
 }

@@ -18,6 +18,7 @@ mod ports;
 mod progress;
 mod recovery;
 mod report;
+mod rivals;
 mod safeguard;
 mod sizes;
 mod standby;
@@ -37,7 +38,8 @@ pub use limits::Limits;
 pub use options::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
-pub(crate) use partition::stall::{Fetching, StallDetector};
+pub(crate) use partition::SchemaWait;
+pub(crate) use partition::stall::{COMPARE_INTERVAL, Fetching, STALL_TIMEOUT, StallDetector};
 pub use partition_limit::PartitionLimit;
 pub use ports::{Ports, WorkerPorts};
 pub use progress::Progress;
@@ -45,10 +47,12 @@ pub use recovery::locate::{StartLogs, check_start, start_notes};
 pub(crate) use recovery::restored_offset::foreign_records;
 pub(crate) use report::MissingIds;
 pub use report::WorkerReport;
+pub(crate) use rivals::{REPLACED_MAX, Rivals, second_process};
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;
 pub use sizes::{block_ids, metadata_bytes, most_partitions, most_sections};
 pub use standby::{Standby, StandbyPace};
+pub(crate) use time::is_due;
 pub use torn::EVIDENCE_RECORDS;
 pub use worker::Worker;
 pub use worker::chunk::ITERATION_TIME;

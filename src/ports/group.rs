@@ -8,13 +8,25 @@ use crate::dedupe::{Offset, PartitionId};
 
 /// An event of the group protocol. The client's callback only queues it; the worker acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GroupEvent {
+pub enum GroupEvent<P = PartitionId> {
     /// These partitions are assigned to this member, effective with the call of [`GroupMember::assign`].
-    Assigned(Vec<PartitionId>),
+    Assigned(Vec<P>),
     /// These partitions are revoked; the worker releases them with [`GroupMember::unassign`].
-    Revoked(Vec<PartitionId>),
+    Revoked(Vec<P>),
     /// These partitions may already belong to another member: nothing of them may be committed.
-    Lost(Vec<PartitionId>),
+    Lost(Vec<P>),
+}
+
+impl<P> GroupEvent<P> {
+    /// The same event, with other names of the partitions.
+    pub(crate) fn renamed<Q>(self, name: impl Fn(P) -> Q) -> GroupEvent<Q> {
+        let all = |partitions: Vec<P>| partitions.into_iter().map(&name).collect();
+        match self {
+            Self::Assigned(partitions) => GroupEvent::Assigned(all(partitions)),
+            Self::Revoked(partitions) => GroupEvent::Revoked(all(partitions)),
+            Self::Lost(partitions) => GroupEvent::Lost(all(partitions)),
+        }
+    }
 }
 
 /// The committed offset of one partition.

@@ -7,7 +7,7 @@ use crate::app::{
 };
 use crate::cli::Exit;
 use crate::config::{Config, Mode, RekeyConfig, Scope};
-use crate::kafka::{Closing, Forecast, Member, RekeyTopics, Settings, check_rekey, forecast};
+use crate::kafka::{Closing, Forecast, Member, Settings, check_rekey, forecast};
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -98,7 +98,7 @@ fn not_checked(config: &Config, holder: Option<String>, creates: bool) -> String
 fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
     let to = stage.to.as_str();
     let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
-    match check_rekey(&settings, &RekeyTopics { from: &stage.from, to }, &Closing::default()) {
+    match check_rekey(&settings, &stage.from, &Closing::default()) {
         Ok(checks) => {
             let raw = config.topics.raw.as_str();
             let apart = (to != raw).then(|| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::clock::monotonic;
-use dedupd::kafka::{KafkaSource, MembershipChange, Settings, SourceReader};
+use dedupd::kafka::{KafkaSource, Settings, SourceLog, SourceReader};
 use dedupd::ports::{Failure, GroupEvent, GroupMember, Record, Remedy, Source};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
@@ -109,7 +109,7 @@ fn reader(mock: &Mock, group: &str) -> SourceReader {
     SourceReader::subscribe(&settings, std::slice::from_ref(&settings.raw), &[]).expect("a member")
 }
 
-fn next_change(reader: &SourceReader) -> MembershipChange {
+fn next_change(reader: &SourceReader) -> GroupEvent<SourceLog> {
     wait_until("a change of the assignment", WATCHDOG, || {
         reader.poll(&mut Vec::new(), 1, Duration::from_millis(10)).expect("a quiet group");
         reader.changes().into_iter().next()
@@ -119,7 +119,7 @@ fn next_change(reader: &SourceReader) -> MembershipChange {
 /// A member with some partitions, all from their first offset.
 pub fn placed(mock: &Mock, group: &str) -> SourceReader {
     let reader = reader(mock, group);
-    let MembershipChange::Assigned(logs) = next_change(&reader) else { panic!("no assignment") };
+    let GroupEvent::Assigned(logs) = next_change(&reader) else { panic!("no assignment") };
     reader.place(&logs.into_iter().map(|log| (log, 0, None)).collect::<Vec<_>>()).expect("accepted");
     reader
 }
@@ -139,7 +139,7 @@ fn a_reader_of_rekey_is_dropped_quickly_with_a_change_pending() {
 
         let state = report("with an unanswered assignment");
         let assigned = reader(&mock, "assigned");
-        assert!(matches!(next_change(&assigned), MembershipChange::Assigned(_)));
+        assert!(matches!(next_change(&assigned), GroupEvent::Assigned(_)));
         assert_drops_quickly(assigned, state);
 
         let state = report("that reads");
@@ -150,10 +150,10 @@ fn a_reader_of_rekey_is_dropped_quickly_with_a_change_pending() {
             let group = format!("revoked-{attempt}");
             let (revoked, other) = (placed(&mock, &group), reader(&mock, &group));
             let change = next_change(&revoked);
-            if matches!(change, MembershipChange::Lost(_)) {
+            if matches!(change, GroupEvent::Lost(_)) {
                 return None;
             }
-            assert!(matches!(change, MembershipChange::Revoked(_)), "{change:?}");
+            assert!(matches!(change, GroupEvent::Revoked(_)), "{change:?}");
             Some((state, revoked, other))
         });
         assert_drops_quickly(revoked, state);
@@ -163,7 +163,7 @@ fn a_reader_of_rekey_is_dropped_quickly_with_a_change_pending() {
         let state = report("with an unanswered loss");
         let lost = placed(&mock, "lost");
         mock.inject(Api::Heartbeat, &[Code::UnknownMemberId]);
-        assert!(matches!(next_change(&lost), MembershipChange::Lost(_)));
+        assert!(matches!(next_change(&lost), GroupEvent::Lost(_)));
         assert_drops_quickly(lost, state);
     });
 }

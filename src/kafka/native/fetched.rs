@@ -18,6 +18,8 @@ use rdkafka::error::KafkaError;
 use super::message::Message;
 use super::poll::{Queue, ReadError, Served, poll};
 use crate::clock;
+use crate::kafka::ends::Log;
+use crate::kafka::partitions::kafka_partition;
 use crate::locked::Locked;
 
 /// How often the queues of the partitions are forwarded again. The client removes the forwarding when it stops to fetch a
@@ -103,21 +105,20 @@ impl Fetched {
 
     /// Assigns partitions to the consumer with `assign`, and reads them from now on. Their queues are forwarded before, so that
     /// none of their records arrive among the events, and after, because an assignment can end the forwarding.
-    pub fn assign<C: ConsumerContext>(
+    pub fn assign<'a, C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
-        topic: &str,
-        partitions: impl Iterator<Item = i32>,
+        logs: impl Iterator<Item = Log<'a>>,
         assign: impl FnOnce() -> Result<(), KafkaError>,
     ) -> Result<(), KafkaError> {
-        let topic = CString::new(topic)?;
         let mut all = self.partitions.borrow_mut();
-        for partition in partitions {
+        for (topic, partition) in logs {
+            let (topic, partition) = (CString::new(topic)?, kafka_partition(partition));
             // SAFETY: the client and the name are alive; we own the returned reference.
             let queue = unsafe {
                 sys::rd_kafka_queue_get_partition(consumer.client().native_ptr(), topic.as_ptr(), partition)
             };
-            all.extend(NonNull::new(queue).map(|queue| ((topic.clone(), partition), Queue(queue))));
+            all.extend(NonNull::new(queue).map(|queue| ((topic, partition), Queue(queue))));
         }
         drop(all);
         self.forward();

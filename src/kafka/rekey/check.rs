@@ -15,14 +15,6 @@ use crate::kafka::topics::{TopicShape, largest_batch};
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is checked.
-pub struct RekeyTopics<'a> {
-    /// The topics to read: names, and regular expressions, whose topics are not checked.
-    pub from: &'a [String],
-    /// The topic to write.
-    pub to: &'a str,
-}
-
 /// What the checks have found.
 #[derive(Default)]
 pub struct RekeyChecks {
@@ -32,32 +24,27 @@ pub struct RekeyChecks {
     pub largest_batch: Option<u64>,
 }
 
-/// Checks that the named topics exist, and that this client has the permissions on them and on the group.
+/// Checks that the topics exist that are read, except those of regular expressions, and the target `settings.clean`, and that this client has the permissions on them and on the group.
 pub fn check_rekey(
     settings: &Settings,
-    topics: &RekeyTopics<'_>,
+    from: &[String],
     closing: &Closing,
 ) -> Result<RekeyChecks, CheckError> {
     let admin = TopicAdmin::new(settings, REQUEST_TIMEOUT)?;
-    let checked = findings(&admin, topics);
-    let checked = checked.map_err(|error| match error {
-        CheckError::Unreachable(what) => admin.explain_unreachable(&what),
-        other => other,
-    });
-    closing.close(admin);
-    let (problems, checks) = checked?;
+    let (problems, checks) = admin.checked(closing, |admin| findings(admin, from))?;
     if problems.is_empty() { Ok(checks) } else { Err(CheckError::Refused(problems)) }
 }
 
-fn findings(admin: &TopicAdmin, topics: &RekeyTopics<'_>) -> Result<(Vec<String>, RekeyChecks), CheckError> {
-    let names = topics.from.iter().map(String::as_str).filter(|name| !name.starts_with('^'));
+fn findings(admin: &TopicAdmin, from: &[String]) -> Result<(Vec<String>, RekeyChecks), CheckError> {
+    let names = from.iter().map(String::as_str).filter(|name| !name.starts_with('^'));
     let mut wanted: Vec<(&str, &[Operation])> =
         names.map(|name| (name, &[Operation::Read] as &[_])).collect();
-    wanted.push((topics.to, &[Operation::Write]));
+    let to = admin.settings.clean.as_str();
+    wanted.push((to, &[Operation::Write]));
     let mut problems = Vec::new();
     for (name, _) in &wanted {
         if admin.topic(name)?.0 == TopicShape::Missing {
-            problems.push(missing(name, *name == topics.to));
+            problems.push(missing(name, *name == to));
         }
     }
     let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();

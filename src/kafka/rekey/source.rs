@@ -4,79 +4,37 @@
 //! [`SourceReader::store`] has stored. The client's callback only queues changes of the assignment; the owner handles them with
 //! [`SourceReader::place`] and [`SourceReader::release`].
 
-mod member;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
-use std::fmt;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupd_tokens::{self as tokens, Authenticated};
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::{Offset as KafkaOffset, TopicPartitionListElem};
-use rdkafka::{ClientConfig, TopicPartitionList};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
-use self::member::MemberContext;
-use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Offset, PartitionId};
 use crate::kafka::client_config::Settings;
-use crate::kafka::consumer::SEEK_WAIT;
-use crate::kafka::ends::{EndReader, Listed};
-use crate::kafka::error::{failure, failure_with_permission, is_damage};
-use crate::kafka::native::{self, Fetched, ReadError};
-use crate::kafka::partitions::{self, kafka_offset, kafka_partition, list_of};
+use crate::kafka::ends::Listed;
+use crate::kafka::error::is_damage;
+use crate::kafka::member::{MemberClient, SourceLog, SourceStart};
+use crate::kafka::native::{self, ReadError};
+use crate::kafka::offsets;
+use crate::kafka::partitions::coordinates;
 use crate::kafka::record::RawRecord;
-use crate::kafka::unread::truncated;
-use crate::ports::{Failure, LogBounds, Remedy, Truncation};
+use crate::kafka::unread::damaged_batch;
+use crate::ports::{CommitPosition, Failure, GroupEvent, LogBounds, Remedy, Truncation};
 
 /// In the client's text about a position behind the end of its leader epoch.
 const TRUNCATED: &str = "log truncation detected";
 
-/// A partition of a source topic.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SourceLog {
-    /// The topic.
-    pub topic: String,
-    /// The number of the partition.
-    pub partition: PartitionId,
-}
-
-/// `topic/partition`.
-impl fmt::Display for SourceLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.topic, self.partition)
-    }
-}
-
-/// A change of the assignment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MembershipChange {
-    /// These partitions were added.
-    Assigned(Vec<SourceLog>),
-    /// These partitions are to be released; their offsets can still be committed.
-    Revoked(Vec<SourceLog>),
-    /// These partitions belong to other members already.
-    Lost(Vec<SourceLog>),
-}
-
 /// Reads many topics as a member of a group.
 pub struct SourceReader {
-    /// Declared first because it must be dropped before the consumer.
-    fetched: Fetched,
-    consumer: Authenticated<BaseConsumer<MemberContext>>,
-    ends: EndReader,
-    settings: Settings,
-    assigned: RefCell<BTreeSet<SourceLog>>,
-    truncated: RefCell<BTreeMap<SourceLog, Truncation>>,
+    member: MemberClient,
     /// The regular expressions that matched no topic, until partitions are assigned: the client reports each once.
     unmatched: RefCell<BTreeSet<String>>,
 }
 
-/// Where a partition is read from: its log, the offset, and the leader epoch of the record before that, if known.
-pub type SourceStart = (SourceLog, Offset, Option<Epoch>);
 /// What the group has committed for a partition, with what was stored beside it, and the bounds of its log.
 type SourceOffsets = (Option<(Offset, Checkpoint)>, LogBounds);
 
@@ -111,37 +69,19 @@ impl SourceReader {
     /// Subscribes to topics: names, and regular expressions that begin with `^` and match none of the
     /// `hidden` topics. `settings.clean` is the target topic.
     pub fn subscribe(settings: &Settings, from: &[String], hidden: &[String]) -> Result<Self, Failure> {
-        let doing = format!("joining group {} on topics {}", settings.group, from.join(", "));
-        let fail = |e: KafkaError| failure(&doing, &e);
-        let consumer: Authenticated<BaseConsumer<MemberContext>> =
-            tokens::create(&config(settings, hidden), MemberContext::default()).map_err(fail)?;
-        consumer.subscribe(&from.iter().map(String::as_str).collect::<Vec<_>>()).map_err(|e| {
-            let valid = "each text of rekey.from that begins with '^' must be an extended regular expression of POSIX";
-            Failure::new(Remedy::Stop, format!("{}; {valid}", fail(e).what))
-        })?;
-        Ok(Self {
-            fetched: Fetched::of(&consumer).map_err(fail)?,
-            consumer,
-            ends: EndReader::new(settings)?,
-            settings: settings.clone(),
-            assigned: RefCell::default(),
-            truncated: RefCell::default(),
-            unmatched: RefCell::default(),
-        })
-    }
-
-    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        failure_with_permission(&self.settings, &format!("{doing} in group {}", self.settings.group), error)
+        let from: Vec<&str> = from.iter().map(String::as_str).collect();
+        let member = MemberClient::subscribe(settings, &config(settings, hidden), &from)?;
+        Ok(Self { member, unmatched: RefCell::default() })
     }
 
     /// The changes of the assignment since the last call, in order.
-    pub fn changes(&self) -> Vec<MembershipChange> {
-        std::mem::take(&mut self.consumer.context().changes.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn changes(&self) -> Vec<GroupEvent<SourceLog>> {
+        self.member.context().take()
     }
 
     /// Whether this member has joined the group.
     pub fn is_member(&self) -> bool {
-        native::membership(self.consumer.client()).is_some_and(|member| member.generation >= 0)
+        self.member.is_member()
     }
 
     /// Passes records on, at most `most`. Waits at most `wait`, and only for the first. After a failure
@@ -152,21 +92,14 @@ impl SourceReader {
         most: usize,
         wait: Duration,
     ) -> Result<(), Failure> {
-        let polled = self.fetched.poll(&self.consumer, most, wait, &mut |message| {
-            records.push(RawRecord(message));
-            true
-        });
+        let polled = self.member.poll(records, most, wait, |_| true);
         polled.or_else(|error| self.failure_of_read(&error).map_or(Ok(()), Err))
     }
 
     fn failure_of_read(&self, error: &ReadError) -> Option<Failure> {
         match error.code {
-            // After `PollExceeded` an event reports the lost assignment, and the next poll rejoins the group.
-            RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::PollExceeded => None,
             RDKafkaErrorCode::AutoOffsetReset if error.reason.contains(TRUNCATED) => {
-                let found = truncated(error)
-                    .map(|(partition, found)| (SourceLog { topic: error.topic.clone(), partition }, found));
-                self.truncated.borrow_mut().extend(found);
+                self.member.note_truncated(error);
                 None
             }
             RDKafkaErrorCode::AutoOffsetReset => {
@@ -182,21 +115,19 @@ impl SourceReader {
                 self.note_unmatched(expression);
                 None
             }
-            code if is_damage(code) && error.at.is_some() => Some(Self::damaged_batch(error)),
-            _ => Some(self.fail("reading the source topics", &error.error())),
+            code => Some(match error.at.filter(|_| is_damage(code)) {
+                // The client continues behind a damaged batch, so this reader cannot be used any more.
+                Some((partition, offset)) => {
+                    let batch = damaged_batch(&error.topic, coordinates(partition, offset), error);
+                    let what = format!(
+                        "{batch}; it may have been damaged in transit, so restart dedupd rekey. If this recurs, elect a replica \
+                         that is not damaged as leader, or set the offset of the group behind the batch"
+                    );
+                    Failure::new(Remedy::Stop, what)
+                }
+                None => self.member.fail("reading", &error.error()),
+            }),
         }
-    }
-
-    /// The client continues behind a damaged batch, so this reader cannot be used any more.
-    fn damaged_batch(error: &ReadError) -> Failure {
-        let (partition, offset) = error.at.unwrap_or_default();
-        let what = format!(
-            "partition {partition} of topic {} holds a damaged batch at offset {offset} ({}: {}); it may have been damaged in \
-             transit, so restart dedupd rekey. If this recurs, elect a replica that is not damaged as leader, or set the offset \
-             of the group behind the batch",
-            error.topic, error.code, error.reason
-        );
-        Failure::new(Remedy::Stop, what)
     }
 
     fn note_unmatched(&self, expression: &str) {
@@ -215,7 +146,7 @@ impl SourceReader {
     /// The assigned logs that by their leader epochs end before the position. The client reads them no further until
     /// [`SourceReader::read_again`].
     pub fn truncated(&self) -> BTreeMap<SourceLog, Truncation> {
-        self.truncated.borrow().clone()
+        self.member.truncated()
     }
 
     /// The topic ids of those topics that the brokers describe; `None` where they report no ids.
@@ -234,8 +165,8 @@ impl SourceReader {
             return Ok(topics.iter().map(|name| ((*name).to_owned(), None)).collect());
         }
         let names: Vec<&str> = topics.iter().copied().collect();
-        let described = native::topics(self.ends.stable().client(), &names, wait)
-            .map_err(|e| self.fail("reading the ids of the source topics", &e))?;
+        let described = native::topics(self.member.ends.stable().client(), &names, wait)
+            .map_err(|e| self.member.fail("reading the ids of", &e))?;
         let found = names.into_iter().zip(described).filter(|(_, topic)| topic.error.is_none());
         Ok(found.map(|(name, topic)| (name.to_owned(), topic.id)).collect())
     }
@@ -247,18 +178,15 @@ impl SourceReader {
         for log in logs {
             by_topic.entry(&log.topic).or_default().push(log.partition);
         }
-        let mut committed = BTreeMap::new();
+        let (ends, mut committed) = (&self.member.ends, BTreeMap::new());
         for (topic, partitions) in by_topic {
-            let fail = |e| self.fail(&format!("reading the committed offsets of topic {topic}"), &e);
-            let list = list_of(topic, partitions);
-            for found in native::committed(self.ends.stable().client(), &list, wait).map_err(fail)? {
-                let found = found.map_err(KafkaError::OffsetFetch).map_err(fail)?;
+            for found in self.member.committed(ends.stable(), topic, &partitions, wait)? {
                 let checkpoint = Checkpoint::parse(&found.metadata).unwrap_or_default();
                 committed.insert((topic, found.partition), found.offset.map(|at| (at, checkpoint)));
             }
         }
-        let named: Vec<_> = logs.iter().map(|log| (log.topic.as_str(), log.partition)).collect();
-        let bounds = self.ends.bounds(&named, wait)?;
+        let named: Vec<_> = logs.iter().map(SourceLog::name).collect();
+        let bounds = ends.bounds(&named, wait)?;
         let offsets = named.iter().zip(bounds);
         Ok(offsets.map(|(log, bounds)| (committed.remove(log).flatten(), bounds)).collect())
     }
@@ -266,131 +194,57 @@ impl SourceReader {
     /// The last stable offset of each partition, in this order; `None` for one without a leader. Sends a request to each leader, which
     /// takes at most `wait`.
     pub fn log_ends(&self, logs: &[SourceLog], wait: Duration) -> Result<Vec<Option<Offset>>, Failure> {
-        let named = || logs.iter().map(|log| (log.topic.as_str(), log.partition));
-        let listed = Listed::request(self.ends.stable(), named(), KafkaOffset::End, wait);
-        let listed = listed.map_err(|e| self.fail("reading the ends of the source topics", &e))?;
+        let named = || logs.iter().map(SourceLog::name);
+        let listed = Listed::request(self.member.ends.stable(), named(), KafkaOffset::End, wait);
+        let listed = listed.map_err(|e| self.member.fail("reading the ends of", &e))?;
         Ok(named().map(|log| listed.offset_of(log).ok()).collect())
     }
 
     /// Reads these partitions from now on, each from its offset, and compares leader epochs: see [`SourceReader::truncated`]. They
     /// are not read yet: a record that was fetched before would look like the first one behind a gap.
     pub fn place(&self, starts: &[SourceStart]) -> Result<(), Failure> {
-        let fail = |e| self.fail("accepting partitions", &e);
-        let list = start_list(starts.iter()).map_err(fail)?;
-        // The queues of all partitions are opened before the client fetches the first record.
-        for (log, ..) in starts {
-            let opened = [kafka_partition(log.partition)].into_iter();
-            self.fetched.assign(&self.consumer, &log.topic, opened, || Ok(())).map_err(fail)?;
-        }
-        let assign = || self.consumer.incremental_assign(&list);
-        self.fetched.assign(&self.consumer, "", std::iter::empty(), assign).map_err(fail)?;
-        // A pause survives a revocation, and the same partition may come back (librdkafka#1849).
-        self.consumer.resume(&list).map_err(fail)?;
-        self.assigned.borrow_mut().extend(starts.iter().map(|(log, ..)| log.clone()));
+        self.member.assign(starts)?;
+        self.member.context().rebalance_handled();
         if !starts.is_empty() {
             self.unmatched.borrow_mut().clear();
         }
-        self.consumer.context().is_pending.store(false, Ordering::Release);
-        // The client compares leader epochs at a seek only. After a failed one it would read without the comparison.
-        let compared = start_list(starts.iter().filter(|(.., last)| last.is_some())).map_err(fail)?;
-        if compared.count() == 0 {
-            return Ok(());
-        }
-        let sought = self.consumer.seek_partitions(compared, SEEK_WAIT);
-        let sought =
-            sought.and_then(|list| list.elements().iter().try_for_each(TopicPartitionListElem::error));
-        let fail = |e| self.fail("comparing leader epochs", &e).escalated(&[Remedy::Retry], Remedy::Abort);
-        sought.map_err(fail)
+        self.member.resume(starts.iter().map(|(log, ..)| log))?;
+        // After a failed comparison it would read without one.
+        self.member.compare(starts).map_err(|failed| failed.escalated(&[Remedy::Retry], Remedy::Abort))
     }
 
     /// Reads these partitions no further. The client commits their stored offsets.
     pub fn release(&self, logs: &[SourceLog]) -> Result<(), Failure> {
-        let assigned: Vec<SourceLog> = {
-            let all = self.assigned.borrow();
-            logs.iter().filter(|log| all.contains(log)).cloned().collect()
-        };
-        self.unassign(&assigned)?;
-        self.consumer.context().is_pending.store(false, Ordering::Release);
+        self.member.remove(logs)?;
+        self.member.context().rebalance_handled();
         Ok(())
     }
 
     /// Returns no more records of this partition until [`SourceReader::read_again`]. Some that were fetched before may follow.
     pub fn pause(&self, log: &SourceLog) -> Result<(), Failure> {
-        let list = partition_list([log].into_iter());
-        self.consumer.pause(&list).map_err(|e| self.fail(&format!("pausing {log}"), &e))
+        self.member.pause([log])
     }
 
     /// Reads an assigned partition again from this offset.
     pub fn read_again(&self, start: SourceStart) -> Result<(), Failure> {
-        self.unassign(std::slice::from_ref(&start.0))?;
+        self.member.remove([&start.0])?;
         self.place(&[start])
-    }
-
-    fn unassign(&self, logs: &[SourceLog]) -> Result<(), Failure> {
-        let list = partition_list(logs.iter());
-        self.consumer.incremental_unassign(&list).map_err(|e| self.fail("releasing partitions", &e))?;
-        self.truncated.borrow_mut().retain(|log, _| !logs.contains(log));
-        let mut assigned = self.assigned.borrow_mut();
-        assigned.retain(|log| !logs.contains(log));
-        self.fetched.keep(|topic, partition| assigned.contains(&source_log(topic, partition)));
-        Ok(())
     }
 
     /// Stores the offsets to continue at, for the next commit, with what is known of their logs.
     pub fn store<'l>(&self, positions: impl IntoIterator<Item = (&'l SourceLog, Offset, Checkpoint)>) {
-        let mut list = TopicPartitionList::new();
-        let listed = positions.into_iter().try_for_each(|(log, at, checkpoint)| {
-            let mut element = list.add_partition(&log.topic, kafka_partition(log.partition));
-            element.set_metadata(checkpoint.render());
-            element.set_offset(kafka_offset(at))
-        });
+        let list = offsets::partition_list(positions.into_iter().map(|(log, next, known)| {
+            let (partition, metadata) = (log.partition, known.render());
+            (log.topic.as_str(), CommitPosition { partition, next, metadata })
+        }));
         // An error means that a partition was released meanwhile: the next member repeats its records.
-        if let Err(error) = listed.and_then(|()| self.consumer.store_offsets(&list)) {
+        if let Err(error) = list.and_then(|list| self.member.consumer().store_offsets(&list)) {
             tracing::debug!(%error, "offsets of released partitions were not stored");
         }
     }
 
     /// The high watermark of the last fetch response of a partition; `None` before the first.
     pub fn end(&self, log: &SourceLog) -> Option<Offset> {
-        native::cached_high_watermark(self.consumer.client(), &log.topic, kafka_partition(log.partition))
-    }
-}
-
-/// The partition that the client names.
-fn source_log(topic: &CStr, partition: i32) -> SourceLog {
-    SourceLog { topic: topic.to_string_lossy().into_owned(), partition: partitions::partition_id(partition) }
-}
-
-/// Partitions with their start offsets, and the leader epochs to compare there.
-fn start_list<'l>(starts: impl Iterator<Item = &'l SourceStart>) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    for (log, start, last) in starts {
-        let partition = kafka_partition(log.partition);
-        list.add_partition_offset(&log.topic, partition, kafka_offset(*start))?;
-        if let Some(epoch) = last {
-            native::set_leader_epoch(&list, &log.topic, partition, epoch.number);
-        }
-    }
-    Ok(list)
-}
-
-fn partition_list<'l>(logs: impl Iterator<Item = &'l SourceLog>) -> TopicPartitionList {
-    let mut list = TopicPartitionList::new();
-    for log in logs {
-        list.add_partition(&log.topic, kafka_partition(log.partition));
-    }
-    list
-}
-
-impl Drop for SourceReader {
-    fn drop(&mut self) {
-        let context = self.consumer.context();
-        context.is_closing.store(true, Ordering::Release);
-        if context.is_pending.load(Ordering::Acquire) {
-            // Closing waits until an earlier change is handled, and only incremental changes handle it: the assignment of
-            // nothing an addition, the release of all partitions a removal. Closing the client resolves any error of these calls.
-            let all: Vec<SourceLog> = self.assigned.borrow().iter().cloned().collect();
-            drop(self.place(&[]).and_then(|()| self.unassign(&all)));
-        }
+        self.member.end(&log.topic, log.partition)
     }
 }

@@ -17,6 +17,7 @@ use crate::kafka::ends::partitions_of;
 use crate::kafka::error::{failure_with_permission, is_record_error, rejection};
 use crate::kafka::log_context::LogContext;
 use crate::kafka::native;
+use crate::kafka::partitions::kafka_partition;
 use crate::kafka::record::RawRecord;
 use crate::kafka::topic::{Outgoing, TopicHandle};
 use crate::kafka::topic_monitor::ABSENT_CHECKS;
@@ -80,22 +81,19 @@ impl TargetWriter {
         let to = &self.settings.clean;
         let found = partitions_of(self.client.client(), to, wait)
             .map_err(|e| self.fail(&format!("reading the partitions of topic {to}"), &e))?;
-        match u32::try_from(found.len()) {
-            Ok(count) if count > 0 => {
-                self.absent.set(0);
-                Ok(count)
+        let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+        self.absent.set(if count > 0 { 0 } else { self.absent.get() + 1 });
+        let (remedy, what) = match self.absent.get() {
+            0 => return Ok(count),
+            1..ABSENT_CHECKS => {
+                (Remedy::Retry, format!("the brokers do not report topic {to}; requesting it again"))
             }
-            _ if self.absent.replace(self.absent.get() + 1) + 1 < ABSENT_CHECKS => Err(Failure::new(
-                Remedy::Retry,
-                format!("the brokers do not report topic {to}; requesting it again"),
-            )),
-            _ => Err(Failure::new(
-                Remedy::Stop,
-                format!(
-                    "topic {to} (rekey.to) does not exist any more; create it again, and restart dedupd rekey"
-                ),
-            )),
-        }
+            _ => {
+                let what = "does not exist any more; create it again, and restart dedupd rekey";
+                (Remedy::Stop, format!("topic {to} (rekey.to) {what}"))
+            }
+        };
+        Err(Failure::new(remedy, what))
     }
 
     fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
@@ -111,8 +109,11 @@ impl TargetWriter {
         number: usize,
     ) -> Result<(), Failure> {
         let copy = Outgoing::moved_from(&mut record.0, number);
-        let moved = copy.and_then(|copy| copy.moved_to(partition, SOURCE_HEADER, source));
-        let sent = moved.and_then(|mut copy| self.topic.send(self.client.client(), &mut copy));
+        let copy = copy.and_then(|copy| copy.with_more_headers(&[(SOURCE_HEADER, source)]));
+        let sent = copy.and_then(|mut copy| {
+            copy.partition = Some(kafka_partition(partition));
+            self.topic.send(self.client.client(), &mut copy)
+        });
         sent.map_err(|error| match error {
             KafkaError::MessageProduction(code) => self.failure(source, code),
             KafkaError::MessageConsumption(code) => {

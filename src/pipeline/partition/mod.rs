@@ -10,12 +10,15 @@ pub mod stall;
 use std::fmt;
 use std::time::Duration;
 
-use crate::dedupe::{Checkpoint, Offset, PartitionId, SchemaId, Section, StreamTime, TimeSource};
+use tracing::Value;
+
+use crate::dedupe::{Checkpoint, Offset, PartitionId, SchemaId, Schemas, Section, StreamTime, TimeSource};
 use crate::pipeline::partition::clock::Lateness;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
 use crate::pipeline::partition::stall::StallDetector;
 use crate::ports::{Committed, Epoch};
+use crate::schemas::SharedSchemas;
 
 /// What the open transaction did to a partition.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +40,41 @@ pub struct SchemaWait {
     pub id: SchemaId,
     /// Why the last attempt to fetch it failed.
     pub why: Option<String>,
+}
+
+impl SchemaWait {
+    /// The partition waits at the record with this offset, which is read again.
+    pub(crate) fn begin(
+        schemas: &SharedSchemas,
+        id: SchemaId,
+        partition: impl Value,
+        offset: Offset,
+    ) -> Self {
+        let why = schemas.request(id);
+        tracing::info!(
+            partition,
+            offset,
+            schema = %id,
+            "a record needs a schema that is not known yet; its partition waits, others continue"
+        );
+        Self { id, why }
+    }
+
+    /// Whether the schema is known now, so that the partition is read again from this offset on. If not, the schema is requested again.
+    pub(crate) fn is_over(
+        &mut self,
+        schemas: &SharedSchemas,
+        known: &Schemas,
+        partition: impl Value,
+        offset: Offset,
+    ) -> bool {
+        if !known.has(self.id) {
+            self.why = schemas.request(self.id);
+            return false;
+        }
+        tracing::info!(partition, offset, schema = %self.id, "schema known; the partition continues");
+        true
+    }
 }
 
 /// As in `needs schema 17: GET http://registry/schemas/ids/17: 404 Not Found`.

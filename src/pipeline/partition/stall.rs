@@ -2,8 +2,16 @@
 
 use std::time::Duration;
 
+use tracing::Value;
+
 use crate::dedupe::Offset;
 use crate::metrics::Stall;
+
+/// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
+/// and a metadata update up to ten.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the partitions are compared with their logs.
+pub(crate) const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The fetch position of a running partition at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +35,27 @@ impl Fetching {
             Some(Stall::NotFetched)
         } else {
             Some(Stall::NotDelivered)
+        }
+    }
+
+    /// Logs that a stalled partition is reassigned.
+    pub(crate) fn log(self, partition: impl Value, stall: Stall) {
+        let Self { next, fetched_end, log_end } = self;
+        match stall {
+            Stall::NotFetched => tracing::warn!(
+                partition,
+                next,
+                fetched_end,
+                log_end,
+                "the client has stopped fetching a partition; reassigning it"
+            ),
+            // There may be only transaction markers and aborted records, which no fetch delivers.
+            Stall::NotDelivered => tracing::info!(
+                partition,
+                next,
+                log_end,
+                "no records delivered although the log has more; refetching"
+            ),
         }
     }
 }
@@ -103,7 +132,6 @@ pub(crate) fn no_record(next: Offset, end: Offset) -> String {
 mod tests {
     use super::*;
 
-    const STALL_TIMEOUT: Duration = Duration::from_secs(30);
     const SECOND: fn(u64) -> Duration = Duration::from_secs;
 
     fn at(next: Offset, fetched_end: Option<Offset>, log_end: Offset) -> Fetching {

@@ -15,21 +15,16 @@ use crate::pipeline::journal::Journal;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
+use crate::pipeline::rivals::{REPLACED_MAX, Rivals, second_process};
 use crate::pipeline::worker::Parts;
 use crate::pipeline::worker::exclusive::Exclusive;
 use crate::ports::{Failure, GroupEvent, GroupMember, Remedy, StoreError};
 
-/// A member replaced more often than this within [`FENCE_PERIOD`] competes with another process. A single process can
-/// replace itself: after an outage longer than its session timeout it rejoins, and the broker takes its own late
-/// heartbeat for that of another process.
-const REPLACED_MAX: usize = 4;
-/// A producer fenced more often than this within [`FENCE_PERIOD`] competes with another process. The limit is higher
+/// A producer fenced more often than this within a minute competes with another process. The limit is higher
 /// than [`REPLACED_MAX`]: two processes take the one static membership strictly in turns, so exactly one of them
 /// exceeds that limit and ends. The order in which they fence each other's producers in between is random, and could
 /// end both.
 const FENCED_MAX: usize = 12;
-/// Fencings older than this are not counted.
-const FENCE_PERIOD: Duration = Duration::from_mins(1);
 
 /// The membership in the group.
 #[derive(Debug, Default)]
@@ -39,9 +34,9 @@ pub(crate) struct Membership {
     /// The client of this member is closed and its replacement is not created yet.
     rejoining: bool,
     /// Monotonic times at which another process may have replaced this member.
-    replaced: Vec<Duration>,
+    replaced: Rivals,
     /// Monotonic times at which another process may have fenced the producer.
-    fenced: Vec<Duration>,
+    fenced: Rivals,
     /// Whether this worker stays, when only one may be in the group; `None` when workers share the partitions.
     exclusive: Option<Exclusive>,
 }
@@ -65,11 +60,8 @@ impl Membership {
         now: Duration,
         failed: &Failure,
     ) -> Result<(), Fatal> {
-        if self.rejoining {
-            return Ok(());
-        }
-        let times = count_recent(&mut self.replaced, now);
-        if times > REPLACED_MAX { Err(second_process(options, failed)) } else { Ok(()) }
+        let is_second = !self.rejoining && self.replaced.exceed(REPLACED_MAX, now);
+        if is_second { Err(options.second_process(failed)) } else { Ok(()) }
     }
 
     /// Another process may have fenced the producer. A transaction timeout causes the same error, so a few times are
@@ -83,8 +75,14 @@ impl Membership {
     ) -> Result<(), Fatal> {
         let remaining = transaction.remaining(now, options.transaction_timeout);
         let within_timeout = remaining.is_none_or(|remaining| !remaining.is_zero());
-        let times = count_recent(&mut self.fenced, now);
-        if within_timeout && times > FENCED_MAX { Err(second_process(options, failed)) } else { Ok(()) }
+        let is_second = self.fenced.exceed(FENCED_MAX, now) && within_timeout;
+        if is_second { Err(options.second_process(failed)) } else { Ok(()) }
+    }
+}
+
+impl WorkerOptions {
+    fn second_process(&self, failed: &Failure) -> Fatal {
+        second_process(&failed.what, &format!("group.instance and transactional id {}", self.writer))
     }
 }
 
@@ -276,19 +274,4 @@ pub(crate) fn drop_windows<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Sou
     for failed in [unloaded, closed].into_iter().filter_map(Result::err) {
         tracing::debug!(%failed, journal, "failed to pause partitions or to close a restore");
     }
-}
-
-fn second_process(options: &WorkerOptions, failed: &Failure) -> Fatal {
-    Fatal::Fenced(format!(
-        "{}; this recurred several times within a minute: another process runs with the same group.instance and \
-         transactional id {}; give each process its own group.instance",
-        failed.what, options.writer
-    ))
-}
-
-/// Adds `now` to the earlier times, and returns how many lie within [`FENCE_PERIOD`].
-fn count_recent(earlier: &mut Vec<Duration>, now: Duration) -> usize {
-    earlier.retain(|before| now.saturating_sub(*before) < FENCE_PERIOD);
-    earlier.push(now);
-    earlier.len()
 }

@@ -51,14 +51,7 @@ impl SchemaWaits {
         if at.offset < partition.next {
             return Ok(());
         }
-        let why = self.shared.request(id);
-        partition.schema = Some(SchemaWait { id, why });
-        tracing::info!(
-            partition = at.partition,
-            offset = at.offset,
-            schema = %id,
-            "a record needs a schema that is not known yet; its partition waits, others continue"
-        );
+        partition.schema = Some(SchemaWait::begin(&self.shared, id, at.partition, at.offset));
         source.pause(&[at.partition]).map_err(|failed| WorkerError::from(failed).rewinding())
     }
 
@@ -101,20 +94,12 @@ impl SchemaWaits {
         let Context { partitions, schemas, .. } = ctx;
         for partition in partitions.started_mut() {
             let Some(wait) = &mut partition.schema else { continue };
-            if !schemas.has(wait.id) {
-                wait.why = self.shared.request(wait.id);
+            if !wait.is_over(&self.shared, schemas, partition.id, partition.next) {
                 continue;
             }
-            let schema = wait.id;
             let (from, epoch) = partition.position();
             let sought = source.seek_behind(partition.id, from, epoch);
             sought.map_err(|failed| WorkerError::from(failed).rewinding())?;
-            tracing::info!(
-                partition = partition.id,
-                offset = partition.next,
-                %schema,
-                "schema known; the partition continues"
-            );
             partition.start();
         }
         Ok(())

@@ -11,26 +11,22 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::locked::Locked;
-use crate::metrics::Stall;
 use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::clock::RawEnd;
 use crate::pipeline::partition::order::Order;
-use crate::pipeline::partition::stall::{Fetching, StallDetector, no_record};
+use crate::pipeline::partition::stall::{
+    COMPARE_INTERVAL, Fetching, STALL_TIMEOUT, StallDetector, no_record,
+};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::is_due;
 use crate::pipeline::worker::skip::skip_empty_ends;
 use crate::ports::Source;
 
-/// How long a partition with more records may deliver none before it counts as stalled. A leader election takes a few seconds,
-/// and a metadata update up to ten.
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a partition with more offsets may deliver no record before another reader looks for one.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How often the partitions are compared with their logs.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the logs of the raw partitions end. This is read by other clients than the worker's own, because a client that has lost a
 /// fetcher does not receive new log ends.
@@ -181,7 +177,7 @@ impl StallCheck {
         can_write: bool,
     ) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
-        if !is_due(&mut self.compared, now, CHECK_INTERVAL) {
+        if !is_due(&mut self.compared, now, COMPARE_INTERVAL) {
             return Ok(());
         }
         let ends = self.ends.all();
@@ -222,7 +218,7 @@ impl StallCheck {
             partition.unread = unread;
             if let Some(stall) = stall {
                 ctx.report.metrics.stalled_fetches(stall).inc();
-                log_stall(id, seen, stall);
+                seen.log(id, stall);
                 let (from, last) = partition.position();
                 stalled.push((id, from, last));
             }
@@ -245,26 +241,5 @@ impl StallCheck {
             }
         }
         Ok(())
-    }
-}
-
-fn log_stall(partition: PartitionId, seen: Fetching, stall: Stall) {
-    let Fetching { next, fetched_end, log_end } = seen;
-    match stall {
-        Stall::NotFetched => tracing::warn!(
-            partition,
-            next,
-            fetched_end,
-            log_end,
-            "the client has stopped fetching a partition; reassigning it"
-        ),
-        Stall::NotDelivered => {
-            tracing::info!(
-                partition,
-                next,
-                log_end,
-                "no records delivered although the log has more; refetching"
-            );
-        }
     }
 }

@@ -3,28 +3,20 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use tokio::sync::oneshot;
+use std::time::Duration;
 
 use super::stage::{RekeyLoop, RekeyRule};
-use crate::app::{ExitError, LogOrigin, await_broker, begin_log, listen, runtime, signal};
+use crate::app::{ExitError, LogOrigin, Work, await_broker, begin_log, listen, runtime, signal};
 use crate::cli::{Exit, RekeyArgs};
-use crate::clock;
+use crate::clock::monotonic;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
-use crate::kafka::{Closing, RekeyChecks, RekeyTopics, Settings, SourceReader, check_rekey};
+use crate::kafka::{Closing, Settings, SourceReader, check_rekey};
 use crate::metrics::RekeyMetrics;
-use crate::ports::{Failure, Remedy};
+use crate::pipeline::{Fatal, REPLACED_MAX, Rivals, second_process};
+use crate::ports::Remedy;
 use crate::schemas;
-
-/// Time limit of a stop: waiting for acknowledgements, committing offsets, leaving the group.
-const STOP: Duration = Duration::from_secs(9);
-/// A member replaced more often than this within [`REPLACED_PERIOD`] competes with another process. A single process can
-/// replace itself: after an outage the broker takes its own late heartbeat for that of another process.
-const REPLACED_MAX: usize = 4;
-const REPLACED_PERIOD: Duration = Duration::from_mins(1);
 
 /// Runs until SIGTERM, SIGINT or SIGHUP.
 pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
@@ -35,76 +27,48 @@ pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
     runtime()?.block_on(serve(config))
 }
 
-/// Runs the loop in a thread of its own, beside the HTTP endpoint.
+/// Runs the loop beside the HTTP endpoint.
 async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let shutdown = signal();
     let listener = listen(config.listen, "status", "/status.json").await?;
     let (metrics, stop) = (RekeyMetrics::default(), Arc::new(AtomicBool::new(false)));
     let endpoint = RekeyEndpoint { metrics: metrics.clone(), config: config.show().into() };
     let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
-    let (sender, mut result) = oneshot::channel();
-    let work = {
-        let (metrics, stop) = (metrics.clone(), Arc::clone(&stop));
-        move || drop(sender.send(run(&config, &metrics, &stop)))
+    let work = Work {
+        name: "rekey",
+        stopping: "waiting for acknowledgements",
+        late: ["rekey", "its last records are written again at the next start"],
+        first: Arc::default(),
     };
-    let thread = std::thread::Builder::new().name("rekey".to_owned()).spawn(work);
-    thread.map_err(|e| ExitError::failed(format!("the thread of rekey cannot be started: {e}")))?;
-    let mut stopping: Option<Instant> = None;
-    let ended = tokio::select! {
-        ended = &mut result => ended,
-        () = shutdown => {
-            tracing::info!("stopping: waiting for acknowledgements and leaving the group");
-            stop.store(true, Ordering::Release);
-            stopping = Some(clock::monotonic());
-            tokio::time::timeout(STOP, result).await.unwrap_or_else(|_| {
-                let seconds = STOP.as_secs();
-                let what = format!("rekey did not stop within {seconds} s; its last records are written again at the next start");
-                Ok(Err(ExitError::failed(what)))
-            })
-        }
-    };
-    let panicked = "rekey panicked; the log above has the place. Please report this bug";
-    let ended = ended.unwrap_or_else(|_| Err(ExitError::failed(panicked.to_owned())));
+    let stopped = Arc::clone(&stop);
+    let ended = work.run(&stop, shutdown, move || run(&config, &metrics, &stopped)).await;
     page.abort();
-    if let (Ok(()), Some(since)) = (&ended, stopping) {
-        tracing::info!(took_ms = since.elapsed().as_millis(), "stopped");
-    }
     ended
 }
 
 fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
-    let settings = settings(config);
-    let Some(RekeyChecks { warnings, largest_batch }) = await_topics(config, &settings, metrics, stop)?
-    else {
-        return Ok(());
-    };
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    let settings = Settings { largest_batch, ..settings };
+    let (settings, closing, from) = (settings(config), Closing::default(), &config.rekey.from);
+    let check = || check_rekey(&settings, from, &closing);
+    let Some(checks) = await_broker(check, |why| metrics.not_ready(why), stop)? else { return Ok(()) };
+    checks.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let settings = Settings { largest_batch: checks.largest_batch, ..settings };
     // The hash has no effect on the bytes of an id.
     let id = IdentityRule::new(config.id.clone(), Hasher::Xxh3);
     let schemas = schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?;
     let (by, on_gap) = (config.rekey.partitioner, config.on_gap);
     let rule = RekeyRule { id, schemas, by, on_gap, topic_ids: RefCell::default() };
-    let mut replaced: Vec<Instant> = Vec::new();
-    let join = || SourceReader::subscribe(&settings, &config.rekey.from, &config.hidden);
+    let (began, mut replaced) = (monotonic(), Rivals::default());
+    let join = || SourceReader::subscribe(&settings, from, &config.hidden);
     // Only the configuration can make this fail: it sends nothing.
     let mut first = Some(join().map_err(|failed| ExitError::new(Exit::Usage, failed.what))?);
     loop {
         let joined = first.take().map_or_else(join, Ok);
         let ran = joined.and_then(|reader| RekeyLoop::new(&rule, &settings, metrics, &reader)?.run(stop));
-        let failure = match ran {
-            Ok(()) => return Ok(()),
-            Err(failure) => failure,
-        };
-        if failure.remedy == Remedy::Rejoin {
-            replaced.retain(|at| at.elapsed() < REPLACED_PERIOD);
-            replaced.push(clock::monotonic());
-        }
-        if failure.remedy == Remedy::Stop || replaced.len() > REPLACED_MAX {
+        let Err(failure) = ran else { return Ok(()) };
+        let is_rival = failure.remedy == Remedy::Rejoin && replaced.exceed(REPLACED_MAX, began.elapsed());
+        if failure.remedy == Remedy::Stop || is_rival {
             metrics.fail(&failure.what);
-            return Err(ended(failure));
+            return Err(ended(failure.what, is_rival).into());
         }
         // What was not acknowledged is read again from the committed offsets, by new clients: the old ones may have fetched or
         // queued records that were not processed.
@@ -118,25 +82,8 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
     }
 }
 
-fn ended(failure: Failure) -> ExitError {
-    if failure.remedy != Remedy::Rejoin {
-        return ExitError::new(Exit::Operator, failure.what);
-    }
-    let what = "this recurred several times within a minute: another process runs with the same rekey.group and \
-                group.instance; give each process its own group.instance";
-    ExitError::new(Exit::Fenced, format!("{}; {what}", failure.what))
-}
-
-/// Checks the topics; retries until a broker answers. `None` when a stop is requested meanwhile.
-fn await_topics(
-    config: &Rekeying,
-    settings: &Settings,
-    metrics: &RekeyMetrics,
-    stop: &AtomicBool,
-) -> Result<Option<RekeyChecks>, ExitError> {
-    let closing = Closing::default();
-    let topics = RekeyTopics { from: &config.rekey.from, to: config.rekey.to.as_str() };
-    await_broker(|| check_rekey(settings, &topics, &closing), |why| metrics.not_ready(why), stop)
+fn ended(what: String, is_rival: bool) -> Fatal {
+    if is_rival { second_process(&what, "rekey.group and group.instance") } else { Fatal::Operator(what) }
 }
 
 /// The settings of the clients: those of `run`, with the target in the place of the clean topic.

@@ -13,10 +13,19 @@ struct Sent {
     is_acknowledged: bool,
 }
 
+/// Records, and the bytes of their keys and values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    pub records: usize,
+    pub bytes: usize,
+}
+
 /// The records of one source partition from the first unacknowledged one on. Their acknowledgements arrive in any order,
 /// because the records go to different partitions of the target topic.
 pub struct InFlight {
     records: VecDeque<Sent>,
+    /// How many of them are not acknowledged, and their bytes.
+    open: Load,
     /// The number of the first of these records. Records are numbered as they are sent, from 0.
     first: u64,
     /// Every record below this offset is acknowledged.
@@ -26,31 +35,32 @@ pub struct InFlight {
 impl InFlight {
     /// Nothing is in flight, and the first record has this offset or a higher one.
     pub fn at(position: Offset) -> Self {
-        Self { records: VecDeque::new(), first: 0, position }
+        Self { records: VecDeque::new(), open: Load::default(), first: 0, position }
     }
 
-    /// Adds a record, in the order of offsets. Returns its number.
-    pub fn send(&mut self, offset: Offset, bytes: usize) -> u64 {
+    /// The number of the record that is sent next.
+    pub fn next_number(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    /// Adds the record with the next number, in the order of offsets.
+    pub fn sent(&mut self, offset: Offset, bytes: usize) {
         self.records.push_back(Sent { next: offset + 1, bytes, is_acknowledged: false });
-        self.first + self.records.len() as u64 - 1
+        self.open = Load { records: self.open.records + 1, bytes: self.open.bytes + bytes };
     }
 
-    /// Removes the last added record, because it could not be sent.
-    pub fn unsend(&mut self) {
-        self.records.pop_back();
-    }
-
-    /// Marks a record as acknowledged. Returns its bytes; `None` when no record with this number is in flight.
-    pub fn acknowledge(&mut self, number: u64) -> Option<usize> {
-        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        let record = self.records.get_mut(place).filter(|record| !record.is_acknowledged)?;
+    /// Marks a record as acknowledged. Returns false when no record with this number is in flight.
+    pub fn acknowledge(&mut self, number: u64) -> bool {
+        let place = number.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+        let record = place.and_then(|place| self.records.get_mut(place));
+        let Some(record) = record.filter(|record| !record.is_acknowledged) else { return false };
         record.is_acknowledged = true;
-        let bytes = record.bytes;
+        self.open = Load { records: self.open.records - 1, bytes: self.open.bytes - record.bytes };
         while let Some(record) = self.records.pop_front_if(|record| record.is_acknowledged) {
             self.position = record.next;
             self.first += 1;
         }
-        Some(bytes)
+        true
     }
 
     /// The offset to continue at: every record below it is acknowledged.
@@ -63,10 +73,9 @@ impl InFlight {
         self.records.len()
     }
 
-    /// The number and the bytes of the records that are not acknowledged.
-    pub fn unacknowledged(&self) -> (usize, usize) {
-        let open = self.records.iter().filter(|record| !record.is_acknowledged);
-        open.fold((0, 0), |(records, bytes), record| (records + 1, bytes + record.bytes))
+    /// The records that are not acknowledged.
+    pub fn unacknowledged(&self) -> Load {
+        self.open
     }
 }
 
@@ -78,33 +87,36 @@ mod tests {
 
     use super::*;
 
+    fn load(records: usize, bytes: usize) -> Load {
+        Load { records, bytes }
+    }
+
+    /// Sends a record of 10 bytes. Returns its number.
+    fn send(sent: &mut InFlight, offset: Offset) -> u64 {
+        let number = sent.next_number();
+        sent.sent(offset, 10);
+        number
+    }
+
     #[test]
     fn the_position_advances_only_over_acknowledged_records() {
         let mut sent = InFlight::at(5);
-        let numbers: Vec<u64> = [7, 8, 12].map(|offset| sent.send(offset, 10)).to_vec();
-        assert_eq!(sent.acknowledge(numbers[1]), Some(10));
-        assert_eq!((sent.position(), sent.unacknowledged()), (5, (2, 20)));
-        assert_eq!(sent.acknowledge(numbers[0]), Some(10));
-        assert_eq!((sent.position(), sent.unacknowledged()), (9, (1, 10)));
-        assert_eq!(sent.acknowledge(numbers[2]), Some(10));
-        assert_eq!((sent.position(), sent.unacknowledged()), (13, (0, 0)));
+        let numbers: Vec<u64> = [7, 8, 12].map(|offset| send(&mut sent, offset)).to_vec();
+        assert!(sent.acknowledge(numbers[1]));
+        assert_eq!((sent.position(), sent.unacknowledged()), (5, load(2, 20)));
+        assert!(sent.acknowledge(numbers[0]));
+        assert_eq!((sent.position(), sent.unacknowledged()), (9, load(1, 10)));
+        assert!(sent.acknowledge(numbers[2]));
+        assert_eq!((sent.position(), sent.unacknowledged()), (13, load(0, 0)));
     }
 
     #[test]
     fn a_second_or_unknown_acknowledgement_changes_nothing() {
         let mut sent = InFlight::at(0);
-        let (first, second) = (sent.send(0, 1), sent.send(1, 1));
-        assert_eq!((sent.acknowledge(second), sent.acknowledge(second)), (Some(1), None));
-        assert_eq!((sent.acknowledge(first), sent.acknowledge(first)), (Some(1), None));
-        assert_eq!((sent.acknowledge(second + 1), sent.position()), (None, 2));
-    }
-
-    #[test]
-    fn a_record_that_could_not_be_sent_is_not_in_flight() {
-        let mut sent = InFlight::at(0);
-        sent.send(0, 1);
-        sent.unsend();
-        assert_eq!((sent.unacknowledged(), sent.position(), sent.send(0, 1)), ((0, 0), 0, 0));
+        let (first, second) = (send(&mut sent, 0), send(&mut sent, 1));
+        assert_eq!((sent.acknowledge(second), sent.acknowledge(second)), (true, false));
+        assert_eq!((sent.acknowledge(first), sent.acknowledge(first)), (true, false));
+        assert_eq!((sent.acknowledge(second + 1), sent.position()), (false, 2));
     }
 
     proptest! {
@@ -123,13 +135,13 @@ mod tests {
                 if is_send {
                     let offset = next + gap;
                     next = offset + 1;
-                    prop_assert_eq!(open.insert(sent.send(offset, 3), offset), None, "numbers repeat");
+                    prop_assert_eq!(open.insert(send(&mut sent, offset), offset), None, "numbers repeat");
                 } else if !open.is_empty() {
                     let number = *which.get(&open.keys().copied().collect::<Vec<_>>());
                     open.remove(&number);
-                    prop_assert_eq!(sent.acknowledge(number), Some(3));
+                    prop_assert!(sent.acknowledge(number));
                 }
-                prop_assert_eq!(sent.unacknowledged(), (open.len(), open.len() * 3));
+                prop_assert_eq!(sent.unacknowledged(), load(open.len(), open.len() * 10));
                 // Nothing that is not acknowledged is below the position, and it never returns.
                 let expected = open.values().next().copied();
                 prop_assert!(sent.position() <= expected.unwrap_or(next) && sent.position() >= highest);

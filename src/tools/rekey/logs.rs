@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::time::Duration;
 
-use super::in_flight::InFlight;
-use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId, SchemaId};
+use super::in_flight::{InFlight, Load};
+use crate::dedupe::{Checkpoint, Epoch, Offset, PartitionId};
 use crate::kafka::{SourceLog, SourceStart};
 use crate::metrics::Stall;
-use crate::pipeline::{Fetching, StallDetector};
+use crate::pipeline::{Fetching, STALL_TIMEOUT, SchemaWait, StallDetector};
 
 /// Most records and bytes of keys and values that are in flight. More are not read until some are acknowledged.
 const MOST_RECORDS: usize = 100_000;
@@ -18,8 +18,6 @@ const MOST_BYTES: usize = 64 << 20;
 const MOST_HELD: usize = 1_000_000;
 /// Low bits of the number of a record, for its number in its partition. The other bits are the placement.
 const RECORD_BITS: u32 = 40;
-/// How long a partition with more records may deliver none before it counts as stalled, as in `run`.
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An assigned source partition.
 pub struct AssignedLog {
@@ -34,7 +32,7 @@ pub struct AssignedLog {
     pub epoch: Option<Epoch>,
     pub in_flight: InFlight,
     /// The schema that its next record needs; the partition is paused until it is known.
-    pub schema: Option<SchemaId>,
+    pub schema: Option<SchemaWait>,
     /// The last stable offset, as read last by another client than the one that fetches the records.
     pub log_end: Offset,
     stall: StallDetector,
@@ -57,8 +55,6 @@ pub struct AssignedLogs {
     placements: u64,
     /// The placement that was looked up last: the client returns records in runs of one partition.
     last: u64,
-    records: usize,
-    bytes: usize,
     /// Whether there was no room since the last search for stalled partitions.
     was_full: bool,
 }
@@ -87,11 +83,7 @@ impl AssignedLogs {
     /// The partition is no longer assigned.
     pub fn remove(&mut self, log: &SourceLog) {
         let placement = self.logs.iter().find(|(_, assigned)| assigned.log == *log).map(|(place, _)| *place);
-        if let Some(removed) = placement.and_then(|placement| self.logs.remove(&placement)) {
-            let (records, bytes) = removed.in_flight.unacknowledged();
-            self.records -= records;
-            self.bytes -= bytes;
-        }
+        placement.map(|placement| self.logs.remove(&placement));
     }
 
     /// All assigned partitions.
@@ -105,8 +97,8 @@ impl AssignedLogs {
     }
 
     /// The assigned partitions that wait for a schema.
-    pub fn waiting_mut(&mut self) -> impl Iterator<Item = (&mut AssignedLog, SchemaId)> {
-        self.logs.values_mut().filter_map(|log| log.schema.map(|schema| (log, schema)))
+    pub fn waiting_mut(&mut self) -> impl Iterator<Item = &mut AssignedLog> {
+        self.logs.values_mut().filter(|log| log.schema.is_some())
     }
 
     /// The assigned partition that a record is from.
@@ -120,31 +112,20 @@ impl AssignedLogs {
         self.logs.get_mut(&self.last)
     }
 
-    /// Counts a record of the partition that [`AssignedLogs::of_record`] returned last. Returns its number among all records.
-    pub fn send(&mut self, offset: Offset, bytes: usize) -> usize {
-        let number = self.logs.get_mut(&self.last).map_or(0, |log| log.in_flight.send(offset, bytes));
-        self.records += 1;
-        self.bytes += bytes;
-        number_of(self.last, number)
+    /// The number among all records of the next one of the partition that [`AssignedLogs::of_record`] returned last.
+    pub fn next_number(&self) -> usize {
+        number_of(self.last, self.logs.get(&self.last).map_or(0, |log| log.in_flight.next_number()))
     }
 
-    /// Takes back the last [`AssignedLogs::send`], because the record could not be sent.
-    pub fn unsend(&mut self, bytes: usize) {
-        if let Some(log) = self.logs.get_mut(&self.last) {
-            log.in_flight.unsend();
-        }
-        self.records -= 1;
-        self.bytes -= bytes;
+    /// Counts that record as sent.
+    pub fn sent(&mut self, offset: Offset, bytes: usize) {
+        self.logs.get_mut(&self.last).into_iter().for_each(|log| log.in_flight.sent(offset, bytes));
     }
 
     /// Marks a record as acknowledged. Returns false when its partition was placed again since it was sent.
     pub fn acknowledge(&mut self, number: usize) -> bool {
         let (placement, record) = from_number(number);
-        let log = self.logs.get_mut(&placement);
-        let Some(bytes) = log.and_then(|log| log.in_flight.acknowledge(record)) else { return false };
-        self.records -= 1;
-        self.bytes -= bytes;
-        true
+        self.logs.get_mut(&placement).is_some_and(|log| log.in_flight.acknowledge(record))
     }
 
     /// The name of the partition of a record.
@@ -154,13 +135,22 @@ impl AssignedLogs {
 
     /// Number of records in flight.
     pub fn in_flight(&self) -> usize {
-        self.records
+        self.load().records
+    }
+
+    fn load(&self) -> Load {
+        let loads = self.logs.values().map(|log| log.in_flight.unacknowledged());
+        loads.fold(Load::default(), |sum, it| Load {
+            records: sum.records + it.records,
+            bytes: sum.bytes + it.bytes,
+        })
     }
 
     /// Whether more records may be read.
     pub fn has_room(&mut self) -> bool {
         let held = || self.logs.values().map(|log| log.in_flight.held()).sum::<usize>();
-        let has_room = self.records < MOST_RECORDS && self.bytes < MOST_BYTES && held() < MOST_HELD;
+        let Load { records, bytes } = self.load();
+        let has_room = records < MOST_RECORDS && bytes < MOST_BYTES && held() < MOST_HELD;
         self.was_full |= !has_room;
         has_room
     }
@@ -229,6 +219,7 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
+    use crate::dedupe::SchemaId;
 
     fn log(partition: PartitionId) -> SourceLog {
         SourceLog { topic: "a".to_owned(), partition }
@@ -260,7 +251,7 @@ mod tests {
         assert_eq!(positions(&mut logs), [(0, 10), (1, 20)]);
         let mut send = |partition, offset| {
             assert!(logs.of_record(c"a", partition).is_some());
-            logs.send(offset, 5)
+            sent(&mut logs, offset, 5)
         };
         let numbers = [send(0, 10), send(1, 20), send(0, 11), send(1, 21)];
         assert!(logs.of_record(c"b", 0).is_none() && logs.of_record(c"a", 2).is_none());
@@ -277,11 +268,11 @@ mod tests {
         let mut logs = AssignedLogs::default();
         place(&mut logs, 0, 0, 0);
         logs.of_record(c"a", 0).unwrap();
-        let before = logs.send(0, 7);
+        let before = sent(&mut logs, 0, 7);
         place(&mut logs, 0, 0, 0);
-        assert_eq!((logs.in_flight(), logs.bytes, logs.name_of(before)), (0, 0, None));
+        assert_eq!((logs.load(), logs.name_of(before)), (Load::default(), None));
         logs.of_record(c"a", 0).unwrap();
-        let after = logs.send(0, 7);
+        let after = sent(&mut logs, 0, 7);
         assert!(!logs.acknowledge(before));
         assert_eq!(positions(&mut logs), [(0, 0)]);
         assert!(logs.acknowledge(after));
@@ -295,15 +286,21 @@ mod tests {
         let mut logs = AssignedLogs::default();
         place(&mut logs, 0, 0, 0);
         logs.of_record(c"a", 0).unwrap();
-        let large = logs.send(0, MOST_BYTES);
+        let large = sent(&mut logs, 0, MOST_BYTES);
         assert!(!logs.has_room());
         assert!(logs.acknowledge(large) && logs.has_room());
         for offset in 0..MOST_RECORDS as u64 {
-            logs.send(offset, 1);
+            assert!(logs.has_room());
+            sent(&mut logs, offset, 1);
         }
         assert!(!logs.has_room());
-        logs.unsend(1);
-        assert!(logs.has_room());
+    }
+
+    /// Sends a record of the partition that was looked up last. Returns its number.
+    fn sent(logs: &mut AssignedLogs, offset: Offset, bytes: usize) -> usize {
+        let number = logs.next_number();
+        logs.sent(offset, bytes);
+        number
     }
 
     /// The first stalled partition in this number of seconds, in which the client fetches nothing: the second, and where it is read again.
@@ -331,10 +328,10 @@ mod tests {
         let mut logs = AssignedLogs::default();
         place(&mut logs, 0, 10, 500);
         logs.of_record(c"a", 0).unwrap().next = 11;
-        let large = logs.send(10, MOST_BYTES);
+        let large = sent(&mut logs, 10, MOST_BYTES);
         assert_eq!(stalled_at(&mut logs, 0..1_000), None, "without room");
         assert!(logs.acknowledge(large));
-        logs.of_record(c"a", 0).unwrap().schema = Some(SchemaId::Number(1));
+        logs.of_record(c"a", 0).unwrap().schema = Some(SchemaWait { id: SchemaId::Number(1), why: None });
         assert_eq!(stalled_at(&mut logs, 1_000..2_000), None, "without the schema");
         logs.of_record(c"a", 0).unwrap().schema = None;
         assert_eq!(stalled_at(&mut logs, 2_000..3_000), Some((2_030, log(0), 11)));

@@ -15,16 +15,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tracing::field::display;
+
 use self::assignment::UnplacedLogs;
 use super::logs::AssignedLogs;
 use super::partitioner::partition_of;
 use crate::clock;
 use crate::config::{OnGap, PartitionBy};
 use crate::dedupe::{Epoch, IdentityRule, MissingSchema, Schemas, name_source};
-use crate::kafka::{Acknowledgements, MembershipChange, RawRecord, Settings, SourceReader, TargetWriter};
+use crate::kafka::{Acknowledgements, RawRecord, Settings, SourceLog, SourceReader, TargetWriter};
 use crate::metrics::{Outcome, RekeyMetrics};
-use crate::pipeline::MissingIds;
-use crate::ports::{Failure, Record as _, Remedy};
+use crate::pipeline::{MissingIds, SchemaWait, is_due};
+use crate::ports::{Failure, GroupEvent, Record as _, Remedy};
 use crate::schemas::SharedSchemas;
 
 /// Most records of one poll.
@@ -64,27 +66,29 @@ pub struct RekeyLoop<'r> {
     logs: AssignedLogs,
     unplaced: UnplacedLogs,
     /// Changes of the assignment that are not handled.
-    changes: VecDeque<MembershipChange>,
+    changes: VecDeque<GroupEvent<SourceLog>>,
     acknowledged: Acknowledgements,
     schemas: Schemas,
     /// The warning about records without an id.
     missing: MissingIds,
     /// Text of the header of the current record.
     source: String,
-    times: RekeyTimes,
+    /// The times below are measured from then on.
+    began: Instant,
+    last: LastTimes,
     /// The last failure, and when it occurred.
-    failed: Option<(String, Instant)>,
+    failed: Option<(String, Duration)>,
     /// When each failure was logged.
-    logged: BTreeMap<String, Instant>,
+    logged: BTreeMap<String, Option<Duration>>,
 }
 
-/// When the loop was created, and when something was done last.
-struct RekeyTimes {
-    created: Instant,
-    report: Instant,
-    refresh: Instant,
-    compared: Instant,
-    acknowledged: Instant,
+/// When something was done last.
+#[derive(Default)]
+struct LastTimes {
+    report: Option<Duration>,
+    refresh: Option<Duration>,
+    compared: Option<Duration>,
+    acknowledged: Duration,
 }
 
 impl<'r> RekeyLoop<'r> {
@@ -95,7 +99,7 @@ impl<'r> RekeyLoop<'r> {
         metrics: &'r RekeyMetrics,
         reader: &'r SourceReader,
     ) -> Result<Self, Failure> {
-        let now = clock::monotonic();
+        let began = clock::monotonic();
         Ok(Self {
             rule,
             settings,
@@ -104,13 +108,15 @@ impl<'r> RekeyLoop<'r> {
             writer: TargetWriter::open(settings)?,
             partitions: 0,
             logs: AssignedLogs::default(),
-            unplaced: UnplacedLogs::new(now),
+            unplaced: UnplacedLogs::default(),
             changes: VecDeque::new(),
             acknowledged: Acknowledgements::default(),
             schemas: rule.schemas.known(),
             missing: MissingIds::default(),
             source: String::new(),
-            times: RekeyTimes { created: now, report: now, refresh: now, compared: now, acknowledged: now },
+            began,
+            // The partitions are counted before the first poll.
+            last: LastTimes { refresh: Some(Duration::ZERO), ..LastTimes::default() },
             failed: None,
             logged: BTreeMap::new(),
         })
@@ -127,15 +133,13 @@ impl<'r> RekeyLoop<'r> {
     /// After a rejected record the client drops others and accepts no more. These failures can be returned first, and the rejection is
     /// their cause: with new clients it would only be repeated.
     fn cause_of(&mut self, failure: Failure) -> Failure {
-        if failure.remedy == Remedy::Stop || !self.writer.has_ended() {
-            if failure.remedy == Remedy::Stop {
-                // The operator may have to set the offset behind a record: those before it must be written.
-                drop(self.settle());
-            }
+        let is_final = failure.remedy == Remedy::Stop;
+        if !is_final && !self.writer.has_ended() {
             return failure;
         }
+        // After a final one the operator may have to set the offset behind a record: those before it must be written.
         match self.settle() {
-            Err(cause) if cause.remedy == Remedy::Stop => cause,
+            Err(cause) if cause.remedy == Remedy::Stop && !is_final => cause,
             _ => failure,
         }
     }
@@ -174,7 +178,7 @@ impl<'r> RekeyLoop<'r> {
         }
         self.warn(&failure);
         self.metrics.not_ready(&failure.what);
-        self.failed = Some((failure.what, clock::monotonic()));
+        self.failed = Some((failure.what, self.began.elapsed()));
         // Also serves the events of the client, which must be polled. A record among them must not be dropped: those behind it would
         // be taken for the next ones.
         let polled = self.reader.poll(records, 0, PAUSE);
@@ -184,10 +188,10 @@ impl<'r> RekeyLoop<'r> {
 
     /// Logs a failure, but not again and again.
     fn warn(&mut self, failure: &Failure) {
-        self.logged.retain(|_, at| at.elapsed() < WARN_INTERVAL);
-        if !self.logged.contains_key(&failure.what) {
+        let now = self.began.elapsed();
+        self.logged.retain(|_, at| at.is_some_and(|at| now.saturating_sub(at) < WARN_INTERVAL));
+        if is_due(self.logged.entry(failure.what.clone()).or_default(), now, WARN_INTERVAL) {
             tracing::warn!("{failure}");
-            self.logged.insert(failure.what.clone(), clock::monotonic());
         }
     }
 
@@ -214,7 +218,7 @@ impl<'r> RekeyLoop<'r> {
         if !numbers.is_empty() {
             let written = numbers.drain(..).filter(|number| self.logs.acknowledge(*number)).count();
             self.metrics.parts.written.inc_by(written as u64);
-            self.times.acknowledged = clock::monotonic();
+            self.last.acknowledged = self.began.elapsed();
         }
         match failed.take() {
             None => Ok(()),
@@ -227,7 +231,7 @@ impl<'r> RekeyLoop<'r> {
 
     fn forward(&mut self, records: &mut Vec<RawRecord<'r>>) -> Result<(), Failure> {
         if self.logs.in_flight() == 0 {
-            self.times.acknowledged = clock::monotonic();
+            self.last.acknowledged = self.began.elapsed();
         }
         let (mut read, mut missing, mut why) = (0, 0, None);
         let (mut sent, mut paused) = (Ok(()), Vec::new());
@@ -241,10 +245,8 @@ impl<'r> RekeyLoop<'r> {
             let id = match self.rule.id.id(&record, &self.schemas) {
                 Ok(id) => id,
                 Err(MissingSchema(schema)) => {
-                    log.schema = Some(schema);
-                    tracing::info!(log = %log.log, offset = at.offset, %schema,
-                        "a record needs a schema that is not known yet; its partition waits, others continue");
-                    self.rule.schemas.request(schema);
+                    let name = display(&log.log);
+                    log.schema = Some(SchemaWait::begin(&self.rule.schemas, schema, name, at.offset));
                     paused.push(log.log.clone());
                     continue;
                 }
@@ -260,13 +262,12 @@ impl<'r> RekeyLoop<'r> {
             let bytes = id.as_deref().unwrap_or(log.name.as_bytes());
             let partition = partition_of(self.rule.by, bytes, self.partitions);
             let size = record.size();
-            let number = self.logs.send(at.offset, size);
             read += 1;
-            sent = self.writer.send(&mut record, partition, &self.source, number);
+            sent = self.writer.send(&mut record, partition, &self.source, self.logs.next_number());
             if sent.is_err() {
-                self.logs.unsend(size);
                 break;
             }
+            self.logs.sent(at.offset, size);
         }
         self.count(read, missing, why.as_deref());
         // The record that was not sent, and those after it, are read again. So this failure must not be hidden by a later one.

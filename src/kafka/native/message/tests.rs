@@ -51,7 +51,7 @@ fn the_byte_behind_a_value_is_its_number_of_headers_in_plain_and_compressed_batc
         let fetched = Fetched::of(&consumer).unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(compression, 0, Offset::Beginning).unwrap();
-        fetched.assign(&consumer, compression, [0].into_iter(), || consumer.assign(&list)).unwrap();
+        fetched.assign(&consumer, [(compression, 0)].into_iter(), || consumer.assign(&list)).unwrap();
         let (mut seen, mut known) = (0, 0);
         let deadline = crate::clock::monotonic() + WAIT;
         while seen < SIZES.len() * HEADERS.len() {

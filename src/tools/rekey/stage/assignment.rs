@@ -1,16 +1,17 @@
 //! Changes of the assignment: which partitions are read, and from where.
 
 use std::slice;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::incarnation::ACCEPT;
 use super::{REQUEST_TIMEOUT, RekeyLoop};
 use crate::clock;
+use crate::config::OnGap;
 use crate::dedupe::Offset;
-use crate::kafka::{MembershipChange, SourceLog, SourceStart};
-use crate::ports::{Failure, Remedy};
+use crate::kafka::{SourceLog, SourceStart};
+use crate::ports::{Failure, GroupEvent, LogBounds, Remedy};
 use crate::tools::rekey::logs::listed;
-use crate::tools::rekey::start::{StartOffset, start};
+use crate::tools::rekey::start::start;
 
 /// Shortest pause before the offsets of partitions that could not be placed are requested again.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
@@ -18,19 +19,16 @@ const PLACE_PAUSE: Duration = Duration::from_secs(1);
 const APART: Duration = Duration::from_secs(1);
 
 /// Assigned partitions that are not read yet, because the request for their offsets failed.
+#[derive(Default)]
 pub struct UnplacedLogs {
     logs: Vec<SourceLog>,
     /// When their offsets are requested again.
-    retry: Instant,
+    retry: Duration,
     /// Why the last request failed.
     why: String,
 }
 
 impl UnplacedLogs {
-    pub fn new(now: Instant) -> Self {
-        Self { logs: Vec::new(), retry: now, why: String::new() }
-    }
-
     pub fn count(&self) -> usize {
         self.logs.len()
     }
@@ -50,7 +48,7 @@ impl RekeyLoop<'_> {
             self.apply(change)?;
             self.changes.pop_front();
         }
-        if self.unplaced.logs.is_empty() || clock::monotonic() < self.unplaced.retry {
+        if self.unplaced.logs.is_empty() || self.began.elapsed() < self.unplaced.retry {
             return Ok(());
         }
         self.place_unplaced()?;
@@ -60,9 +58,9 @@ impl RekeyLoop<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, change: MembershipChange) -> Result<(), Failure> {
+    fn apply(&mut self, change: GroupEvent<SourceLog>) -> Result<(), Failure> {
         match change {
-            MembershipChange::Assigned(logs) => {
+            GroupEvent::Assigned(logs) => {
                 self.unplaced.logs.extend_from_slice(&logs);
                 self.place_unplaced()?;
                 if !self.unplaced.logs.is_empty() {
@@ -71,12 +69,12 @@ impl RekeyLoop<'_> {
                 }
                 tracing::info!(partitions = %listed(&logs), "partitions assigned");
             }
-            MembershipChange::Revoked(logs) => {
+            GroupEvent::Revoked(logs) => {
                 self.settle()?;
                 self.release(&logs)?;
                 tracing::info!(partitions = %listed(&logs), "partitions revoked");
             }
-            MembershipChange::Lost(logs) => {
+            GroupEvent::Lost(logs) => {
                 self.release(&logs)?;
                 tracing::warn!(partitions = %listed(&logs), "partitions lost: other members repeat their last records");
             }
@@ -106,7 +104,7 @@ impl RekeyLoop<'_> {
         self.unplaced.logs = rest.chain(failed).collect();
         // A broker that does not respond costs the time limit of each request. At least half of the time is for the partitions that
         // are read.
-        self.unplaced.retry = clock::monotonic() + began.elapsed().max(PLACE_PAUSE);
+        self.unplaced.retry = self.began.elapsed() + began.elapsed().max(PLACE_PAUSE);
         Ok(())
     }
 
@@ -136,17 +134,8 @@ impl RekeyLoop<'_> {
             // A recreated topic is read from its start, like one that the group has not read.
             let committed = if self.is_recreated(log, was, id.as_deref())? { None } else { committed };
             let (position, known) = committed.unzip();
-            let offset = match start(position, bounds, self.rule.on_gap) {
-                StartOffset::At(offset) => offset,
-                StartOffset::Behind { offset, gap } => {
-                    self.metrics.parts.gaps.inc_by(gap);
-                    tracing::warn!(%log, position, offset, gap, "the log does not contain the committed offset; continuing");
-                    offset
-                }
-                StartOffset::Refused => {
-                    return Err(self.gap(log, position.unwrap_or(0), bounds.low, bounds.high));
-                }
-            };
+            let behind = || self.behind_gap(log, position.unwrap_or_default(), bounds);
+            let offset = start(position, bounds).map_or_else(behind, Ok)?;
             let last = known.and_then(|known| known.epoch).filter(|last| last.covers(offset));
             starts.push((log.clone(), offset, last));
             found.push((bounds.stable, id.clone()));
@@ -158,13 +147,22 @@ impl RekeyLoop<'_> {
         Ok(())
     }
 
-    fn gap(&self, log: &SourceLog, position: Offset, low: Offset, high: Offset) -> Failure {
-        let what = format!(
-            "group {} continues at offset {position} of {log}, but that log contains the offsets {low} to {high}: records were \
-             deleted before they were read, or the log was truncated; to continue at offset {low}, {ACCEPT}",
-            self.settings.group
-        );
-        Failure::new(Remedy::Stop, what)
+    /// Where a partition continues whose log does not contain its position. A log that ends before the position was truncated
+    /// or recreated; what is repeated is dropped by the next stage.
+    fn behind_gap(&self, log: &SourceLog, position: Offset, bounds: LogBounds) -> Result<Offset, Failure> {
+        let LogBounds { low, high, .. } = bounds;
+        if self.rule.on_gap == OnGap::Stop {
+            let what = format!(
+                "group {} continues at offset {position} of {log}, but that log contains the offsets {low} to {high}: records \
+                 were deleted before they were read, or the log was truncated; to continue at offset {low}, {ACCEPT}",
+                self.settings.group
+            );
+            return Err(Failure::new(Remedy::Stop, what));
+        }
+        let gap = low.saturating_sub(position);
+        self.metrics.parts.gaps.inc_by(gap);
+        tracing::warn!(%log, position, offset = low, gap, "the log does not contain the committed offset; continuing");
+        Ok(low)
     }
 
     fn release(&mut self, logs: &[SourceLog]) -> Result<(), Failure> {

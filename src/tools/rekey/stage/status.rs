@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{REQUEST_TIMEOUT, RekeyLoop};
-use crate::clock;
 use crate::kafka::{SourceLog, log_ended_outages};
 use crate::metrics::RekeyStatus;
+use crate::pipeline::is_due;
 use crate::ports::{Failure, Remedy};
+use crate::tools::rekey::logs::AssignedLog;
 
 /// Interval at which positions are stored and the status is published.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -24,16 +25,15 @@ impl RekeyLoop<'_> {
     /// Stores positions, publishes the status, counts the partitions of the target and reads the ends of the source logs, each
     /// when it is due.
     pub(super) fn report(&mut self) -> Result<(), Failure> {
-        if self.times.report.elapsed() >= REPORT_INTERVAL {
-            self.times.report = clock::monotonic();
+        let now = self.began.elapsed();
+        if is_due(&mut self.last.report, now, REPORT_INTERVAL) {
             self.store();
-            let status = self.status();
+            let status = self.status(now);
             self.metrics.publish(status);
         }
-        if self.times.refresh.elapsed() < REFRESH_INTERVAL {
+        if !is_due(&mut self.last.refresh, now, REFRESH_INTERVAL) {
             return Ok(());
         }
-        self.times.refresh = clock::monotonic();
         log_ended_outages();
         for refreshed in [self.count_partitions(), self.compare_topic_ids(), self.read_ends()] {
             refreshed
@@ -43,40 +43,32 @@ impl RekeyLoop<'_> {
     }
 
     /// The first partition that waits for a schema, and what it waits for.
-    fn waiting(&mut self) -> Option<String> {
-        let (log, schema) = self.logs.waiting_mut().next()?;
-        let why = self.rule.schemas.request(schema).map_or_else(String::new, |why| format!(": {why}"));
-        let line = format!("partition {} needs schema {schema}{why}", log.log);
-        let mut more = 0;
-        for (_, schema) in self.logs.waiting_mut().skip(1) {
-            self.rule.schemas.request(schema);
-            more += 1;
+    fn waiting(&self) -> Option<String> {
+        let waits = |it: &AssignedLog| Some(format!("partition {} {}", it.log, it.schema.as_ref()?));
+        let mut waiting = self.logs.all().filter_map(waits);
+        let line = waiting.next()?;
+        match waiting.count() {
+            0 => Some(line),
+            more => Some(format!("{line}, and {more} more partitions wait")),
         }
-        Some(if more == 0 { line } else { format!("{line}, and {more} more partitions wait") })
     }
 
-    fn status(&mut self) -> RekeyStatus {
-        // This repeats the requests for schemas, also when there is another reason.
-        let waiting = self.waiting();
-        let silent = self.times.acknowledged.elapsed();
-        let failed = self.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED);
-        let not_ready = if let Some((what, _)) = failed {
-            Some(what.clone())
-        } else if !self.reader.is_member() {
-            Some(self.not_joined())
-        } else if let Some(unplaced) = self.unplaced.problem() {
-            Some(unplaced)
-        } else if let Some(waiting) = waiting {
-            Some(waiting)
-        } else if self.logs.in_flight() > 0 && silent > STUCK {
-            Some(format!(
-                "received no acknowledgement of topic {} for {} s",
-                self.settings.clean,
-                silent.as_secs()
-            ))
-        } else {
-            None
-        };
+    /// Whether the target topic does not acknowledge what is in flight.
+    fn stuck(&self, now: Duration) -> Option<String> {
+        let silent = now.saturating_sub(self.last.acknowledged);
+        let to = &self.settings.clean;
+        let what = || format!("received no acknowledgement of topic {to} for {} s", silent.as_secs());
+        (silent > STUCK && self.logs.in_flight() > 0).then(what)
+    }
+
+    fn status(&mut self, now: Duration) -> RekeyStatus {
+        let failed = self.failed.as_ref().filter(|(_, at)| now.saturating_sub(*at) < FAILED);
+        let not_ready = failed
+            .map(|(what, _)| what.clone())
+            .or_else(|| (!self.reader.is_member()).then(|| self.not_joined()))
+            .or_else(|| self.unplaced.problem())
+            .or_else(|| self.waiting())
+            .or_else(|| self.stuck(now));
         let mut lag: BTreeMap<String, u64> = BTreeMap::new();
         for assigned in self.logs.all() {
             // A client that has lost a fetcher does not receive new log ends.
@@ -85,7 +77,7 @@ impl RekeyLoop<'_> {
                 end.saturating_sub(assigned.in_flight.position());
         }
         let partitions = self.logs.all().count() + self.unplaced.count();
-        let (notes, in_flight) = (self.notes(), self.logs.in_flight());
+        let (notes, in_flight) = (self.notes(now), self.logs.in_flight());
         RekeyStatus { not_ready, failure: None, notes, partitions, in_flight, lag }
     }
 
@@ -97,8 +89,8 @@ impl RekeyLoop<'_> {
     }
 
     /// What an operator should know although records are written. The log has the same.
-    fn notes(&mut self) -> Vec<String> {
-        let missing = self.missing.note(self.times.created.elapsed(), WITHOUT_ID);
+    fn notes(&mut self, now: Duration) -> Vec<String> {
+        let missing = self.missing.note(now, WITHOUT_ID);
         if let Some((note, true)) = &missing {
             tracing::warn!("{note}");
         }
