@@ -174,7 +174,7 @@ fn an_invalid_regular_expression_is_a_problem_of_the_configuration() {
     let text = running.text();
     assert_eq!(code, Some(2), "{text}");
     assert!(
-        text.contains("on topics ^(; ") && text.contains("an extended regular expression of POSIX"),
+        text.contains("on topic ^(; ") && text.contains("an extended regular expression of POSIX"),
         "{text}"
     );
 }
