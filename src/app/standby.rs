@@ -50,7 +50,7 @@ impl Follower {
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
         let partitions = options.partition_limit.clone();
         let report = WorkerReport::new(metrics, Arc::clone(&status), 0);
-        let standby = Standby::new((log, store), SystemClock::start(), options, report).counting(progress);
+        let standby = Standby::new(log, store, SystemClock::start(), options, report).counting(progress);
         let group = GroupMonitor::new(&settings).map_err(operator)?;
         Ok(Self { standby, group, partitions, status, requested: None })
     }

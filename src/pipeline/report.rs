@@ -242,7 +242,8 @@ impl WorkerReport {
     pub(crate) fn publish(
         &mut self,
         shown: Shown<'_>,
-        (now, figures): (Duration, impl FnOnce() -> Figures),
+        now: Duration,
+        figures: impl FnOnce() -> Figures,
         end: impl Fn(PartitionId) -> Option<Offset>,
         window: impl Fn(&Window) -> WindowStatus,
     ) {

@@ -2,33 +2,34 @@
 //! shrinks lowers the number.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::source::Source;
 
 /// Lines of code of a folder: lines with code, without inline tests and files of tests.
 const CODE: &[(&str, usize)] = &[
-    ("src", 330),
-    ("src/app", 2_150),
+    ("src", 340),
+    ("src/app", 2_180),
     ("src/cli", 660),
     ("src/config", 2_330),
     ("src/dedupe", 5_860),
     ("src/http", 820),
-    ("src/kafka", 7_140),
-    ("src/metrics", 1_470),
+    ("src/kafka", 7_090),
+    ("src/metrics", 1_070),
     ("src/pipeline", 10_770),
-    ("src/ports", 570),
+    ("src/ports", 575),
     ("src/schemas", 790),
     ("src/store", 4_080),
-    ("src/tools", 3_750),
-    ("crates/audit", 5_340),
+    ("src/tools", 3_655),
+    ("crates/audit", 5_240),
     ("crates/testkit", 860),
     ("crates/tokens", 240),
 ];
 
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
-    ("docs", 27_100),
-    ("docs/decisions", 12_000),
+    ("docs", 27_150),
+    ("docs/decisions", 12_150),
     ("ARCHITECTURE.md", 1_550),
     ("CHANGELOG.md", 900),
     ("CONTRIBUTING.md", 1_450),
@@ -49,7 +50,7 @@ fn measured(path: &str, text: &str) -> Option<(String, usize)> {
         return Some((of.to_owned(), text.split_whitespace().count()));
     }
     let is_tests = |part: &str| matches!(part, "tests" | "tests.rs" | "benches");
-    if !path.ends_with(".rs") || path.split('/').any(is_tests) {
+    if Path::new(path).extension() != Some("rs".as_ref()) || path.split('/').any(is_tests) {
         return None;
     }
     let lines: BTreeSet<usize> = Source::of(text).tokens.iter().map(|token| token.line).collect();

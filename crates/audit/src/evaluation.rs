@@ -76,7 +76,8 @@ impl Evaluation<'_, '_> {
         self.findings.add(
             (step, copy.clean_offset, 0),
             kind,
-            (Some(copy.raw_offset), Some(copy.clean_place())),
+            Some(copy.raw_offset),
+            Some(copy.clean_place()),
             fields,
         );
     }
@@ -159,7 +160,7 @@ impl Evaluation<'_, '_> {
                 if is_near(record.time_ms) {
                     let (raw, clean) = (copy.raw_offset, copy.clean_place());
                     let key = (Step::Repeats, first.offset, raw);
-                    self.findings.add(key, Kind::Duplicated, (Some(raw), Some(clean)), Differing::default());
+                    self.findings.add(key, Kind::Duplicated, Some(raw), Some(clean), Differing::default());
                 } else {
                     self.findings.late_or_twice += u64::from(is_near(record.own_ms()));
                     owner_ms = Some(record.time_ms);
@@ -223,7 +224,7 @@ impl Evaluation<'_, '_> {
     }
 
     fn add_clean(&mut self, kind: Kind, raw: Option<Offset>, clean: &Record, fields: Differing) {
-        self.findings.add((Step::Unmatched, clean.offset, 0), kind, (raw, Some(clean.place())), fields);
+        self.findings.add((Step::Unmatched, clean.offset, 0), kind, raw, Some(clean.place()), fields);
     }
 
     fn add_unmatched(&mut self, fingerprint: Fingerprint, lost: bool) -> io::Result<()> {
@@ -266,7 +267,7 @@ impl Evaluation<'_, '_> {
         }
         self.findings.lost_at_start += u64::from(self.at_start);
         let key = (Step::Losses, record.raw_offset, 0);
-        self.findings.add(key, Kind::Lost, (Some(record.raw_offset), None), Differing::default());
+        self.findings.add(key, Kind::Lost, Some(record.raw_offset), None, Differing::default());
         self.add_unmatched(entry.fingerprint, true)
     }
 }

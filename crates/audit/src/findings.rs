@@ -171,7 +171,8 @@ impl Findings {
         &mut self,
         key: SortKey,
         kind: Kind,
-        (raw, clean): (Option<Offset>, Option<Place>),
+        raw: Option<Offset>,
+        clean: Option<Place>,
         fields: Differing,
     ) {
         *self.counts.slot(kind) += 1;

@@ -109,7 +109,7 @@ impl IdRule {
                         json(behind_prefix(document).map_or(document, |(_, document)| document), path)
                     }
                     Format::Numbers => untyped(document, path).map(Cow::from),
-                    Format::Encoded(encoding) => self.decoders.find((*encoding, *is_key), fields, path)?,
+                    Format::Encoded(encoding) => self.decoders.find(*encoding, *is_key, fields, path)?,
                 }
             }
         };

@@ -276,8 +276,8 @@ impl Owners<'_> {
         let Record { partition, offset, .. } = found.record;
         if let Some(findings) = self.findings.get_mut(&partition) {
             let Clean { partition, offset: clean } = found.clean;
-            let (key, at) = ((Step::Repeats, offset, clean), (Some(offset), Some((partition, clean))));
-            findings.add(key, Kind::Duplicated, at, Differing::default());
+            let (key, place) = ((Step::Repeats, offset, clean), (partition, clean));
+            findings.add(key, Kind::Duplicated, Some(offset), Some(place), Differing::default());
         }
     }
 

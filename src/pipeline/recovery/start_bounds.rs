@@ -61,7 +61,7 @@ impl StartBounds {
         let now = access.ctx.clock.elapsed();
         let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
         let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
-        self.raw.get((id, now), || starting(partitions, options), request)
+        self.raw.get(id, now, || starting(partitions, options), request)
     }
 
     /// The bounds of a journal that is about to be read.
@@ -73,7 +73,7 @@ impl StartBounds {
         let now = access.ctx.clock.elapsed();
         let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
         let journals = || options.journals_of(starting(partitions, options)).into_iter().collect();
-        self.state.get((journal, now), journals, |ids| {
+        self.state.get(journal, now, journals, |ids| {
             let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
             Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
         })
@@ -110,7 +110,8 @@ impl Answers {
     /// The bounds of one partition, from a request for all partitions of `starting` that is not too old.
     fn get(
         &mut self,
-        (id, now): (PartitionId, Duration),
+        id: PartitionId,
+        now: Duration,
         starting: impl FnOnce() -> Vec<PartitionId>,
         request: impl Fn(&[PartitionId]) -> Result<Vec<LogBounds>, WorkerError>,
     ) -> Result<LogBounds, WorkerError> {
@@ -180,7 +181,8 @@ mod tests {
             now: Duration,
         ) -> Result<LogBounds, WorkerError> {
             answers.get(
-                (id, now),
+                id,
+                now,
                 || (0..8).collect(),
                 |ids| {
                     self.requests.borrow_mut().push(ids.len());

@@ -92,7 +92,8 @@ fn options_of_copy(options: WorkerOptions) -> (WorkerOptions, bool) {
 impl<W: WorkerPorts> Standby<W> {
     /// Without copies.
     pub fn new(
-        (log, store): (W::Log, W::Store),
+        log: W::Log,
+        store: W::Store,
         clock: W::Clock,
         options: WorkerOptions,
         report: WorkerReport,

@@ -99,7 +99,7 @@ impl Life {
         let log = SimLog::new(universe, process).of_standby();
         let store = SimStore::new(universe, process, store.another()).of_standby();
         let report = WorkerReport::new(self.setting.metrics.clone(), Arc::new(status(1)), 0);
-        Standby::new((log, store), SimClock(Rc::clone(universe), process), options, report)
+        Standby::new(log, store, SimClock(Rc::clone(universe), process), options, report)
     }
 
     /// Advances a standby until its copies were read to the end.

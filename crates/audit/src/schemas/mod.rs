@@ -99,7 +99,8 @@ impl Decoders {
     /// The scalar at this path in the key or the value, if any. The error is why a schema cannot be fetched.
     pub fn find<'d>(
         &self,
-        (encoding, is_key): (Encoding, bool),
+        encoding: Encoding,
+        is_key: bool,
         fields: &Fields<'d>,
         path: &[String],
     ) -> Result<Option<Cow<'d, [u8]>>, String> {
@@ -110,7 +111,7 @@ impl Decoders {
         let named = fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes());
         // A header without a value is no header.
         if let (None, Some((_, Some(name)))) = (from_file, named) {
-            return self.named_by_header(encoding, (name, document), path);
+            return self.named_by_header(encoding, name, document, path);
         }
         let framed = behind_prefix(document).map(|(id, rest)| (SchemaName::Id(id), rest));
         let decoder = match (from_file, framed) {
@@ -144,7 +145,8 @@ impl Decoders {
     fn named_by_header<'d>(
         &self,
         encoding: Encoding,
-        (name, document): (&[u8], &'d [u8]),
+        name: &[u8],
+        document: &'d [u8],
         path: &[String],
     ) -> Result<Option<Cow<'d, [u8]>>, String> {
         let Some((guid, indexes)) = name.strip_prefix(&[1]).and_then(|rest| rest.split_at_checked(16)) else {

@@ -44,7 +44,7 @@ fn damages() -> impl Strategy<Value = Vec<(Damage, Index, Index, usize)>> {
     prop::collection::vec((damage, any::<Index>(), any::<Index>(), 1..60usize), 0..12)
 }
 
-fn apply(clean: &mut Vec<Written>, (damage, at, to, length): (Damage, Index, Index, usize)) {
+fn apply(clean: &mut Vec<Written>, damage: Damage, at: Index, to: Index, length: usize) {
     if clean.is_empty() {
         return;
     }
@@ -116,8 +116,8 @@ proptest! {
         samples in 0..8usize,
     ) {
         let (raw, mut clean) = logs(&all);
-        for damage in damages {
-            apply(&mut clean, damage);
+        for (damage, at, to, length) in damages {
+            apply(&mut clean, damage, at, to, length);
         }
         let size = raw.len() + 1;
         let (begin, end, from_ms) = borders.map_or((0, size, None), |(begin, length, from_ms)| {
