@@ -38,8 +38,8 @@ pub use limits::Limits;
 pub use options::{
     Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
-pub(crate) use partition::SchemaWait;
 pub(crate) use partition::stall::{COMPARE_INTERVAL, Fetching, STALL_TIMEOUT, StallDetector};
+pub(crate) use partition::{SchemaCheck, SchemaWait};
 pub use partition_limit::PartitionLimit;
 pub use ports::{Ports, WorkerPorts};
 pub use progress::Progress;

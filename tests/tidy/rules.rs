@@ -60,6 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "pipeline::Fetching",
             "pipeline::MissingIds",
             "pipeline::STALL_TIMEOUT",
+            "pipeline::SchemaCheck",
             "pipeline::SchemaWait",
             "pipeline::StallDetector",
             "pipeline::is_due",

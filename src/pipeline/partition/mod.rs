@@ -77,6 +77,29 @@ impl SchemaWait {
     }
 }
 
+/// How often the request for a schema is repeated, which also shows why the last attempt failed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// When those that wait look at the known schemas again: when there are others, and in an interval, because each repeats its request.
+#[derive(Debug, Default)]
+pub(crate) struct SchemaCheck {
+    /// The version that was seen last.
+    version: u64,
+    /// Monotonic time of the last check.
+    checked: Duration,
+}
+
+impl SchemaCheck {
+    /// Whether they are to be looked at again now.
+    pub(crate) fn is_due(&mut self, version: u64, now: Duration) -> bool {
+        let is_due = version != self.version || now.saturating_sub(self.checked) >= CHECK_INTERVAL;
+        if is_due {
+            *self = Self { version, checked: now };
+        }
+        is_due
+    }
+}
+
 /// As in `needs schema 17: GET http://registry/schemas/ids/17: 404 Not Found`.
 impl fmt::Display for SchemaWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,22 +7,17 @@ use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, SchemaId};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::partition::SchemaWait;
+use crate::pipeline::partition::{SchemaCheck, SchemaWait};
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::Source;
 use crate::schemas::SharedSchemas;
-
-/// How often the request for a schema is repeated, which also shows why the last attempt failed.
-const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The schemas that the worker shares with others, and those that its partitions wait for.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaWaits {
     shared: SharedSchemas,
-    /// Version of the schemas in the context.
-    version: u64,
-    /// Monotonic time of the last check.
-    checked: Duration,
+    /// When they are looked at again.
+    check: SchemaCheck,
     /// Since when no partition has advanced while one waits for a schema: monotonic time, and the sum of the next offsets.
     blocked: Option<(Duration, Offset)>,
 }
@@ -30,7 +25,7 @@ pub(crate) struct SchemaWaits {
 impl SchemaWaits {
     /// Reads with these schemas.
     pub fn new(shared: SharedSchemas) -> Self {
-        Self { version: shared.version(), shared, ..Self::default() }
+        Self { shared, ..Self::default() }
     }
 
     /// Requests a schema ahead of the record that needs it.
@@ -80,15 +75,11 @@ impl SchemaWaits {
         ctx: &mut Context<W>,
         source: &W::Source,
     ) -> Result<(), WorkerError> {
-        let (now, version) = (ctx.clock.elapsed(), self.shared.version());
-        if version == self.version && now.saturating_sub(self.checked) < CHECK_INTERVAL {
+        let now = ctx.clock.elapsed();
+        if !self.check.is_due(self.shared.version(), now) {
             return Ok(());
         }
-        self.checked = now;
-        if version != self.version {
-            ctx.schemas = self.shared.known();
-            self.version = version;
-        }
+        ctx.schemas = self.shared.known();
         ctx.report.unregistered(self.shared.note());
         self.note_blocked(ctx, now);
         let Context { partitions, schemas, .. } = ctx;

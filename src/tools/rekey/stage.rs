@@ -25,7 +25,7 @@ use crate::config::{OnGap, PartitionBy};
 use crate::dedupe::{Epoch, IdentityRule, MissingSchema, Schemas, name_source};
 use crate::kafka::{Acknowledgements, RawRecord, Settings, SourceLog, SourceReader, TargetWriter};
 use crate::metrics::{Outcome, RekeyMetrics};
-use crate::pipeline::{MissingIds, SchemaWait, is_due};
+use crate::pipeline::{MissingIds, SchemaCheck, SchemaWait, is_due};
 use crate::ports::{Failure, GroupEvent, Record as _, Remedy};
 use crate::schemas::SharedSchemas;
 
@@ -69,6 +69,8 @@ pub struct RekeyLoop<'r> {
     changes: VecDeque<GroupEvent<SourceLog>>,
     acknowledged: Acknowledgements,
     schemas: Schemas,
+    /// When partitions that wait look at the known schemas again.
+    schema_check: SchemaCheck,
     /// The warning about records without an id.
     missing: MissingIds,
     /// Text of the header of the current record.
@@ -112,6 +114,7 @@ impl<'r> RekeyLoop<'r> {
             changes: VecDeque::new(),
             acknowledged: Acknowledgements::default(),
             schemas: rule.schemas.known(),
+            schema_check: SchemaCheck::default(),
             missing: MissingIds::default(),
             source: String::new(),
             began,

@@ -9,7 +9,8 @@ use crate::ports::Failure;
 impl RekeyLoop<'_> {
     /// Continues with the partitions whose schema is known now.
     pub(super) fn resume_waiting(&mut self) -> Result<(), Failure> {
-        if self.logs.waiting_mut().next().is_none() {
+        let (version, now) = (self.rule.schemas.version(), self.began.elapsed());
+        if self.logs.waiting_mut().next().is_none() || !self.schema_check.is_due(version, now) {
             return Ok(());
         }
         self.schemas = self.rule.schemas.known();
