@@ -49,7 +49,7 @@ use crate::clock::{Clock, SystemClock, monotonic};
 use crate::config::{Config, Scope};
 use crate::http;
 use crate::kafka::Topology;
-use crate::metrics::{About, History, Metrics, Recent, Role, Status};
+use crate::metrics::{About, History, Metrics, Recent, Role, Snapshot, Status};
 
 /// A second signal that arrives earlier is part of the first one: a service manager and the terminal can both send one.
 const IMPATIENCE: Duration = Duration::from_secs(1);
@@ -149,7 +149,7 @@ async fn sample_counters(endpoint: http::Endpoint) {
     let mut ticks = tokio::time::interval(Duration::from_secs(5));
     loop {
         ticks.tick().await;
-        let totals = endpoint.metrics.totals(endpoint.status.snapshot().lag());
+        let totals = endpoint.metrics.totals(endpoint.status.read(Snapshot::lag));
         endpoint.history.note(clock.elapsed(), totals);
     }
 }

@@ -18,17 +18,19 @@ pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        let shown = status.snapshot();
-        if !shown.readiness().ready {
+        let shown = status.read(|it| {
+            let mut owned: Vec<_> = it.partitions().map(|it| it.partition).collect();
+            owned.sort_unstable();
+            let ids: u64 = it.partitions().filter_map(|it| it.window_ids).sum();
+            it.readiness().ready.then_some((owned, ids, it.role().0 == Role::Spare))
+        });
+        let Some((owned, ids, is_spare)) = shown else {
             if logged.take().is_some() {
                 since = monotonic();
                 (local, topic) = (restored(RestoreSource::Local), restored(RestoreSource::StateTopic));
             }
             continue;
-        }
-        let mut owned: Vec<_> = shown.partitions().map(|it| it.partition).collect();
-        owned.sort_unstable();
-        let is_spare = shown.role().0 == Role::Spare;
+        };
         // A member is ready before the group has assigned partitions to it.
         if logged.as_ref() == Some(&owned) || owned.is_empty() && !is_spare {
             continue;
@@ -37,7 +39,7 @@ pub(super) async fn log_readiness(status: Arc<Status>, metrics: Metrics) {
         tracing::info!(
             is_spare,
             partitions = %ranges(owned.iter().copied()),
-            ids = shown.partitions().filter_map(|it| it.window_ids).sum::<u64>(),
+            ids,
             ids_from_disk = now.0.saturating_sub(local),
             ids_from_topic = now.1.saturating_sub(topic),
             took_ms = since.elapsed().as_millis(),

@@ -73,7 +73,8 @@ impl Follower {
             };
             pause(wanted.min(most), stop);
         }
-        self.status.update(|it| it.standby = Some(self.standby.status()));
+        let standby = self.standby.status();
+        self.status.update(|it| it.standby = Some(standby));
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Work {
     }
 }
 
-/// Completes when the work is told to end.
+/// Completes when the end of the work is requested.
 async fn stopped(stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -6,9 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::partitions::partitions;
 use super::texts::{bytes, escaped, grouped};
 use super::{Endpoint, chart};
-use crate::metrics::{
-    KindStatus, Outcome, PartitionStatus, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus,
-};
+use crate::metrics::{KindStatus, Outcome, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus};
 use crate::units::seconds_text;
 
 const STYLE: &str = include_str!("page.css");
@@ -106,7 +104,7 @@ fn all_figures(shown: &Endpoint, status: &Snapshot, total: &WorkerStatus, now_ms
         0.0 => "no commit since the start".to_owned(),
         at => format!("last commit {} ago", seconds_text(now_ms as f64 / 1e3 - at)),
     };
-    let (window, configured) = shortest_window(&total.partitions);
+    let (window, configured) = shortest_window(status);
     let mut all = vec![
         Figure(
             "duplicates, last 10 minutes",
@@ -140,8 +138,8 @@ fn figures(all: &[Figure]) -> String {
 }
 
 /// The shortest window, and the configured one.
-fn shortest_window(partitions: &[PartitionStatus]) -> (String, String) {
-    let windows = partitions.iter().map(|it| (it.window_seconds, it.window.asked_seconds));
+fn shortest_window(status: &Snapshot) -> (String, String) {
+    let windows = status.partitions().map(|it| (it.window_seconds, it.window.asked_seconds));
     let shortest = windows.reduce(|one, other| if other.0 < one.0 { other } else { one });
     let Some((effective, configured)) = shortest else { return ("no partition".to_owned(), String::new()) };
     (seconds_text(effective.min(configured)), format!("of {}", seconds_text(configured)))

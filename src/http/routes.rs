@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::{Endpoint, admin, page};
 use crate::clock::wall_ms;
+use crate::metrics::Snapshot;
 
 /// Maximum size of a request body, in bytes: an id and its JSON.
 const MAX_BODY: usize = 64 * 1024;
@@ -59,14 +60,14 @@ async fn metrics_page(State(shown): State<Endpoint>) -> impl IntoResponse {
 }
 
 async fn livez(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    match shown.status.snapshot().failure {
+    match shown.status.read(|it| it.failure.clone()) {
         None => (StatusCode::OK, "alive\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("failed: {reason}\n")),
     }
 }
 
 async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    let readiness = shown.status.snapshot().readiness();
+    let readiness = shown.status.read(Snapshot::readiness);
     let (code, first) = if readiness.ready {
         (StatusCode::OK, "ready")
     } else {

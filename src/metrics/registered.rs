@@ -64,7 +64,7 @@ impl Registered {
             set(&group.lag, &partition.to_string(), *lag as f64);
         }
         for one in PartitionState::ALL {
-            let count = total.partitions.iter().filter(|partition| partition.state == *one).count();
+            let count = shown.partitions().filter(|partition| partition.state == *one).count();
             set(&group.partitions, one.as_str(), count as f64);
         }
         for (topic, age) in &shown.output_hanging {
@@ -86,11 +86,11 @@ impl Registered {
             set(&state.kind_seconds, &kind.kind, kind.window_seconds);
             set(&state.kind_ids, &kind.kind, kind.window_ids as f64);
         }
-        for status in &total.partitions {
+        for status in shown.partitions() {
             let of = status.partition;
             self.partitions.set(status, shown.log_starts.get(&of).copied(), shown.hanging.get(&of).copied());
         }
-        total.partitions.iter().map(|status| status.partition).collect()
+        shown.partitions().map(|status| status.partition).collect()
     }
 
     /// The metrics in the Prometheus text format.

@@ -205,7 +205,8 @@ impl Snapshot {
         self.workers.iter().flat_map(|worker| &worker.partitions)
     }
 
-    /// All workers as one: sums, and the worst of what has no sum. Without reasons and notes, which name their worker.
+    /// All workers as one: sums, and the worst of what has no sum. Without reasons and notes, which name their worker, and without the
+    /// [`Snapshot::partitions`].
     pub fn total(&self) -> WorkerStatus {
         let sum = |of: fn(&WorkerStatus) -> u64| self.workers.iter().map(of).sum();
         let worst = |of: fn(&WorkerStatus) -> f64| self.workers.iter().map(of).fold(0.0, f64::max);
@@ -216,7 +217,6 @@ impl Snapshot {
             false_positive_rate: worst(|worker| worker.false_positive_rate),
             expiry_lag_seconds: worst(|worker| worker.expiry_lag_seconds),
             batch_bytes: sum(|worker| worker.batch_bytes),
-            partitions: self.partitions().cloned().collect(),
             kinds: KindStatus::of_all(self.workers.iter().flat_map(|worker| &worker.kinds)),
             ..WorkerStatus::default()
         }
@@ -260,8 +260,8 @@ impl Snapshot {
     }
 }
 
-/// The status of the process. Each worker publishes about once per second, and readers get a copy; the
-/// lock is held only while copying.
+/// The status of the process. Each worker publishes twice per second. The lock is held only while values are copied or read, never during
+/// a request or another computation: a worker would wait.
 #[derive(Debug, Default)]
 pub struct Status {
     /// The identification of this process.
@@ -276,9 +276,14 @@ impl Status {
         Self { about, latest: Mutex::new(Snapshot { workers, ..Snapshot::default() }) }
     }
 
-    /// What is known now.
+    /// A copy of all that is known now.
     pub fn snapshot(&self) -> Snapshot {
-        self.latest.locked().clone()
+        self.read(Snapshot::clone)
+    }
+
+    /// Something of what is known now, without a copy of all.
+    pub fn read<R>(&self, of: impl FnOnce(&Snapshot) -> R) -> R {
+        of(&self.latest.locked())
     }
 
     /// Changes what is known.

@@ -136,7 +136,7 @@ pub struct EntryEnd {
 }
 
 impl EntryEnd {
-    /// The highest number of an entry. No journal reaches it, so whoever writes a higher one cannot leave the next one without a number.
+    /// The highest number of an entry, which no journal reaches. A higher one is refused, so that there is always a next number.
     pub const LAST_NUMBER: u64 = 1 << 62;
 
     /// Most sections of an end record of at most `bytes`, in each of which so many kinds may be reset.

@@ -101,7 +101,7 @@ pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
         let is_uncovered = head.covered.is_empty() && head.confirmed_tail.is_some();
         return if is_uncovered || is_other && named.is_some() { StatePlan::Restore } else { catch_up };
     }
-    // Of a partition without an offset, no checkpoint says where the last entry ends.
+    // Of a partition without an offset, no checkpoint has the end of the last entry.
     let has_all = located.answers.iter().all(|answer| answer.offset.is_some());
     if head.tail == named && (has_all || head.confirmed_tail == named) {
         return StatePlan::Load { has_last: true };

@@ -178,10 +178,8 @@ impl Traffic {
     /// The group of the embedded broker takes a few seconds to form.
     fn await_pipeline(&self) {
         let mut left = TIMEOUT;
-        while !left.is_zero()
-            && !self.stop.load(Ordering::Acquire)
-            && !self.status.snapshot().readiness().ready
-        {
+        let is_ready = || self.status.read(|it| it.readiness().ready);
+        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !is_ready() {
             std::thread::sleep(POLL_INTERVAL);
             left = left.saturating_sub(POLL_INTERVAL);
         }
