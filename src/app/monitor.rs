@@ -21,7 +21,7 @@ use crate::kafka::{
     TopicMonitor, Topology, client_figures, log_ended_outages,
 };
 use crate::metrics::{ClientLabel, ClientStatus, Metrics, Status};
-use crate::pipeline::{PartitionLimit, StableEnds};
+use crate::pipeline::{PartitionLimit, StableEnds, is_due};
 use crate::ports::{Failure, OutputTopic};
 
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
@@ -143,11 +143,11 @@ struct Monitor {
     /// The partitions of this process at the last iteration.
     owned: BTreeSet<u32>,
     /// The time of the last request of each type.
-    topics_checked: Option<Instant>,
-    log_starts_requested: Option<Instant>,
-    log_ends_requested: Option<Instant>,
-    own_ends_requested: Option<Instant>,
-    group_described: Option<Instant>,
+    topics_checked: Option<Duration>,
+    log_starts_requested: Option<Duration>,
+    log_ends_requested: Option<Duration>,
+    own_ends_requested: Option<Duration>,
+    group_described: Option<Duration>,
     stop: Arc<AtomicBool>,
     /// The last request that failed, in an outage that was logged.
     failed: Option<Instant>,
@@ -157,7 +157,8 @@ impl Monitor {
     /// Sends the requests that are due. An unreachable broker is logged once only: the workers report it as well.
     fn iterate(&mut self) -> Result<(), ExitError> {
         log_ended_outages();
-        self.status.update(|it| it.clients = client_status());
+        let clients = client_status();
+        self.status.update(|it| it.clients = clients);
         match self.request() {
             // Often no request is due. Each is repeated in less than this time.
             Ok(()) => self.failed = self.failed.filter(|at| at.elapsed() < OUTAGE_QUIET),
@@ -178,13 +179,14 @@ impl Monitor {
 
     /// Returns at the first request without a response: a stop waits for this method.
     fn request(&mut self) -> Result<(), TopicError> {
-        let owned = self.status.snapshot().partitions().map(|it| it.partition).collect();
+        let now = self.clock.elapsed();
+        let owned = self.status.read(|it| it.partitions().map(|it| it.partition).collect());
         let has_new_partitions = !BTreeSet::is_subset(&owned, &self.owned);
         self.owned = owned;
         // The group assigned partitions of a grown topic before this check was due.
         let has_partition_to_cover =
             self.owned.iter().any(|partition| !self.partition_limit.covers(*partition));
-        if is_due(&mut self.topics_checked, TOPICS_INTERVAL) || has_partition_to_cover {
+        if is_due(&mut self.topics_checked, now, TOPICS_INTERVAL) || has_partition_to_cover {
             let state = self.topics.check()?;
             state.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             self.partition_limit.raise(state.shared);
@@ -192,18 +194,19 @@ impl Monitor {
             self.raw = self.raw.max(state.raw);
         }
         let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);
-        if is_due(&mut self.log_starts_requested, LOG_STARTS_INTERVAL) || has_new_partitions {
+        if is_due(&mut self.log_starts_requested, now, LOG_STARTS_INTERVAL) || has_new_partitions {
             let starts =
                 self.ends.first(self.hanging.topic(), self.all(), REQUEST_LIMIT).map_err(unanswered)?;
             self.status.update(|it| it.log_starts.extend(starts));
         }
-        let is_own_due = is_due(&mut self.own_ends_requested, OWN_ENDS_INTERVAL) && !self.owned.is_empty();
-        if is_due(&mut self.log_ends_requested, LOG_ENDS_INTERVAL) {
+        let is_own_due =
+            is_due(&mut self.own_ends_requested, now, OWN_ENDS_INTERVAL) && !self.owned.is_empty();
+        if is_due(&mut self.log_ends_requested, now, LOG_ENDS_INTERVAL) {
             self.check_log_ends().map_err(unanswered)?;
         } else if is_own_due {
             self.raw_ends(self.owned.iter().copied()).map_err(unanswered)?;
         }
-        if is_due(&mut self.group_described, GROUP_INTERVAL) {
+        if is_due(&mut self.group_described, now, GROUP_INTERVAL) {
             self.check_group().map_err(unanswered)?;
         }
         Ok(())
@@ -329,15 +332,6 @@ impl Monitor {
 fn lag(stable: &Offsets, committed: &Offsets, starts: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
     let from = |partition| committed.get(partition).or_else(|| starts.get(partition)).copied();
     stable.iter().filter_map(|(it, end)| Some((*it, end.saturating_sub(from(it)?)))).collect()
-}
-
-/// Whether `every` has passed since `last`; if so, sets `last` to now.
-fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
-    let due = last.is_none_or(|last| last.elapsed() >= every);
-    if due {
-        *last = Some(clock::monotonic());
-    }
-    due
 }
 
 #[cfg(test)]

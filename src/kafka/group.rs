@@ -1,7 +1,7 @@
 //! Rebalance events of the client's callback, queued for the worker.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -97,6 +97,6 @@ impl ConsumerContext for GroupContext {
         } else {
             GroupEvent::Revoked(logs)
         };
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.events.locked().push(event);
     }
 }

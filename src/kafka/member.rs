@@ -1,6 +1,6 @@
 //! A client that is a member of the group, and the partitions that it fetches: what `run` and `rekey` read with.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fmt;
@@ -149,8 +149,8 @@ impl MemberClient {
     }
 
     /// The assigned partitions that were found truncated since their last seek.
-    pub fn truncated(&self) -> BTreeMap<SourceLog, Truncation> {
-        self.truncated.borrow().clone()
+    pub fn truncated(&self) -> Ref<'_, BTreeMap<SourceLog, Truncation>> {
+        self.truncated.borrow()
     }
 
     /// The high watermark of the last fetch response of a partition; `None` before the first.

@@ -146,7 +146,7 @@ impl SourceReader {
     /// The assigned logs that by their leader epochs end before the position. The client reads them no further until
     /// [`SourceReader::read_again`].
     pub fn truncated(&self) -> BTreeMap<SourceLog, Truncation> {
-        self.member.truncated()
+        self.member.truncated().clone()
     }
 
     /// The topic ids of those topics that the brokers describe; `None` where they report no ids.

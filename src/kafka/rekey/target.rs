@@ -1,7 +1,7 @@
 //! The idempotent producer of one topic.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use dedupd_tokens::{self as tokens, Authenticated};
@@ -22,6 +22,7 @@ use crate::kafka::record::RawRecord;
 use crate::kafka::topic::{Outgoing, TopicHandle};
 use crate::kafka::topic_monitor::ABSENT_CHECKS;
 use crate::kafka::unread::unreadable_headers;
+use crate::locked::Locked;
 use crate::ports::{Failure, Remedy};
 
 /// The property that ends the producer at the first record that the broker rejects.
@@ -131,7 +132,7 @@ impl TargetWriter {
 
     /// Moves what was acknowledged since the last call to `into`, which is empty.
     pub fn take_acknowledged(&self, into: &mut Acknowledgements) {
-        let reports = &mut *self.client.context().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = &mut *self.client.context().0.locked();
         std::mem::swap(reports, into);
     }
 
@@ -182,7 +183,7 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        let reports = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = &mut *self.0.locked();
         match result {
             Ok(_) => reports.numbers.push(number),
             Err((error, _)) => {
