@@ -10,7 +10,7 @@
 mod failure;
 mod group;
 mod log;
-mod log_tails;
+mod log_reads;
 mod producer;
 mod sink;
 mod source;
@@ -23,7 +23,7 @@ pub(crate) use failure::SEARCHING;
 pub use failure::{Failure, RejectedRecords, Remedy};
 pub use group::{Committed, GroupEvent, GroupMember};
 pub use log::{LogBounds, LogId, OutputTopic};
-pub use log_tails::{Leftover, LogTails, SideRecord, SideRecords};
+pub use log_reads::{Isolation, LogReads, SideRecord, SideRecords};
 pub use producer::ProducerLife;
 pub use sink::{CommitPosition, Reason, Side, Sink, WrittenEnds};
 pub use source::{Record, Source};

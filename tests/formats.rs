@@ -8,8 +8,8 @@ use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
     Block, Checkpoint, Coordinates, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity, KindId,
-    Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover, SliceFooter, SliceMark,
-    SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
+    LastEntry, Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover, SliceFooter,
+    SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
 };
 use dedupd::ports::{Covered, Head};
 use dedupd::store::Binding;
@@ -200,7 +200,7 @@ fn a_checkpoint_is_read_and_written_byte_for_byte() {
             (payments(), "deadbeef".parse().unwrap()),
         ],
         ahead_of_wall_ms: -7,
-        tail: Some(Tail { entry: EntryName { number: 12_345, crc: 0x0ebe_ef01 }, from: Some(76) }),
+        last_entry: Some(LastEntry { entry: EntryName { number: 12_345, crc: 0x0ebe_ef01 }, from: Some(76) }),
         section_next: Some(1_000),
         windows: windows(),
         horizon_ms: T + 100,
@@ -262,8 +262,8 @@ fn header() -> FileHeader {
     let unnamed = Head {
         confirmed: 4,
         state_next: 76,
-        tail: entry(12_345, 0x4d4d_8602),
-        confirmed_tail: entry(12_344, 0x0ebe_ef01),
+        last_entry: entry(12_345, 0x4d4d_8602),
+        confirmed_entry: entry(12_344, 0x0ebe_ef01),
         time_ms: T + 60_000,
         incomplete_ms: 1_699_990_000_000,
         covered: covered.into(),
@@ -272,7 +272,7 @@ fn header() -> FileHeader {
         confirmed: 1,
         state_next: 75,
         time_ms: -5,
-        tail: entry(12_344, 0x0ebe_ef01),
+        last_entry: entry(12_344, 0x0ebe_ef01),
         ..Head::default()
     };
     let windows = vec![

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::clock::wall_ms;
 use dedupd::dedupe::{
-    Block, Checkpoint, Coordinates, EntryEnd, HashKind, Identity, KindId, Owner, PartitionId, Section,
-    StateKey, Tail,
+    Block, Checkpoint, Coordinates, EntryEnd, HashKind, Identity, KindId, LastEntry, Owner, PartitionId,
+    Section, StateKey,
 };
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
@@ -86,7 +86,7 @@ impl Blocks {
                 horizon_ms: at_ms,
                 section_next: Some(covered.end),
                 is_topic_wide: true,
-                tail: Some(Tail { entry: end.name(), from: Some(from) }),
+                last_entry: Some(LastEntry { entry: end.name(), from: Some(from) }),
                 ..Checkpoint::default()
             };
             producer.begin_transaction().unwrap();

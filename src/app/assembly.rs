@@ -12,7 +12,7 @@ use crate::dedupe::{
 use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadSlice, PartitionLimit, TransactionSize,
+    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadPart, PartitionCounts, TransactionSize,
     WorkerOptions, block_ids, most_partitions, most_sections,
 };
 use crate::store::{Binding, Joining};
@@ -83,7 +83,7 @@ pub(super) fn options(
     config: &Config,
     hasher: Hasher,
     topology: &Topology,
-    partition_limit: &PartitionLimit,
+    partition_counts: &PartitionCounts,
     worker: usize,
 ) -> WorkerOptions {
     let [raw_id, _, state_id] = topology.topic_ids.clone();
@@ -96,7 +96,7 @@ pub(super) fn options(
         state_id,
         state: config.topics.state.as_str().to_owned(),
         state_retention: topology.state_retention,
-        partition_limit: partition_limit.clone(),
+        partition_counts: partition_counts.clone(),
         raw_partitions: u32::try_from(topology.partitions).unwrap_or(u32::MAX),
         group: config.group.id.clone(),
         writer: writer.clone(),
@@ -128,10 +128,7 @@ pub(super) fn options(
         transaction_timeout: config.batch.transaction_timeout,
         block_ids: block_ids(topology.largest_state),
         evidence_records: EVIDENCE_RECORDS,
-        load_slice: LoadSlice {
-            threads: (cores / config.group.workers.max(1)).max(1),
-            ..LoadSlice::default()
-        },
+        load_part: LoadPart { threads: (cores / config.group.workers.max(1)).max(1), ..LoadPart::default() },
         iteration_time: ITERATION_TIME,
     }
 }

@@ -21,7 +21,7 @@ use crate::kafka::{
     TopicMonitor, Topology, client_figures, log_ended_outages,
 };
 use crate::metrics::{ClientLabel, ClientStatus, Metrics, Status};
-use crate::pipeline::{PartitionLimit, StableEnds, is_due};
+use crate::pipeline::{PartitionCounts, StableEnds, is_due};
 use crate::ports::{Failure, OutputTopic};
 
 /// Interval between checks of the topics. Until the next check a recreated topic is taken for the old one.
@@ -67,7 +67,7 @@ pub(super) fn start_monitor(
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
         metrics: service.metrics.clone(),
-        partition_limit: shared.partition_limit.clone(),
+        partition_counts: shared.partition_counts.clone(),
         stable_ends: shared.ends.clone(),
         owned: BTreeSet::new(),
         topics_checked: None,
@@ -137,7 +137,7 @@ struct Monitor {
     clock: SystemClock,
     status: Arc<Status>,
     metrics: Metrics,
-    partition_limit: PartitionLimit,
+    partition_counts: PartitionCounts,
     /// The last stable offsets of raw, for the workers.
     stable_ends: StableEnds,
     /// The partitions of this process at the last iteration.
@@ -185,12 +185,12 @@ impl Monitor {
         self.owned = owned;
         // The group assigned partitions of a grown topic before this check was due.
         let has_partition_to_cover =
-            self.owned.iter().any(|partition| !self.partition_limit.covers(*partition));
+            self.owned.iter().any(|partition| !self.partition_counts.covers(*partition));
         if is_due(&mut self.topics_checked, now, TOPICS_INTERVAL) || has_partition_to_cover {
             let state = self.topics.check()?;
             state.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            self.partition_limit.raise(state.shared);
-            self.partition_limit.note_raw(state.raw);
+            self.partition_counts.raise(state.shared);
+            self.partition_counts.note_raw(state.raw);
             self.raw = self.raw.max(state.raw);
         }
         let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);

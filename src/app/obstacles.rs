@@ -60,6 +60,6 @@ impl TakeoverNeeds {
     }
 
     fn partitions(&self) -> Range<PartitionId> {
-        0..self.options.partition_limit.count()
+        0..self.options.partition_counts.count()
     }
 }

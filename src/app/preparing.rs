@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
 use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
-use crate::pipeline::{self, Fatal, PartitionLimit, StartLogs};
+use crate::pipeline::{self, Fatal, PartitionCounts, StartLogs};
 use crate::ports::{Failure, Remedy};
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
@@ -126,7 +126,7 @@ pub(crate) fn check_start(
     checks: &Checks,
     forecast: &Forecast,
 ) -> Result<Vec<String>, ExitError> {
-    let limit = PartitionLimit::new(checks.topology.partitions);
+    let limit = PartitionCounts::new(checks.topology.partitions);
     let mut options = assembly::options(config, prepared.hasher, &checks.topology, &limit, 0);
     if checks.state_partitions == 0 {
         options.state_id = Some(ID_OF_NEW.to_owned());

@@ -10,7 +10,7 @@ use crate::cli::Exit;
 use crate::clock::{SystemClock, monotonic};
 use crate::kafka::{GroupMonitor, KafkaStateLog, Settings};
 use crate::metrics::{Metrics, Status};
-use crate::pipeline::{PartitionLimit, Progress, Standby, StandbyPace, WorkerOptions, WorkerReport};
+use crate::pipeline::{PartitionCounts, Progress, Standby, StandbyPace, WorkerOptions, WorkerReport};
 use crate::ports::Failure;
 use crate::store::SledStore;
 
@@ -29,7 +29,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Follower {
     standby: Standby<Production>,
     group: GroupMonitor,
-    partitions: PartitionLimit,
+    partitions: PartitionCounts,
     status: Arc<Status>,
     /// When the group's offsets were requested.
     requested: Option<Instant>,
@@ -48,14 +48,14 @@ impl Follower {
         let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
         let settings = Settings { client_id: format!("{}.standby", settings.client_id), ..settings.clone() };
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
-        let partitions = options.partition_limit.clone();
+        let partitions = options.partition_counts.clone();
         let report = WorkerReport::new(metrics, Arc::clone(&status), 0);
         let standby = Standby::new(log, store, SystemClock::start(), options, report).counting(progress);
         let group = GroupMonitor::new(&settings).map_err(operator)?;
         Ok(Self { standby, group, partitions, status, requested: None })
     }
 
-    /// Follows for this time, or until a stop is requested. Uses at most half of a core: each slice of work is followed by a pause that
+    /// Follows for this time, or until a stop is requested. Uses at most half of a core: each part of the work is followed by a pause that
     /// is as long.
     pub(super) fn follow(&mut self, time: Duration, stop: &AtomicBool) -> Result<(), ExitError> {
         let end = monotonic() + time;

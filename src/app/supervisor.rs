@@ -22,7 +22,7 @@ use crate::kafka::{
 };
 use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
-    LocalRead, PartitionLimit, Ports, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
+    LocalRead, PartitionCounts, Ports, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
 use crate::ports::{Failure, StoreError};
 use crate::schemas::{self, Registry, SharedSchemas};
@@ -78,7 +78,7 @@ pub(super) struct ProcessParts<'a> {
     store: SledStore,
     control: Control,
     pub(super) ends: StableEnds,
-    pub(super) partition_limit: PartitionLimit,
+    pub(super) partition_counts: PartitionCounts,
     schemas: SharedSchemas,
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) first: &'a FirstFailure,
@@ -107,7 +107,7 @@ pub(super) fn supervise(
         store: opened.store.joining(joining(config)),
         control: Control::new(rule(config, hasher), config.group.workers),
         ends: StableEnds::default(),
-        partition_limit: PartitionLimit::new(topology.partitions),
+        partition_counts: PartitionCounts::new(topology.partitions),
         schemas: schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?,
         stop,
         first,
@@ -116,7 +116,7 @@ pub(super) fn supervise(
     service.admin.control.set(shared.control.clone()).ok();
     let workers: Result<Vec<_>, ExitError> = (0..config.group.workers)
         .map(|number| {
-            let options = options(config, hasher, &topology, &shared.partition_limit, number);
+            let options = options(config, hasher, &topology, &shared.partition_counts, number);
             let (largest_batch, partitions) = (topology.largest_batch, topology.partitions);
             let settings = Settings { largest_batch, partitions, ..settings(config, number) };
             spawn(&shared, number, settings, options)
@@ -124,7 +124,7 @@ pub(super) fn supervise(
         .collect();
     let mut workers = workers?;
     if config.state.standby && config.dedupe.scope == Scope::Partition {
-        let options = options(config, hasher, &topology, &shared.partition_limit, 0);
+        let options = options(config, hasher, &topology, &shared.partition_counts, 0);
         workers.push(spawn_standby(&shared, settings(config, 0), options)?);
     }
     let monitor = start_monitor(&shared, &topology)?;

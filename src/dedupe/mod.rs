@@ -11,8 +11,8 @@ pub mod window;
 pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
 pub use format::{
     Block, BlockError, Checkpoint, Entry, EntryEnd, EntryName, EntryReader, Epoch, ForgetRecord,
-    JournalRecord, Owner, OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, Section, ShardEntry, SliceCover,
-    SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, Tail, WindowCheckpoint,
+    JournalRecord, LastEntry, Owner, OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, Section, ShardEntry,
+    SliceCover, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
     other_version,
 };
 pub use identity::{

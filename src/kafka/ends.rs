@@ -19,7 +19,7 @@ use super::native::Message;
 use super::partitions::{self, kafka_partition};
 use super::reader::{self, BatchReader, Ranges, Reader, TemporaryReaders};
 use crate::dedupe::{Offset, PartitionId};
-use crate::ports::{Failure, Leftover, LogBounds};
+use crate::ports::{Failure, Isolation, LogBounds};
 
 /// A partition with the name of its topic.
 pub(super) type Log<'a> = (&'a str, PartitionId);
@@ -206,7 +206,7 @@ impl LogEnds {
             false
         };
         let read = |reader: &BatchReader| reader.read_most(topic, ranges, wait, &mut visit);
-        let unread = self.readers.with(topic, Leftover::Committed, read)?;
+        let unread = self.readers.with(topic, Isolation::Committed, read)?;
         empty.retain(|partition, _| !unread.ends.contains_key(partition));
         Ok(empty)
     }

@@ -15,7 +15,7 @@ use super::reader::{Ranges, TemporaryReaders};
 use super::state_topic::block;
 use crate::clock::monotonic;
 use crate::dedupe::{Block, BlockError, Coordinates, EntryEnd, ForgetRecord, Offset, PartitionId};
-use crate::ports::{Committed, Failure, Leftover, LogBounds, StateItem};
+use crate::ports::{Committed, Failure, Isolation, LogBounds, StateItem};
 
 /// Time limit of a request.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ pub fn forecast(
     let (mut last, topic) = (Vec::new(), settings.state.as_str());
     let ends_of = |range: &Range<Offset>| range.end.saturating_sub(LAST).max(range.start)..range.end;
     let last_ranges = state.iter().map(|(number, range)| (*number, ends_of(range))).collect();
-    readers.read(topic, &last_ranges, Leftover::Committed, REQUEST, &mut |message| {
+    readers.read(topic, &last_ranges, Isolation::Committed, REQUEST, &mut |message| {
         last.push(block(&message));
         true
     })?;
@@ -125,7 +125,7 @@ fn ids_in(readers: &TemporaryReaders, state: &Ranges) -> Result<(u64, Option<Unu
     let places: BTreeMap<_, _> = state.iter().map(|(number, log)| (*number, places(log, length))).collect();
     let rounds = places.values().map(Vec::len).max().unwrap_or(0);
     let limit = SAMPLE_TIME / u32::try_from(rounds).unwrap_or(1).max(1);
-    readers.with(topic, Leftover::Committed, |reader| {
+    readers.with(topic, Isolation::Committed, |reader| {
         let (mut ids, mut unusable) = (0, None);
         for round in 0..rounds {
             let read = |(number, all): (&PartitionId, &Vec<Place>)| {

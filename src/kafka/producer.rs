@@ -39,7 +39,7 @@ use oversize::Oversize;
 pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
 
 /// Interval at which a wait for delivery reports checks for a failure.
-const FLUSH_SLICE: Duration = Duration::from_millis(20);
+const FLUSH_WAIT: Duration = Duration::from_millis(20);
 /// Longest time that a send waits for space in the client's queue.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 /// Longest time that a send waits until the producer's metadata shows a new partition; well below the transaction timeout.
@@ -227,7 +227,7 @@ impl Sink<KafkaSource> for KafkaSink {
     fn drain(&mut self, wait: Duration) -> Result<(), Failure> {
         let client = self.client()?;
         let deadline = clock::monotonic() + wait;
-        while !native::flush(client.client(), FLUSH_SLICE) {
+        while !native::flush(client.client(), FLUSH_WAIT) {
             if let Some(failed) = self.first_failure(client) {
                 return Err(failed);
             }

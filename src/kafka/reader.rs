@@ -19,7 +19,7 @@ use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::coordinates::ranges as listed;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-use crate::ports::{Failure, Leftover, Remedy};
+use crate::ports::{Failure, Isolation, Remedy};
 
 /// A client that does not join the group.
 pub(super) type Reader = Authenticated<BaseConsumer<LogContext>>;
@@ -251,7 +251,7 @@ impl TemporaryReaders {
         &self,
         topic: &str,
         ranges: &Ranges,
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
         visit: VisitMessage<'_>,
     ) -> Result<(), Failure> {
@@ -265,12 +265,12 @@ impl TemporaryReaders {
     pub(super) fn with<T>(
         &self,
         topic: &str,
-        what: Leftover,
+        what: Isolation,
         read: impl FnOnce(&BatchReader) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let isolation = match what {
-            Leftover::Committed => "read_committed",
-            Leftover::Everything => "read_uncommitted",
+            Isolation::Committed => "read_committed",
+            Isolation::Uncommitted => "read_uncommitted",
         };
         let reader = BatchReader::new(client(&self.settings, isolation)?)
             .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;

@@ -14,7 +14,7 @@ use super::native::Message;
 use super::reader::{Ranges, TemporaryReaders};
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset};
-use crate::ports::{Failure, Leftover, LogId, OutputTopic, SideRecord, SideRecords};
+use crate::ports::{Failure, Isolation, LogId, OutputTopic, SideRecord, SideRecords};
 
 /// Maximum records of one read; it limits the result to a few megabytes.
 const READ_RECORDS: usize = 50_000;
@@ -57,7 +57,7 @@ pub(super) fn records(
         let of_topic = || from_to.iter().filter(|(log, _)| log.topic == topic);
         let ranges = of_topic().map(|(log, (from, to))| (log.partition, *from..*to)).collect();
         let mut cut = BTreeSet::new();
-        readers.read(name, &ranges, Leftover::Everything, MAX_IDLE, &mut |message| {
+        readers.read(name, &ranges, Isolation::Uncommitted, MAX_IDLE, &mut |message| {
             let Coordinates { partition, offset } = message.coordinates();
             let log = LogId { topic, partition };
             if found.len() >= READ_RECORDS || clock::monotonic() >= deadline {
@@ -88,7 +88,7 @@ pub(super) fn visit(
     let ranges = Ranges::from([(log.partition, *first..*last + 1)]);
     let mut visited = Ok(());
     let readers = TemporaryReaders::new(settings);
-    readers.read(name, &ranges, Leftover::Everything, MAX_IDLE, &mut |message| {
+    readers.read(name, &ranges, Isolation::Uncommitted, MAX_IDLE, &mut |message| {
         if wanted.contains(&message.coordinates().offset) {
             visited = each(&message);
         }

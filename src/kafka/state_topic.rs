@@ -18,7 +18,9 @@ use super::topic::TopicHandle;
 use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId, StateKey, other_version};
-use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, SideRecords, StateItem, StateLog};
+use crate::ports::{
+    Failure, Isolation, LogBounds, LogId, LogReads, Remedy, SideRecords, StateItem, StateLog,
+};
 
 /// A read with this many items, or this many bytes of blocks (some 60,000 ids), ends. So the worker polls its group in time, and seals owners
 /// as fast as it reads them: a block of a large transaction has thousands of ids.
@@ -229,7 +231,7 @@ impl StateLog for KafkaStateLog {
     }
 }
 
-impl LogTails for KafkaStateLog {
+impl LogReads for KafkaStateLog {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.ends.bounds(&self.with_names(logs), wait)
     }
@@ -238,10 +240,10 @@ impl LogTails for KafkaStateLog {
         self.ends.stable_ends(&self.with_names(logs), wait)
     }
 
-    fn tails(
+    fn records(
         &self,
         ranges: &[(PartitionId, Range<Offset>)],
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let mut items = Vec::new();
@@ -268,7 +270,7 @@ impl LogTails for KafkaStateLog {
     fn visible(
         &self,
         at: &[(PartitionId, Offset)],
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
     ) -> Result<Vec<bool>, Failure> {
         let mut shown = BTreeSet::new();
@@ -276,8 +278,8 @@ impl LogTails for KafkaStateLog {
         let logs: Vec<LogId> =
             at.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>().into_iter().map(LogId::clean).collect();
         let ends = match what {
-            Leftover::Committed => self.stable_ends(&logs, wait)?,
-            Leftover::Everything => self.bounds(&logs, wait)?.iter().map(|bounds| bounds.high).collect(),
+            Isolation::Committed => self.stable_ends(&logs, wait)?,
+            Isolation::Uncommitted => self.bounds(&logs, wait)?.iter().map(|bounds| bounds.high).collect(),
         };
         let ends: BTreeMap<_, _> = logs.iter().map(|log| log.partition).zip(ends).collect();
         // No such reader finds a record at or beyond the end, and a read up to there would wait for it.

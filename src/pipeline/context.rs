@@ -77,7 +77,7 @@ impl<W: WorkerPorts> Context<W> {
     /// monitor or a worker has found, and those that were assigned since.
     pub(crate) fn known_partitions(&self) -> Range<PartitionId> {
         let began = self.partitions.iter().filter_map(|it| it.first_raw_partitions).max().unwrap_or(0);
-        let found = self.options.partition_limit.raw().max(began);
+        let found = self.options.partition_counts.raw().max(began);
         0..self.options.raw_partitions.max(self.partitions.end()).max(found)
     }
 
@@ -98,7 +98,7 @@ impl<W: WorkerPorts> Context<W> {
 
     /// The known partitions that exist in the raw, clean and state topic.
     pub(crate) fn all_partitions(&self) -> Vec<PartitionId> {
-        self.known_partitions().filter(|id| self.options.partition_limit.covers(*id)).collect()
+        self.known_partitions().filter(|id| self.options.partition_counts.covers(*id)).collect()
     }
 
     /// Those of them that have one of these journals.
@@ -111,7 +111,7 @@ impl<W: WorkerPorts> Context<W> {
     /// The partitions of a journal that are assigned to this worker, and exist in all topics.
     pub(crate) fn members(&self, journal: PartitionId) -> Vec<PartitionId> {
         let members = self.partitions.of(journal).map(|partition| partition.id);
-        members.filter(|id| self.options.partition_limit.covers(*id)).collect()
+        members.filter(|id| self.options.partition_counts.covers(*id)).collect()
     }
 
     /// The restore of a journal, and what it uses beside that.

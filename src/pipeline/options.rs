@@ -10,10 +10,10 @@ use crate::dedupe::{
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
 use crate::pipeline::journal::Journals;
-use crate::pipeline::journal::loading::LoadSlice;
+use crate::pipeline::journal::loading::LoadPart;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::limits::Limits;
-use crate::pipeline::partition_limit::PartitionLimit;
+use crate::pipeline::partition_counts::PartitionCounts;
 #[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Committed, LogId};
@@ -48,7 +48,7 @@ pub struct WorkerOptions {
     /// How long the state topic retains its records; `None` without a limit, or if the broker does not report it.
     pub state_retention: Option<Duration>,
     /// Which partitions exist in both the clean and the state topic.
-    pub partition_limit: PartitionLimit,
+    pub partition_counts: PartitionCounts,
     /// Number of raw partitions when this process started.
     pub raw_partitions: u32,
     /// The consumer group, for messages.
@@ -101,7 +101,7 @@ pub struct WorkerOptions {
     /// Records at the end of a journal that are searched for writers, and read first to find its last entry where no checkpoint names it.
     pub evidence_records: Offset,
     /// How much local state one iteration reads.
-    pub load_slice: LoadSlice,
+    pub load_part: LoadPart,
     /// An iteration processes no more records after the first commit that ends later than this after its start.
     pub iteration_time: Duration,
 }

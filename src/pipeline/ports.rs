@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::pipeline::journal::loading::LocalRead;
 use crate::ports::{
-    GroupMember, LogTails, ProducerLife, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
+    GroupMember, LogReads, ProducerLife, Sink, Source, StateLog, Store, StoreError, WrittenEnds,
 };
 
 /// What a worker is connected to.
@@ -27,7 +27,7 @@ pub trait WorkerPorts {
     /// The producer, and its transaction.
     type Sink: ProducerLife + Sink<Self::Source> + WrittenEnds;
     /// The reader of the state topic, and of the ends of all topics that transactions write to.
-    type Log: StateLog + LogTails;
+    type Log: StateLog + LogReads;
     /// The copy of the windows on the local disk.
     type Store: Store;
     /// Monotonic and wall time; the simulation has its own.

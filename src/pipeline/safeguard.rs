@@ -37,7 +37,7 @@ pub enum Safeguard {
     /// State in memory that a transaction has added to is dropped when the broker has undone that transaction (`repair`).
     UndoneState,
     /// Local state is compared with the last committed entry (`recovery`).
-    Tails,
+    LastEntries,
     /// The last entry read by a restore is compared with the last committed one (`complete`).
     RestoreEnd,
     /// Local owners of an entry that was not committed are claims and not owners.

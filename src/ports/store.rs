@@ -20,21 +20,21 @@ pub struct Covered {
 /// How much of a window's local state is confirmed as committed. That of the unnamed kind stands for all kinds of its journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
-    /// Owners with lower numbers are known to be committed. Those from it on are of the entry `tail`, and unconfirmed, if that is not
-    /// `confirmed_tail`.
+    /// Owners with lower numbers are known to be committed. Those from it on are of the entry `last_entry`, and unconfirmed, if that is not
+    /// `confirmed_entry`.
     pub confirmed: Sequence,
-    /// Offset in the journal at which a read continues to get what follows `confirmed_tail`.
+    /// Offset in the journal at which a read continues to get what follows `confirmed_entry`.
     pub state_next: Offset,
     /// The last entry whose owners are stored, in full. The newest checkpoint names the last committed entry, so that the two can be
     /// compared. `None` if there is none.
-    pub tail: Option<EntryName>,
-    /// The last entry that is known to be committed: a checkpoint names it if `tail` was not committed. `None` if there is none.
-    pub confirmed_tail: Option<EntryName>,
-    /// The window's clock at `confirmed_tail`, epoch milliseconds; 0 while unknown.
+    pub last_entry: Option<EntryName>,
+    /// The last entry that is known to be committed: a checkpoint names it if `last_entry` was not committed. `None` if there is none.
+    pub confirmed_entry: Option<EntryName>,
+    /// The window's clock at `confirmed_entry`, epoch milliseconds; 0 while unknown.
     pub time_ms: i64,
     /// Identities that arrived before this stream time may be missing, epoch milliseconds; 0 when none is known to be.
     pub incomplete_ms: i64,
-    /// Where the last section of each partition ends, up to `confirmed_tail`. Only in the head of the unnamed kind.
+    /// Where the last section of each partition ends, up to `confirmed_entry`. Only in the head of the unnamed kind.
     pub covered: BTreeMap<PartitionId, Covered>,
 }
 
@@ -42,13 +42,13 @@ impl Head {
     /// The part that stays valid without the owners of the unconfirmed entry.
     #[must_use]
     pub fn confirmed_only(&self) -> Self {
-        Self { tail: self.confirmed_tail, ..self.clone() }
+        Self { last_entry: self.confirmed_entry, ..self.clone() }
     }
 
     /// The head of a window whose owners below this number are committed, and that names no entry with others.
     #[must_use]
     pub fn confirmed_at(self, number: Sequence) -> Self {
-        Self { confirmed: number, confirmed_tail: self.tail, ..self }
+        Self { confirmed: number, confirmed_entry: self.last_entry, ..self }
     }
 
     /// The number from which on owners do not count; `None` if all of them do. What is stored up to the `trusted` entry counts.
@@ -56,8 +56,8 @@ impl Head {
     pub fn counted(&self, trusted: Option<EntryName>) -> Option<Sequence> {
         let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
         // All owners of an unconfirmed entry are stored before its name is. An entry that was aborted can have the number of the one that replaced it.
-        let has_trusted =
-            self.tail != self.confirmed_tail && (self.tail == trusted || number(self.tail) < number(trusted));
+        let has_trusted = self.last_entry != self.confirmed_entry
+            && (self.last_entry == trusted || number(self.last_entry) < number(trusted));
         (!has_trusted).then_some(self.confirmed)
     }
 }
@@ -210,7 +210,7 @@ pub trait Store {
         from: Sequence,
         visit: VisitRun<'_>,
     ) -> Result<Option<Sequence>, StoreError>;
-    /// Visits all stored owners in their order. Has no time limit: a worker scans in slices instead.
+    /// Visits all stored owners in their order. Has no time limit: a worker scans in parts instead.
     fn scan(
         &self,
         window: WindowId,

@@ -84,7 +84,15 @@ fn base(index: &WindowIndex, appended: &OwnerRun<'_>, head: &Head) -> Head {
     // A restore writes owners together with the head behind them.
     let is_before = head.confirmed <= appended.number;
     let valid = if is_before { head } else { index.head.as_ref().unwrap_or(&none) };
-    let Head { confirmed, state_next, confirmed_tail, time_ms, incomplete_ms, .. } = *valid;
-    let tail = confirmed_tail;
-    Head { confirmed, state_next, tail, confirmed_tail, time_ms, incomplete_ms, covered: BTreeMap::new() }
+    let Head { confirmed, state_next, confirmed_entry, time_ms, incomplete_ms, .. } = *valid;
+    let last_entry = confirmed_entry;
+    Head {
+        confirmed,
+        state_next,
+        last_entry,
+        confirmed_entry,
+        time_ms,
+        incomplete_ms,
+        covered: BTreeMap::new(),
+    }
 }

@@ -57,7 +57,7 @@ impl SledStore {
             // Another handle may delete the files.
             self.readers.get_mut().close();
             self.sealing.close_files();
-            self.engine.unload_slices(window);
+            self.engine.unload_parts(window);
             *holder = holder.filter(|_| self.id.is_none());
         }
     }

@@ -9,7 +9,7 @@ use super::cut::truncate;
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
 use super::open::OpenFailure;
-use super::verify::LostTail;
+use super::verify::LostEnd;
 use crate::dedupe::{EntryName, PartitionId, Sequence, WindowId};
 use crate::ports::{Head, StoreError};
 
@@ -17,15 +17,15 @@ use crate::ports::{Head, StoreError};
 pub(super) fn cut_lost(
     engine: &Engine,
     windows: &mut HashMap<WindowId, WindowIndex>,
-    lost: Vec<LostTail>,
+    lost: Vec<LostEnd>,
 ) -> Result<(), OpenFailure> {
-    let mut journals: BTreeMap<PartitionId, BTreeMap<WindowId, LostTail>> = BTreeMap::new();
-    for tail in lost {
-        journals.entry(tail.window.journal()).or_default().insert(tail.window, tail);
+    let mut journals: BTreeMap<PartitionId, BTreeMap<WindowId, LostEnd>> = BTreeMap::new();
+    for end in lost {
+        journals.entry(end.window.journal()).or_default().insert(end.window, end);
     }
-    for (journal, tails) in &journals {
+    for (journal, ends) in &journals {
         let of_journal = windows.values_mut().filter(|index| index.window.journal() == *journal);
-        cut_journal(engine, of_journal.collect(), tails)?;
+        cut_journal(engine, of_journal.collect(), ends)?;
     }
     if journals.is_empty() { Ok(()) } else { Ok(engine.sync()?) }
 }
@@ -33,20 +33,20 @@ pub(super) fn cut_lost(
 fn cut_journal(
     engine: &Engine,
     mut windows: Vec<&mut WindowIndex>,
-    tails: &BTreeMap<WindowId, LostTail>,
+    ends: &BTreeMap<WindowId, LostEnd>,
 ) -> Result<(), OpenFailure> {
     // The head of the unnamed kind stands for all kinds, so it comes first.
     windows.sort_unstable_by_key(|index| index.window);
-    let lost = |index: &WindowIndex| tails.get(&index.window).map(|tail| tail.run.number);
+    let lost = |index: &WindowIndex| ends.get(&index.window).map(|lost| lost.run.number);
     let mut entry = u64::MAX;
     // A run has owners of several entries, so one window may have to go back further than another.
     let common = loop {
         let cuts = windows.iter().filter_map(|index| cut(index, lost(index), entry));
-        let Some(oldest) = cuts.min_by_key(|head| number(head.confirmed_tail)) else { return Ok(()) };
-        if number(oldest.confirmed_tail) == entry {
+        let Some(oldest) = cuts.min_by_key(|head| number(head.confirmed_entry)) else { return Ok(()) };
+        if number(oldest.confirmed_entry) == entry {
             break oldest;
         }
-        entry = number(oldest.confirmed_tail);
+        entry = number(oldest.confirmed_entry);
     };
     for index in windows {
         let window = index.window;
@@ -55,7 +55,7 @@ fn cut_journal(
             None if is_after(index, entry) => Head { confirmed: index.next_number, ..common.clone() },
             None => continue,
         };
-        if let Some(LostTail { run, cause, .. }) = tails.get(&window) {
+        if let Some(LostEnd { run, cause, .. }) = ends.get(&window) {
             let (owners_from, confirmed) = (run.number, head.confirmed);
             tracing::warn!(%window, owners_from, confirmed, cause, "the last owners are not in the local state, as after a power loss; \
                 reading them from the state topic");
@@ -83,14 +83,14 @@ fn cut(index: &WindowIndex, lost: Option<Sequence>, entry: u64) -> Option<Head> 
         .map(|head| Head { covered: BTreeMap::new(), ..head.confirmed_only() });
     let known = index.runs_from(0).map(|run| run.base.clone()).chain(head);
     let valid = known.filter(|head| {
-        number(head.confirmed_tail) <= entry && lost.is_none_or(|lost| head.confirmed <= lost)
+        number(head.confirmed_entry) <= entry && lost.is_none_or(|lost| head.confirmed <= lost)
     });
     Some(valid.max_by_key(|head| head.confirmed).unwrap_or_default())
 }
 
 /// Whether a window may have owners of entries behind this one.
 fn is_after(index: &WindowIndex, entry: u64) -> bool {
-    index.head.as_ref().is_some_and(|head| number(head.tail) > entry)
+    index.head.as_ref().is_some_and(|head| number(head.last_entry) > entry)
 }
 
 fn number(entry: Option<EntryName>) -> u64 {

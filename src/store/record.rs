@@ -77,17 +77,18 @@ pub(super) fn decode(window: WindowId, bytes: &[u8]) -> Option<(Head, Counts)> {
 
 /// The stored form of a head without the ends of sections.
 pub(super) fn encode_head(head: &Head) -> [u8; HEAD_BYTES] {
-    let [tail, confirmed_tail] = [head.tail, head.confirmed_tail].map(Option::unwrap_or_default);
+    let [last_entry, confirmed_entry] =
+        [head.last_entry, head.confirmed_entry].map(Option::unwrap_or_default);
     let fields: [u64; 6] = [
         head.confirmed,
         head.state_next,
         head.time_ms.cast_unsigned(),
         head.incomplete_ms.cast_unsigned(),
-        tail.number,
-        confirmed_tail.number,
+        last_entry.number,
+        confirmed_entry.number,
     ];
     let fields = fields.into_iter().flat_map(u64::to_le_bytes);
-    let crcs = [tail.crc, confirmed_tail.crc].into_iter().flat_map(u32::to_le_bytes);
+    let crcs = [last_entry.crc, confirmed_entry.crc].into_iter().flat_map(u32::to_le_bytes);
     let mut out = [0; HEAD_BYTES];
     out.iter_mut().zip(fields.chain(crcs)).for_each(|(byte, field)| *byte = field);
     out
@@ -108,8 +109,8 @@ pub(super) fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Head {
         state_next: next(),
         time_ms: next().cast_signed(),
         incomplete_ms: next().cast_signed(),
-        tail: entry(next()),
-        confirmed_tail: entry(next()),
+        last_entry: entry(next()),
+        confirmed_entry: entry(next()),
         covered: BTreeMap::new(),
     }
 }
@@ -151,15 +152,15 @@ mod tests {
             confirmed: 7,
             state_next: 8,
             time_ms: 9,
-            tail: entry(5, u32::MAX),
-            confirmed_tail: entry(3, 2),
+            last_entry: entry(5, u32::MAX),
+            confirmed_entry: entry(3, 2),
             incomplete_ms: -13,
             covered: covered.map(end).into(),
         };
         let counts = Counts { runs: 10, identities: 11, next_number: 12, missing_ms: -14 };
         let bytes = encode(3.into(), &head, &counts);
         assert_eq!(decode(3.into(), &bytes), Some((head.clone(), counts)));
-        let bare = Head { tail: None, confirmed_tail: None, covered: BTreeMap::new(), ..head };
+        let bare = Head { last_entry: None, confirmed_entry: None, covered: BTreeMap::new(), ..head };
         assert_eq!(decode(3.into(), &encode(3.into(), &bare, &counts)), Some((bare, counts)));
         assert_eq!(decode(4.into(), &bytes), None);
         for at in 0..bytes.len() {

@@ -196,7 +196,7 @@ mod tests {
     };
 
     fn run() -> (Run, Vec<u8>) {
-        let tail = Some(EntryName { number: 2, crc: 1 });
+        let last_entry = Some(EntryName { number: 2, crc: 1 });
         let run = Run {
             number: 40,
             owners: 0,
@@ -205,7 +205,7 @@ mod tests {
             file: u32::MAX,
             at: 96,
             crc: 0,
-            base: Head { confirmed: 4, tail, confirmed_tail: tail, ..Head::default() },
+            base: Head { confirmed: 4, last_entry, confirmed_entry: last_entry, ..Head::default() },
         };
         let at = Coordinates { partition: 1, offset: 0x0203_0405_0607 };
         run.with(&[StoredOwner { at, time_ms: 0x0809, identity: Some(Identity([3; 16])) }, LARGEST])

@@ -21,11 +21,11 @@ const PROGRESS_INTERVAL: u64 = 256;
 pub(super) struct Verified {
     pub windows: HashMap<WindowId, WindowIndex>,
     /// The windows whose last owners are not in their files.
-    pub lost: Vec<LostTail>,
+    pub lost: Vec<LostEnd>,
 }
 
 /// The runs at the end of a window whose entries a power loss has kept, and not their owners.
-pub(super) struct LostTail {
+pub(super) struct LostEnd {
     pub window: WindowId,
     /// The first of them.
     pub run: Run,
@@ -37,7 +37,7 @@ pub(super) struct LostTail {
 struct Checked {
     index: WindowIndex,
     record: Counts,
-    lost: Option<LostTail>,
+    lost: Option<LostEnd>,
 }
 
 impl Checked {
@@ -68,7 +68,7 @@ pub(super) fn verify(engine: &Engine, report_progress: &dyn Fn()) -> Result<Veri
         match (check_owners(engine, window, &run, &mut readers)?, &*lost) {
             // What a power loss takes is at the end.
             (Ok(()), Some(before)) => return Err(before.cause.clone().into()),
-            (Err(cause), None) => *lost = Some(LostTail { window, run: run.clone(), cause }),
+            (Err(cause), None) => *lost = Some(LostEnd { window, run: run.clone(), cause }),
             _ => {}
         }
         if index.next_number > number {

@@ -15,8 +15,8 @@ use dedupd::dedupe::{FilterPart, HashKind, Hasher, IdSource, IdentityRule, TimeS
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
-    PartitionLimit, Ports, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
+    Kinds, Limits, LoadPart, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
+    PartitionCounts, Ports, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
     WorkerReport,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -55,17 +55,17 @@ pub struct Member {
 impl Member {
     /// A single worker with its state in memory.
     pub fn worker(settings: Settings, partitions: usize, pace: Pace) -> Self {
-        Self::sharing(settings, (PartitionLimit::new(partitions), StableEnds::default()), pace)
+        Self::sharing(settings, (PartitionCounts::new(partitions), StableEnds::default()), pace)
     }
 
     /// A single worker that commits at this interval.
     pub fn committing_every(interval: Duration, settings: Settings, partitions: usize) -> Self {
-        let options = WorkerOptions { interval, ..options(&settings, PartitionLimit::new(partitions)) };
+        let options = WorkerOptions { interval, ..options(&settings, PartitionCounts::new(partitions)) };
         Self::with_options(settings, options, StableEnds::default(), Pace::FULL)
     }
 
     /// A worker with a shared partition limit and shared log ends.
-    pub fn sharing(settings: Settings, (limit, ends): (PartitionLimit, StableEnds), pace: Pace) -> Self {
+    pub fn sharing(settings: Settings, (limit, ends): (PartitionCounts, StableEnds), pace: Pace) -> Self {
         let options = options(&settings, limit);
         Self::with_options(settings, options, ends, pace)
     }
@@ -212,13 +212,13 @@ pub fn rule() -> IdentityRule {
     IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
 }
 
-fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOptions {
+fn options(settings: &Settings, partition_counts: PartitionCounts) -> WorkerOptions {
     WorkerOptions {
         raw: settings.raw.clone(),
         raw_id: None,
         state_id: None,
         state: settings.state.clone(),
-        partition_limit,
+        partition_counts,
         state_retention: None,
         raw_partitions: 12,
         group: settings.group.clone(),
@@ -263,7 +263,7 @@ fn options(settings: &Settings, partition_limit: PartitionLimit) -> WorkerOption
         transaction_timeout: settings.transaction_timeout,
         block_ids: 30_000,
         evidence_records: 100,
-        load_slice: LoadSlice::default(),
+        load_part: LoadPart::default(),
         iteration_time: Duration::from_secs(2),
     }
 }

@@ -9,7 +9,7 @@ use dedupd::dedupe::{
 };
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
-use dedupd::pipeline::{PartitionLimit, StableEnds};
+use dedupd::pipeline::{PartitionCounts, StableEnds};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::member::{Clean, LIMIT, Member, Pace, rule};
@@ -142,7 +142,7 @@ fn a_partition_that_is_missing_in_another_topic_waits_and_does_not_block_others(
     let (here, there) = (OTHER.unsigned_abs(), SLOW.unsigned_abs());
     let keys = |partition| vec![key(partition, 0), key(partition, 1)];
     [OTHER, SLOW].into_iter().for_each(|partition| produce(&mock, partition, &keys(partition)));
-    let limit = PartitionLimit::new(1);
+    let limit = PartitionCounts::new(1);
     let shared = (limit.clone(), StableEnds::default());
     let member = Member::sharing(settings(&mock, "early"), shared, Pace::FULL);
     clean.wait_for(&BTreeMap::from([(here, keys(OTHER))]), || member.assert_alive());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupd::kafka::KafkaSource;
 use dedupd::metrics::Stall;
-use dedupd::pipeline::{PartitionLimit, StableEnds};
+use dedupd::pipeline::{PartitionCounts, StableEnds};
 use dedupd::ports::{GroupEvent, GroupMember, Record, Remedy, Source};
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaErrorCode as Code};
 
@@ -77,7 +77,7 @@ fn a_worker_reassigns_stalled_partitions_and_counts_them() {
     let mut clean = Clean::of(&mock.client_config(), 4);
     let ends = StableEnds::with_patience(Duration::from_millis(500));
     let member =
-        Member::sharing(mock.settings("stalled"), (PartitionLimit::new(4), ends.clone()), Pace::FULL);
+        Member::sharing(mock.settings("stalled"), (PartitionCounts::new(4), ends.clone()), Pace::FULL);
     member.runs(0..4);
     let stalled = |stall| member.metrics.stalled_fetches(stall).get();
     let mut wanted: BTreeMap<u32, Vec<String>> =

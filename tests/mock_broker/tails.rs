@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::Offset;
 use dedupd::kafka::KafkaStateLog;
-use dedupd::ports::{Failure, Leftover, LogId, LogTails, OutputTopic, Remedy, StateItem, StateLog};
+use dedupd::ports::{Failure, Isolation, LogId, LogReads, OutputTopic, Remedy, StateItem, StateLog};
 use tracing::Level;
 
 use crate::member::LIMIT;
@@ -65,12 +65,12 @@ fn an_end_before_the_range_ends_is_a_failure() {
     produce(&mock, STATE, 5);
     // Each failure takes the time limit.
     thread::scope(|scope| {
-        for what in [Leftover::Everything, Leftover::Committed] {
+        for what in [Isolation::Uncommitted, Isolation::Committed] {
             let mock = &mock;
             scope.spawn(move || {
                 let log = log(mock);
-                assert_eq!(offsets(&log.tails(&[(PARTITION, 1..5)], what, WAIT).unwrap()), [1, 2, 3, 4]);
-                assert_early(&log.tails(&[(PARTITION, 1..8)], what, WAIT).unwrap_err());
+                assert_eq!(offsets(&log.records(&[(PARTITION, 1..5)], what, WAIT).unwrap()), [1, 2, 3, 4]);
+                assert_early(&log.records(&[(PARTITION, 1..8)], what, WAIT).unwrap_err());
             });
         }
     });
@@ -90,7 +90,7 @@ fn records_behind_an_early_end_are_read() {
             while !lines.recv_timeout(LIMIT).expect("an early end").contains("reported to end early") {}
             produce(mock, STATE, 4);
         });
-        let read = || log.tails(&[(PARTITION, 1..8)], Leftover::Everything, LIMIT);
+        let read = || log.records(&[(PARTITION, 1..8)], Isolation::Uncommitted, LIMIT);
         tracing::subscriber::with_default(subscriber, read)
     });
     assert_eq!(offsets(&items.unwrap()), [1, 2, 3, 4, 5, 6, 7]);
@@ -114,7 +114,7 @@ fn nobody_sees_a_record_beyond_the_end_of_clean() {
     let mock = Mock::start(2);
     produce(&mock, CLEAN, 5);
     let at = [4, 5, 7, 0].map(|offset| (PARTITION, offset));
-    assert_eq!(log(&mock).visible(&at, Leftover::Committed, WAIT).unwrap(), [true, false, false, true]);
+    assert_eq!(log(&mock).visible(&at, Isolation::Committed, WAIT).unwrap(), [true, false, false, true]);
 }
 
 /// A restore reads blocks no faster than it can seal their owners: one read must not return all large blocks that the client has.

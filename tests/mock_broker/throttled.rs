@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId};
 use dedupd::kafka::KafkaStateLog;
-use dedupd::ports::{Failure, Leftover, LogBounds, LogId, LogTails, StateItem, StateLog};
+use dedupd::ports::{Failure, Isolation, LogBounds, LogId, LogReads, StateItem, StateLog};
 
 /// Throttling of the state topic reader.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl StateLog for Throttled {
 
 type Record = (PartitionId, Offset);
 
-impl LogTails for Throttled {
+impl LogReads for Throttled {
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.inner.bounds(logs, wait)
     }
@@ -68,16 +68,16 @@ impl LogTails for Throttled {
         self.inner.stable_ends(logs, wait)
     }
 
-    fn tails(
+    fn records(
         &self,
         ranges: &[(PartitionId, Range<Offset>)],
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
-        self.inner.tails(ranges, what, wait)
+        self.inner.records(ranges, what, wait)
     }
 
-    fn visible(&self, at: &[Record], what: Leftover, wait: Duration) -> Result<Vec<bool>, Failure> {
+    fn visible(&self, at: &[Record], what: Isolation, wait: Duration) -> Result<Vec<bool>, Failure> {
         self.inner.visible(at, what, wait)
     }
 }

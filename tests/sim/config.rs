@@ -6,8 +6,8 @@ use dedupd::dedupe::{
     BloomPart, FilterBits, FilterPart, IdSource, KindId, KindRule, TimeSource, WindowLimits,
 };
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, LoadSlice, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
-    PartitionLimit, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
+    Kind, Kinds, Limits, LoadPart, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
+    PartitionCounts, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
 };
 
 use crate::sim::chance::Chance;
@@ -191,7 +191,7 @@ impl Choices {
         self,
         writer: String,
         began: usize,
-        load_slice: LoadSlice,
+        load_part: LoadPart,
         without: Option<Safeguard>,
     ) -> WorkerOptions {
         let (rule, kinds) = (rule(self.rule), self.kinds());
@@ -201,7 +201,7 @@ impl Choices {
             state_id: None,
             state: "state".to_owned(),
             state_retention: Some(12 * SHORT),
-            partition_limit: PartitionLimit::new(usize::MAX),
+            partition_counts: PartitionCounts::new(usize::MAX),
             raw_partitions: u32::try_from(began).unwrap(),
             group: "group".to_owned(),
             writer,
@@ -241,7 +241,7 @@ impl Choices {
             block_ids: self.block_ids(),
             // Often fewer than one transaction has.
             evidence_records: [1, 3, 100][self.max_records % 3],
-            load_slice,
+            load_part,
             // Often over after the first commit.
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
         }

@@ -30,7 +30,7 @@ pub const CONTROLS: [(Sabotage, &str); 27] = [
     (Sabotage::Without(Safeguard::Repeats), "out of order"),
     (Sabotage::Without(Safeguard::Renewal), "a producer is used after an unknown result"),
     (Sabotage::Without(Safeguard::Undo), "worker"),
-    (Sabotage::Without(Safeguard::Tails), "duplicated"),
+    (Sabotage::Without(Safeguard::LastEntries), "duplicated"),
     (Sabotage::Without(Safeguard::RestoreEnd), "duplicated"),
     (Sabotage::Without(Safeguard::Claims), "lost"),
     (Sabotage::StandbyHeadAhead, "duplicated"),

@@ -297,7 +297,7 @@ impl Life {
         let options = choices.options(
             universe.writer(worker),
             partitions,
-            universe.load_slice,
+            universe.load_part,
             self.setting.sabotage.without(),
         );
         let ports = Ports {

@@ -29,7 +29,7 @@ impl Offsets {
     /// Whether the offsets of a group in topic scope have expired: no checkpoint is left, or the newest one says that others follow.
     pub fn have_expired(all: &[Self]) -> bool {
         let checkpoints = all.iter().filter_map(|offsets| Checkpoint::parse(&offsets.settled.as_ref()?.1));
-        let newest = checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number));
+        let newest = checkpoints.max_by_key(|checkpoint| checkpoint.last_entry.map(|last| last.entry.number));
         newest.is_none_or(|checkpoint| checkpoint.others_follow)
     }
 

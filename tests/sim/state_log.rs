@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupd::dedupe::{Offset, PartitionId, StateKey};
 use dedupd::ports::{
-    Failure, Leftover, LogBounds, LogId, LogTails, OutputTopic, Remedy, SideRecords, StateItem, StateLog,
+    Failure, Isolation, LogBounds, LogId, LogReads, OutputTopic, Remedy, SideRecords, StateItem, StateLog,
 };
 
 use crate::sim::chance::{Exposure, Fault, failed};
@@ -117,7 +117,7 @@ impl StateLog for SimLog {
     }
 }
 
-impl LogTails for SimLog {
+impl LogReads for SimLog {
     fn bounds(&self, logs: &[LogId], _: Duration) -> Result<Vec<LogBounds>, Failure> {
         self.reach(logs.iter().copied())?;
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log)).collect()))
@@ -128,10 +128,10 @@ impl LogTails for SimLog {
         self.call(|cluster| Ok(logs.iter().map(|log| bounds(cluster, *log).stable).collect()))
     }
 
-    fn tails(
+    fn records(
         &self,
         ranges: &[(PartitionId, Range<Offset>)],
-        what: Leftover,
+        what: Isolation,
         _: Duration,
     ) -> Result<Vec<StateItem>, Failure> {
         let sabotage = self.universe.sabotage;
@@ -139,15 +139,15 @@ impl LogTails for SimLog {
             let mut items = Vec::new();
             for (partition, range) in ranges {
                 let log = cluster.state[*partition as usize].bounds();
-                let limit = if what == Leftover::Committed { log.stable } else { log.high };
+                let limit = if what == Isolation::Committed { log.stable } else { log.high };
                 cluster.check_range(LogId::state(*partition), range.end, limit);
                 let end = reported_end(cluster, sabotage, range.clone())?;
                 let log = &cluster.state[*partition as usize];
                 let found: Vec<_> = match what {
-                    Leftover::Committed => {
+                    Isolation::Committed => {
                         log.committed(range.start).take_while(|(at, _)| *at < end).collect()
                     }
-                    Leftover::Everything => {
+                    Isolation::Uncommitted => {
                         log.everything(range.start).take_while(|(at, _)| *at < end).collect()
                     }
                 };
@@ -175,7 +175,7 @@ impl LogTails for SimLog {
     fn visible(
         &self,
         at: &[(PartitionId, Offset)],
-        what: Leftover,
+        what: Isolation,
         _: Duration,
     ) -> Result<Vec<bool>, Failure> {
         let sabotage = self.universe.sabotage;
@@ -185,9 +185,9 @@ impl LogTails for SimLog {
                 let end = reported_end(cluster, sabotage, *offset..*offset + 1)?;
                 let log = &cluster.clean[*partition as usize];
                 let found = match what {
-                    Leftover::Committed => log.committed(*offset).next(),
-                    Leftover::Everything if sabotage == Sabotage::CompactedIsAborted => return Ok(true),
-                    Leftover::Everything => log.everything(*offset).next(),
+                    Isolation::Committed => log.committed(*offset).next(),
+                    Isolation::Uncommitted if sabotage == Sabotage::CompactedIsAborted => return Ok(true),
+                    Isolation::Uncommitted => log.everything(*offset).next(),
                 };
                 Ok(found.is_some_and(|(at, _)| at == *offset && at < end))
             };

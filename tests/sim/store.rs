@@ -139,8 +139,8 @@ impl Store for SimStore {
         let is_ahead = self.is_standby && self.universe.sabotage == Sabotage::StandbyHeadAhead;
         let owners = if is_ahead { OwnerRun { owners: &[], ..*owners } } else { *owners };
         let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
-        let before = number(self.inner.head(window)?.and_then(|head| head.tail));
-        if window.kind() == KindId::UNNAMED && number(head.tail) > before.saturating_add(1) {
+        let before = number(self.inner.head(window)?.and_then(|head| head.last_entry));
+        if window.kind() == KindId::UNNAMED && number(head.last_entry) > before.saturating_add(1) {
             self.universe.joined.set(self.universe.joined.get() + 1);
         }
         self.write(|store| store.append(window, &owners, head))

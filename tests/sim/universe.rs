@@ -8,7 +8,7 @@ use std::time::Duration;
 use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::Metrics;
-use dedupd::pipeline::{Fatal, LoadSlice, Progress, Safeguard, Worker, WorkerPorts};
+use dedupd::pipeline::{Fatal, LoadPart, Progress, Safeguard, Worker, WorkerPorts};
 use dedupd::ports::{Failure, LogId};
 
 use crate::sim::chance::{Exposure, Fault, injected};
@@ -149,7 +149,7 @@ pub struct Universe {
     /// Simulated time to read one stored run.
     pub block_time: Cell<Duration>,
     /// Maximum that a worker may load per iteration.
-    pub load_slice: LoadSlice,
+    pub load_part: LoadPart,
     /// What the workers count for the supervisor.
     pub progress: Progress,
     /// The last observed count, when it changed, and the longest time without a change.
@@ -185,7 +185,7 @@ impl Universe {
             caught_up: Cell::new(0),
             handed_over: Cell::new(0),
             block_time: Cell::new(Duration::ZERO),
-            load_slice: LoadSlice { ids, time: Duration::MAX / 2, threads: 2 },
+            load_part: LoadPart { ids, time: Duration::MAX / 2, threads: 2 },
             progress: Progress::default(),
             silence: Cell::new(Default::default()),
         }
@@ -305,7 +305,7 @@ impl Universe {
         let mut cluster = self.cluster.borrow_mut();
         let loaded = self.loaded[worker].get();
         // Two threads that load, a search, and the owners of the last commit before an id is forgotten, once for each kind.
-        if loaded > 6 * (self.load_slice.ids + MOST_RECORDS as u64) {
+        if loaded > 6 * (self.load_part.ids + MOST_RECORDS as u64) {
             cluster.violations.push(format!("worker {worker} loaded {loaded} ids without polling"));
         }
         if ended.is_ok() && !cluster.dead.contains(&worker) {

@@ -17,7 +17,7 @@ proptest! {
         confirmed in 0u64..200,
     ) {
         let mut store = MemoryStore::new();
-        let head = Head { confirmed, tail: entry(2), confirmed_tail: entry(1), ..Head::default() };
+        let head = Head { confirmed, last_entry: entry(2), confirmed_entry: entry(1), ..Head::default() };
         let (mut model, mut number) = (Vec::new(), 0);
         for (run, owners) in runs.iter().enumerate() {
             let time_ms = T + i64::try_from(run).unwrap();
@@ -81,7 +81,7 @@ fn an_unconfirmed_owner_is_reported_beside_a_confirmed_one() {
     let mut store = opened(dir.path(), HashKind::Xxh3);
     let before = store.head(0.into()).unwrap().unwrap();
     let again = id(0, 35_000, Hasher::Xxh3);
-    let after = Head { tail: entry(before.confirmed_tail.unwrap().number + 1), ..before.clone() };
+    let after = Head { last_entry: entry(before.confirmed_entry.unwrap().number + 1), ..before.clone() };
     store.put(0.into(), &[owner(0, 36_003, before.time_ms + 7, again)], &after).unwrap();
     store.close().unwrap();
     let answer = answer(dir.path(), again, None);

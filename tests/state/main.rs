@@ -83,7 +83,7 @@ fn fill(store: &mut SledStore, partition: PartitionId, seconds: u64, hasher: Has
         let next = first + BATCH;
         let owners = (first..next).map(|at| owner(partition, at, arrival(at), id(partition, at, hasher)));
         let before = store.head(partition.into()).unwrap().unwrap_or_default();
-        let after = Head { tail: entry(next / BATCH), ..before };
+        let after = Head { last_entry: entry(next / BATCH), ..before };
         store.put(partition.into(), &owners.collect::<Vec<_>>(), &after).unwrap();
         store.set_head(partition.into(), &head(partition, next, arrival(next - 1))).unwrap();
     }
@@ -96,12 +96,12 @@ fn entry(number: u64) -> Option<EntryName> {
 
 /// A head of a window that has as many owners as its only partition has records.
 fn head(partition: PartitionId, next: Offset, time_ms: i64) -> Head {
-    let (tail, covered) = (entry(next / BATCH), Covered { next, time_ms });
+    let (last_entry, covered) = (entry(next / BATCH), Covered { next, time_ms });
     Head {
         confirmed: next,
         state_next: next / 10,
-        tail,
-        confirmed_tail: tail,
+        last_entry,
+        confirmed_entry: last_entry,
         time_ms,
         incomplete_ms: 0,
         covered: [(partition, covered)].into(),

@@ -58,7 +58,13 @@ fn arrival(offset: Offset) -> i64 {
 
 /// What is confirmed once these owners are stored.
 fn head_of(owners: u64, time_ms: i64) -> Head {
-    Head { confirmed: owners, tail: entry(owners), confirmed_tail: entry(owners), time_ms, ..Head::default() }
+    Head {
+        confirmed: owners,
+        last_entry: entry(owners),
+        confirmed_entry: entry(owners),
+        time_ms,
+        ..Head::default()
+    }
 }
 
 impl Filled {

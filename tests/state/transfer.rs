@@ -115,7 +115,7 @@ fn a_state_without_blocks_can_be_exported_and_imported() {
     let (dir, files, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = opened(dir.path(), HashKind::Xxh3);
-    let head = Head { confirmed: 0, tail: entry(8), confirmed_tail: entry(7), ..head(1, 9, -4) };
+    let head = Head { confirmed: 0, last_entry: entry(8), confirmed_entry: entry(7), ..head(1, 9, -4) };
     store.set_head(1.into(), &head).unwrap();
     store.close().unwrap();
     let (first, second) = (files.path().join("first"), files.path().join("second"));

@@ -17,7 +17,7 @@ fn fill(store: &mut SledStore) {
     for (journal, lengths) in [(0, vec![4; 40]), (2, vec![300, 2, 2, 2, 1_000, 1_000])] {
         for (number, length) in (1..).zip(lengths) {
             let next = store.next_number(journal.into()).unwrap();
-            let head = Head { tail: entry(number), confirmed_tail: entry(number - 1), ..head(next) };
+            let head = Head { last_entry: entry(number), confirmed_entry: entry(number - 1), ..head(next) };
             store.put(journal.into(), &owners(journal, next..next + length, 1), &head).unwrap();
         }
     }

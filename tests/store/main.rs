@@ -262,7 +262,7 @@ impl Pair {
                 let next = self.next(journal);
                 let numbers: Vec<_> = back.iter().map(|back| next.saturating_sub(*back)).collect();
                 // Of the entry with the forget record.
-                let head = Head { tail: entry(writing), ..head(next) };
+                let head = Head { last_entry: entry(writing), ..head(next) };
                 self.numbers.entry(journal).or_default().forget(&numbers);
                 let forgotten = ToForget { numbers: &numbers, ..ToForget::default() };
                 self.both(|store| store.forget(journal.into(), forgotten, &head));
@@ -344,7 +344,7 @@ proptest! {
 fn truncation_returns_exactly_what_it_removes_and_lowers_a_head_that_confirms_more() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = opened(dir.path()).store;
-    let unconfirmed = Head { tail: entry(9), confirmed_tail: entry(8), ..head(4_321) };
+    let unconfirmed = Head { last_entry: entry(9), confirmed_entry: entry(8), ..head(4_321) };
     store.put(1.into(), &owners(1, 0..5_000, 1), &unconfirmed).unwrap();
     assert_eq!(store.truncate(1.into(), 4_321).unwrap(), owners(1, 4_321..5_000, 1));
     assert_eq!(contents(&store, 1).len(), 4_321);

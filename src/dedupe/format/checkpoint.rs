@@ -23,7 +23,7 @@ pub struct Checkpoint {
     /// How far the partition's clock was ahead of the wall clock, in milliseconds; 0 when they agreed.
     pub ahead_of_wall_ms: i64,
     /// The last entry of the journal, up to this transaction.
-    pub tail: Option<Tail>,
+    pub last_entry: Option<LastEntry>,
     /// Where the last section of the partition ends, up to this transaction: the raw offset behind it. `None` if it has none.
     pub section_next: Option<Offset>,
     /// What is missing in each window, before the owners of this commit.
@@ -54,22 +54,22 @@ pub struct Checkpoint {
 
 /// The last committed entry of a journal, so that local state can be recognised as the committed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tail {
+pub struct LastEntry {
     /// Its name.
     pub entry: EntryName,
     /// A journal offset at or before the entry, if known. The entry is found from there on, or its transaction was undone.
     pub from: Option<Offset>,
 }
 
-impl Tail {
+impl LastEntry {
     /// The one of the later entry; with equal numbers the second.
     #[must_use]
     pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        one.into_iter().chain(other).max_by_key(|tail| tail.entry.number)
+        one.into_iter().chain(other).max_by_key(|last| last.entry.number)
     }
 }
 
-impl fmt::Display for Tail {
+impl fmt::Display for LastEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "entry {}", self.entry)
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Tail {
 impl Checkpoint {
     /// The one that names the latest entry, or any if none names one.
     pub fn newest<'a>(checkpoints: impl Iterator<Item = &'a Self>) -> Option<&'a Self> {
-        checkpoints.max_by_key(|checkpoint| checkpoint.tail.map(|tail| tail.entry.number))
+        checkpoints.max_by_key(|checkpoint| checkpoint.last_entry.map(|last| last.entry.number))
     }
 
     /// Most bytes of a checkpoint by default. The broker's default limit is 4,096.
@@ -108,7 +108,7 @@ impl Checkpoint {
     }
 
     fn render_with(&self, windows: &str) -> String {
-        let tail = self.tail.map(|tail| render_tail(&tail)).unwrap_or_default();
+        let last_entry = self.last_entry.map(|last| render_entry(&last)).unwrap_or_default();
         let section = self.section_next.map(|next| format!(";n={next}")).unwrap_or_default();
         let time = |key, ms: Option<i64>| ms.map(|ms| format!(";{key}={ms}")).unwrap_or_default();
         let ahead = time("o", Some(self.ahead_of_wall_ms).filter(|ms| *ms != 0));
@@ -124,7 +124,7 @@ impl Checkpoint {
         let empty = self.empty_until.map(|until| format!(";m={until}")).unwrap_or_default();
         let (raw, state) = (id("r", &self.raw), id("d", &self.state));
         format!(
-            "v2;s={};t={}{tail}{section}{windows}{ahead}{horizon}{late}{rules}{began}{epoch}{empty}{raw}{state}{scope}{follow};tx={}",
+            "v2;s={};t={}{last_entry}{section}{windows}{ahead}{horizon}{late}{rules}{began}{epoch}{empty}{raw}{state}{scope}{follow};tx={}",
             self.state_next, self.stream_time_ms, self.writer
         )
     }
@@ -166,7 +166,7 @@ impl Checkpoint {
                 ("m", value) => checkpoint.empty_until = Some(value.parse().ok()?),
                 ("r", value) => checkpoint.raw = Some(value.to_owned()),
                 ("d", value) => checkpoint.state = Some(value.to_owned()),
-                ("b", value) => checkpoint.tail = Some(parse_tail(value)?),
+                ("b", value) => checkpoint.last_entry = Some(parse_entry(value)?),
                 _ => {}
             }
             fields = rest;
@@ -214,19 +214,19 @@ fn parse_epoch(value: &str) -> Option<Epoch> {
     Some(Epoch { number: number.parse().ok()?, next: next.parse().ok()? })
 }
 
-fn render_tail(tail: &Tail) -> String {
-    let EntryName { number, crc } = tail.entry;
-    let from = tail.from.map(|from| format!("@{from}")).unwrap_or_default();
+fn render_entry(last: &LastEntry) -> String {
+    let EntryName { number, crc } = last.entry;
+    let from = last.from.map(|from| format!("@{from}")).unwrap_or_default();
     format!(";b={number}:{crc:08x}{from}")
 }
 
-fn parse_tail(value: &str) -> Option<Tail> {
+fn parse_entry(value: &str) -> Option<LastEntry> {
     let mut parts = value.split('@');
     let (number, crc) = parts.next()?.split_once(':')?;
     let number = number.parse().ok().filter(|number| *number <= EntryEnd::LAST_NUMBER)?;
     let entry = EntryName { number, crc: u32::from_str_radix(crc, 16).ok()? };
     let from = parts.next().map(str::parse).transpose().ok()?;
-    Some(Tail { entry, from })
+    Some(LastEntry { entry, from })
 }
 
 #[cfg(test)]

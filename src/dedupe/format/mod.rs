@@ -11,7 +11,7 @@ mod version;
 mod window_checkpoint;
 
 pub use block::{Block, BlockError, Owner};
-pub use checkpoint::{Checkpoint, Tail};
+pub use checkpoint::{Checkpoint, LastEntry};
 pub use entry::{Entry, EntryEnd, EntryName, EntryReader, JournalRecord, Section};
 pub use epoch::Epoch;
 pub use forget_record::ForgetRecord;

@@ -20,7 +20,7 @@ use crate::kafka::topic::TopicHandle;
 use crate::ports::{CommitPosition, Failure, LogId, ProducerLife, Remedy};
 
 /// Interval at which an initialisation is checked for a failure: the client reports one only when the call times out.
-const INIT_SLICE: Duration = Duration::from_millis(20);
+const INIT_WAIT: Duration = Duration::from_millis(20);
 
 /// A transactional producer that is connected to a broker of the cluster, if one responds within `wait`.
 ///
@@ -51,7 +51,7 @@ fn other_producer(settings: &Settings, writer: &str, wait: Duration) -> Result<C
 fn initialise(client: &Client, wait: Duration, is_replaceable: bool) -> Result<(), KafkaError> {
     let deadline = clock::monotonic() + wait;
     loop {
-        match client.init_transactions(INIT_SLICE) {
+        match client.init_transactions(INIT_WAIT) {
             Err(error)
                 if is_retried(&error)
                     && clock::monotonic() < deadline

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dedupe::{EntryEnd, EntryName, KindId, PartitionId, Section, StateKey, Tail};
+use crate::dedupe::{EntryEnd, EntryName, KindId, LastEntry, PartitionId, Section, StateKey};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -35,7 +35,7 @@ pub(super) fn store_entries<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<
         let Some(sections) = sections.remove(&journal.id) else { continue };
         let entry = new_entry(journal, options, sections);
         let name = entry.end.name();
-        journal.open.tail = Some(Tail { entry: name, from: Some(journal.end.next) });
+        journal.open.last_entry = Some(LastEntry { entry: name, from: Some(journal.end.next) });
         // It has no owners, and the store has the others until the commit: the name would claim that they are forgotten.
         if journal.open.forgotten.is_none() {
             store_owners(journal, store, name)?;
@@ -61,7 +61,7 @@ fn store_owners(journal: &Journal, store: &mut impl Store, name: EntryName) -> R
         let Some((_, window)) = windows.iter().find(|(of, _)| *of == kind) else { continue };
         let owners = window.pending().to_vec();
         if kind == KindId::UNNAMED || !owners.is_empty() {
-            let after = Head { tail: Some(name), ..before.clone() };
+            let after = Head { last_entry: Some(name), ..before.clone() };
             let new = NewOwners { number: window.next_number(), longest_ms: window.longest_run_ms(), owners };
             append_runs(store, kind.window(journal.id), &new, &before, &after)?;
         }

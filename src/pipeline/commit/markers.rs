@@ -28,7 +28,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Failure, GroupMember, LogId, LogTails, Remedy, WrittenEnds};
+use crate::ports::{Failure, GroupMember, LogId, LogReads, Remedy, WrittenEnds};
 
 /// How long to wait for the next marker. Normally all are written within milliseconds. A new producer waits for markers that
 /// are still being written, so a slow broker costs at most a new producer.

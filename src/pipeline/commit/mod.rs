@@ -42,7 +42,7 @@ use crate::ports::{
 };
 
 /// Time limit of one blocking broker call.
-const SLICE: Duration = Duration::from_secs(2);
+const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The producer and its transaction.
 pub(crate) struct Committer<W: WorkerPorts> {
@@ -187,7 +187,7 @@ impl<W: WorkerPorts> Committer<W> {
         let deadline = ctx.clock.elapsed() + ctx.options.transaction_timeout;
         loop {
             ctx.progress.advance();
-            match call(&mut self.sink, SLICE) {
+            match call(&mut self.sink, ATTEMPT) {
                 Ok(()) => return Ok(()),
                 Err(failed) if failed.remedy == Remedy::Retry && ctx.clock.elapsed() < deadline => {
                     ctx.clock.rest(Duration::from_millis(50));
@@ -306,9 +306,9 @@ pub(crate) fn commit_journal<W: WorkerPorts>(
     if !is_touched {
         return Ok(());
     }
-    if let Some((tail, next)) = open.tail.zip(end) {
+    if let Some((last_entry, next)) = open.last_entry.zip(end) {
         // Only an entry makes it longer.
-        (journal.end, journal.tail) = (JournalEnd { last: Some(tail), next }, Some(tail));
+        (journal.end, journal.last_entry) = (JournalEnd { last: Some(last_entry), next }, Some(last_entry));
         journal.reset_kinds.clear();
         journal.is_undone = false;
     }
@@ -349,7 +349,7 @@ fn checkpoint_of(partition: &Partition, journal: &Journal, options: &WorkerOptio
         state_next: journal.end.next,
         stream_time_ms: partition.time.ms(),
         rules: options.rules(),
-        tail: journal.open.tail.or(journal.tail),
+        last_entry: journal.open.last_entry.or(journal.last_entry),
         section_next: if partition.adds_section() { Some(partition.next) } else { covered },
         windows: windows.map(Windows::checkpoints).unwrap_or_default(),
         horizon_ms: windows.map_or(0, Windows::horizon_ms),

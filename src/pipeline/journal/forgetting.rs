@@ -1,4 +1,4 @@
-//! The stored owners of forgotten identities, searched slice by slice during a restore.
+//! The stored owners of forgotten identities, searched part by part during a restore.
 //!
 //! A table of fixed size evicts owners, and they stay stored. Before a restore continues behind a forget record, it has to
 //! find and delete those owners too: a table of another size may load them. Those of a large window take minutes to read.

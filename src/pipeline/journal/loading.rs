@@ -1,6 +1,6 @@
 //! Loads windows from the local store.
 //!
-//! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one slice of it in each
+//! A worker with hundreds of millions of identities needs minutes to load its local state. It reads one part of it in each
 //! poll loop iteration, with a thread for each of several journals. A member that does not poll is removed from the group, and
 //! the supervisor ends a process with a worker whose iteration does not end.
 
@@ -23,25 +23,25 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Head, Store, StoreError};
 
 /// How much local state the worker reads in one poll loop iteration, whichever bound is reached first; at least one run of owners in
-/// each thread. Between two slices the worker polls and processes the records of other journals.
+/// each thread. Between two parts the worker polls and processes the records of other journals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadSlice {
+pub struct LoadPart {
     /// Identities that each thread reads.
     pub ids: u64,
-    /// Time after which the slice ends, even if fewer identities were read.
+    /// Time after which the part ends, even if fewer identities were read.
     pub time: Duration,
     /// Threads, each of which reads other journals; at least 1.
     pub threads: usize,
 }
 
-impl Default for LoadSlice {
+impl Default for LoadPart {
     fn default() -> Self {
-        // About 5 million identities per second are loaded. The time is the same as for one slice of the state topic.
+        // About 5 million identities per second are loaded. The time is the same as for one part of the state topic.
         Self { ids: 1_000_000, time: Duration::from_millis(20), threads: 1 }
     }
 }
 
-/// Local state that is being read, slice by slice.
+/// Local state that is being read, part by part.
 #[derive(Debug)]
 pub struct Loading {
     /// How much was read.
@@ -82,7 +82,7 @@ impl Loading {
     }
 }
 
-/// The journals that one thread reads in a slice, one after the other.
+/// The journals that one thread reads in a part, one after the other.
 pub struct LocalRead<'a> {
     loadings: Vec<&'a mut Loading>,
     budget: Budget,
@@ -110,7 +110,7 @@ impl LocalRead<'_> {
         reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.progress.ids).sum()
     }
 
-    /// Reads owners until all are read or the slice is used up.
+    /// Reads owners until all are read or the part is used up.
     pub fn run(&mut self, store: &impl Store, clock: &impl Clock) -> Result<(), StoreError> {
         for loading in &mut self.loadings {
             loading.read(store, clock, &mut self.budget)?;
@@ -122,7 +122,7 @@ impl LocalRead<'_> {
     }
 }
 
-/// The unused rest of one iteration's slice.
+/// The unused rest of one iteration's part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) ids: u64,
@@ -142,7 +142,7 @@ pub(crate) fn cut_unconfirmed(
     head: &Head,
     is_last_trusted: bool,
 ) -> Result<Vec<(KindId, StoredOwner)>, StoreError> {
-    let trusted = if is_last_trusted { head.tail } else { head.confirmed_tail };
+    let trusted = if is_last_trusted { head.last_entry } else { head.confirmed_entry };
     let mut removed = Vec::new();
     for window in unnamed_first(windows) {
         let Some(of_kind) = store.head(window)? else { continue };
@@ -187,7 +187,7 @@ impl Loading {
         self.kinds.is_empty()
     }
 
-    /// Reads owners until all are read or the slice is used up.
+    /// Reads owners until all are read or the part is used up.
     fn read(
         &mut self,
         store: &impl Store,
@@ -230,9 +230,9 @@ impl Loading {
     }
 }
 
-/// Reads one slice of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
+/// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
 /// to read first.
-pub(crate) fn read_local_slice<W: WorkerPorts>(
+pub(crate) fn read_local_part<W: WorkerPorts>(
     ctx: &mut Context<W>,
     until: Duration,
 ) -> Result<Vec<PartitionId>, WorkerError> {
@@ -240,7 +240,7 @@ pub(crate) fn read_local_slice<W: WorkerPorts>(
     if loadings.is_empty() {
         return Ok(Vec::new());
     }
-    let LoadSlice { ids, threads, .. } = ctx.options.load_slice;
+    let LoadPart { ids, threads, .. } = ctx.options.load_part;
     loadings.sort_unstable_by_key(|loading| (loading.left(), loading.journal));
     let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.journal).collect();
     let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });

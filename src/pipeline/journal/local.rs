@@ -1,6 +1,6 @@
 //! Compares local state with what the group has committed.
 
-use crate::dedupe::{Checkpoint, EntryName, Offset, PartitionId, Tail};
+use crate::dedupe::{Checkpoint, EntryName, LastEntry, Offset, PartitionId};
 use crate::pipeline::error::Fatal;
 use crate::pipeline::options::WorkerOptions;
 use crate::ports::{Committed, Covered, Head, LogBounds};
@@ -17,14 +17,14 @@ pub(crate) struct Located {
     pub checkpoint: Option<Checkpoint>,
     /// The last committed entry: that one, or a later one that the journal shows. The offsets of the last entry may have been lost, or set by another
     /// program.
-    pub tail: Option<Tail>,
+    pub last_entry: Option<LastEntry>,
     /// Whether every committed offset has a checkpoint. Another program has set the others: only the journal shows whether they were moved.
     pub are_whole: bool,
 }
 
 impl Located {
     /// Of these committed offsets, and the last entry that the journal shows.
-    pub fn new(answers: Vec<Committed>, shown: Option<Tail>) -> Self {
+    pub fn new(answers: Vec<Committed>, shown: Option<LastEntry>) -> Self {
         let checkpoints: Vec<_> =
             answers.iter().map(|answer| (answer.offset, Checkpoint::parse(&answer.metadata))).collect();
         let are_whole =
@@ -34,8 +34,9 @@ impl Located {
         // The clock never goes back, so the latest one counts.
         let checkpoint =
             newest.map(|newest| Checkpoint { horizon_ms: horizon_ms.unwrap_or(0), ..newest.clone() });
-        let tail = Tail::later(shown, checkpoint.as_ref().and_then(|checkpoint| checkpoint.tail));
-        Self { answers, checkpoint, tail, are_whole }
+        let last_entry =
+            LastEntry::later(shown, checkpoint.as_ref().and_then(|checkpoint| checkpoint.last_entry));
+        Self { answers, checkpoint, last_entry, are_whole }
     }
 
     /// The committed offset of a partition.
@@ -53,7 +54,7 @@ impl Located {
         self.answers.iter().filter_map(|answer| {
             let checkpoint = Checkpoint::parse(&answer.metadata)?;
             let of = Covered { next: checkpoint.section_next?, time_ms: checkpoint.stream_time_ms };
-            Some((answer.partition, of, checkpoint.tail.map(|tail| tail.entry)))
+            Some((answer.partition, of, checkpoint.last_entry.map(|last| last.entry)))
         })
     }
 
@@ -86,27 +87,27 @@ pub(crate) enum StatePlan {
 /// it if its last entry has that name, or the one before, when the last one was not committed.
 pub(crate) fn plan(head: Option<&Head>, located: &Located) -> StatePlan {
     let Some(head) = head else { return StatePlan::Restore };
-    let catch_up = if head.confirmed_tail == Some(UNDONE) {
+    let catch_up = if head.confirmed_entry == Some(UNDONE) {
         StatePlan::Restore
     } else {
         StatePlan::CatchUp { from: head.state_next }
     };
-    let named = located.tail.map(|tail| tail.entry);
+    let named = located.last_entry.map(|last| last.entry);
     // An entry that the store takes for committed was undone, or the journal was truncated and written again.
     let number = |entry: Option<EntryName>| entry.map_or(0, |entry| entry.number);
-    let is_other = head.confirmed_tail != named && number(head.confirmed_tail) >= number(named);
+    let is_other = head.confirmed_entry != named && number(head.confirmed_entry) >= number(named);
     // Where a partition without an offset continues, the head does not show before its entry is confirmed.
     if !located.are_whole || located.has_lost_offsets() {
         // After a power loss it does not show where any partition continues.
-        let is_uncovered = head.covered.is_empty() && head.confirmed_tail.is_some();
+        let is_uncovered = head.covered.is_empty() && head.confirmed_entry.is_some();
         return if is_uncovered || is_other && named.is_some() { StatePlan::Restore } else { catch_up };
     }
     // Of a partition without an offset, no checkpoint has the end of the last entry.
     let has_all = located.answers.iter().all(|answer| answer.offset.is_some());
-    if head.tail == named && (has_all || head.confirmed_tail == named) {
+    if head.last_entry == named && (has_all || head.confirmed_entry == named) {
         return StatePlan::Load { has_last: true };
     }
-    if head.confirmed_tail == named {
+    if head.confirmed_entry == named {
         return StatePlan::Load { has_last: false };
     }
     if is_other { StatePlan::Restore } else { catch_up }
@@ -167,14 +168,14 @@ mod tests {
         Some(EntryName { number, crc: 2 })
     }
 
-    fn head(tail: Option<EntryName>, confirmed_tail: Option<EntryName>) -> Head {
+    fn head(last_entry: Option<EntryName>, confirmed_entry: Option<EntryName>) -> Head {
         let covered = [(0, Covered { next: 100, time_ms: 1 })].into();
-        Head { tail, confirmed_tail, state_next: 40, covered, ..Head::default() }
+        Head { last_entry, confirmed_entry, state_next: 40, covered, ..Head::default() }
     }
 
     fn committed(partition: PartitionId, offset: Option<Offset>, named: Option<EntryName>) -> Committed {
-        let tail = named.map(|entry| Tail { entry, from: None });
-        Committed { partition, offset, metadata: Checkpoint { tail, ..Checkpoint::default() }.render() }
+        let last_entry = named.map(|entry| LastEntry { entry, from: None });
+        Committed { partition, offset, metadata: Checkpoint { last_entry, ..Checkpoint::default() }.render() }
     }
 
     #[test]
@@ -223,16 +224,16 @@ mod tests {
     #[test]
     fn the_latest_clock_counts_and_the_newest_checkpoint_says_whether_offsets_were_lost() {
         let of = |partition, number, horizon_ms, others_follow| {
-            let tail = Some(Tail { entry: EntryName { number, crc: 1 }, from: None });
+            let last_entry = Some(LastEntry { entry: EntryName { number, crc: 1 }, from: None });
             let section_next = Some(10 * number).filter(|_| number < 9);
             let checkpoint =
-                Checkpoint { tail, section_next, horizon_ms, others_follow, ..Checkpoint::default() };
+                Checkpoint { last_entry, section_next, horizon_ms, others_follow, ..Checkpoint::default() };
             Committed { partition, offset: Some(99), metadata: checkpoint.render() }
         };
         let located =
             Located::new(vec![of(0, 6, 500, false), of(1, 9, 400, true), of(2, 8, 300, false)], None);
         assert_eq!(located.checkpoint.as_ref().map(|it| it.horizon_ms), Some(500));
-        assert_eq!(located.tail.map(|tail| tail.entry.number), Some(9));
+        assert_eq!(located.last_entry.map(|last| last.entry.number), Some(9));
         assert!(located.has_lost_offsets() && located.are_whole);
         let sections = located.sections().map(|(id, of, named)| (id, of.next, named));
         assert_eq!(sections.collect::<Vec<_>>(), [(0, 60, entry(6)), (2, 80, entry(8))]);
@@ -272,7 +273,7 @@ mod tests {
         );
         let uncovered = Head { covered: BTreeMap::new(), ..head(entry(7), entry(7)) };
         assert_eq!(plan(Some(&uncovered), &mixed), RESTORE, "it does not show whether an offset was moved");
-        let shown = entry(8).map(|entry| Tail { entry, from: None });
+        let shown = entry(8).map(|entry| LastEntry { entry, from: None });
         let mixed = Located::new(mixed.answers, shown);
         assert_eq!(plan(Some(&head(entry(8), entry(8))), &mixed), CATCH_UP, "the journal shows it");
     }

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Coordinates, EntryName, ForgetRecord, Identity, KindId, Offset, PartitionId, Sequence, Tail, Window,
+    Coordinates, EntryName, ForgetRecord, Identity, KindId, LastEntry, Offset, PartitionId, Sequence, Window,
     WindowId, Windows,
 };
 pub(crate) use crate::pipeline::journal::journals::Journals;
@@ -39,7 +39,7 @@ use crate::ports::{Covered, Head, Store, StoreError};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JournalEnd {
     /// The last committed entry.
-    pub last: Option<Tail>,
+    pub last: Option<LastEntry>,
     /// An offset at or behind that entry, and at or before the next one.
     pub next: Offset,
 }
@@ -52,8 +52,8 @@ impl JournalEnd {
     }
 
     /// Takes a later entry as the last one.
-    pub fn extend(&mut self, last: Option<Tail>) {
-        self.last = Tail::later(last, self.last);
+    pub fn extend(&mut self, last: Option<LastEntry>) {
+        self.last = LastEntry::later(last, self.last);
     }
 }
 
@@ -61,7 +61,7 @@ impl JournalEnd {
 #[derive(Debug, Default)]
 pub struct OpenEntry {
     /// Its name, once its owners are stored.
-    pub tail: Option<Tail>,
+    pub last_entry: Option<LastEntry>,
     /// The identities that it forgets.
     pub forgotten: Option<ForgetRecord>,
     /// Owners of these that only the store has.
@@ -78,7 +78,7 @@ pub struct Journal {
     /// Its end after the last commit, or as it was checked.
     pub end: JournalEnd,
     /// The last entry that is in the windows.
-    pub tail: Option<Tail>,
+    pub last_entry: Option<LastEntry>,
     /// Whether it was checked since the producer was created: no transaction is open in it, and the other logs agree with its last entry.
     pub is_checked: bool,
     phase: Phase,
@@ -106,7 +106,7 @@ impl Journal {
         Self {
             id,
             end: JournalEnd::default(),
-            tail: None,
+            last_entry: None,
             is_checked: false,
             phase: Phase::locating(now),
             windows: None,
@@ -153,7 +153,7 @@ impl Journal {
     /// The windows, if they are complete, and no transaction with an unknown outcome has added to them.
     #[must_use]
     pub fn settled(&self) -> Option<&Windows> {
-        self.windows.as_ref().filter(|_| self.is_checked && self.open.tail.is_none())
+        self.windows.as_ref().filter(|_| self.is_checked && self.open.last_entry.is_none())
     }
 
     /// The windows in memory; incomplete while they are being read.
@@ -238,15 +238,15 @@ impl Journal {
     /// The heads that the local store may record for the windows, without an open transaction; that of the unnamed kind is the first.
     pub fn heads(&self) -> Vec<(KindId, Head)> {
         let Some(windows) = &self.windows else { return Vec::new() };
-        let tail = if self.is_undone { Some(UNDONE) } else { self.tail.map(|tail| tail.entry) };
+        let last_entry = if self.is_undone { Some(UNDONE) } else { self.last_entry.map(|last| last.entry) };
         let incomplete_ms = windows.incomplete_before_ms().unwrap_or(0);
         let head = |(kind, window): (KindId, &Window)| {
             let covered = if kind == KindId::UNNAMED { self.covered.clone() } else { BTreeMap::new() };
             let head = Head {
                 confirmed: window.next_number(),
                 state_next: self.end.next,
-                tail,
-                confirmed_tail: tail,
+                last_entry,
+                confirmed_entry: last_entry,
                 // The open transaction may be aborted, and another process with another clock may commit instead.
                 time_ms: windows.committed_ms(),
                 incomplete_ms,
@@ -298,7 +298,7 @@ impl Journal {
 
     /// Removes from the local store what the open transaction wrote, from the unnamed kind first.
     pub fn undo_stored(&self, store: &mut impl Store) -> Result<(), StoreError> {
-        if self.open.tail.is_none() {
+        if self.open.last_entry.is_none() {
             return Ok(());
         }
         let Some(windows) = &self.windows else { return Ok(()) };
@@ -315,7 +315,7 @@ impl Journal {
     /// Whether this entry is the last committed one.
     #[must_use]
     pub fn ends_with(&self, entry: Option<EntryName>) -> bool {
-        self.tail.map(|tail| tail.entry) == entry
+        self.last_entry.map(|last| last.entry) == entry
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Coordinates, Entry, EntryName, Fingerprint, KindId, Offset, PartitionId, Section, Tail, Windows,
+    Coordinates, Entry, EntryName, Fingerprint, KindId, LastEntry, Offset, PartitionId, Section, Windows,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::journal::forgetting::Forgetting;
@@ -34,7 +34,7 @@ impl ReadPurpose {
 
 /// A restore from a journal in progress.
 ///
-/// Large because it holds all that one slice leaves for the next, and all that decides at the end whether the windows are complete.
+/// Large because it holds all that one part leaves for the next, and all that decides at the end whether the windows are complete.
 #[derive(Debug)]
 pub struct Restoring {
     /// The windows, complete up to the last entry read.
@@ -58,7 +58,7 @@ pub struct Restoring {
     /// First offset of the journal when reading started.
     pub low: Offset,
     /// The last entry that is in the windows.
-    pub last: Option<Tail>,
+    pub last: Option<LastEntry>,
     /// Stream time at the first section read that has one, epoch milliseconds.
     pub first_ms: Option<i64>,
     /// Where the last section of each partition ends.
@@ -106,9 +106,9 @@ impl Restoring {
             until: log.stable,
             needed: from,
             low: log.low,
-            last: head.confirmed_tail.map(|entry| Tail { entry, from: None }),
+            last: head.confirmed_entry.map(|entry| LastEntry { entry, from: None }),
             first_ms: None,
-            has_uncovered: head.confirmed_tail.is_some() && head.covered.is_empty(),
+            has_uncovered: head.confirmed_entry.is_some() && head.covered.is_empty(),
             covered: head.covered,
             reset_kinds: BTreeSet::new(),
             emptied: BTreeSet::new(),
@@ -135,7 +135,7 @@ impl Restoring {
 
     /// Notes an entry that was read.
     pub(super) fn note(&mut self, entry: &Entry) {
-        self.last = Some(Tail { entry: entry.end.name(), from: Some(entry.begin) });
+        self.last = Some(LastEntry { entry: entry.end.name(), from: Some(entry.begin) });
         self.needed = entry.at + 1;
         for section in &entry.end.sections {
             let covered = Covered { next: section.next, time_ms: section.time_last_ms };
@@ -170,12 +170,12 @@ impl Restoring {
 
     /// The head of the unnamed kind after the entry that was read last.
     pub(super) fn head(&self) -> Head {
-        let tail = self.last.map(|last| last.entry);
+        let last_entry = self.last.map(|last| last.entry);
         Head {
             confirmed: 0,
             state_next: self.needed,
-            tail,
-            confirmed_tail: tail,
+            last_entry,
+            confirmed_entry: last_entry,
             time_ms: self.windows.committed_ms(),
             incomplete_ms: self.windows.incomplete_before_ms().unwrap_or(0),
             covered: self.covered.clone(),
@@ -185,9 +185,9 @@ impl Restoring {
     /// The windows, once the journal is read up to `next`.
     pub(crate) fn completed(self, next: Offset) -> Completed {
         // Of an entry that retention has deleted, only the name is known.
-        let named = self.located.tail.filter(|named| named.entry.number > self.applied());
+        let named = self.located.last_entry.filter(|named| named.entry.number > self.applied());
         Completed {
-            tail: named.or(self.last),
+            last_entry: named.or(self.last),
             is_cut: self.low > 0,
             windows: self.windows,
             located: self.located,
@@ -218,11 +218,11 @@ impl Completed {
     pub fn unread(
         windows: Windows,
         located: Located,
-        tail: Option<Tail>,
+        last_entry: Option<LastEntry>,
         covered: BTreeMap<PartitionId, Covered>,
     ) -> Self {
         let (reset_kinds, rewound) = (BTreeSet::new(), Vec::new());
-        Self { windows, located, tail, covered, next: 0, is_cut: false, reset_kinds, rewound }
+        Self { windows, located, last_entry, covered, next: 0, is_cut: false, reset_kinds, rewound }
     }
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct Completed {
     /// What the group has committed.
     pub located: Located,
     /// The last committed entry.
-    pub tail: Option<Tail>,
+    pub last_entry: Option<LastEntry>,
     /// Where the last section of each partition ends.
     pub covered: BTreeMap<PartitionId, Covered>,
     /// The journal was read up to this offset.

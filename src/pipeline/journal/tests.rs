@@ -42,9 +42,9 @@ fn owner(offset: Offset) -> StampedOwner {
 }
 
 fn head(number: u64) -> Head {
-    let tail = Some(EntryName { number, crc: 1 });
+    let last_entry = Some(EntryName { number, crc: 1 });
     let covered = BTreeMap::from([(7, Covered { next: number * 10, time_ms: 1_000 })]);
-    Head { tail, confirmed_tail: tail, state_next: number, covered, ..Head::default() }
+    Head { last_entry, confirmed_entry: last_entry, state_next: number, covered, ..Head::default() }
 }
 
 /// A store that holds the windows of some kinds.
@@ -107,12 +107,12 @@ fn the_heads_of_named_kinds_confirm_only_what_was_stored_before() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut unwritten) = (store(&dir, &[0, 1]), Unwritten::default());
     let named = kind(1).window(JOURNAL);
-    for (number, tail) in [(0, 1), (1, 2)] {
+    for (number, last_entry) in [(0, 1), (1, 2)] {
         unwritten.add(named, number, vec![owner(number)], 100);
-        unwritten.end_entry(head(tail));
+        unwritten.end_entry(head(last_entry));
         unwritten.write(&mut store, JOURNAL).unwrap();
         let stored = store.head(named).unwrap().unwrap();
-        assert_eq!((stored.confirmed, stored.tail.map(|it| it.number)), (number, Some(tail)));
+        assert_eq!((stored.confirmed, stored.last_entry.map(|it| it.number)), (number, Some(last_entry)));
         assert!(stored.covered.is_empty(), "only the unnamed kind has it");
     }
     unwritten.write(&mut store, JOURNAL).unwrap();
@@ -122,8 +122,8 @@ fn the_heads_of_named_kinds_confirm_only_what_was_stored_before() {
 #[test]
 fn owners_of_an_entry_count_if_it_is_not_later_than_the_trusted_one() {
     let name = |number| Some(EntryName { number, crc: 1 });
-    let counts = |tail, confirmed_tail, trusted| {
-        Head { confirmed: 5, tail, confirmed_tail, ..Head::default() }.counted(trusted)
+    let counts = |last_entry, confirmed_entry, trusted| {
+        Head { confirmed: 5, last_entry, confirmed_entry, ..Head::default() }.counted(trusted)
     };
     assert_eq!(counts(name(7), name(6), name(7)), None, "all of them");
     assert_eq!(counts(name(7), name(6), name(6)), Some(5));

@@ -1,4 +1,4 @@
-//! Owners that are undone, slice by slice: the store reads all owners of a window for that, which takes minutes for a large one.
+//! Owners that are undone, part by part: the store reads all owners of a window for that, which takes minutes for a large one.
 
 use crate::dedupe::{Coordinates, PartitionId, Sequence, WindowId, Windows};
 use crate::pipeline::journal::unwritten::unnamed_first;
@@ -24,7 +24,7 @@ impl Undoing {
         Self { from: from.to_vec(), left, next: 0 }
     }
 
-    /// Undoes owners until all are undone, or until `is_over`; at least one slice of the store. Returns whether all are.
+    /// Undoes owners until all are undone, or until `is_over`; at least one part of the store. Returns whether all are.
     pub fn advance(
         &mut self,
         store: &mut impl Store,

@@ -82,7 +82,7 @@ impl Unwritten {
             // Where a crash leaves the unnamed kind at an earlier entry, these owners are not of that.
             let after = Head {
                 confirmed: new.number,
-                confirmed_tail: before.confirmed_tail,
+                confirmed_entry: before.confirmed_entry,
                 covered: BTreeMap::new(),
                 ..head.clone()
             };

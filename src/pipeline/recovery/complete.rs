@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Offset, PartitionId, Tail, Windows};
+use crate::dedupe::{LastEntry, Offset, PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -19,7 +19,7 @@ use crate::pipeline::journal::restoring::Restoring;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{Leftover, LogId, LogTails, StateItem};
+use crate::ports::{Isolation, LogId, LogReads, StateItem};
 
 /// Number of consecutive early ends of one journal after which an operator has to act.
 const ATTEMPTS: u32 = 10;
@@ -42,7 +42,7 @@ enum Ending {
 
 /// Compares the last entry that is in the windows with the last committed one. Without a committed one the restore counts as complete. Another worker
 /// may have committed later ones since.
-fn ending(committed: Option<Tail>, last: Option<Tail>, low: Offset) -> Ending {
+fn ending(committed: Option<LastEntry>, last: Option<LastEntry>, low: Offset) -> Ending {
     let Some(committed) = committed else { return Ending::Complete };
     match last.map(|last| last.entry) {
         Some(last) if last == committed.entry || last.number > committed.entry.number => Ending::Complete,
@@ -61,8 +61,8 @@ pub(crate) fn restored<W: WorkerPorts>(
     if !ctx.options.keeps(Safeguard::RestoreEnd) {
         return Ok(Some(restoring));
     }
-    let found = ending(restoring.located.tail, restoring.last, restoring.low);
-    let has_all = restoring.located.tail.is_some() && found == Ending::Complete;
+    let found = ending(restoring.located.last_entry, restoring.last, restoring.low);
+    let has_all = restoring.located.last_entry.is_some() && found == Ending::Complete;
     let is_more = !has_all && is_more_to_read(ctx, id, &restoring, next)?;
     let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
     if is_more && has_advanced {
@@ -81,7 +81,7 @@ pub(crate) fn restored<W: WorkerPorts>(
         }
         return Ok(Some(restoring));
     }
-    let (committed, read) = (restoring.located.tail, restoring.last);
+    let (committed, read) = (restoring.located.last_entry, restoring.last);
     tracing::warn!(
         journal = id,
         read = read.map(tracing::field::display),
@@ -104,7 +104,7 @@ pub(crate) fn misses_entries<W: WorkerPorts>(
         "the journal lacks records of committed entries; reading again"
     );
     let restoring = ctx.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
-    let named = restoring.and_then(|restoring| restoring.located.tail);
+    let named = restoring.and_then(|restoring| restoring.located.last_entry);
     ctx.reopen_journal(id);
     read_again(ctx, id, named)
 }
@@ -112,7 +112,7 @@ pub(crate) fn misses_entries<W: WorkerPorts>(
 fn read_again<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
-    named: Option<Tail>,
+    named: Option<LastEntry>,
 ) -> Result<(), WorkerError> {
     let now = ctx.clock.elapsed();
     let Some(journal) = ctx.journals.get_mut(id) else { return Ok(()) };
@@ -143,7 +143,7 @@ fn is_more_to_read<W: WorkerPorts>(
     // The first record is enough, and in topic scope the rest can be gigabytes.
     while from < end {
         let to = end.min(from + ctx.options.evidence_records);
-        let rest = ctx.log.tails(&[(id, from..to)], Leftover::Committed, READ_TIMEOUT)?;
+        let rest = ctx.log.records(&[(id, from..to)], Isolation::Committed, READ_TIMEOUT)?;
         if rest.iter().any(|item| matches!(item, StateItem::Block { .. })) {
             return Ok(true);
         }
@@ -153,8 +153,8 @@ fn is_more_to_read<W: WorkerPorts>(
     Ok(false)
 }
 
-fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<Tail>) -> Fatal {
-    let named = named.map_or_else(String::new, |tail| format!(" ({tail})"));
+fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<LastEntry>) -> Fatal {
+    let named = named.map_or_else(String::new, |last| format!(" ({last})"));
     Fatal::Operator(format!(
         "{ATTEMPTS} restores from topic {} partition {id} ended before the last committed entry{named}, or lack records: check the \
          replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows all committed \
@@ -193,12 +193,12 @@ mod tests {
     use super::*;
     use crate::dedupe::EntryName;
 
-    const fn entry(number: u64, crc: u32, from: Option<Offset>) -> Tail {
-        Tail { entry: EntryName { number, crc }, from }
+    const fn entry(number: u64, crc: u32, from: Option<Offset>) -> LastEntry {
+        LastEntry { entry: EntryName { number, crc }, from }
     }
 
     /// The last committed entry.
-    const COMMITTED: Option<Tail> = Some(entry(5, 7, Some(9)));
+    const COMMITTED: Option<LastEntry> = Some(entry(5, 7, Some(9)));
 
     /// How a restore ends whose last entry is this one, of a journal that begins at `low`.
     fn ended(last: Option<(u64, u32)>, low: Offset) -> Ending {

@@ -1,4 +1,4 @@
-//! Continues the loads of local state: one slice of them in each iteration, and what follows when one is complete.
+//! Continues the loads of local state: one part of them in each iteration, and what follows when one is complete.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,21 @@ use crate::clock::Clock;
 use crate::dedupe::PartitionId;
 use crate::pipeline::commit::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::journal::loading::{AfterLoading, Loading, read_local_slice};
+use crate::pipeline::journal::loading::{AfterLoading, Loading, read_local_part};
 use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
 
 impl Recovery {
-    /// Reads one slice of local state. The journals with the least left to read come first, so that they do not wait for one
+    /// Reads one part of local state. The journals with the least left to read come first, so that they do not wait for one
     /// that takes minutes.
-    pub(crate) fn load_slice<W: WorkerPorts>(
+    pub(crate) fn load_part<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
     ) -> Result<(), WorkerError> {
-        let until = access.ctx.clock.elapsed() + access.ctx.options.load_slice.time;
-        let waiting = read_local_slice(access.ctx, until)?;
+        let until = access.ctx.clock.elapsed() + access.ctx.options.load_part.time;
+        let waiting = read_local_part(access.ctx, until)?;
         for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
             if number > 0 && access.ctx.clock.elapsed() >= until {
@@ -48,7 +48,7 @@ impl Recovery {
             AfterLoading::Start(located) => {
                 let mut covered = head.covered;
                 // Those of an entry that the head does not confirm. An older checkpoint was set back, or names what the head has.
-                let unconfirmed = head.tail.filter(|_| head.tail != head.confirmed_tail);
+                let unconfirmed = head.last_entry.filter(|_| head.last_entry != head.confirmed_entry);
                 for (id, of, named) in located.sections() {
                     let known = covered.entry(id).or_insert(of);
                     if named.is_some() && named == unconfirmed {
@@ -62,8 +62,8 @@ impl Recovery {
                     took_ms,
                     "state loaded from the local store"
                 );
-                let tail = located.tail;
-                self.completed(access, id, Completed::unread(windows, located, tail, covered))
+                let last_entry = located.last_entry;
+                self.completed(access, id, Completed::unread(windows, located, last_entry, covered))
             }
             // State that ends before the last committed entry is dropped when the restore cannot start.
             AfterLoading::Restore(located, from) => {

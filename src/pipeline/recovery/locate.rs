@@ -24,14 +24,14 @@ use crate::pipeline::recovery::gap::{check_gap, rewound_group};
 use crate::pipeline::recovery::restore::{SKIPS_RECORDS, check_length, skips_records};
 use crate::pipeline::recovery::restored_offset::no_offset;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::producer::ProducerState;
 use crate::pipeline::torn::without_live;
 use crate::ports::{Committed, GroupMember, LogBounds, ProducerLife, Remedy, StateItem, Store, WrittenEnds};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to begin the loads and restores of several journals between two polls. Each sends requests to the broker.
-const LOCATE_SLICE: Duration = Duration::from_millis(200);
+const LOCATE_TIME: Duration = Duration::from_millis(200);
 
 impl Recovery {
     pub(super) fn locate<W: WorkerPorts>(
@@ -55,7 +55,7 @@ impl Recovery {
                 for id in checked {
                     self.located(access, id, answers.remove(&id).unwrap_or_default())?;
                     // The rest follows in the next iteration.
-                    if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_SLICE {
+                    if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_TIME {
                         break;
                     }
                 }
@@ -118,7 +118,7 @@ impl Recovery {
         let head = access.ctx.store.head(id.into())?.filter(|_| is_usable);
         let plan = match &head {
             _ if !changed.is_empty() => StatePlan::Restore,
-            Some(_) if located.has_offset() && !access.ctx.options.keeps(Safeguard::Tails) => {
+            Some(_) if located.has_offset() && !access.ctx.options.keeps(Safeguard::LastEntries) => {
                 StatePlan::Load { has_last: true }
             }
             head => plan(head.as_ref(), &located),
@@ -154,7 +154,7 @@ fn kept<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId, located: &Located) ->
     let Some(journal) = ctx.journals.get(id).filter(|journal| journal.windows.is_some()) else {
         return Kept::Outdated;
     };
-    let is_last = journal.ends_with(located.tail.map(|tail| tail.entry));
+    let is_last = journal.ends_with(located.last_entry.map(|last| last.entry));
     let all = || located.answers.iter().map(|answer| (ctx.partitions.get(answer.partition), answer));
     let is_all = |matches: &dyn Fn(&Partition, &Committed) -> bool| {
         all().all(|(partition, answer)| partition.is_some_and(|it| it.is_located() && matches(it, answer)))
@@ -184,7 +184,7 @@ fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Loc
     let (windows, reset_kinds) = (journal.windows.take()?, mem::take(&mut journal.reset_kinds));
     Some(Completed {
         reset_kinds,
-        ..Completed::unread(windows, located, journal.tail, journal.covered.clone())
+        ..Completed::unread(windows, located, journal.last_entry, journal.covered.clone())
     })
 }
 
@@ -197,7 +197,7 @@ fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> boo
 /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
 /// metadata of the last commit names the writer, which is fenced.
 fn end_pending<W: WorkerPorts>(
-    torn: &mut Torn,
+    torn: &mut ProducerState,
     access: &mut Access<'_, W>,
     waiting: &[PartitionId],
 ) -> Result<(), WorkerError> {

@@ -2,7 +2,7 @@
 //!
 //! The committed offsets of a journal's partitions mark the end of the durable history, and the journal holds that history. The local store is a
 //! copy of it that may be too old, too new or missing. `plan` compares the three. The rest of this module carries out the
-//! plan, in slices short enough that the worker keeps polling.
+//! plan, in parts short enough that the worker keeps polling.
 
 pub mod complete;
 pub mod gap;
@@ -26,14 +26,14 @@ use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore::{abandon_restore, continue_paused};
-use crate::pipeline::recovery::start::{start_waiting, undo_slice};
+use crate::pipeline::recovery::start::{start_waiting, undo_part};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::producer::ProducerState;
 use crate::pipeline::torn::without_leftovers;
 use crate::ports::{StateLog, StoreError};
 
 /// Time to read the state topic, or to undo owners, between two polls.
-const READ_SLICE: Duration = Duration::from_millis(20);
+const READ_TIME: Duration = Duration::from_millis(20);
 /// Interval between two deletions of what has left a window that is being restored.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,7 @@ const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// The transactional producer, and what earlier producers left open.
-    pub(crate) torn: Torn,
+    pub(crate) torn: ProducerState,
     pub(crate) start_bounds: StartBounds,
 }
 
@@ -56,13 +56,13 @@ impl<W: WorkerPorts> Context<W> {
     /// may have processed them. While records are processed, one that was added to raw does not hold the others until it is assigned, and
     /// clean and state have it too: nobody has processed it.
     fn has_members(&self, journal: &Journal) -> bool {
-        let is_there = |id| self.partitions.get(id).is_some() && self.options.partition_limit.covers(id);
+        let is_there = |id| self.partitions.get(id).is_some() && self.options.partition_counts.covers(id);
         journal.has_run || !self.needs_all_partitions() || self.known_partitions().all(is_there)
     }
 }
 
 impl Recovery {
-    /// Advances every journal that does not run yet by one slice.
+    /// Advances every journal that does not run yet by one part.
     pub(crate) fn recover<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         fit_tables(access)?;
         if access.ctx.has_nothing_pending() {
@@ -94,18 +94,18 @@ impl Recovery {
                 self.locate(access, &free)?;
             }
         }
-        let outcome = undo_slice(self, access).and_then(|()| self.load_slice(access));
-        self.restore_slice(access, outcome)
+        let outcome = undo_part(self, access).and_then(|()| self.load_part(access));
+        self.restore_part(access, outcome)
     }
 
-    /// Reads one slice of the state topic. `outcome` is the result of the iteration so far; a grave one ends the slice.
-    fn restore_slice<W: WorkerPorts>(
+    /// Reads one part of the state topic. `outcome` is the result of the iteration so far; a grave one ends the part.
+    fn restore_part<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
         mut outcome: Result<(), WorkerError>,
     ) -> Result<(), WorkerError> {
         let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
-        let until = access.ctx.clock.elapsed() + READ_SLICE;
+        let until = access.ctx.clock.elapsed() + READ_TIME;
         if !is_grave(&outcome) {
             let continued = continue_paused(access.ctx, until).map_err(|(id, error)| {
                 abandon_restore(access.ctx, id);

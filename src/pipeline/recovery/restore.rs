@@ -1,4 +1,4 @@
-//! A restore from a journal, in slices short enough that the worker keeps polling.
+//! A restore from a journal, in parts short enough that the worker keeps polling.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

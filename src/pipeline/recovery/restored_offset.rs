@@ -14,7 +14,7 @@ use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::{rewound_group, rewound_names};
 use crate::pipeline::recovery::restore::{SKIPS_RECORDS, skips_records};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::ports::{Committed, Failure, GroupMember, LogId, LogTails, Remedy};
+use crate::ports::{Committed, Failure, GroupMember, LogId, LogReads, Remedy};
 
 impl Recovery {
     /// Starts the partitions of a journal. When it fails, the windows are read again.
@@ -32,7 +32,7 @@ impl Recovery {
             let offset = end_offset(&mut self.start_bounds, access, &mut completed, &answer)?;
             starts.push((answer, offset));
         }
-        let Completed { windows, tail, covered, next, reset_kinds, rewound, .. } = completed;
+        let Completed { windows, last_entry, covered, next, reset_kinds, rewound, .. } = completed;
         for (answer, offset) in starts {
             let checkpoint = Checkpoint::parse(&answer.metadata);
             let time_ms = covered.get(&answer.partition).map_or(0, |covered| covered.time_ms);
@@ -43,10 +43,10 @@ impl Recovery {
             }
         }
         let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
-        (journal.windows, journal.tail, journal.covered) = (Some(windows), tail, covered);
+        (journal.windows, journal.last_entry, journal.covered) = (Some(windows), last_entry, covered);
         journal.end.next = journal.end.next.max(next);
         // Another worker may have written since the journal was checked: its numbers are not used again.
-        journal.end.extend(journal.tail);
+        journal.end.extend(journal.last_entry);
         journal.reset_kinds = reset_kinds;
         journal.early_ends = 0;
         journal.confirm(&mut access.ctx.store)?;

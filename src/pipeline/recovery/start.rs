@@ -12,7 +12,7 @@ use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::gap::resume_offset;
-use crate::pipeline::recovery::{READ_SLICE, Recovery};
+use crate::pipeline::recovery::{READ_TIME, Recovery};
 use crate::ports::Source;
 
 /// Pause before the number of partitions of raw is read again, while a partition is missing.
@@ -93,12 +93,12 @@ impl Recovery {
     }
 }
 
-/// Continues to undo owners, until the slice is used up, and starts the journals in which all are undone.
-pub(super) fn undo_slice<W: WorkerPorts>(
+/// Continues to undo owners, until the part is used up, and starts the journals in which all are undone.
+pub(super) fn undo_part<W: WorkerPorts>(
     recovery: &mut Recovery,
     access: &mut Access<'_, W>,
 ) -> Result<(), WorkerError> {
-    let until = access.ctx.clock.elapsed() + READ_SLICE;
+    let until = access.ctx.clock.elapsed() + READ_TIME;
     for id in access.ctx.journals.ids(|it| matches!(it.phase(), Phase::Undoing(_))) {
         let Context { journals, store, clock, .. } = &mut *access.ctx;
         let Some(journal) = journals.get_mut(id) else { continue };
@@ -117,7 +117,7 @@ pub(super) fn start_waiting<W: WorkerPorts>(access: &mut Access<'_, W>) -> Resul
     let (now, options) = (access.ctx.clock.elapsed(), &access.ctx.options);
     let waits = |partition: &Partition| {
         let journal = access.ctx.journals.get(partition.journal);
-        let is_ready = options.partition_limit.covers(partition.id) && !partition.rejections.waits(now);
+        let is_ready = options.partition_counts.covers(partition.id) && !partition.rejections.waits(now);
         !partition.is_started && is_ready && journal.is_some_and(Journal::is_running)
     };
     for id in access.ctx.partitions.ids(waits) {
@@ -155,7 +155,7 @@ fn is_complete<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Resul
         return Ok(true);
     }
     let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
-    options.partition_limit.note_raw(raw);
+    options.partition_counts.note_raw(raw);
     // A broker that reports fewer partitions than are known has outdated metadata.
     Ok(raw >= ctx.known_partitions().len() && ctx.has_all_partitions())
 }

@@ -18,7 +18,7 @@ use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::ports::{Failure, Leftover, LogBounds, LogId, LogTails, Remedy, Source, StateItem};
+use crate::ports::{Failure, Isolation, LogBounds, LogId, LogReads, Remedy, Source, StateItem};
 
 /// How long a response is used: as long as the topic monitor takes to detect a recreated topic. A much shorter time would make
 /// a slow broker answer for all partitions again and again.
@@ -95,7 +95,9 @@ impl StartBounds {
         let last =
             |log: &LogBounds| log.low.max(log.stable.saturating_sub(options.evidence_records))..log.stable;
         let ends = journals.into_iter().zip(bounds.iter().map(last)).filter(|(_, range)| !range.is_empty());
-        for item in access.ctx.log.tails(&ends.collect::<Vec<_>>(), Leftover::Committed, REQUEST_TIMEOUT)? {
+        for item in
+            access.ctx.log.records(&ends.collect::<Vec<_>>(), Isolation::Committed, REQUEST_TIMEOUT)?
+        {
             let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
             let what =
                 || format!("topic {} partition {partition} offset {offset} was written", options.state);
@@ -156,7 +158,7 @@ pub(crate) fn request_raw<W: WorkerPorts>(
 
 /// The partitions that do not run yet and exist in all topics.
 fn starting(partitions: &Partitions, options: &WorkerOptions) -> Vec<PartitionId> {
-    partitions.ids(|partition| !partition.is_started && options.partition_limit.covers(partition.id))
+    partitions.ids(|partition| !partition.is_started && options.partition_counts.covers(partition.id))
 }
 
 #[cfg(test)]

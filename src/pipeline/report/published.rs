@@ -100,7 +100,7 @@ pub(super) fn status(
                 let of = if is_local { "local state" } else { "state topic" };
                 Some(format!("{:.0} % of the {of} read", share * 100.0))
             }
-            None if !shown.options.partition_limit.covers(partition.id) => {
+            None if !shown.options.partition_counts.covers(partition.id) => {
                 Some("waits until the clean and the state topic have this partition".to_owned())
             }
             None if waits.is_some() => waits,

@@ -13,7 +13,7 @@ use crate::pipeline::journal::{Journal, Journals, Phase};
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::ports::{LogId, LogTails};
+use crate::ports::{LogId, LogReads};
 
 /// Interval between two measurements of the lag.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);

@@ -26,7 +26,7 @@ use crate::dedupe::{Checkpoint, PartitionId};
 use crate::metrics::StandbyStatus;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::loading::LoadSlice;
+use crate::pipeline::journal::loading::LoadPart;
 use crate::pipeline::journal::local::Located;
 use crate::pipeline::limits::Limits;
 use crate::pipeline::options::WorkerOptions;
@@ -38,7 +38,7 @@ use crate::pipeline::worker::sealing::Sealer;
 use crate::ports::{Committed, Remedy, Store, StoreError};
 
 /// Work between two looks at what else has to be done.
-const SLICE: Duration = Duration::from_millis(20);
+const READ_TIME: Duration = Duration::from_millis(20);
 /// Pause of a journal whose windows a worker holds.
 const HELD_PAUSE: Duration = Duration::from_secs(2);
 /// Pause after a failed call.
@@ -84,9 +84,9 @@ fn options_of_copy(options: WorkerOptions) -> (WorkerOptions, bool) {
         smallest_slice,
         ..options.limits
     };
-    let load_slice = LoadSlice { threads: 1, ..options.load_slice };
+    let load_part = LoadPart { threads: 1, ..options.load_part };
     let kinds = options.kinds.unlimited();
-    (WorkerOptions { kinds, limits, load_slice, ..options }, smallest_slice.is_some())
+    (WorkerOptions { kinds, limits, load_part, ..options }, smallest_slice.is_some())
 }
 
 impl<W: WorkerPorts> Standby<W> {
@@ -130,11 +130,11 @@ impl<W: WorkerPorts> Standby<W> {
         }
     }
 
-    /// Advances all copies by one slice. Fails only when the process has to end: the local store cannot be used.
+    /// Advances all copies by one part. Fails only when the process has to end: the local store cannot be used.
     pub fn iterate(&mut self) -> Result<StandbyPace, Fatal> {
         self.ctx.progress.advance();
         let now = self.ctx.clock.elapsed();
-        let until = now + SLICE;
+        let until = now + READ_TIME;
         if now >= self.not_before {
             self.advance(until)?;
         }

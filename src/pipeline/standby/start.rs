@@ -7,7 +7,7 @@ use crate::dedupe::{Offset, PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::loading::{
-    AfterLoading, Loading, begin_loading, cut_unconfirmed, read_local_slice,
+    AfterLoading, Loading, begin_loading, cut_unconfirmed, read_local_part,
 };
 use crate::pipeline::journal::local::{Located, UNDONE};
 use crate::pipeline::journal::restoring::{ReadPurpose, Restoring};
@@ -16,7 +16,7 @@ use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::standby::origin::{Origin, origin};
 use crate::pipeline::standby::{HELD_PAUSE, RETRY_PAUSE, Standby};
-use crate::ports::{Head, LogBounds, LogId, LogTails, Store};
+use crate::ports::{Head, LogBounds, LogId, LogReads, Store};
 
 /// Journals that are begun one by one when a common request has failed. Each request can take its whole time limit.
 const APART: usize = 4;
@@ -26,7 +26,7 @@ impl<W: WorkerPorts> Standby<W> {
     pub(super) fn start_due(&mut self) -> Result<(), Fatal> {
         let now = self.ctx.clock.elapsed();
         let is_due = |it: &Journal| matches!(it.phase(), Phase::Locating(it) if it.not_before <= now);
-        let due = self.ctx.journals.ids(|it| is_due(it) && self.ctx.options.partition_limit.covers(it.id));
+        let due = self.ctx.journals.ids(|it| is_due(it) && self.ctx.options.partition_counts.covers(it.id));
         let due: Vec<PartitionId> = due.into_iter().filter(|id| self.take_windows(*id, now)).collect();
         if due.is_empty() {
             return Ok(());
@@ -106,12 +106,12 @@ impl<W: WorkerPorts> Standby<W> {
         let mut windows = self.ctx.options.kinds.windows_of(id).into_iter();
         let has_slices = windows.any(|window| !self.ctx.store.sealed(window).is_empty());
         let head = self.ctx.store.head(id.into())?;
-        Ok(head.filter(|head| head.confirmed_tail != Some(UNDONE) && (self.seals || !has_slices)))
+        Ok(head.filter(|head| head.confirmed_entry != Some(UNDONE) && (self.seals || !has_slices)))
     }
 
     /// Loads local state, and follows each journal that is loaded.
     pub(super) fn load(&mut self, until: Duration) -> Result<(), Fatal> {
-        let loading = match read_local_slice(&mut self.ctx, until) {
+        let loading = match read_local_part(&mut self.ctx, until) {
             Ok(loading) => loading,
             Err(error) => return self.failed(None, error),
         };
@@ -136,7 +136,7 @@ impl<W: WorkerPorts> Standby<W> {
     /// Reads the journal from an offset on.
     fn follow(&mut self, id: PartitionId, windows: Windows, head: Head, from: Offset, log: &LogBounds) {
         tracing::debug!(journal = id, from, until = log.stable, "standby copy: following the state topic");
-        let is_cut = head.confirmed_tail.is_none() && log.low > 0;
+        let is_cut = head.confirmed_entry.is_none() && log.low > 0;
         let located = Located { checkpoint: self.group.get(&id).cloned(), ..Located::default() };
         let (now, rules) = (self.ctx.clock.elapsed(), self.ctx.options.rules());
         let restoring =

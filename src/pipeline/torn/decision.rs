@@ -28,9 +28,9 @@
 use std::collections::BTreeMap;
 
 use crate::dedupe::{
-    Checkpoint, Entry, EntryEnd, EntryName, JournalRecord, Offset, PartitionId, Section, Tail,
+    Checkpoint, Entry, EntryEnd, EntryName, JournalRecord, LastEntry, Offset, PartitionId, Section,
 };
-use crate::pipeline::torn::tails::{CleanVisibility, Tails};
+use crate::pipeline::torn::last_entries::{CleanVisibility, LastEntries};
 
 /// What the group has committed for a partition of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl Position {
         self.committed.is_some() && self.checkpoint.is_none()
     }
 
-    fn tail(&self) -> Option<Tail> {
-        self.checkpoint.as_ref()?.tail
+    fn last_entry(&self) -> Option<LastEntry> {
+        self.checkpoint.as_ref()?.last_entry
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Evidence<'a> {
     /// First offset that the journal holds.
     pub journal_low: Offset,
     /// The journal, starting at or before the entry that the newest checkpoint names.
-    pub tails: &'a Tails,
+    pub entries: &'a LastEntries,
     /// What the clean log of a partition shows, by the end of what a transaction wrote to it.
     pub clean: &'a BTreeMap<(PartitionId, Offset), CleanVisibility>,
     /// Only the newest checkpoint says whether an entry was committed.
@@ -101,7 +101,7 @@ pub(crate) enum TornDecision {
     /// Make them agree.
     Repair(Repair),
     /// The entry named by the committed offset of a partition is not in the journal, and its content cannot be recovered.
-    Missing(PartitionId, Tail),
+    Missing(PartitionId, LastEntry),
     /// The logs disagree about this transaction, and what would decide has been deleted.
     Undecidable(Lack, Section),
 }
@@ -143,7 +143,7 @@ pub(crate) fn decide(evidence: &Evidence<'_>) -> TornDecision {
     if let Some(entry) = evidence.hidden_but_in_clean() {
         return evidence.write_again(entry);
     }
-    let last = evidence.tails.shown.last();
+    let last = evidence.entries.shown.last();
     let newest = evidence.newest();
     if let Some((id, named)) = newest
         && last.is_none_or(|last| last.end.number < named.entry.number)
@@ -175,14 +175,14 @@ impl Evidence<'_> {
 
     /// The last aborted attempt whose records the clean log shows: of the transaction that was committed, or a copy of its entry.
     fn hidden_but_in_clean(&self) -> Option<&Entry> {
-        let hidden = self.tails.hidden.iter().filter(|entry| self.tails.is_newest(entry));
+        let hidden = self.entries.hidden.iter().filter(|entry| self.entries.is_newest(entry));
         hidden.rev().find(|entry| self.has_clean(entry, CleanVisibility::Yes))
     }
 
     /// The name with the highest number in the checkpoints.
-    fn newest(&self) -> Option<(PartitionId, Tail)> {
-        let named = self.positions.iter().filter_map(|(id, position)| Some((*id, position.tail()?)));
-        let by_number = |(_, tail): &(PartitionId, Tail)| tail.entry.number;
+    fn newest(&self) -> Option<(PartitionId, LastEntry)> {
+        let named = self.positions.iter().filter_map(|(id, position)| Some((*id, position.last_entry()?)));
+        let by_number = |(_, last): &(PartitionId, LastEntry)| last.entry.number;
         if self.newest_only { named.max_by_key(by_number) } else { named.min_by_key(by_number) }
     }
 
@@ -193,9 +193,9 @@ impl Evidence<'_> {
         let counts = |it: &&Position| {
             it.checkpoint.is_some() || it.committed.is_none() && keeps_offsets(self.positions)
         };
-        let named: Vec<_> = own.filter(counts).map(Position::tail).collect();
-        let shows = |tail: &Option<Tail>| {
-            tail.is_some_and(|tail| tail.entry == name || tail.entry.number > name.number)
+        let named: Vec<_> = own.filter(counts).map(Position::last_entry).collect();
+        let shows = |last: &Option<LastEntry>| {
+            last.is_some_and(|last| last.entry == name || last.entry.number > name.number)
         };
         match named.iter().any(shows) {
             true => Offsets::Shown,
@@ -281,7 +281,7 @@ impl Evidence<'_> {
     }
 
     /// A checkpoint names an entry beyond all committed ones.
-    fn named_but_hidden(&self, id: PartitionId, named: Tail) -> TornDecision {
+    fn named_but_hidden(&self, id: PartitionId, named: LastEntry) -> TornDecision {
         let is_cut = named.from.is_some_and(|from| from < self.journal_low);
         let checkpoint = self.positions.get(&id).and_then(|position| position.checkpoint.as_ref());
         // A member that had lost the journal may have written the same entry and aborted it. Where retention has deleted the
@@ -292,7 +292,7 @@ impl Evidence<'_> {
             is_cut && (is_ended || checkpoint.is_some_and(|it| it.writer != entry.key.writer))
         };
         let is_named = |entry: &&Entry| entry.end.name() == named.entry && !is_other(entry);
-        match self.tails.hidden.iter().rfind(is_named) {
+        match self.entries.hidden.iter().rfind(is_named) {
             Some(entry) => self.write_again(entry),
             // Retention has deleted it, or may have: the checkpoint was written with the name that the local state has.
             None if is_cut || named.from.is_none() => TornDecision::Agreed,

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dedupe::{Checkpoint, Entry, Offset, PartitionId, Tail};
+use crate::dedupe::{Checkpoint, Entry, LastEntry, Offset, PartitionId};
 use crate::pipeline::torn::decision::{Evidence, Position, TornDecision, decide, keeps_offsets, newest_of};
-use crate::pipeline::torn::tails::{CleanVisibility, Tails};
+use crate::pipeline::torn::last_entries::{CleanVisibility, LastEntries};
 use crate::ports::{CommitPosition, Committed, LogBounds};
 
 /// Where processing of a raw partition resumes, whichever worker owns it.
@@ -32,13 +32,13 @@ pub(super) struct JournalEvidence {
     pub clean: BTreeMap<PartitionId, LogBounds>,
     /// The bounds of the journal.
     pub bounds: LogBounds,
-    /// The offset from which `tails` are read.
+    /// The offset from which `entries` are read.
     pub from: Offset,
-    pub tails: Tails,
+    pub entries: LastEntries,
 }
 
 impl JournalEvidence {
-    /// Without tails. Where no checkpoint names the last entry, the last `records` of the journal are to be read first.
+    /// Without entries. Where no checkpoint names the last entry, the last `records` of the journal are to be read first.
     pub fn new(
         journal: PartitionId,
         answers: BTreeMap<PartitionId, Committed>,
@@ -52,10 +52,10 @@ impl JournalEvidence {
         };
         let positions = answers.iter().map(|(id, answer)| (*id, position(answer))).collect();
         let mut evidence =
-            Self { journal, answers, positions, clean, bounds, from: 0, tails: Tails::default() };
-        let newest = evidence.newest().map(|(checkpoint, tail)| {
+            Self { journal, answers, positions, clean, bounds, from: 0, entries: LastEntries::default() };
+        let newest = evidence.newest().map(|(checkpoint, last)| {
             let next = checkpoint.state_next.saturating_sub(1);
-            tail.from.map_or(next, |from| from.min(next))
+            last.from.map_or(next, |from| from.min(next))
         });
         let from = newest.unwrap_or(bounds.high.saturating_sub(records));
         evidence.from = from.clamp(bounds.low, bounds.stable.max(bounds.low));
@@ -63,20 +63,23 @@ impl JournalEvidence {
     }
 
     /// The checkpoint that names the last entry.
-    fn newest(&self) -> Option<(&Checkpoint, Tail)> {
-        newest_of(&self.positions).and_then(|checkpoint| Some((checkpoint, checkpoint.tail?)))
+    fn newest(&self) -> Option<(&Checkpoint, LastEntry)> {
+        newest_of(&self.positions).and_then(|checkpoint| Some((checkpoint, checkpoint.last_entry?)))
     }
 
     /// The last committed entry.
-    pub fn last_entry(&self) -> Option<Tail> {
-        let named = self.newest().map(|(_, tail)| tail);
-        let shown = self.tails.shown.last();
-        Tail::later(shown.map(|entry| Tail { entry: entry.end.name(), from: Some(entry.begin) }), named)
+    pub fn last_entry(&self) -> Option<LastEntry> {
+        let named = self.newest().map(|(_, last)| last);
+        let shown = self.entries.shown.last();
+        LastEntry::later(
+            shown.map(|entry| LastEntry { entry: entry.end.name(), from: Some(entry.begin) }),
+            named,
+        )
     }
 
     /// A partition of the last entries that is not known here: raw has more than this process has seen.
     pub fn unknown_partition(&self) -> Option<PartitionId> {
-        let sections = self.tails.last().flat_map(|entry| &entry.end.sections);
+        let sections = self.entries.last().flat_map(|entry| &entry.end.sections);
         sections.map(|section| section.partition).filter(|id| !self.answers.contains_key(id)).max()
     }
 
@@ -85,7 +88,7 @@ impl JournalEvidence {
     /// offset of one of the `needed` partitions, its last section is needed too. Returns false when nothing more is to be read.
     pub fn extend(&mut self, needed: &[PartitionId]) -> bool {
         // Aborted transactions and attempts at a repair may follow the last committed one, which decides too.
-        let are_whole = !self.tails.shown.is_empty() && self.tails.last().all(|entry| entry.is_whole);
+        let are_whole = !self.entries.shown.is_empty() && self.entries.last().all(|entry| entry.is_whole);
         let lacks = |id: &PartitionId| {
             self.answers.get(id).is_some_and(|answer| answer.offset.is_none()) && self.covered(*id).is_none()
         };
@@ -130,8 +133,8 @@ impl JournalEvidence {
             "offsets {} to {} hold committed entries {}, and aborted entries {}",
             self.from,
             self.bounds.high,
-            named(&self.tails.shown),
-            named(&self.tails.hidden)
+            named(&self.entries.shown),
+            named(&self.entries.hidden)
         )
     }
 
@@ -142,7 +145,7 @@ impl JournalEvidence {
 
     /// The ends in the clean logs that decide.
     pub fn clean_ends(&self) -> impl Iterator<Item = (PartitionId, Offset)> {
-        let sections = self.tails.last().flat_map(|entry| &entry.end.sections);
+        let sections = self.entries.last().flat_map(|entry| &entry.end.sections);
         let ends = sections.filter_map(|section| Some((section.partition, section.clean_end?)));
         ends.filter(|(id, end)| self.clean_holds(*id, *end))
     }
@@ -166,7 +169,7 @@ impl JournalEvidence {
 
     /// One past the last raw offset of a partition that the committed entries cover, as far as they were read.
     fn covered(&self, id: PartitionId) -> Option<Offset> {
-        let last = self.tails.shown.iter().rev().find_map(|entry| entry.end.section(id));
+        let last = self.entries.shown.iter().rev().find_map(|entry| entry.end.section(id));
         last.map(|section| section.next)
     }
 
@@ -189,7 +192,7 @@ impl JournalEvidence {
         }
         if is_open || matches!(decision, TornDecision::Missing(..) | TornDecision::Undecidable(..)) {
             // No repair rewinds to before the last transaction.
-            let lowest = self.tails.last_of(id).map(|section| section.first).min().unwrap_or(0);
+            let lowest = self.entries.last_of(id).map(|section| section.first).min().unwrap_or(0);
             return Some(ResumePoint { next: lowest.min(next), is_final: false });
         }
         let repaired =
@@ -202,7 +205,7 @@ impl JournalEvidence {
         decide(&Evidence {
             positions: &self.positions,
             journal_low: self.bounds.low,
-            tails: &self.tails,
+            entries: &self.entries,
             clean,
             newest_only,
         })

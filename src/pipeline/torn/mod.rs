@@ -19,12 +19,12 @@
 
 pub mod decision;
 mod evidence;
+pub mod last_entries;
 pub mod producer;
 mod reading;
 pub mod repair;
 mod resume;
 pub mod side;
-pub mod tails;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -42,9 +42,9 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::producer::ProducerState;
 use crate::ports::{
-    CommitPosition, Failure, GroupMember, Leftover, LogBounds, LogId, LogTails, OutputTopic, ProducerLife,
+    CommitPosition, Failure, GroupMember, Isolation, LogBounds, LogId, LogReads, OutputTopic, ProducerLife,
     Remedy, StateItem,
 };
 
@@ -52,10 +52,10 @@ use crate::ports::{
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
 /// Default of [`WorkerOptions::evidence_records`](crate::pipeline::WorkerOptions::evidence_records).
 pub const EVIDENCE_RECORDS: Offset = 100;
-/// Timeout of reading tails and of a purge.
+/// Timeout of reading the end of a journal and of a purge.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Torn {
+impl ProducerState {
     /// Aborts what an earlier producer with our transactional id left open. In the group's offsets, because the marker of our
     /// first commit would commit those offsets for partitions that are no longer assigned to us. In clean and state logs,
     /// because the workers that own these partitions may not be able to determine the writer.
@@ -368,10 +368,10 @@ fn writers<W: WorkerPorts>(
     ends: &[(PartitionId, Range<Offset>)],
     ids: &[PartitionId],
 ) -> Result<BTreeSet<String>, WorkerError> {
-    let tails = ctx.log.tails(ends, Leftover::Everything, PURGE_TIMEOUT)?;
+    let items = ctx.log.records(ends, Isolation::Uncommitted, PURGE_TIMEOUT)?;
     let answers = source.committed_unstable(ids, REQUEST_TIMEOUT)?;
     let committers = answers.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-    let named = tails.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
+    let named = items.iter().filter_map(writer_of).chain(committers.filter(|writer| !writer.is_empty()));
     Ok(named.collect())
 }
 

@@ -16,7 +16,7 @@ pub(crate) const PREPARE: Duration = Duration::from_millis(500);
 
 /// The progress of the current producer.
 #[derive(Debug, Default)]
-pub struct Torn {
+pub struct ProducerState {
     /// It is created, and its predecessor with the same transactional id is fenced.
     pub is_prepared: bool,
     /// No transaction of an earlier producer is pending on the group's offsets.
@@ -33,7 +33,7 @@ pub struct Torn {
     pub sides: Sides,
 }
 
-impl Torn {
+impl ProducerState {
     /// Creates the producer.
     pub(crate) fn prepare<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         access.committer.sink.prepare(PREPARE)?;

@@ -11,10 +11,10 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::evidence::{CleanShown, JournalEvidence};
-use crate::pipeline::torn::tails::Tails;
-use crate::ports::{Committed, Leftover, LogBounds, LogId, LogTails, StateItem};
+use crate::pipeline::torn::last_entries::LastEntries;
+use crate::ports::{Committed, Isolation, LogBounds, LogId, LogReads, StateItem};
 
-/// Timeout of reading tails.
+/// Timeout of reading the ends of logs.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many times `evidence_records` one piece has, unless the last transaction of a single journal is longer. With
 /// blocks of 0.5 MB a piece takes some seconds at 100 MB/s; most blocks are far smaller.
@@ -65,34 +65,36 @@ pub(super) fn read_evidence<W: WorkerPorts>(
 ) -> Result<Vec<JournalEvidence>, WorkerError> {
     let mut unread: Vec<&mut JournalEvidence> = evidence.iter_mut().collect();
     while !unread.is_empty() {
-        read_tails(ctx, &mut unread)?;
+        read_entries(ctx, &mut unread)?;
         let extends = ctx.options.keeps(Safeguard::WholeTransactions);
         unread.retain_mut(|evidence| extends && evidence.extend(needed));
     }
     Ok(evidence)
 }
 
-fn read_tails<W: WorkerPorts>(
+fn read_entries<W: WorkerPorts>(
     ctx: &Context<W>,
     unread: &mut [&mut JournalEvidence],
 ) -> Result<(), WorkerError> {
     let all: Vec<_> = unread.iter().map(|it| (it.journal, it.from..it.bounds.high)).collect();
     let stable: Vec<_> = unread.iter().map(|it| (it.journal, it.from..it.bounds.stable)).collect();
     let mut everything: BTreeMap<PartitionId, Vec<StateItem>> = BTreeMap::new();
-    for item in ctx.log.tails(&all, Leftover::Everything, READ_TIMEOUT)? {
+    for item in ctx.log.records(&all, Isolation::Uncommitted, READ_TIMEOUT)? {
         if let Some((journal, _)) = place(&item) {
             everything.entry(journal).or_default().push(item);
         }
     }
     ctx.progress.advance();
     let mut committed: BTreeMap<PartitionId, BTreeSet<Offset>> = BTreeMap::new();
-    for (journal, at) in ctx.log.tails(&stable, Leftover::Committed, READ_TIMEOUT)?.iter().filter_map(place) {
+    for (journal, at) in
+        ctx.log.records(&stable, Isolation::Committed, READ_TIMEOUT)?.iter().filter_map(place)
+    {
         committed.entry(journal).or_default().insert(at);
     }
     for evidence in unread {
         let own = everything.remove(&evidence.journal).unwrap_or_default();
         let committed = committed.remove(&evidence.journal).unwrap_or_default();
-        evidence.tails = Tails::new(own, &committed);
+        evidence.entries = LastEntries::new(own, &committed);
     }
     ctx.progress.advance();
     Ok(())
@@ -105,9 +107,9 @@ pub(super) fn visibility<W: WorkerPorts>(
 ) -> Result<Vec<CleanShown>, WorkerError> {
     let wanted = evidence.iter().flat_map(JournalEvidence::clean_ends);
     let mut unseen: BTreeSet<(PartitionId, Offset)> = wanted.map(|(id, end)| (id, end - 1)).collect();
-    let committed = find(ctx, &mut unseen, Leftover::Committed)?;
+    let committed = find(ctx, &mut unseen, Isolation::Committed)?;
     // A record that only this reader finds is aborted. One that it does not find either was removed by compaction.
-    let aborted = find(ctx, &mut unseen, Leftover::Everything)?;
+    let aborted = find(ctx, &mut unseen, Isolation::Uncommitted)?;
     Ok(evidence.iter().map(|evidence| evidence.sort([&committed, &aborted])).collect())
 }
 
@@ -115,7 +117,7 @@ pub(super) fn visibility<W: WorkerPorts>(
 fn find<W: WorkerPorts>(
     ctx: &Context<W>,
     unseen: &mut BTreeSet<(PartitionId, Offset)>,
-    reader: Leftover,
+    reader: Isolation,
 ) -> Result<BTreeSet<(PartitionId, Offset)>, WorkerError> {
     if unseen.is_empty() {
         return Ok(BTreeSet::new());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Entry, PartitionId, Section, StateKey, Tail};
+use crate::dedupe::{Checkpoint, Entry, LastEntry, PartitionId, Section, StateKey};
 use crate::metrics::Resolution;
 use crate::pipeline::commit::Access;
 use crate::pipeline::commit::markers::await_markers;
@@ -18,15 +18,15 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::torn::decision::{Lack, Repair, TornDecision};
 use crate::pipeline::torn::evidence::JournalEvidence;
-use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::producer::ProducerState;
 use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
 use crate::ports::{CommitPosition, Committed, Failure, GroupMember, Remedy, Sink, Source, Store};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
-const EVIDENCE_SLICE: Duration = Duration::from_millis(200);
+const EVIDENCE_TIME: Duration = Duration::from_millis(200);
 
-impl Torn {
+impl ProducerState {
     /// The journals whose logs agree with the committed offsets of their partitions. The others are repaired, and then checked again.
     ///
     /// Returns no journal while records in a side topic are unsettled: no transaction with records may touch them before
@@ -64,7 +64,7 @@ fn check_logs<W: WorkerPorts>(
     if members.is_empty() {
         return Ok(checked);
     }
-    let until = access.ctx.clock.elapsed() + EVIDENCE_SLICE;
+    let until = access.ctx.clock.elapsed() + EVIDENCE_TIME;
     let mut unread = last_transactions(access.ctx, &members)?;
     while let Some(piece) = next_piece(&access.ctx.options, &mut unread) {
         let piece = read_evidence(access.ctx, piece, &[])?;
@@ -107,7 +107,7 @@ fn note_partition<W: WorkerPorts>(
     let options = &access.ctx.options;
     let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
     if raw > unknown as usize {
-        options.partition_limit.note_raw(raw);
+        options.partition_counts.note_raw(raw);
         return Ok(());
     }
     Err(Failure::new(
@@ -127,7 +127,7 @@ fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<()
     let place = |entry: &Entry| {
         format!("topic {} partition {} offset {} was written", options.state, evidence.journal, entry.at)
     };
-    let mut last = evidence.tails.last();
+    let mut last = evidence.entries.last();
     last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
 }
 
@@ -136,13 +136,13 @@ fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<()
 fn last_entry<W: WorkerPorts>(
     ctx: &Context<W>,
     evidence: &JournalEvidence,
-) -> Result<Option<Tail>, WorkerError> {
+) -> Result<Option<LastEntry>, WorkerError> {
     let last = evidence.last_entry();
     if last.is_some() {
         return Ok(last);
     }
-    let stored = ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_tail);
-    Ok(stored.filter(|entry| *entry != UNDONE).map(|entry| Tail { entry, from: None }))
+    let stored = ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_entry);
+    Ok(stored.filter(|entry| *entry != UNDONE).map(|entry| LastEntry { entry, from: None }))
 }
 
 /// Where nothing is checked, the journals end where the checkpoints say.
@@ -150,7 +150,7 @@ fn assume_ends<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed]) {
     for (id, answers) in ctx.options.by_journal(answers.to_vec()) {
         let Some(journal) = ctx.journals.get_mut(id) else { continue };
         for checkpoint in answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)) {
-            journal.end.extend(checkpoint.tail);
+            journal.end.extend(checkpoint.last_entry);
             journal.end.next = journal.end.next.max(checkpoint.state_next);
         }
     }
@@ -232,11 +232,11 @@ fn position<W: WorkerPorts>(
     });
     // Transactions without an entry may have followed one whose offsets are shown. Where they are not, the offset that is committed may be one to
     // which this entry goes back.
-    let is_shown = !is_back && before.tail.is_some_and(|tail| tail.entry == repair.of);
+    let is_shown = !is_back && before.last_entry.is_some_and(|last| last.entry == repair.of);
     let next = committed.filter(|_| is_shown).map_or(section.next, |it| it.max(section.next));
     let is_named = is_shown && repair.writes.is_none();
     let from = if repair.writes.is_some() { evidence.bounds.high } else { evidence.from };
-    let tail = Tail { entry: repair.name(), from: Some(from) };
+    let last_entry = LastEntry { entry: repair.name(), from: Some(from) };
     // The time at the offset to which a partition is rewound, if it is where the group is.
     let is_unmoved = is_back && committed == Some(next) && evidence.checkpoint(id).is_some();
     let is_ahead = next > section.next;
@@ -249,7 +249,7 @@ fn position<W: WorkerPorts>(
     } else {
         Checkpoint {
             state_next: before.state_next.max(evidence.from),
-            tail: Some(tail),
+            last_entry: Some(last_entry),
             section_next: Some(section.next),
             others_follow: !evidence.keeps_offsets(),
             // How late the records of the entry are is not known here.
@@ -270,15 +270,15 @@ fn renamed<W: WorkerPorts>(
     evidence: &JournalEvidence,
     repair: &Repair,
 ) -> Vec<CommitPosition> {
-    let tail = Tail { entry: repair.name(), from: Some(evidence.bounds.high) };
+    let last_entry = LastEntry { entry: repair.name(), from: Some(evidence.bounds.high) };
     let names_it = |checkpoint: &&Checkpoint| {
-        tail.entry != repair.of && checkpoint.tail.is_some_and(|tail| tail.entry == repair.of)
+        last_entry.entry != repair.of && checkpoint.last_entry.is_some_and(|last| last.entry == repair.of)
     };
     let most = metadata_bytes(evidence.answers.len());
     let renamed = evidence.answers.values().filter(|answer| repair.end.section(answer.partition).is_none());
     let renamed = renamed.filter_map(|answer| {
         let checkpoint = evidence.checkpoint(answer.partition).filter(names_it)?;
-        let metadata = Checkpoint { tail: Some(tail), ..checkpoint.clone() };
+        let metadata = Checkpoint { last_entry: Some(last_entry), ..checkpoint.clone() };
         let metadata = ctx.options.signed(metadata).render_within(most);
         Some(CommitPosition { partition: answer.partition, next: answer.offset?, metadata })
     });

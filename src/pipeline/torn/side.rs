@@ -41,10 +41,10 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::evidence::ResumePoint;
-use crate::pipeline::torn::producer::Torn;
+use crate::pipeline::torn::producer::ProducerState;
 use crate::pipeline::torn::purge;
 use crate::pipeline::torn::resume::resume_points;
-use crate::ports::{LogBounds, LogId, LogTails, ProducerLife, SideRecord};
+use crate::ports::{LogBounds, LogId, LogReads, ProducerLife, SideRecord};
 
 /// Timeout of reading the open records once.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -181,7 +181,7 @@ impl Seen {
     }
 }
 
-impl Torn {
+impl ProducerState {
     /// Whether records in a side topic may still be open, so that the next transaction could commit or abort them.
     pub(crate) fn waits_for_sides(&self) -> bool {
         !self.sides.is_settled

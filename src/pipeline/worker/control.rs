@@ -12,16 +12,16 @@ use crate::pipeline::commit::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::Journal;
-use crate::pipeline::journal::loading::LoadSlice;
+use crate::pipeline::journal::loading::LoadPart;
 use crate::pipeline::journal::sealed::sealed_in;
 use crate::pipeline::journal::stored::Stored;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::search::{Search, SliceLimit, read_slice, search_new};
+use crate::pipeline::worker::search::{ReadLimit, Search, read_part, search_new};
 use crate::ports::{Store, StoreError};
 
 /// Time to read the owners of the commit that precedes forgetting an id.
-const LAST_SLICE: Duration = Duration::from_secs(1);
+const LAST_READ: Duration = Duration::from_secs(1);
 
 /// The requests of the admin API.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Admin {
         Self { requests: Some(requests), search: None }
     }
 
-    /// Whether a request waits for its next slice.
+    /// Whether a request waits for its next part.
     pub(crate) fn is_searching(&self) -> bool {
         self.search.is_some()
     }
@@ -54,15 +54,15 @@ impl Admin {
         if search.is_abandoned(now) {
             return Ok(());
         }
-        let limit = &access.ctx.options.partition_limit;
+        let limit = &access.ctx.options.partition_counts;
         let (raw, count) = (&access.ctx.options.raw, limit.raw().max(limit.count()));
         if let Some(partition) = search.request.partition.filter(|partition| *partition >= count) {
             let what = format!("partition {partition} does not exist: {raw} has {count}");
             search.request.answer.send(Err(RequestError::Invalid(what))).ok();
             return Ok(());
         }
-        let LoadSlice { ids, time, .. } = access.ctx.options.load_slice;
-        if !read_slice(access.ctx, &mut search, SliceLimit { ids: ids.max(1), until: now + time })? {
+        let LoadPart { ids, time, .. } = access.ctx.options.load_part;
+        if !read_part(access.ctx, &mut search, ReadLimit { ids: ids.max(1), until: now + time })? {
             self.search = Some(search);
             return Ok(());
         }
@@ -70,12 +70,12 @@ impl Admin {
             // Pending records have no committed owner yet.
             access.committer.commit(access.ctx, access.source)?;
             let now = access.ctx.clock.elapsed();
-            let until = now + LAST_SLICE;
+            let until = now + LAST_READ;
             // The commit may have taken longer than the requester waits.
             if search.is_abandoned(now) {
                 return Ok(());
             }
-            if !search_new(access.ctx, &mut search, SliceLimit { ids: u64::MAX, until })? {
+            if !search_new(access.ctx, &mut search, ReadLimit { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());
             }

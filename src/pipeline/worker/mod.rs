@@ -378,7 +378,7 @@ impl<W: WorkerPorts> Parts<W> {
             if phases
                 .any(|phase| matches!(phase, Phase::Loading(_) | Phase::Restoring(_) | Phase::Undoing(_)))
             {
-                // The next slice waits for the state topic where necessary.
+                // The next part waits for the state topic where necessary.
                 return Duration::ZERO;
             }
             if self.ctx.partitions.iter().any(is_starting) {

@@ -1,7 +1,7 @@
-//! The stored owners of an identity, searched slice by slice for a request of the admin API.
+//! The stored owners of an identity, searched part by part for a request of the admin API.
 //!
 //! A window that evicts owners no longer has those; the local store does, and the owners of a large window take minutes to read. Each iteration
-//! reads one slice of them. Owners are read in the order of their numbers, and later transactions append behind what was
+//! reads one part of them. Owners are read in the order of their numbers, and later transactions append behind what was
 //! read: so a search that is continued at the end of a window has seen all of it. What was read of a partition counts only while
 //! its state is settled: otherwise its owners may have been written again.
 
@@ -38,11 +38,11 @@ pub(crate) struct Search {
     found: BTreeMap<WindowId, SearchResult>,
 }
 
-/// How much one slice reads, whichever bound is reached first; at least one run of owners.
+/// How much one part reads, whichever bound is reached first; at least one run of owners.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SliceLimit {
+pub(crate) struct ReadLimit {
     pub ids: u64,
-    /// Monotonic time at which the slice ends.
+    /// Monotonic time at which the part ends.
     pub until: Duration,
 }
 
@@ -73,21 +73,21 @@ impl Search {
 }
 
 impl SearchResult {
-    /// Reads owners. Returns whether the slice is used up.
+    /// Reads owners. Returns whether the part is used up.
     fn read(
         &mut self,
         store: &impl Store,
         window: WindowId,
         identity: Identity,
-        slice: &mut SliceLimit,
+        part: &mut ReadLimit,
         now: impl Fn() -> Duration,
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
         let rest = store.scan_from(window, *from, &mut |run| {
             owners.extend(run.numbers_of(identity).map(|number| (number, identity)));
             *from = run.end();
-            slice.ids = slice.ids.saturating_sub(run.owners.len() as u64);
-            let is_used_up = slice.ids == 0 || now() >= slice.until;
+            part.ids = part.ids.saturating_sub(run.owners.len() as u64);
+            let is_used_up = part.ids == 0 || now() >= part.until;
             Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.is_complete = rest.is_none();
@@ -95,18 +95,18 @@ impl SearchResult {
     }
 }
 
-/// Reads one slice. Returns whether everything that the request needs has been read.
-pub(crate) fn read_slice<W: WorkerPorts>(
+/// Reads one part. Returns whether everything that the request needs has been read.
+pub(crate) fn read_part<W: WorkerPorts>(
     ctx: &Context<W>,
     search: &mut Search,
-    mut slice: SliceLimit,
+    mut part: ReadLimit,
 ) -> Result<bool, StoreError> {
     let is_settled = |id| ctx.journals.get(id).and_then(Journal::settled).is_some();
     search.found.retain(|window, _| is_settled(window.journal()));
     loop {
         let identity = search.request.identity;
         for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
-            if found.read(&ctx.store, *window, identity, &mut slice, || ctx.clock.elapsed())? {
+            if found.read(&ctx.store, *window, identity, &mut part, || ctx.clock.elapsed())? {
                 return Ok(false);
             }
         }
@@ -121,8 +121,8 @@ pub(crate) fn read_slice<W: WorkerPorts>(
 pub(crate) fn search_new<W: WorkerPorts>(
     ctx: &Context<W>,
     search: &mut Search,
-    slice: SliceLimit,
+    part: ReadLimit,
 ) -> Result<bool, StoreError> {
     search.found.values_mut().for_each(|found| found.is_complete = false);
-    read_slice(ctx, search, slice)
+    read_part(ctx, search, part)
 }

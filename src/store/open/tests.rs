@@ -287,15 +287,15 @@ fn entry(number: u64) -> Option<EntryName> {
 
 /// The head behind an entry, of a window with so many owners.
 fn behind(number: u64, confirmed: u64) -> Head {
-    let (tail, state_next) = (entry(number), number * 5 + 1);
-    Head { confirmed, state_next, tail, confirmed_tail: tail, ..Head::default() }
+    let (last_entry, state_next) = (entry(number), number * 5 + 1);
+    Head { confirmed, state_next, last_entry, confirmed_entry: last_entry, ..Head::default() }
 }
 
 /// Appends ten owners of an entry, of which is not known yet whether it is committed.
 fn append_entry(store: &mut SledStore, window: WindowId, number: u64, time_ms: i64) {
     let first = store.next_number(window).unwrap();
     let covered = [(0, Covered { next: 7, time_ms })].into();
-    let head = Head { tail: entry(number), covered, ..behind(number - 1, first) };
+    let head = Head { last_entry: entry(number), covered, ..behind(number - 1, first) };
     append_to(store, window, first..first + 10, time_ms, &head).unwrap();
 }
 

@@ -59,7 +59,7 @@ impl Engine {
     /// The slices of a window. They are read if they are not in memory. After a failure there are none, and every later call of the store
     /// returns that failure.
     pub(in crate::store) fn slices_of(&self, window: WindowId) -> Arc<SliceList> {
-        self.load_slices(&mut self.sealed.lists.locked(), window)
+        self.load_parts(&mut self.sealed.lists.locked(), window)
             .map(|list| Arc::clone(list))
             .unwrap_or_default()
     }
@@ -69,7 +69,7 @@ impl Engine {
         self.slices_of(window).last().map_or(0, |slice| slice.footer().range.next)
     }
 
-    fn load_slices<'a>(
+    fn load_parts<'a>(
         &self,
         lists: &'a mut SliceLists,
         window: WindowId,
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Removes the slices of a window from memory.
-    pub(in crate::store) fn unload_slices(&self, window: WindowId) {
+    pub(in crate::store) fn unload_parts(&self, window: WindowId) {
         if self.sealed.lists.locked().remove(&window).is_some() {
             // Other handles may have the list.
             self.sealed.version.fetch_add(1, Ordering::Release);
@@ -193,7 +193,7 @@ impl Engine {
         change: impl FnOnce(&[Arc<SealedSlice>]) -> Option<Vec<Arc<SealedSlice>>>,
     ) -> Result<bool, StoreError> {
         let mut lists = self.sealed.lists.locked();
-        let list = self.load_slices(&mut lists, window)?;
+        let list = self.load_parts(&mut lists, window)?;
         let Some(changed) = change(list) else { return Ok(false) };
         let has = |slices: &[Arc<SealedSlice>], number| slices.iter().any(|slice| slice.number == number);
         let unused: Vec<_> = list.iter().filter(|slice| !has(&changed, slice.number)).cloned().collect();

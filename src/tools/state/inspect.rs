@@ -106,7 +106,7 @@ pub(super) fn counted<'a>(
     for (kind, id) in windows {
         // Without the head of the unnamed kind, the journal has no state.
         if let Some(of_all) = store.head(id.journal().into())? {
-            let stored = summarise(store, id, of_all.confirmed_tail)?;
+            let stored = summarise(store, id, of_all.confirmed_entry)?;
             all.extend(stored.map(|stored| Counted { kind, id, stored }));
         }
         bar.inc(1);

@@ -128,7 +128,7 @@ impl LookupResult {
             }
         };
         let kind = || kind.map(str::to_owned);
-        let Places { owners, filters } = find(store, window, identity, head.confirmed_tail)?;
+        let Places { owners, filters } = find(store, window, identity, head.confirmed_entry)?;
         self.found.extend(owners.iter().map(|found| FoundOwner {
             partition: found.at.partition,
             offset: found.at.offset,

@@ -2,7 +2,7 @@
 
 use super::*;
 use dedupd::metrics::About;
-use dedupd::pipeline::LoadSlice;
+use dedupd::pipeline::LoadPart;
 
 impl Life {
     /// Empty stores, and workers that have not started.
@@ -39,7 +39,7 @@ impl Life {
         let mut cluster = Cluster::new(chance, partitions, topic_ids);
         cluster.forgets = choices.forgets();
         let mut universe = Universe::new(cluster, (1, false), setting.sabotage, choices.max_records);
-        universe.load_slice = LoadSlice::default();
+        universe.load_part = LoadPart::default();
         Self::new(setting, universe, choices)
     }
 

@@ -95,7 +95,7 @@ impl Life {
         let choices = self.processes[process].choices;
         let partitions = universe.cluster.borrow().raw.len();
         let without = self.setting.sabotage.without();
-        let options = choices.options(universe.writer(process), partitions, universe.load_slice, without);
+        let options = choices.options(universe.writer(process), partitions, universe.load_part, without);
         let log = SimLog::new(universe, process).of_standby();
         let store = SimStore::new(universe, process, store.another()).of_standby();
         let report = WorkerReport::new(self.setting.metrics.clone(), Arc::new(status(1)), 0);

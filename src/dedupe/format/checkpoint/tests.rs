@@ -50,7 +50,7 @@ fn core(writer: usize) -> Checkpoint {
         stream_time_ms: i64::MIN,
         rules: vec![(KindId::UNNAMED, "deadbeef".parse().unwrap())],
         ahead_of_wall_ms: i64::MIN,
-        tail: Some(Tail {
+        last_entry: Some(LastEntry {
             entry: EntryName { number: EntryEnd::LAST_NUMBER, crc: u32::MAX },
             from: Some(u64::MAX),
         }),

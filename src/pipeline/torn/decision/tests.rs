@@ -94,25 +94,26 @@ impl Logs {
 
     fn commit(&mut self, end: &EntryEnd, from: Offset) {
         for section in &end.sections {
-            let tail = Some(Tail { entry: end.name(), from: Some(from) });
+            let last_entry = Some(LastEntry { entry: end.name(), from: Some(from) });
             let writer = "w".to_owned();
-            let checkpoint = Some(Checkpoint { tail, state_next: from, writer, ..Checkpoint::default() });
+            let checkpoint =
+                Some(Checkpoint { last_entry, state_next: from, writer, ..Checkpoint::default() });
             self.positions.insert(section.partition, Position { committed: Some(section.next), checkpoint });
         }
     }
 
-    fn tails(&self) -> Tails {
+    fn entries(&self) -> LastEntries {
         let committed = (0..).zip(&self.journal).filter(|(_, (_, is_shown))| *is_shown).map(|(at, _)| at);
         let items = self.journal.iter().map(|(item, _)| item.clone());
         let kept = items.skip(usize::try_from(self.low).unwrap());
-        Tails::new(kept.collect(), &committed.collect::<BTreeSet<Offset>>())
+        LastEntries::new(kept.collect(), &committed.collect::<BTreeSet<Offset>>())
     }
 
     fn decide(&self) -> TornDecision {
         decide(&Evidence {
             positions: &self.positions,
             journal_low: self.low,
-            tails: &self.tails(),
+            entries: &self.entries(),
             clean: &self.clean,
             newest_only: true,
         })
@@ -133,7 +134,7 @@ impl Logs {
     /// The owners of a partition that a restore finds.
     fn restored(&self, partition: PartitionId) -> BTreeSet<Offset> {
         let mut owners = BTreeSet::new();
-        for entry in self.tails().shown {
+        for entry in self.entries().shown {
             let Some(section) = entry.end.section(partition) else { continue };
             owners.retain(|owner| *owner < section.first);
             let blocks = entry.records.iter().map(|record| Block::decode(&record.bytes).unwrap());
@@ -144,7 +145,7 @@ impl Logs {
     }
 
     fn numbers(&self) -> Vec<u64> {
-        self.tails().shown.iter().map(|entry| entry.end.number).collect()
+        self.entries().shown.iter().map(|entry| entry.end.number).collect()
     }
 }
 
@@ -229,7 +230,7 @@ fn only_the_checkpoint_with_the_last_entry_decides() {
     let by_an_older_one = Evidence {
         positions: &logs.positions,
         journal_low: 0,
-        tails: &logs.tails(),
+        entries: &logs.entries(),
         clean: &logs.clean,
         newest_only: false,
     };

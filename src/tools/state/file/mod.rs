@@ -45,11 +45,11 @@ pub struct FileWindow {
     pub state_next: Offset,
     /// [`Head::time_ms`].
     pub time_ms: i64,
-    /// [`Head::tail`].
-    pub tail: Option<FileEntry>,
-    /// [`Head::confirmed_tail`].
+    /// [`Head::last_entry`].
+    pub last_entry: Option<FileEntry>,
+    /// [`Head::confirmed_entry`].
     #[serde(rename = "settled")]
-    pub confirmed_tail: Option<FileEntry>,
+    pub confirmed_entry: Option<FileEntry>,
     /// [`Head::incomplete_ms`].
     pub incomplete_ms: i64,
     /// Identities that arrived up to this time of the window's clock were removed, epoch milliseconds: they are too old for the window, or in filters
@@ -103,8 +103,8 @@ impl FileWindow {
             confirmed: head.confirmed,
             state_next: head.state_next,
             time_ms: head.time_ms,
-            tail: head.tail.map(FileEntry::from),
-            confirmed_tail: head.confirmed_tail.map(FileEntry::from),
+            last_entry: head.last_entry.map(FileEntry::from),
+            confirmed_entry: head.confirmed_entry.map(FileEntry::from),
             incomplete_ms: head.incomplete_ms,
             missing_ms,
             covered: covered.collect(),
@@ -128,8 +128,8 @@ impl FileWindow {
         Head {
             confirmed: self.confirmed,
             state_next: self.state_next,
-            tail: self.tail.map(EntryName::from),
-            confirmed_tail: self.confirmed_tail.map(EntryName::from),
+            last_entry: self.last_entry.map(EntryName::from),
+            confirmed_entry: self.confirmed_entry.map(EntryName::from),
             time_ms: self.time_ms,
             incomplete_ms: self.incomplete_ms,
             covered: covered.collect(),

@@ -62,7 +62,7 @@ fn a_named_entry_that_is_not_in_the_journal_is_missing_unless_it_was_deleted() {
     deleted.low = 3;
     assert_eq!(name(&deleted.decide()), "agreed");
     let checkpoint = logs.positions.get_mut(&0).and_then(|position| position.checkpoint.as_mut()).unwrap();
-    checkpoint.tail.iter_mut().for_each(|tail| tail.from = None);
+    checkpoint.last_entry.iter_mut().for_each(|last| last.from = None);
     assert_eq!(name(&logs.decide()), "agreed", "named by local state");
 }
 
@@ -76,8 +76,9 @@ fn an_aborted_entry_is_not_taken_for_the_deleted_one_with_its_name() {
             let StateItem::Block { key: Some(key), .. } = item else { panic!("{item:?}") };
             key.writer = writer.to_owned();
         }
-        let tail = logs.positions.get_mut(&0).and_then(|it| it.checkpoint.as_mut()?.tail.as_mut()).unwrap();
-        tail.from = Some(1);
+        let last_entry =
+            logs.positions.get_mut(&0).and_then(|it| it.checkpoint.as_mut()?.last_entry.as_mut()).unwrap();
+        last_entry.from = Some(1);
         logs.low = 2;
         logs
     };

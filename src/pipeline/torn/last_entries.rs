@@ -20,26 +20,26 @@ pub(crate) enum CleanVisibility {
 
 /// The entries at the end of a journal.
 #[derive(Debug, Default)]
-pub(crate) struct Tails {
+pub(crate) struct LastEntries {
     /// Those that are committed, in the order of the journal.
     pub shown: Vec<Entry>,
     /// Those that are aborted, in the order of the journal.
     pub hidden: Vec<Entry>,
 }
 
-impl Tails {
+impl LastEntries {
     /// The entries in the records of a journal: `everything` has all of them, `committed` the offsets of those that are committed. An entry
     /// that has no end record was never committed.
     pub fn new(everything: Vec<StateItem>, committed: &BTreeSet<Offset>) -> Self {
-        let (mut tails, mut reader) = (Self::default(), EntryReader::default());
+        let (mut last, mut reader) = (Self::default(), EntryReader::default());
         for item in everything {
             let StateItem::Block { offset, key: Some(key), block: bytes, .. } = item else { continue };
             // The restore reports a record that cannot be decoded with its offset.
             let Ok(Some(entry)) = reader.push(JournalRecord { offset, key, bytes }) else { continue };
-            let entries = if committed.contains(&entry.at) { &mut tails.shown } else { &mut tails.hidden };
+            let entries = if committed.contains(&entry.at) { &mut last.shown } else { &mut last.hidden };
             entries.push(entry);
         }
-        tails
+        last
     }
 
     /// Whether an aborted entry is newer than every committed one, and no copy of one: a member that had lost the journal may have written that.

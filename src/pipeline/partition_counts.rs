@@ -10,12 +10,12 @@ use crate::dedupe::PartitionId;
 ///
 /// Written by the topic monitor, and the number for raw by the workers too. All clones share the numbers.
 #[derive(Debug, Clone, Default)]
-pub struct PartitionLimit {
+pub struct PartitionCounts {
     shared: Arc<AtomicU32>,
     raw: Arc<AtomicU32>,
 }
 
-impl PartitionLimit {
+impl PartitionCounts {
     /// A limit of `partitions`: all partitions with lower numbers are covered.
     #[must_use]
     pub fn new(partitions: usize) -> Self {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::{Failure, LogBounds, LogId, StateItem};
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 
-/// Which records of a tail to read.
+/// Which records of a log to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leftover {
+pub enum Isolation {
     /// Records that `read_committed` readers see.
     Committed,
     /// All records, including open and aborted ones.
-    Everything,
+    Uncommitted,
 }
 
 /// A record in a side topic, according to its headers.
@@ -36,26 +36,26 @@ pub struct SideRecord {
 pub type SideRecords = (Vec<SideRecord>, BTreeMap<LogId, Offset>);
 
 /// Reads of the ends of all topics that transactions write to.
-pub trait LogTails {
+pub trait LogReads {
     /// The bounds of these logs, in this order. Requests them from the leaders.
     fn bounds(&self, logs: &[LogId], wait: Duration) -> Result<Vec<LogBounds>, Failure>;
     /// The last stable offsets of these logs, in this order. Requests them from the leaders.
     fn stable_ends(&self, logs: &[LogId], wait: Duration) -> Result<Vec<Offset>, Failure>;
     /// The records of state partitions in these ranges, in order within each partition. The end of a range is a bound that
-    /// [`LogTails::bounds`] returned: `high` for everything, `stable` for committed records. Never returns less: when the end
+    /// [`LogReads::bounds`] returned: `high` for everything, `stable` for committed records. Never returns less: when the end
     /// of a partition is reported before that of its range, it reads on. Fails when nothing arrives for `wait`.
-    fn tails(
+    fn records(
         &self,
         ranges: &[(PartitionId, Range<Offset>)],
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
     ) -> Result<Vec<StateItem>, Failure>;
     /// Whether a reader of such records finds one at each of these offsets of the clean topic, in this order. Compaction may
-    /// have removed it. An end that is reported before the last of them counts as in [`LogTails::tails`].
+    /// have removed it. An end that is reported before the last of them counts as in [`LogReads::records`].
     fn visible(
         &self,
         at: &[(PartitionId, Offset)],
-        what: Leftover,
+        what: Isolation,
         wait: Duration,
     ) -> Result<Vec<bool>, Failure>;
     /// All partitions of the configured side topics.
@@ -63,7 +63,7 @@ pub trait LogTails {
         Ok(Vec::new())
     }
     /// The records of side partitions, committed or not, each from an offset up to another, which is not beyond `high`. Returns
-    /// after `wait` what was read until then. An end that is reported before the range ends counts as in [`LogTails::tails`].
+    /// after `wait` what was read until then. An end that is reported before the range ends counts as in [`LogReads::records`].
     fn side_records(
         &self,
         _from_to: &BTreeMap<LogId, (Offset, Offset)>,
