@@ -73,7 +73,7 @@ stage before it writes every record of one or many topics to the partition that 
 Each record stays as it is and gets a header dedupd.source=TOPIC/PARTITION@OFFSET#TOPICID.EPOCH. A crash
 repeats records, and `dedupd run` drops them. Several instances share the source topics through the group.
 
-Of the configuration, only the keys of [kafka], [rekey] and [http], identity.from, and instance,
+Of the configuration, only the keys of [kafka], [rekey], [schemas] and [http], identity.from, and instance,
 static_membership, session_timeout and on_gap of [group] are used. A group without committed offsets
 starts at the earliest offsets.
 

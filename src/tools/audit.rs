@@ -1,7 +1,7 @@
 //! `dedupd audit`: audits the guarantee of exactly this configuration.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dedupd_audit::{
@@ -18,6 +18,7 @@ use crate::config::{
 };
 use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, NoConnection, attach_tokens};
+use crate::locked::Locked as _;
 use crate::schemas::{self, Registry, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
@@ -28,7 +29,7 @@ pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
     let options = options(args, &config, id, &unregistered)?;
     let result = run(&options, &progress_bar());
     let mut report = result.map_err(|error| ended(&error, &options))?;
-    let missing = unregistered.lock().unwrap_or_else(PoisonError::into_inner);
+    let missing = unregistered.locked();
     report.notes.extend(schemas::unregistered(missing.iter().copied()));
     Ok(report)
 }
@@ -114,7 +115,7 @@ fn schema_sources(config: &SchemasConfig, unregistered: &Unregistered) -> Result
                     Ok(Some(audit::SchemaText { format, text, references }))
                 }
                 Err(failed) if failed.is_unregistered => {
-                    unregistered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+                    unregistered.locked().insert(id);
                     Ok(None)
                 }
                 Err(failed) => Err(failed.what),
