@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dedupd::clock::monotonic;
-use dedupd::dedupe::{Coordinates, Identity, OwnerRun, SealedRange, SliceMark, StoredOwner};
+use dedupd::dedupe::{Coordinates, Digest, Identity, OwnerRun, SealedRange, SliceMark, StoredOwner};
 use dedupd::ports::{Head, SealJob, SealedLookup, Sealing, Store};
 use dedupd::store::{Binding, OWNER_BYTES, SledStore, open};
 use files::drop_cached;
@@ -232,6 +232,7 @@ fn append(store: &mut SledStore, partition: u32, first: u64, count: u64) {
         at: Coordinates { partition, offset },
         time_ms: time,
         identity: Some(identity(partition, offset)),
+        digest: Digest::NONE,
     };
     let owners: Vec<_> = (first..first + count).map(owner).collect();
     let head = Head { confirmed: first, state_next: first, time_ms: time, ..Head::default() };

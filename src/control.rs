@@ -105,6 +105,22 @@ pub struct Answer {
     pub not_ready: Vec<PartitionId>,
 }
 
+/// The id of a request.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    /// One text for each part of `identity.from`.
+    Id(Vec<String>),
+    /// What stands for an id.
+    Identity(Identity),
+}
+
+impl Wanted {
+    /// An identity as 32 hex digits.
+    pub(crate) fn identity(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self::Identity)
+    }
+}
+
 /// A request to one worker.
 #[derive(Debug)]
 pub struct Request {
@@ -157,20 +173,14 @@ impl Control {
         receiver
     }
 
-    /// Sends a request to all workers and waits for the answers. `texts` has one entry for each part of
-    /// `identity.from`.
+    /// Sends a request to all workers and waits for the answers.
     pub fn ask(
         &self,
-        texts: &[String],
+        wanted: &Wanted,
         partition: Option<PartitionId>,
         forget: bool,
     ) -> Result<Answer, RequestError> {
-        let identity = self.rule.identify_texts(texts).ok_or_else(|| {
-            RequestError::Invalid(format!(
-                "give the id once for each of the {} parts of identity.from, none of them empty",
-                self.rule.parts()
-            ))
-        })?;
+        let identity = self.identity(wanted)?;
         let (answer, answers) = sync_channel(self.workers.len());
         let abandoned: Arc<AtomicBool> = Arc::default();
         for worker in self.workers.iter() {
@@ -186,10 +196,23 @@ impl Control {
         drop(answer);
         let answer = self.collect(identity, &answers);
         abandoned.store(true, Ordering::Release);
-        if forget {
+        if let (true, Wanted::Id(texts)) = (forget, wanted) {
             log_forgotten(texts, &answer);
         }
         answer
+    }
+
+    fn identity(&self, wanted: &Wanted) -> Result<Identity, RequestError> {
+        let texts = match wanted {
+            Wanted::Identity(identity) => return Ok(*identity),
+            Wanted::Id(texts) => texts,
+        };
+        self.rule.identify_texts(texts).ok_or_else(|| {
+            RequestError::Invalid(format!(
+                "give the id once for each of the {} parts of identity.from, none of them empty",
+                self.rule.parts()
+            ))
+        })
     }
 
     fn collect(

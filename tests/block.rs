@@ -1,7 +1,9 @@
 //! Blocks with any content are read as written, and damage is detected. `tests/formats.rs` fixes their bytes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use dedupd::dedupe::{Block, BlockError, Coordinates, ForgetRecord, HashKind, Identity, KindId, Owner};
+use dedupd::dedupe::{
+    Block, BlockError, Coordinates, Digest, ForgetRecord, HashKind, Identity, KindId, Owner,
+};
 use proptest::prelude::*;
 
 fn block(owners: Vec<Owner>) -> Block {
@@ -22,14 +24,19 @@ fn an_id_takes_less_than_20_bytes() {
         at: Coordinates { partition: number / 500, offset: 1_000_000 + u64::from(number) * 10 },
         time_ms: 1_700_000_000_000 + i64::from(number % 500) * 12,
         identity: Identity(u128::from(number).to_le_bytes()),
+        digest: Digest::NONE,
     };
     assert!(block((0..4_000).map(owner).collect()).encode().len() < 19 * 4_000);
 }
 
 #[test]
 fn an_inconsistent_block_with_a_valid_checksum_is_an_error() {
-    let owner =
-        Owner { at: Coordinates { partition: 3, offset: 7 }, time_ms: 5, identity: Identity([1; 16]) };
+    let owner = Owner {
+        at: Coordinates { partition: 3, offset: 7 },
+        time_ms: 5,
+        identity: Identity([1; 16]),
+        digest: Digest::NONE,
+    };
     let whole = block(vec![owner; 2]).encode();
     let content = whole[..whole.len() - 4].to_vec();
     assert_eq!(sealed(content.clone()), whole);
@@ -39,7 +46,7 @@ fn an_inconsistent_block_with_a_valid_checksum_is_an_error() {
         Block::decode(&sealed(changed))
     };
     // The count of owners in the header, the count of the run, an unknown hash, and a block of the version before.
-    for (at, byte) in [(23, 1), (23, 3), (23, 200), (28, 1), (28, 3), (4, 2)] {
+    for (at, byte) in [(27, 1), (27, 3), (27, 200), (32, 1), (32, 3), (4, 2)] {
         let decoded = with(at, byte);
         assert!(
             matches!(decoded, Err(BlockError::Truncated { .. } | BlockError::Inconsistent(_))),
@@ -55,6 +62,7 @@ fn an_owner_that_no_store_takes_makes_a_block_unusable() {
         at: Coordinates { partition: (1 << 24) - 1, offset: (1 << 56) - 1 },
         time_ms: (1 << 47) - 1,
         identity: Identity([1; 16]),
+        digest: Digest::NONE,
     };
     let smallest = Owner { at: Coordinates { partition: 0, offset: 0 }, time_ms: 0, ..largest };
     let decoded = |owner| Block::decode(&block(vec![smallest, owner]).encode());
@@ -86,22 +94,41 @@ prop_compose! {
         offset in prop_oneof![4 => 0..1_000u64, 1 => 0..=Owner::LAST_OFFSET],
         time_ms in prop_oneof![4 => 1_700_000_000_000..1_700_000_060_000i64, 1 => Just(0), 1 => 0..=Owner::LATEST_MS],
         identity: [u8; 16],
+        digest in 0..4u32,
     ) -> Owner {
-        Owner { at: Coordinates { partition, offset }, time_ms, identity: Identity(identity) }
+        Owner { at: Coordinates { partition, offset }, time_ms, identity: Identity(identity), digest: Digest::stored(9, digest) }
     }
 }
 
 prop_compose! {
     /// In any order of partitions and offsets.
     fn blocks()(
-        hash in hashes(), kind: u16, owners in proptest::collection::vec(owners(), 0..300), sorted: bool,
+        hash in hashes(), kind: u16, owners in proptest::collection::vec(owners(), 0..300), sorted: bool, is_compared: bool,
     ) -> Block {
         let mut owners = owners;
+        if !is_compared {
+            owners.iter_mut().for_each(|owner| owner.digest = Digest::NONE);
+        }
         if sorted {
             owners.sort_by_key(|owner| owner.at);
         }
         Block { hash, kind: KindId::numbered(kind), owners }
     }
+}
+
+#[test]
+fn a_block_has_digests_of_one_rule_and_none_of_another() {
+    let of = |rule, offset| Owner {
+        at: Coordinates { partition: 0, offset },
+        time_ms: 5,
+        identity: Identity([1; 16]),
+        digest: Digest::stored(rule, 8),
+    };
+    let owners = vec![of(0, 1), of(2, 2), of(3, 3), of(2, 4)];
+    let decoded = Block::decode(&block(owners.clone()).encode()).unwrap();
+    let mut kept = owners;
+    kept[2].digest = Digest::NONE;
+    assert_eq!(decoded.owners, kept);
 }
 
 proptest! {
@@ -134,7 +161,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), crc: bool) {
-        for magic in [b"DDB2", b"DDF3"] {
+        for magic in [b"DDB3", b"DDF3"] {
             let mut bytes = [magic, &*bytes].concat();
             if crc {
                 bytes = sealed(bytes);

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Identity, IndexKey, Offset, Owner, OwnerIndex, Positions, Sequence, TimeSource, Verdict, Window,
+    Digest, Identity, IndexKey, Offset, Owner, OwnerIndex, Positions, Sequence, TimeSource, Verdict, Window,
     WindowLimits,
 };
 use dedupd::tools::plan::{missed, remembered_in};
@@ -75,7 +75,10 @@ impl History {
                 Verdict::New => {
                     evicted += u64::from(model.contains_key(number));
                     admit(&mut self.window, at(offset), ms, &key);
-                    model.insert(*number, Owner { at: at(offset), time_ms: ms, identity: key.identity });
+                    model.insert(
+                        *number,
+                        Owner { at: at(offset), time_ms: ms, identity: key.identity, digest: Digest::NONE },
+                    );
                 }
                 Verdict::Retry => panic!("{offset} is a retry"),
             }

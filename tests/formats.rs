@@ -7,23 +7,23 @@ use dedupd::app;
 use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
-    Block, Checkpoint, Coordinates, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity, KindId,
-    LastEntry, Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover, SliceFooter,
-    SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
+    Block, Checkpoint, Coordinates, Digest, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity,
+    KindId, LastEntry, Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover,
+    SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
 };
 use dedupd::ports::{Covered, Head};
 use dedupd::store::Binding;
 use dedupd::tools::state::file::{FileHeader, FileReader, FileWindow, Piece, Writer};
 
-const BLOCK: &[u8] = include_bytes!("golden/block-v2.bin");
+const BLOCK: &[u8] = include_bytes!("golden/block-v3.bin");
 const FORGET_RECORD: &[u8] = include_bytes!("golden/forget-record-v3.bin");
 const ENTRY_END: &[u8] = include_bytes!("golden/entry-end-v1.bin");
 const CHECKPOINT: &str = include_str!("golden/checkpoint-v2.txt");
 const STATE_KEY: &str = include_str!("golden/state-key-v2.txt");
 const EXPORT: &[u8] = include_bytes!("golden/export-v3.bin");
 
-const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v2.bin");
-const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v2.bin");
+const SLICE_PAGE: &[u8] = include_bytes!("golden/slice-page-v3.bin");
+const SLICE_FOOTER: &[u8] = include_bytes!("golden/slice-footer-v3.bin");
 
 const HASH: HashKind = HashKind::SipHash { key_id: 0x1122_3344_5566_7788 };
 const FIRST: u64 = 1_000_000_000_000;
@@ -57,8 +57,18 @@ fn payments() -> KindId {
     KindId::named("payments")
 }
 
+/// Digests of one rule; the last one has none.
+fn digest(number: u8) -> Digest {
+    Digest::stored(0x0a0b_0c0d, 4 - u32::from(number).min(4))
+}
+
 fn owner(partition: u32, offset: u64, time_ms: i64, number: u8) -> Owner {
-    Owner { at: Coordinates { partition, offset }, time_ms, identity: identity(number) }
+    Owner {
+        at: Coordinates { partition, offset },
+        time_ms,
+        identity: identity(number),
+        digest: digest(number),
+    }
 }
 
 /// Three runs of two partitions: the last offset is before the one in front of it.
@@ -88,7 +98,7 @@ fn a_block_is_read_and_written_byte_for_byte() {
 fn different_blocks_have_different_checksums() {
     let other = Block { kind: payments(), ..block() };
     let checksum = |encoded: &[u8]| u32::from_le_bytes(*encoded.last_chunk().unwrap());
-    assert_eq!(checksum(BLOCK), 0x1728_9577);
+    assert_eq!(checksum(BLOCK), 0x9959_c3d8);
     assert_ne!(checksum(&block().encode()), checksum(&other.encode()));
     // A CRC over the whole block, including its own checksum, is the same for all blocks.
     assert_eq!(crc32c::crc32c(&block().encode()), crc32c::crc32c(&other.encode()));
@@ -303,13 +313,16 @@ const SLICE_FILE: u64 = 0x0123_4567_89ab_cdef;
 fn slice_owners() -> OwnerLayout {
     let of = |partition, first, next| SlicePartition { partition, first, next };
     let partitions = vec![of(7, FIRST, FIRST + 70_000), of(42, 500, 600)];
-    OwnerLayout::new(SliceCover { partitions, time_ms: (T, T + 60_000) }).unwrap()
+    OwnerLayout::new(SliceCover { partitions, time_ms: (T, T + 60_000), rule: 0x0a0b_0c0d }).unwrap()
 }
 
 #[test]
 fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
     let owned = |number, partition, offset, time_ms| {
-        (identity(number), SealedOwner { at: Coordinates { partition, offset }, time_ms })
+        (
+            identity(number),
+            SealedOwner { at: Coordinates { partition, offset }, time_ms, digest: digest(number) },
+        )
     };
     let entries = [owned(0, 7, FIRST + 7, T), owned(1, 42, 599, 0), owned(2, 7, FIRST + 69_999, T + 60_000)];
     let (owners, place, mut written) = (slice_owners(), SlicePage::place(SLICE_FILE, 3), Vec::new());

@@ -23,8 +23,8 @@ use dedupd::pipeline::Safeguard;
 use sim::controls::{CONTROLS, RARE, TOPIC_CONTROLS};
 use sim::total::{Total, described};
 use sim::{
-    CAUGHT_UP, COMMIT_FAULTS, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED, Marked,
-    Outcome, SEALED, SEALED_HITS, SEALED_ON_DISK, Sabotage, Setting, SlowSearch, TOPIC_SEEDS,
+    CAUGHT_UP, COMMIT_FAULTS, COMPARED, Counts, EVICTED, FILTER_HITS, FORGOTTEN, Fault, HANDED_OVER, JOINED,
+    Marked, Outcome, SEALED, SEALED_HITS, SEALED_ON_DISK, Sabotage, Setting, SlowSearch, TOPIC_SEEDS,
     after_an_outage, compact_the_last_record, count, evidence_over_a_slow_link, expire_idle_partitions,
     follow_an_undone_transaction, forget_before_a_restore, forget_what_was_undone, limit_an_idle_partition,
     load_slowly, open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
@@ -117,7 +117,7 @@ fn no_fault_loses_duplicates_reorders_or_alters_a_record() {
             assert!(total.counts.contains_key(fault.name()), "no history had the fault {}", fault.name());
         }
         let kinds_of_owners = [FORGOTTEN, JOINED, SEALED, SEALED_ON_DISK, SEALED_HITS, FILTER_HITS, EVICTED];
-        let expected = kinds_of_owners.into_iter().chain([CAUGHT_UP, HANDED_OVER]);
+        let expected = kinds_of_owners.into_iter().chain([CAUGHT_UP, HANDED_OVER]).chain(COMPARED);
         for what in expected {
             assert!(total.counts.get(what).is_some_and(|count| *count > 0), "no history had: {what}");
         }

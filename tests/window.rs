@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, Identity, Offset, Owner, OwnerRun, Owners, PartitionId, Positions, RecordTime, Sequence,
-    StampedOwner, StoredOwner, TimeSource, Verdict, Window, WindowLimits, for_each_run,
+    Coordinates, Digest, Identity, Offset, Owner, OwnerRun, Owners, PartitionId, Positions, RecordTime,
+    Sequence, StampedOwner, StoredOwner, TimeSource, Verdict, Window, WindowLimits, for_each_run,
 };
 use ledger::{Ledger, T, admit, id, timed};
 
@@ -25,7 +25,7 @@ fn at(partition: PartitionId, offset: Offset) -> Coordinates {
 }
 
 fn owner(at: Coordinates, time_ms: i64, number: u64) -> Owner {
-    Owner { at, time_ms, identity: id(number) }
+    Owner { at, time_ms, identity: id(number), digest: Digest::NONE }
 }
 
 /// The verdict on a record with the id `number`.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dedupd::clock::wall_ms;
 use dedupd::dedupe::{
-    Block, Checkpoint, Coordinates, EntryEnd, HashKind, Identity, KindId, LastEntry, Owner, PartitionId,
-    Section, StateKey,
+    Block, Checkpoint, Coordinates, Digest, EntryEnd, HashKind, Identity, KindId, LastEntry, Owner,
+    PartitionId, Section, StateKey,
 };
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
@@ -60,7 +60,12 @@ impl Blocks {
         for number in 0..self.transactions {
             let at_ms = now_ms - step_ms * (self.transactions - number).cast_signed();
             let covered = number * self.ids..(number + 1) * self.ids;
-            let owner = |at| Owner { at, time_ms: at_ms, identity: Identity(random.u128(..).to_le_bytes()) };
+            let owner = |at| Owner {
+                at,
+                time_ms: at_ms,
+                identity: Identity(random.u128(..).to_le_bytes()),
+                digest: Digest::NONE,
+            };
             let places = |partition| covered.clone().map(move |offset| Coordinates { partition, offset });
             let owners: Vec<Owner> = (0..self.partitions).flat_map(places).map(owner).collect();
             let block = |owners: &[Owner]| {

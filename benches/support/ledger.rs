@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use dedupd::dedupe::{
-    Coordinates, Identity, Offset, Owner, Owners, Positions, Sequence, StampedOwner, StoredOwner,
+    Coordinates, Digest, Identity, Offset, Owner, Owners, Positions, Sequence, StampedOwner, StoredOwner,
 };
 use dedupd::ports::SealedLookup;
 
@@ -43,7 +43,12 @@ impl Owners for Array {
     type Error = Infallible;
     fn owner(&self, number: Sequence, _: Option<Identity>) -> Result<StoredOwner, Infallible> {
         let (offset, identity) = self.owners[(number - self.first) as usize];
-        Ok(StoredOwner { at: Coordinates { partition: 0, offset }, time_ms: 0, identity: Some(identity) })
+        Ok(StoredOwner {
+            at: Coordinates { partition: 0, offset },
+            time_ms: 0,
+            identity: Some(identity),
+            digest: Digest::NONE,
+        })
     }
 }
 
@@ -60,5 +65,5 @@ impl Ledger for Array {
 /// The record at this offset as an owner, at a time.
 pub fn owner(offset: Offset, stamp_ms: i64, identity: Identity) -> StampedOwner {
     let at = Coordinates { partition: 0, offset };
-    StampedOwner { owner: Owner { at, time_ms: stamp_ms, identity }, stamp_ms }
+    StampedOwner { owner: Owner { at, time_ms: stamp_ms, identity, digest: Digest::NONE }, stamp_ms }
 }

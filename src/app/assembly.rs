@@ -6,8 +6,8 @@ use super::ExitError;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice, OnMissing, Scope};
 use crate::dedupe::{
-    BloomPart, FilterBits, FilterPart, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE, TimeSource,
-    WindowLimits,
+    BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE,
+    TimeSource, WindowLimits,
 };
 use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
@@ -29,7 +29,7 @@ pub(super) fn windows(config: &Config) -> impl Iterator<Item = &config::WindowCo
 }
 
 /// The kinds of records, in the types of the pipeline.
-fn kinds(config: &Config) -> Kinds {
+pub(crate) fn kinds(config: &Config) -> Kinds {
     let max_ids = config.window.max_ids;
     let named = config.kinds.iter().map(|kind| Kind {
         name: kind.name.clone(),
@@ -103,6 +103,8 @@ pub(super) fn options(
         hash: hasher.kind(),
         accept_change: config.identity.accept_change,
         rule: rule(config, hasher),
+        compare: CompareRule::new(config.identity.compared()),
+        is_compare_set: config.identity.compare.is_some(),
         kinds: kinds(config),
         limits: limits(config),
         mode: config.dedupe.mode,
@@ -110,6 +112,7 @@ pub(super) fn options(
         keep_duplicates: config.topics.duplicates.is_some(),
         force_header: config.identity.force_header.clone(),
         on_missing: config.identity.on_missing,
+        on_conflict: config.identity.on_conflict,
         on_poison: config.state.on_poison,
         poison_retry: config.state.poison_retry,
         start: config.group.start,
@@ -201,7 +204,7 @@ fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
 }
 
 /// The rule that turns a record, or the text of an id, into an identity.
-pub(super) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
+pub(crate) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
     let is_by_source = config.identity.on_missing == OnMissing::Source;
     IdentityRule::new(config.identity.from.clone(), hasher).by_source(is_by_source)
 }

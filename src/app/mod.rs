@@ -32,13 +32,13 @@ use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 
 pub use assembly::settings;
-pub(crate) use assembly::{hasher, window_limits};
+pub(crate) use assembly::{hasher, kinds, rule, window_limits};
 pub(crate) use connecting::await_broker;
 pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, LogOrigin, begin as begin_log, begin_quietly as begin_log_quietly, log_end};
 pub use memory::{window_memory, within_memory_limit};
 pub use preparing::check;
-pub(crate) use preparing::{check_host, check_read, check_start, prepare, scope_advice};
+pub(crate) use preparing::{Prepared, check_host, check_read, check_start, prepare, scope_advice};
 
 use supervisor::FirstFailure;
 pub(crate) use supervisor::OPEN_LIMIT;

@@ -7,6 +7,7 @@
 mod audit;
 mod demo;
 mod exit;
+mod explain;
 mod generate;
 mod health;
 mod plan;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 pub(crate) use audit::AuditArgs;
 pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
+pub use explain::ExplainArgs;
 pub(crate) use generate::{Bytes, GenerateArgs};
 pub use health::HealthArgs;
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
@@ -62,6 +64,9 @@ pub enum Command {
     /// Read the raw and the clean topic, and verify that nothing is lost, duplicated, reordered or altered
     #[command(after_help = Exit::listed_below(audit::HELP, audit::CODES))]
     Audit(AuditArgs),
+    /// Explain what a lookup finds for one record of the raw topic, and how the record with the same id differs
+    #[command(after_help = Exit::listed_below(explain::HELP, explain::CODES))]
+    Explain(ExplainArgs),
     /// Predict the memory, disk and state topic that a window needs, before it is deployed
     #[command(after_help = Exit::listed_below(plan::HELP, plan::CODES))]
     Plan(PlanArgs),

@@ -89,6 +89,17 @@ choice! {
     }
 }
 choice! {
+    /// The policy for a record whose id is in the window, with other content.
+    OnConflict {
+        /// Treat it as a duplicate, counted with the outcome `conflict`.
+        Drop = "drop",
+        /// Write it to the dead-letter topic.
+        DeadLetter = "dead_letter",
+        /// Stop with an error.
+        Stop = "stop",
+    }
+}
+choice! {
     /// The policy for a record whose id only filters report as seen.
     OnProbable {
         /// Treat it as a duplicate.

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope, Start,
-    WindowTime,
+    Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope,
+    Start, WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, REGISTRY_URL, Servers,
-    Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, Compared, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, REGISTRY_URL,
+    Servers, Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
 };
 use super::kinds::{KindConfig, KindsForm};
 use super::page::Page;
@@ -128,6 +128,12 @@ section! {
         from: Vec<IdSource> => Sources,
         /// The policy for a record without an id.
         on_missing: OnMissing = "forward" => Word,
+        /// What of two records with one id is compared: sources, or nothing when empty. The whole value if it is not set, unless that is a part
+        /// of the id.
+        compare: Option<Vec<IdSource>> => Compared;
+            rules::schemas_for("identity.compare", reading),
+        /// The policy for a record whose content differs from that of the owner of its id.
+        on_conflict: OnConflict = "drop" => Word; rules::compared_conflicts(from.as_ref(), compare.as_ref(), on_conflict, reading),
         /// A record with this header is forwarded regardless of its id.
         force_header: Option<String> => MaybeText,
         /// The hash that maps an id to 16 bytes.
@@ -135,6 +141,20 @@ section! {
         /// The fingerprint of the changed identity rules for which windows may start empty, once.
         accept_change: Option<Fingerprint> => ChangedRules,
     }
+}
+
+impl IdentityConfig {
+    /// What of two records with one id is compared; nothing when empty.
+    #[must_use]
+    pub fn compared(&self) -> Vec<IdSource> {
+        compared(&self.from, self.compare.as_deref())
+    }
+}
+
+/// What is compared with these values of `identity.from` and `identity.compare`: by default the value, unless that is a part of the id.
+pub(super) fn compared(from: &[IdSource], compare: Option<&[IdSource]>) -> Vec<IdSource> {
+    let by_default = if from.contains(&IdSource::Value) { Vec::new() } else { vec![IdSource::Value] };
+    compare.map_or(by_default, <[_]>::to_vec)
 }
 
 /// The hash that maps an id other than a UUID to 16 bytes.

@@ -1,7 +1,7 @@
 //! The part of the configuration that concerns the local state, for commands that connect to no broker.
 
 use super::forms::{Hash, Maybe, Sources};
-use super::keys::{HashChoice, HttpConfig, StateConfig, WindowConfig};
+use super::keys::{Config, HashChoice, HttpConfig, StateConfig, WindowConfig};
 use super::kinds::{KindConfig, KindsForm};
 use super::reading::ConfigReading;
 use super::section::{ConfigSection, Form};
@@ -25,6 +25,19 @@ pub struct Local {
 }
 
 impl Local {
+    /// These keys of the configuration of a service.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        Self {
+            from: Some(config.identity.from.clone()),
+            hash: config.identity.hash.clone(),
+            window: config.window.clone(),
+            kinds: config.kinds.clone(),
+            state: config.state.clone(),
+            http: config.http.clone(),
+        }
+    }
+
     /// Reads only the keys of the local state. Returns `None` only after a problem was recorded.
     pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
         let from = Maybe(Sources).read("identity.from", reading);

@@ -35,7 +35,8 @@ pub(crate) use crate::units::{duration_text, parse_bytes, size_text};
 pub use as_typed::AsTyped;
 pub(crate) use choices::WindowTime;
 pub use choices::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope, Start,
+    Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow, PartitionBy, Scope,
+    Start,
 };
 pub use error::ConfigError;
 pub(crate) use forms::parse_servers;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::choices::{OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
+use super::choices::{OnConflict, OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
 use super::forms::{FLAG, Maybe, Span, Word, topic};
-use super::keys::{SECOND, SESSION_TIMEOUT, WORKERS};
+use super::keys::{SECOND, SESSION_TIMEOUT, WORKERS, compared};
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::section::joined;
@@ -77,6 +77,23 @@ pub(super) fn schemas_for(key: &str, reading: &mut ConfigReading<'_>) {
         };
         let remedy = format!("set schemas.registry to the URL of the registry, or {name} to a file");
         reading.reject(key, Some(text), ValueFault::new("needs a schema", remedy));
+    }
+}
+
+/// Rejects a policy for conflicts where nothing is compared.
+pub(super) fn compared_conflicts(
+    from: Option<&Vec<IdSource>>,
+    compare: Option<&Option<Vec<IdSource>>>,
+    policy: Option<OnConflict>,
+    reading: &mut ConfigReading<'_>,
+) {
+    let (Some(from), Some(compare), Some(policy)) = (from, compare, policy) else { return };
+    if policy != OnConflict::Drop && compared(from, compare.as_deref()).is_empty() {
+        let why =
+            if compare.is_some() { "identity.compare is \"off\"" } else { "the value is a part of the id" };
+        let fault =
+            ValueFault::new(format!("has no effect: {why}"), "set identity.compare, or leave the policy out");
+        reading.reject("identity.on_conflict", Some(policy.as_str()), fault);
     }
 }
 
@@ -274,6 +291,8 @@ fn dead_letter_topic(reading: &mut ConfigReading<'_>) {
     let mut found: Vec<&str> = probable.filter(|key| to_dead_letter(key)).collect();
     let is_missing_policy = reading.valid("identity.on_missing", &Word) == Some(OnMissing::DeadLetter);
     found.extend(is_missing_policy.then_some("identity.on_missing"));
+    let is_conflict_policy = reading.valid("identity.on_conflict", &Word) == Some(OnConflict::DeadLetter);
+    found.extend(is_conflict_policy.then_some("identity.on_conflict"));
     let is_poison_policy = reading.valid("state.on_poison", &Word) == Some(OnPoison::DeadLetter);
     found.extend(is_poison_policy.then_some("state.on_poison"));
     for key in found {

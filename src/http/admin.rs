@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::Endpoint;
 use super::server::Trusted;
-use crate::control::{Answer, Control, LogFilter, RequestError};
+use crate::control::{Answer, Control, LogFilter, RequestError, Wanted};
 
 /// Minimum length of a bearer token, in bytes.
 const SHORTEST: usize = 16;
@@ -30,6 +30,11 @@ impl Token {
     #[must_use]
     pub fn new(secret: &str) -> Option<Self> {
         (secret.len() >= SHORTEST).then(|| Self(secret.into()))
+    }
+
+    /// The text that a request has to have.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
     }
 
     /// Compares every byte, so that the time does not reveal where the texts differ.
@@ -98,27 +103,27 @@ impl FromRequestParts<Endpoint> for Operator {
     }
 }
 
-/// `GET /state?id=…`: looks up an id.
+/// `GET /state?id=…`, or `?identity=…`: looks up an id.
 pub(super) async fn state(
     _operator: Operator,
     State(shown): State<Endpoint>,
     Query(parameters): Query<Vec<(String, String)>>,
 ) -> Response {
-    let mut texts = Vec::new();
-    let mut partition = None;
+    let (mut texts, mut identity, mut partition) = (Vec::new(), None, None);
     for (name, value) in parameters {
         match (name.as_str(), value.parse::<u32>()) {
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),
+            ("identity", _) if Wanted::identity(&value).is_some() => identity = Wanted::identity(&value),
             _ => {
                 return error_response(
                     StatusCode::BAD_REQUEST,
-                    "invalid query; use id=TEXT, once for each part of the id, and optionally partition=NUMBER",
+                    "invalid query; use id=TEXT, once for each part of the id, or identity=32 hex digits, and optionally partition=NUMBER",
                 );
             }
         }
     }
-    request(shown.admin, texts, partition, false).await
+    request(shown.admin, identity.unwrap_or(Wanted::Id(texts)), partition, false).await
 }
 
 /// `POST /forget`: forgets an id.
@@ -141,7 +146,7 @@ pub(super) async fn forget(
                 Id::Text(text) => vec![text],
                 Id::Parts(parts) => parts,
             };
-            request(shown.admin, texts, partition, true).await
+            request(shown.admin, Wanted::Id(texts), partition, true).await
         }
         Err(error) => error_response(
             StatusCode::BAD_REQUEST,
@@ -169,14 +174,14 @@ pub(super) async fn log(_operator: Operator, State(shown): State<Endpoint>, body
     }
 }
 
-async fn request(admin: AdminApi, texts: Vec<String>, partition: Option<u32>, forget: bool) -> Response {
+async fn request(admin: AdminApi, wanted: Wanted, partition: Option<u32>, forget: bool) -> Response {
     let Some(control) = admin.control.get().cloned() else {
         return error_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "the workers have not started yet; see /readyz",
         );
     };
-    let result = tokio::task::spawn_blocking(move || control.ask(&texts, partition, forget)).await;
+    let result = tokio::task::spawn_blocking(move || control.ask(&wanted, partition, forget)).await;
     match result {
         Ok(Ok(answer)) => answer_response(&answer, forget),
         Ok(Err(RequestError::Invalid(why))) => error_response(StatusCode::BAD_REQUEST, &why),

@@ -33,6 +33,8 @@ label! {
         Retry = "retry",
         /// Dropped: its id is in the window.
         Duplicate = "duplicate",
+        /// Its id is in the window, and its content differs from that of the owner. Handled by `identity.on_conflict`.
+        Conflict = "conflict",
         /// Probably seen: only the filters beyond the exact window report its id. Handled by
         /// `window.on_probable`.
         Probable = "probable",
@@ -58,7 +60,7 @@ label! {
 impl Outcome {
     /// Whether the record is dropped because its id was seen, or probably seen.
     pub const fn is_duplicate(self) -> bool {
-        matches!(self, Self::Duplicate | Self::Probable)
+        matches!(self, Self::Duplicate | Self::Conflict | Self::Probable)
     }
 
     /// Whether the record has no id.

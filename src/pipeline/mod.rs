@@ -36,7 +36,7 @@ pub use journal::stored::Stored;
 pub use kinds::{Kind, Kinds};
 pub use limits::Limits;
 pub use options::{
-    Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
+    Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start, WorkerOptions,
 };
 pub(crate) use partition::stall::{COMPARE_INTERVAL, Fetching, STALL_TIMEOUT, StallDetector};
 pub(crate) use partition::{SchemaCheck, SchemaWait};

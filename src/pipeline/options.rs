@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use crate::config::{Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start};
+pub use crate::config::{
+    Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Scope, Start,
+};
 use crate::dedupe::{
-    Checkpoint, Fingerprint, HashKind, IdentityRule, Offset, PartitionId, StateKey, other_version,
+    Checkpoint, CompareRule, Fingerprint, HashKind, IdentityRule, Offset, PartitionId, StateKey,
+    other_version,
 };
 use crate::pipeline::commit::size::TransactionSize;
 use crate::pipeline::error::Fatal;
@@ -57,6 +60,10 @@ pub struct WorkerOptions {
     pub writer: String,
     /// Where ids are read from.
     pub rule: IdentityRule,
+    /// What of two records with one id is compared.
+    pub compare: CompareRule,
+    /// Whether the operator has chosen that.
+    pub is_compare_set: bool,
     /// The identity rules for which windows may start empty, once: the operator accepts the change to these.
     pub accept_change: Option<Fingerprint>,
     /// The hash that makes identities from ids.
@@ -75,6 +82,8 @@ pub struct WorkerOptions {
     pub force_header: Option<String>,
     /// Policy for records without id.
     pub on_missing: OnMissing,
+    /// Policy for records whose id has an owner with other content.
+    pub on_conflict: OnConflict,
     /// Policy for records that the broker rejects.
     pub on_poison: OnPoison,
     /// For how long a rejected record is retried before the policy applies.

@@ -1,6 +1,7 @@
 //! Metrics, status and log of a worker: metrics per committed transaction, status about twice per second, log
 //! messages on changes.
 
+mod conflicts;
 mod missing;
 mod published;
 mod reachability;
@@ -19,6 +20,7 @@ use crate::pipeline::journal::Journals;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
+use crate::pipeline::report::conflicts::Conflicts;
 pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
@@ -92,6 +94,7 @@ impl StandingWarning {
 struct Warnings {
     standing: StandingWarning,
     missing: MissingIds,
+    conflicts: Conflicts,
     schemas: Option<String>,
 }
 
@@ -162,7 +165,14 @@ impl WorkerReport {
                 .filter(|(_, count)| *count > 0)
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
-        self.metrics.parts.state.elsewhere.inc_by(tally.elsewhere);
+        self.metrics.parts.state.elsewhere.inc_by(tally.found.elsewhere);
+        self.metrics.parts.state.not_compared.inc_by(tally.found.not_compared);
+        for age in &tally.found.ages {
+            self.metrics.parts.state.duplicate_age.observe(age.as_secs_f64());
+        }
+        if let Some(example) = tally.found.conflict {
+            self.warnings.conflicts.explain(example);
+        }
         if let Some(why) = &tally.why_missing {
             self.warnings.missing.explain(why);
         }
@@ -195,6 +205,7 @@ impl WorkerReport {
             self.last_minute.missing_ids += count;
         }
         self.warnings.missing.add(outcome, count);
+        self.warnings.conflicts.add(outcome, count);
         self.metrics.records(outcome).inc_by(count);
         let Some(kind) = self.kinds.get(kind) else { return };
         // What was probably seen before is no new record, but for the few that this estimates.
@@ -250,7 +261,7 @@ impl WorkerReport {
         if !is_due(&mut self.published.at, now, PUBLISH_INTERVAL) {
             return;
         }
-        let Shown { partitions, journals, transaction, .. } = shown;
+        let Shown { partitions, journals, transaction, options } = shown;
         self.warnings.standing.repeat(now);
         let partitions: Vec<_> =
             partitions.iter().map(|it| status(it, &shown, end(it.id), &window)).collect();
@@ -258,6 +269,11 @@ impl WorkerReport {
         let missing = self.warnings.missing.note(now, FORWARDED);
         if let Some((note, true)) = &missing {
             tracing::warn!(worker = self.published.worker, "{note}");
+        }
+        let conflicts =
+            self.warnings.conflicts.note(now, &options.raw, options.on_conflict, options.is_compare_set);
+        if let Some(note) = conflicts.as_ref().filter(|note| note.is_logged) {
+            tracing::warn!(worker = self.published.worker, "{}", note.text);
         }
         let Figures { sealed, expiry_lag: (expiry_lag, lag_note) } = figures();
         // The first limited window represents all: they share the same limits.
@@ -271,6 +287,7 @@ impl WorkerReport {
             .chain(limits)
             .chain(lag_note)
             .chain(missing.map(|(note, _)| note))
+            .chain(conflicts.filter(|note| note.is_shown).map(|note| note.text))
             .chain(self.warnings.schemas.clone())
             .collect();
         for (kind, rate) in self.kinds.iter_mut().zip(&sealed.rates) {

@@ -254,15 +254,20 @@ impl BlockingSchemas {
 
     /// The identity of a record. The error is why a schema cannot be fetched.
     pub fn identify<F: Fields>(&self, rule: &IdentityRule, record: &F) -> Result<Option<Identity>, String> {
+        let identity = self.read(|known| rule.identify(record, known))?;
+        if identity.is_none() {
+            let why = || rule.why_missing(record, &self.known.borrow());
+            self.why_missing.borrow_mut().get_or_insert_with(why);
+        }
+        Ok(identity)
+    }
+
+    /// What is read with schemas, which are fetched. The error is why one cannot be fetched.
+    pub fn read<T>(&self, read: impl Fn(&Schemas) -> Result<T, MissingSchema>) -> Result<T, String> {
         loop {
-            let identified = rule.identify(record, &self.known.borrow());
-            let MissingSchema(id) = match identified {
-                Ok(None) => {
-                    let why = || rule.why_missing(record, &self.known.borrow());
-                    self.why_missing.borrow_mut().get_or_insert_with(why);
-                    return Ok(None);
-                }
-                Ok(identity) => return Ok(identity),
+            let result = read(&self.known.borrow());
+            let MissingSchema(id) = match result {
+                Ok(found) => return Ok(found),
                 Err(missing) => missing,
             };
             let registry = self.registry.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::engine::{Engine, WindowChange};
 use super::index::WindowIndex;
 use super::joining::MergeSpan;
-use super::run::{MOST_OWNERS, Run};
+use super::run::{MOST_OWNERS, Run, rule_of};
 use crate::dedupe::{Owner, OwnerRun, StoredOwner};
 use crate::ports::{Head, StoreError};
 
@@ -30,7 +30,8 @@ pub(super) fn append(
     let first = parts.peek().copied().unwrap_or_default();
     let continues = |run: &&Run| {
         let is_next = (run.file, run.file_end(), run.end()) == (file, begin, appended.number);
-        is_next && !is_full(run, first) && !span.separates(run.times_ms.0, appended.times_ms.0)
+        let has_rule = [0, run.rule].contains(&rule_of(first)) || run.rule == 0;
+        is_next && has_rule && !is_full(run, first) && !span.separates(run.times_ms.0, appended.times_ms.0)
     };
     let mut runs: Vec<Run> = index.last().filter(continues).cloned().into_iter().collect();
     let base = base(index, appended, head);
@@ -42,6 +43,7 @@ pub(super) fn append(
                 number,
                 owners: 0,
                 forgotten: 0,
+                rule: 0,
                 times_ms,
                 file,
                 at,

@@ -87,6 +87,7 @@ mod tests {
             at: at << 10,
             crc: 0,
             base: Head::default(),
+            rule: 0,
         }
     }
 
@@ -94,24 +95,24 @@ mod tests {
     fn file_size_grows_with_live_bytes_within_limits() {
         let mut files = Files::default();
         assert_eq!(files.current(), None);
-        files.add(&run(1, 0, 12));
-        assert_eq!(files.current(), Some((1, 12 << 10)));
-        files.add(&run(1, 12, 6));
+        files.add(&run(1, 0, 9));
+        assert_eq!(files.current(), Some((1, 9 << 10)));
+        files.add(&run(1, 9, 9));
         assert_eq!(files.current(), None, "full at the minimum size");
-        (0..16).for_each(|at| files.add(&run(2, at * 768, 768)));
-        files.add(&run(3, 0, 768));
-        assert_eq!(files.current(), Some((3, 768 << 10)), "an eighth of 12 MiB");
-        (0..1_024).for_each(|at| files.add(&run(4, at * 768, 768)));
-        files.add(&run(5, 31 << 10, 768));
-        assert_eq!(files.current(), Some((5, (31 << 20) + (768 << 10))));
-        files.add(&run(5, 32 << 10, 12));
+        (0..16).for_each(|at| files.add(&run(2, at * 765, 765)));
+        files.add(&run(3, 0, 765));
+        assert_eq!(files.current(), Some((3, 765 << 10)), "an eighth of 12 MiB");
+        (0..1_024).for_each(|at| files.add(&run(4, at * 765, 765)));
+        files.add(&run(5, 31 << 10, 765));
+        assert_eq!(files.current(), Some((5, (31 << 20) + (765 << 10))));
+        files.add(&run(5, 32 << 10, 9));
         assert_eq!(files.current(), None, "full at the maximum size");
     }
 
     #[test]
     fn a_file_is_empty_without_its_last_run() {
         let mut files = Files::default();
-        let runs = [run(0, 0, 12), run(0, 12, 12), run(1, 0, 12)];
+        let runs = [run(0, 0, 9), run(0, 9, 9), run(1, 0, 9)];
         for run in &runs {
             files.add(run);
         }

@@ -73,11 +73,11 @@ impl WindowIndex {
         self.runs.range(self.runs.partition_point(|run| run.end() <= number)..)
     }
 
-    /// The owner with this number, if it is one of the newest.
-    pub(super) fn recent(&self, number: Sequence) -> Option<StoredOwner> {
+    /// The owner with this number, in a run with this rule, if it is one of the newest.
+    pub(super) fn recent(&self, number: Sequence, rule: u32) -> Option<StoredOwner> {
         let first = self.next_number.checked_sub(self.recent.len() as Sequence)?;
         let place = usize::try_from(number.checked_sub(first)?).ok()?;
-        self.recent.get(place).map(decoded)
+        self.recent.get(place).map(|owner| decoded(owner, rule))
     }
 
     /// Keeps appended owners in memory: at most so many bytes of the newest.

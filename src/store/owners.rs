@@ -135,8 +135,13 @@ impl SledStore {
         number: Sequence,
         expected: Option<Identity>,
     ) -> Result<Option<StoredOwner>, StoreError> {
-        let (recent, run) = self.with(window, |_, index| Ok((index.recent(number), index.run_of(number))))?;
-        let Some(run) = run.filter(|_| recent.is_none()) else { return Ok(recent) };
+        let found = self.with(window, |_, index| {
+            Ok(index.run_of(number).map(|run| (index.recent(number, run.rule), run)))
+        })?;
+        let Some((recent, run)) = found else { return Ok(None) };
+        if recent.is_some() {
+            return Ok(recent);
+        }
         let mut readers = self.readers.borrow_mut();
         readers.most = self.share_of(MAX_OPEN_FILES);
         if expected.is_some() {
@@ -185,7 +190,7 @@ impl SledStore {
     fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
         let mut bytes = [0; OWNER_BYTES];
         readers.fill(&self.engine.segments, run.file, run.place_of(number), &mut bytes).ok()?;
-        Some(decoded(&bytes))
+        Some(decoded(&bytes, run.rule))
     }
 
     /// The share of this handle in a number of open files. If there are several, the first one is only cloned and reads nothing.

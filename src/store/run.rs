@@ -1,22 +1,22 @@
 //! Owners as they are stored: runs of them in files, and for each run an entry in sled.
 //!
-//! An owner in a file has 32 bytes, little endian: its identity (16), the partition (3) and offset (7) of its record, and the stream time of that
-//! partition in ms (6; with the highest bit, and an identity of zeros, if it was forgotten or undone). So an owner is at the place that its number in
+//! An owner in a file has 36 bytes, little endian: its identity (16), the partition (3) and offset (7) of its record, and the stream time of that
+//! partition in ms (6; with the highest bit, and an identity of zeros, if it was forgotten or undone), and the digest of its content (4; 0: none). So an owner is at the place that its number in
 //! the run gives.
 //!
-//! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), count of owners (4), of those forgotten (4), times of the
+//! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), count of owners (4), of those forgotten (4), number of the rule of the digests (4; 0: none), times of the
 //! window's clock at the first and the last of them in ms (8 each), the head without this run (56), CRC32C of the key and everything before (4).
 //! The key is the window and the number of the first owner.
 
 use super::keys;
 use super::record::{decode_head, encode_head};
-use crate::dedupe::{Coordinates, Identity, Sequence, StoredOwner, WindowId};
+use crate::dedupe::{Coordinates, Digest, Identity, Sequence, StoredOwner, WindowId};
 use crate::ports::Head;
 
 /// Most owners of a run: it is verified as a whole.
 pub(super) const MOST_OWNERS: u32 = 4_096;
 /// Bytes of an owner in a file.
-pub const OWNER_BYTES: usize = 32;
+pub const OWNER_BYTES: usize = 36;
 const FORGOTTEN: u64 = 1 << 47;
 
 /// Consecutive owners of one window; at least one.
@@ -28,6 +28,8 @@ pub(super) struct Run {
     pub owners: u32,
     /// How many of them were forgotten or undone.
     pub forgotten: u32,
+    /// The rule of the digests; 0 without any.
+    pub rule: u32,
     /// The times of the window's clock between which they arrived, epoch milliseconds.
     pub times_ms: (i64, i64),
     /// Number of the file.
@@ -75,7 +77,10 @@ impl Run {
 
     /// Adds owners at its end. Returns their stored form.
     pub(super) fn extend(&mut self, owners: &[StoredOwner]) -> Vec<u8> {
-        let bytes: Vec<u8> = owners.iter().flat_map(encoded).collect();
+        if self.rule == 0 {
+            self.rule = rule_of(owners);
+        }
+        let bytes: Vec<u8> = owners.iter().flat_map(|owner| encoded(owner, self.rule)).collect();
         self.owners += u32::try_from(owners.len()).unwrap_or(u32::MAX);
         self.forgotten += forgotten_of(owners);
         self.crc = crc32c::crc32c_append(self.crc, &bytes);
@@ -90,6 +95,7 @@ impl Run {
             &self.crc.to_le_bytes(),
             &self.owners.to_le_bytes(),
             &self.forgotten.to_le_bytes(),
+            &self.rule.to_le_bytes(),
             &self.times_ms.0.to_le_bytes(),
             &self.times_ms.1.to_le_bytes(),
             &encode_head(&self.base),
@@ -112,12 +118,14 @@ impl Run {
         let (crc, fields) = fields.split_first_chunk()?;
         let (owners, fields) = fields.split_first_chunk()?;
         let (forgotten, fields) = fields.split_first_chunk()?;
+        let (rule, fields) = fields.split_first_chunk()?;
         let (first_ms, fields) = fields.split_first_chunk()?;
         let (last_ms, base) = fields.split_first_chunk()?;
         let run = Self {
             number,
             owners: u32::from_le_bytes(*owners),
             forgotten: u32::from_le_bytes(*forgotten),
+            rule: u32::from_le_bytes(*rule),
             times_ms: (i64::from_le_bytes(*first_ms), i64::from_le_bytes(*last_ms)),
             file: u32::from_le_bytes(*file),
             at: u64::from_le_bytes(*at),
@@ -144,7 +152,8 @@ impl Run {
                 self.crc
             ));
         }
-        let owners: Vec<StoredOwner> = bytes.as_chunks().0.iter().map(decoded).collect();
+        let owners: Vec<StoredOwner> =
+            bytes.as_chunks().0.iter().map(|owner| decoded(owner, self.rule)).collect();
         if forgotten_of(&owners) == self.forgotten {
             Ok(owners)
         } else {
@@ -159,28 +168,36 @@ fn forgotten_of(owners: &[StoredOwner]) -> u32 {
     u32::try_from(forgotten.count()).unwrap_or(u32::MAX)
 }
 
-/// The stored form of an owner.
-fn encoded(owner: &StoredOwner) -> [u8; OWNER_BYTES] {
+/// The rule of owners that are stored together.
+pub(super) fn rule_of(owners: &[StoredOwner]) -> u32 {
+    Digest::rule_of(owners.iter().map(|owner| owner.digest))
+}
+
+/// The stored form of an owner in a run with this rule.
+fn encoded(owner: &StoredOwner, rule: u32) -> [u8; OWNER_BYTES] {
     let (Identity(identity), mark) = owner.identity.map_or((Identity([0; 16]), FORGOTTEN), |it| (it, 0));
     let [p0, p1, p2, _] = owner.at.partition.to_le_bytes();
     let [o0, o1, o2, o3, o4, o5, o6, _] = owner.at.offset.to_le_bytes();
     let [t0, t1, t2, t3, t4, t5, ..] = (owner.time_ms.cast_unsigned() | mark).to_le_bytes();
+    let [d0, d1, d2, d3] = owner.digest.in_group(rule).to_le_bytes();
     let mut out = [0; OWNER_BYTES];
-    let place = [p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5];
+    let place = [p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5, d0, d1, d2, d3];
     out.iter_mut().zip(identity.into_iter().chain(place)).for_each(|(byte, field)| *byte = field);
     out
 }
 
-/// The owner in its stored form.
-pub(super) fn decoded(bytes: &[u8; OWNER_BYTES]) -> StoredOwner {
-    let [identity @ .., p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5] = *bytes;
+/// The owner in its stored form, in a run with this rule.
+pub(super) fn decoded(bytes: &[u8; OWNER_BYTES], rule: u32) -> StoredOwner {
+    let [identity @ .., p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5, d0, d1, d2, d3] =
+        *bytes;
     let at = Coordinates {
         partition: u32::from_le_bytes([p0, p1, p2, 0]),
         offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, 0]),
     };
     let time = u64::from_le_bytes([t0, t1, t2, t3, t4, t5, 0, 0]);
     let identity = Some(Identity(identity)).filter(|_| time & FORGOTTEN == 0);
-    StoredOwner { at, time_ms: (time & !FORGOTTEN).cast_signed(), identity }
+    let digest = Digest::stored(rule, u32::from_le_bytes([d0, d1, d2, d3]));
+    StoredOwner { at, time_ms: (time & !FORGOTTEN).cast_signed(), identity, digest }
 }
 
 #[cfg(test)]
@@ -193,6 +210,7 @@ mod tests {
         at: Coordinates { partition: (1 << 24) - 1, offset: (1 << 56) - 1 },
         time_ms: (1 << 47) - 1,
         identity: None,
+        digest: Digest::NONE,
     };
 
     fn run() -> (Run, Vec<u8>) {
@@ -201,6 +219,7 @@ mod tests {
             number: 40,
             owners: 0,
             forgotten: 0,
+            rule: 0,
             times_ms: (-1, i64::MAX),
             file: u32::MAX,
             at: 96,
@@ -208,7 +227,15 @@ mod tests {
             base: Head { confirmed: 4, last_entry, confirmed_entry: last_entry, ..Head::default() },
         };
         let at = Coordinates { partition: 1, offset: 0x0203_0405_0607 };
-        run.with(&[StoredOwner { at, time_ms: 0x0809, identity: Some(Identity([3; 16])) }, LARGEST])
+        run.with(&[
+            StoredOwner {
+                at,
+                time_ms: 0x0809,
+                identity: Some(Identity([3; 16])),
+                digest: Digest::stored(7, 0x0504_0302),
+            },
+            LARGEST,
+        ])
     }
 
     #[test]
@@ -229,14 +256,14 @@ mod tests {
         let (run, bytes) = run();
         let owners = run.verified(&bytes).unwrap();
         assert_eq!((owners.get(1), run.with(&owners)), (Some(&LARGEST), (run.clone(), bytes.clone())));
-        let golden = [1, 0, 0, 7, 6, 5, 4, 3, 2, 0, 9, 8, 0, 0, 0, 0];
-        assert_eq!(bytes.get(..32).unwrap(), [[3; 16], golden].concat());
-        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 32, 42, 1));
+        let golden = [1, 0, 0, 7, 6, 5, 4, 3, 2, 0, 9, 8, 0, 0, 0, 0, 2, 3, 4, 5];
+        assert_eq!(bytes.get(..36).unwrap(), [&[3; 16][..], &golden].concat());
+        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 36, 42, 1));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             *damaged.get_mut(bit / 8).unwrap() ^= 1 << (bit % 8);
             assert!(run.verified(&damaged).is_err(), "bit {bit}");
         }
-        assert!(run.verified(bytes.get(32..).unwrap()).is_err());
+        assert!(run.verified(bytes.get(36..).unwrap()).is_err());
     }
 }

@@ -19,7 +19,7 @@ pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);
-    let response = get(address, path).map_err(|error| {
+    let response = get(address, path, None).map_err(|error| {
         ExitError::new(Exit::No, format!(
             "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"
         ))
@@ -43,12 +43,20 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
+/// The body of the response of an instance to a request that needs a token.
+pub(super) fn ask(listen: SocketAddr, path: &str, token: &str) -> io::Result<String> {
+    let response = get(reachable(listen), path, Some(token))?;
+    let body = outcome(&response).map(|(_, body)| body.to_owned());
+    body.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// The response to a GET request. With HTTP/1.0 the server closes the connection after it, and does not split it.
-fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+fn get(address: SocketAddr, path: &str, token: Option<&str>) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{token}\r\n")?;
     let mut response = Vec::new();
     stream.take(MAX_RESPONSE).read_to_end(&mut response)?;
     Ok(String::from_utf8_lossy(&response).into_owned())

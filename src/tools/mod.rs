@@ -3,6 +3,8 @@
 pub mod audit;
 mod check;
 pub mod demo;
+mod difference;
+mod explain;
 pub mod generate;
 pub mod health;
 pub mod plan;
@@ -37,6 +39,10 @@ fn command(command: Command) -> Result<Exit, ExitError> {
             let config = load(args.config.as_deref(), args.overrides())?;
             begin_log(args.log_format, origin(&config));
             check::command(config, print)?;
+        }
+        Command::Explain(args) => {
+            let config = load(args.service.config.as_deref(), args.service.overrides())?;
+            return explain::command(&config, &args);
         }
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {

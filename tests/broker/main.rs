@@ -21,6 +21,7 @@ mod bytes;
 mod check_findings;
 mod checking;
 mod compacted;
+mod conflicts;
 mod crash;
 mod encoded;
 mod figures;

@@ -179,7 +179,7 @@ fn help_lists_exit_codes_and_environment() {
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
-    for command in ["run", "check", "demo", "generate", "audit", "plan", "state", "health"] {
+    for command in ["run", "check", "demo", "generate", "audit", "plan", "explain", "state", "health"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
     }
 }

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, BloomPart, Coordinates, FilterBits, HashKind, Identity, IndexKey, KindId, Offset, Owner, Owners,
-    RecordTime, Sequence, StampedOwner, StoredOwner, TimeSource, Verdict, Window, WindowLimits,
+    Block, BloomPart, Coordinates, Digest, FilterBits, HashKind, Identity, IndexKey, KindId, Offset, Owner,
+    Owners, RecordTime, Sequence, StampedOwner, StoredOwner, TimeSource, Verdict, Window, WindowLimits,
 };
 
 /// The start of stream time, in epoch milliseconds.
@@ -43,7 +43,7 @@ pub fn timed(ms: i64) -> RecordTime {
 /// Adds a record as an owner, with a stamp that is not lower than that of the owner before it.
 pub fn admit(window: &mut Window, at: Coordinates, time_ms: i64, key: &IndexKey) {
     let last_ms = window.pending().last().map_or(window.latest_ms(), |last| last.stamp_ms);
-    let owner = Owner { at, time_ms, identity: key.identity };
+    let owner = Owner { at, time_ms, identity: key.identity, digest: Digest::NONE };
     window.admit(StampedOwner { owner, stamp_ms: last_ms.max(time_ms) }, key);
 }
 

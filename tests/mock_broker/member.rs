@@ -11,13 +11,15 @@ use std::time::Duration;
 use dedupd::app::{self, Service};
 use dedupd::clock::{SystemClock, monotonic};
 use dedupd::config::{AsTyped, Config, ConfigSources, FileText};
-use dedupd::dedupe::{FilterPart, HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits};
+use dedupd::dedupe::{
+    CompareRule, FilterPart, HashKind, Hasher, IdSource, IdentityRule, TimeSource, WindowLimits,
+};
 use dedupd::kafka::{KafkaSink, KafkaSource, KafkaStateLog, Settings, Topology};
 use dedupd::metrics::{About, Metrics, PartitionState, Status};
 use dedupd::pipeline::{
-    Kinds, Limits, LoadPart, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
-    PartitionCounts, Ports, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions, WorkerPorts,
-    WorkerReport,
+    Kinds, Limits, LoadPart, Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop,
+    Overflow, PartitionCounts, Ports, Scope, StableEnds, Start, TransactionSize, Worker, WorkerOptions,
+    WorkerPorts, WorkerReport,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -265,6 +267,9 @@ fn options(settings: &Settings, partition_counts: PartitionCounts) -> WorkerOpti
         evidence_records: 100,
         load_part: LoadPart::default(),
         iteration_time: Duration::from_secs(2),
+        compare: CompareRule::new(vec![IdSource::Value]),
+        is_compare_set: false,
+        on_conflict: OnConflict::Drop,
     }
 }
 

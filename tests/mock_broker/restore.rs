@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
 use dedupd::dedupe::{
-    Block, Coordinates, EntryEnd, Fields, HashKind, Identity, KindId, Owner, Schemas, Section, StateKey,
+    Block, Coordinates, Digest, EntryEnd, Fields, HashKind, Identity, KindId, Owner, Schemas, Section,
+    StateKey,
 };
 use dedupd::kafka::Settings;
 use dedupd::metrics::PartitionState;
@@ -66,6 +67,7 @@ fn produce_state(mock: &Mock, blocks: u64) {
             at: Coordinates { partition: SLOW.unsigned_abs(), offset },
             time_ms: now_ms,
             identity: identity(&key(SLOW, offset)),
+            digest: Digest::NONE,
         };
         let owners = (first..next).map(owner).collect();
         let block = Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners };

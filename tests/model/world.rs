@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Block, Coordinates, HashKind, Identity, IndexKey, KindId, Offset, Owner, Positions, StampedOwner,
+    Block, Coordinates, Digest, HashKind, Identity, IndexKey, KindId, Offset, Owner, Positions, StampedOwner,
     StoredOwner, StreamTime, TimeSource, Verdict, Window, WindowLimits,
 };
 
@@ -256,7 +256,7 @@ impl World {
                 Verdict::New
             }
         };
-        let this = Owner { at, time_ms: time.ms(), identity: key.identity };
+        let this = Owner { at, time_ms: time.ms(), identity: key.identity, digest: Digest::NONE };
         if let Some(claimed) = unconfirmed.iter().find(|it| it.identity == Some(key.identity)) {
             let owner = Owner { at: claimed.at, ..this };
             match self.settings.rule {

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, FILTERS, FilterBits, HashKind, Identity, Owner, OwnerScan, Positions, SMALLEST_SLICE,
-    SealedOwner, SealedRange, Slice, SliceBuilder, SliceCover, SliceCoverage, SliceError, SliceMark,
-    StampedOwner, TimeSource, Window, WindowBounds, WindowLimits, slice_ids,
+    Coordinates, Digest, FILTERS, FilterBits, HashKind, Identity, Owner, OwnerScan, Positions,
+    SMALLEST_SLICE, SealedOwner, SealedRange, Slice, SliceBuilder, SliceCover, SliceCoverage, SliceError,
+    SliceMark, StampedOwner, TimeSource, Window, WindowBounds, WindowLimits, slice_ids,
 };
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
@@ -28,7 +28,7 @@ fn admit(window: &mut Window, number: u64, ids: u64) {
     let (identity, stamp_ms) = (numbered(number), arrival(number, ids));
     let at = Coordinates { partition: 0, offset: number };
     window.set_horizon(stamp_ms);
-    let owner = Owner { at, time_ms: stamp_ms, identity };
+    let owner = Owner { at, time_ms: stamp_ms, identity, digest: Digest::NONE };
     window.admit(StampedOwner { owner, stamp_ms }, &window.key(identity));
 }
 
@@ -76,7 +76,8 @@ fn slice(range: SealedRange, only_filter: Option<FilterBits>) -> Slice {
     while builder.needs_pass() {
         for offset in numbers.clone() {
             let at = Coordinates { partition: 0, offset };
-            builder.offer(numbered(offset), Some(SealedOwner { at, time_ms: first_ms }));
+            builder
+                .offer(numbered(offset), Some(SealedOwner { at, time_ms: first_ms, digest: Digest::NONE }));
         }
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }

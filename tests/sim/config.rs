@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    BloomPart, FilterBits, FilterPart, IdSource, KindId, KindRule, TimeSource, WindowLimits,
+    BloomPart, CompareRule, FilterBits, FilterPart, IdSource, KindId, KindRule, TimeSource, WindowLimits,
 };
 use dedupd::pipeline::{
-    Kind, Kinds, Limits, LoadPart, Mode, OnGap, OnMissing, OnPoison, OnProbable, OnRewind, OnStop, Overflow,
-    PartitionCounts, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
+    Kind, Kinds, Limits, LoadPart, Mode, OnConflict, OnGap, OnMissing, OnPoison, OnProbable, OnRewind,
+    OnStop, Overflow, PartitionCounts, Safeguard, Scope, Start, TransactionSize, WorkerOptions,
 };
 
 use crate::sim::chance::Chance;
@@ -244,6 +244,9 @@ impl Choices {
             load_part,
             // Often over after the first commit.
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
+            compare: CompareRule::new(vec![IdSource::Header("content".to_owned())]),
+            is_compare_set: false,
+            on_conflict: OnConflict::Drop,
         }
     }
 }

@@ -5,13 +5,16 @@ use dedupd::pipeline::Safeguard;
 use crate::sim::universe::Sabotage;
 
 /// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
-pub const CONTROLS: [(Sabotage, &str); 27] = [
+pub const CONTROLS: [(Sabotage, &str); 30] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the entry that was committed last.
     (Sabotage::BlockHidden, "worker"),
     (Sabotage::EarlyEndAccepted, "lost"),
     (Sabotage::EarlyEndAccepted, "duplicated"),
+    (Sabotage::DigestOfAnother, "a conflict is invented"),
+    (Sabotage::DigestOfAnother, "a conflict is missed"),
+    (Sabotage::SliceLosesDigests, "a conflict is missed"),
     (Sabotage::SliceMisses, "duplicated"),
     (Sabotage::SliceCutShort, "duplicated"),
     (Sabotage::SliceKeepsForgotten, "forgotten and not forwarded again"),
@@ -38,9 +41,11 @@ pub const CONTROLS: [(Sabotage, &str); 27] = [
 ];
 
 /// The same in topic scope.
-pub const TOPIC_CONTROLS: [(Sabotage, &str); 11] = [
+pub const TOPIC_CONTROLS: [(Sabotage, &str); 13] = [
     (Sabotage::Without(Safeguard::NewestCheckpoint), "lost"),
     (Sabotage::Without(Safeguard::WholeRepairs), "lost"),
+    (Sabotage::DigestOfAnother, "a conflict is invented"),
+    (Sabotage::SliceLosesDigests, "a conflict is missed"),
     (Sabotage::SliceMisses, "duplicated"),
     (Sabotage::Without(Safeguard::AllPartitions), "lost"),
     (Sabotage::Without(Safeguard::Undo), "worker"),

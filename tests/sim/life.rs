@@ -65,6 +65,8 @@ pub const SEALED: &str = "owners sealed";
 pub const SEALED_ON_DISK: &str = "owners sealed on disk";
 /// Counts look-ups that found a sealed owner.
 pub const SEALED_HITS: &str = "sealed owners found";
+/// Records whose content was compared: equal, and not.
+pub const COMPARED: [&str; 2] = ["equal to the owner", "conflicts"];
 /// Counts look-ups that found an id in a filter without owners.
 pub const FILTER_HITS: &str = "ids found in filters";
 /// Counts iterations of a standby whose copies were read to the end.
@@ -368,6 +370,9 @@ impl Life {
         counts.insert(SEALED, self.universe.sealed.get());
         counts.insert(SEALED_ON_DISK, sealed_on_disk);
         counts.insert(SEALED_HITS, self.universe.sealed_hits.get());
+        COMPARED.iter().zip(&self.universe.compared).for_each(|(name, count)| {
+            counts.insert(name, count.get());
+        });
         counts.insert(FILTER_HITS, self.universe.filter_hits.get());
         counts.insert(CAUGHT_UP, self.universe.caught_up.get());
         counts.insert(HANDED_OVER, self.universe.handed_over.get());

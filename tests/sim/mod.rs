@@ -7,6 +7,7 @@ mod audit;
 mod chance;
 mod cluster;
 mod config;
+mod content;
 pub mod controls;
 mod decay;
 mod disk;
@@ -28,12 +29,13 @@ mod universe;
 pub use chance::{Counts, Fault};
 pub use cluster::Marked;
 pub use life::{
-    CAUGHT_UP, COMMIT_FAULTS, EVICTED, FILTER_HITS, FORGOTTEN, HANDED_OVER, JOINED, Outcome, SEALED,
-    SEALED_HITS, SEALED_ON_DISK, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record, count,
-    evidence_over_a_slow_link, expire_idle_partitions, follow_an_undone_transaction, forget_before_a_restore,
-    forget_what_was_undone, limit_an_idle_partition, load_slowly, open_a_foreign_transaction,
-    over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait, restore_a_limited_partition,
-    restore_a_long_log, restore_forgotten_slowly, restore_the_edge_of_a_window, run, seal_the_first_block,
-    search_slowly, tear_the_first_transaction, undo_a_transaction, undo_two_transactions,
+    CAUGHT_UP, COMMIT_FAULTS, COMPARED, EVICTED, FILTER_HITS, FORGOTTEN, HANDED_OVER, JOINED, Outcome,
+    SEALED, SEALED_HITS, SEALED_ON_DISK, SlowSearch, TOPIC_SEEDS, after_an_outage, compact_the_last_record,
+    count, evidence_over_a_slow_link, expire_idle_partitions, follow_an_undone_transaction,
+    forget_before_a_restore, forget_what_was_undone, limit_an_idle_partition, load_slowly,
+    open_a_foreign_transaction, over_a_slow_link, read_unevenly, replace_the_producer_in_a_wait,
+    restore_a_limited_partition, restore_a_long_log, restore_forgotten_slowly, restore_the_edge_of_a_window,
+    run, seal_the_first_block, search_slowly, tear_the_first_transaction, undo_a_transaction,
+    undo_two_transactions,
 };
 pub use universe::{Sabotage, Setting};

@@ -294,12 +294,10 @@ impl Sink<SimSource> for SimSink {
         self.enqueue(Outgoing::Clean(Rc::clone(&record.0)))
     }
 
-    fn divert(&mut self, side: Side, record: &SimRecord, _: &Reason) -> Result<(), Failure> {
-        let topic = match side {
-            Side::DeadLetter => OutputTopic::DeadLetter,
-            Side::Duplicates => OutputTopic::Duplicates,
-            Side::Clean => unreachable!("the simulation has no shadow mode"),
-        };
+    fn divert(&mut self, side: Side, record: &SimRecord, reason: &Reason) -> Result<(), Failure> {
+        self.universe.check_content(&record.0, reason);
+        assert!(side != Side::Clean, "the simulation has no shadow mode");
+        let topic = side.topic();
         let log = self.universe.cluster.borrow().sides.log_of(topic, record.0.at.partition);
         tracing::trace!(at = ?record.0.at, ?log, "divert");
         let letter = Letter { writer: self.writer.clone(), raw: Rc::clone(&record.0), is_outside: false };

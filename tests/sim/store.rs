@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use dedupd::dedupe::{
-    Coordinates, EntryName, Identity, KindId, OwnerRun, Positions, SealedRange, Sequence, StoredOwner,
-    WindowId,
+    Coordinates, Digest, EntryName, Identity, KindId, OwnerRun, Positions, SealedRange, Sequence,
+    StoredOwner, WindowId,
 };
 use dedupd::ports::{
     FilterJob, Head, SealJob, SealedLookup, SealedPlaces, Sealing, Store, StoreError, ToForget, Undone,
@@ -221,7 +221,14 @@ impl Store for SimStore {
         number: Sequence,
         expected: Option<Identity>,
     ) -> Result<Option<StoredOwner>, StoreError> {
-        self.inner.owner(window, number, expected)
+        let owner = self.inner.owner(window, number, expected)?;
+        let before = match number.checked_sub(1) {
+            Some(before) if self.universe.sabotage == Sabotage::DigestOfAnother => {
+                self.inner.owner(window, before, None)?
+            }
+            _ => return Ok(owner),
+        };
+        Ok(owner.map(|owner| StoredOwner { digest: before.map_or(owner.digest, |it| it.digest), ..owner }))
     }
 
     fn seals(&self) -> bool {
@@ -267,7 +274,10 @@ impl Store for SimStore {
     }
 
     fn sealed_places(&self, lookup: &SealedLookup) -> Result<SealedPlaces, StoreError> {
-        let places = self.inner.sealed_places(lookup)?;
+        let mut places = self.inner.sealed_places(lookup)?;
+        if self.universe.sabotage == Sabotage::SliceLosesDigests {
+            places.owners.iter_mut().for_each(|owner| owner.digest = Digest::NONE);
+        }
         let count = |hits: &Cell<u64>, is_hit: bool| hits.set(hits.get() + u64::from(is_hit));
         count(&self.universe.sealed_hits, !places.owners.is_empty());
         count(&self.universe.filter_hits, !places.filters.is_empty());

@@ -81,6 +81,10 @@ pub enum Sabotage {
     FilterMisses,
     /// Forgotten ids stay in filters without owners.
     FilterKeepsForgotten,
+    /// The store has the digest of the owner before.
+    DigestOfAnother,
+    /// Slices have no digests.
+    SliceLosesDigests,
     /// A standby also reads entries that are not committed.
     StandbyReadsUncommitted,
     /// A standby notes in its store that it has an entry, and does not store it.
@@ -136,6 +140,8 @@ pub struct Universe {
     pub sealed: Cell<u64>,
     /// Number of look-ups that found a sealed owner.
     pub sealed_hits: Cell<u64>,
+    /// Number of records whose content was found to be that of their owner, and another one.
+    pub compared: [Cell<u64>; 2],
     /// Number of look-ups that found an id in a filter without owners.
     pub filter_hits: Cell<u64>,
     /// Number of times that all local state was removed, because a filter could not lose the owners of one partition.
@@ -179,6 +185,7 @@ impl Universe {
             joined: Cell::new(0),
             sealed: Cell::new(0),
             sealed_hits: Cell::new(0),
+            compared: Default::default(),
             filter_hits: Cell::new(0),
             cleared: Cell::new(0),
             undo_slices: Cell::new(0),

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use appending::Appending;
 use dedupd::dedupe::{
-    Coordinates, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Sequence, StoredOwner,
+    Coordinates, Digest, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Sequence, StoredOwner,
 };
 use dedupd::ports::{Covered, Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
@@ -73,7 +73,12 @@ fn copied(dir: &Path) -> Copied {
 }
 
 fn owner(partition: PartitionId, offset: Offset, time_ms: i64, identity: Identity) -> StoredOwner {
-    StoredOwner { at: Coordinates { partition, offset }, time_ms, identity: Some(identity) }
+    StoredOwner {
+        at: Coordinates { partition, offset },
+        time_ms,
+        identity: Some(identity),
+        digest: Digest::NONE,
+    }
 }
 
 /// Appends like a worker: id 0 at offset 0 and so on, one per second from `T`.

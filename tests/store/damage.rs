@@ -196,9 +196,9 @@ fn check_verdicts(store: &SledStore, journal: PartitionId, stored: &Stored, case
     store.scan(journal.into(), load).unwrap();
     let (at, time) = (Coordinates { partition: 3, offset: 0 }, RecordTime { own_ms: 1, stream_ms: 1 });
     let verdict = |identity| window.verdict(at, time, &window.key(identity), &Of(store, journal.into()));
-    for (number, StoredOwner { at, time_ms, identity: found }) in stored.iter().step_by(7) {
+    for (number, StoredOwner { at, time_ms, identity: found, digest }) in stored.iter().step_by(7) {
         let found = found.unwrap();
-        let owner = Owner { at: *at, time_ms: *time_ms, identity: found };
+        let owner = Owner { at: *at, time_ms: *time_ms, identity: found, digest: *digest };
         assert_eq!(verdict(found), Ok(Verdict::Duplicate { owner }), "{case}: {number} of journal {journal}");
         assert_eq!(verdict(identity(journal, *number, u64::MAX >> 16)), Ok(Verdict::New), "{case}");
     }

@@ -36,7 +36,8 @@ use std::{collections::BTreeMap, fs};
 use appending::Appending;
 use dedupd::clock::monotonic;
 use dedupd::dedupe::{
-    Coordinates, EntryName, HashKind, Identity, OwnerRun, PartitionId, Sequence, StoredOwner, WindowId,
+    Coordinates, Digest, EntryName, HashKind, Identity, OwnerRun, PartitionId, Sequence, StoredOwner,
+    WindowId,
 };
 use dedupd::ports::{Covered, Head, Store, StoreError, ToForget, Undone};
 use dedupd::store::{Binding, Lock, OWNER_BYTES, OpenError, Opened, SledStore, open};
@@ -75,6 +76,7 @@ fn owner(journal: PartitionId, number: Sequence, writing: u64) -> StoredOwner {
         at: Coordinates { partition, offset: (number ^ 5) / (1 + writing % 3) },
         time_ms: i64::try_from(number * 10).unwrap(),
         identity: Some(identity(journal, number, writing)),
+        digest: Digest::stored(3, u32::try_from(number % 1_000).unwrap()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use dedupd::dedupe::{Coordinates, Identity, OwnerRun, PartitionId, Sequence, StoredOwner};
+use dedupd::dedupe::{Coordinates, Digest, Identity, OwnerRun, PartitionId, Sequence, StoredOwner};
 use dedupd::ports::{Head, Store};
 use dedupd::store::{Binding, OWNER_BYTES, SledStore, open};
 
@@ -109,6 +109,7 @@ fn append(store: &mut SledStore, journal: PartitionId, length: u64) -> Sequence 
         at: Coordinates { partition: journal, offset: number },
         time_ms: time(number),
         identity: Some(identity(journal, number)),
+        digest: Digest::NONE,
     };
     let owners: Vec<_> = (number..number + length).map(owner).collect();
     let times_ms = (time(number), time(number + length));

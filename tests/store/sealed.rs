@@ -34,7 +34,7 @@ struct History {
 }
 
 fn is_slice(bytes: &[u8]) -> bool {
-    bytes.ends_with(b"DDS2")
+    bytes.ends_with(b"DDS3")
 }
 
 impl History {

@@ -4,7 +4,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use dedupd::dedupe::{Coordinates, Identity, IndexKey, SealedOwner, SealedRange, Sequence, WindowId};
+use dedupd::dedupe::{
+    Coordinates, Identity, IndexKey, SealedOwner, SealedRange, Sequence, StoredOwner, WindowId,
+};
 use dedupd::ports::{FilterJob, SealJob, SealedPlaces, Sealing, StoreError};
 
 use super::memory_runs::is_from;
@@ -137,11 +139,10 @@ impl MemoryStore {
         let mut owners = Vec::new();
         self.scan_runs(window, numbers.start, &mut |run| {
             let sealed = (run.number..numbers.end).zip(run.owners);
-            let sealed_owner = |at, time_ms| SealedOwner { at, time_ms };
-            owners.extend(
-                sealed
-                    .filter_map(|(_, owner)| Some((owner.identity?, sealed_owner(owner.at, owner.time_ms)))),
-            );
+            owners.extend(sealed.filter_map(|(_, owner)| {
+                let StoredOwner { at, time_ms, digest, .. } = *owner;
+                Some((owner.identity?, SealedOwner { at, time_ms, digest }))
+            }));
             Ok(if run.end() < numbers.end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         if self.has(SliceDefect::CutShort) {

@@ -8,19 +8,22 @@ use crate::source::Source;
 
 /// Lines of code of a folder: lines with code, without inline tests and files of tests.
 const CODE: &[(&str, usize)] = &[
-    ("src", 340),
+    ("src", 360),
     ("src/app", 2_180),
-    ("src/cli", 660),
-    ("src/config", 2_330),
-    ("src/dedupe", 5_860),
+    ("src/cli", 690),
+    ("src/config", 2_400),
+    // Contents are compared (0060): a digest in every stored form of an owner.
+    ("src/dedupe", 6_010),
     ("src/http", 820),
-    ("src/kafka", 7_090),
-    ("src/metrics", 1_070),
-    ("src/pipeline", 10_770),
+    ("src/kafka", 7_130),
+    ("src/metrics", 1_100),
+    // The outcome of a conflict, its warning, and ages of duplicates (0060).
+    ("src/pipeline", 10_940),
     ("src/ports", 575),
     ("src/schemas", 790),
-    ("src/store", 4_080),
-    ("src/tools", 3_655),
+    ("src/store", 4_120),
+    // `dedupd explain`.
+    ("src/tools", 3_960),
     ("crates/audit", 5_240),
     ("crates/testkit", 860),
     ("crates/tokens", 240),
@@ -28,8 +31,9 @@ const CODE: &[(&str, usize)] = &[
 
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
-    ("docs", 27_150),
-    ("docs/decisions", 12_150),
+    // `identity.compare`, and `dedupd explain`.
+    ("docs", 27_730),
+    ("docs/decisions", 12_400),
     ("ARCHITECTURE.md", 1_550),
     ("CHANGELOG.md", 900),
     ("CONTRIBUTING.md", 1_450),

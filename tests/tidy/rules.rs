@@ -71,6 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
     ("tools::check", &["app", "cli", "config", "kafka", "tools::plan"]),
     ("tools::audit", &["app", "cli", "clock", "config", "dedupe", "kafka", "locked", "schemas"]),
+    ("tools::explain", &["app", "cli", "config", "dedupe", "kafka", "pipeline::Kinds", "ports", "units"]),
     ("tools::generate", COMMAND),
     ("tools::health", &["app", "cli", "config"]),
     ("tools::*::command", COMMAND),

@@ -12,14 +12,9 @@ use crate::dedupe::{Fingerprint, IdSource, SOURCES};
 /// The sources of an id, at least one.
 pub(in crate::config) struct Sources;
 
-impl Form<Vec<IdSource>> for Sources {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
+impl Sources {
+    fn parse(key: &str, texts: &[String], reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
         let remedy = &format!("give {SOURCES}, as in [\"json:/id\"]");
-        let texts = reading.texts(key).unwrap_or_default();
-        if texts.is_empty() {
-            reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --id")));
-            return None;
-        }
         let mut source = |text: &String| {
             let parsed: Result<IdSource, _> = text.parse();
             parsed
@@ -31,9 +26,50 @@ impl Form<Vec<IdSource>> for Sources {
         let sources: Vec<_> = texts.iter().map(&mut source).collect();
         sources.into_iter().collect()
     }
+}
+
+impl Form<Vec<IdSource>> for Sources {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
+        let texts = reading.texts(key).unwrap_or_default().to_vec();
+        if texts.is_empty() {
+            let remedy = format!("give {SOURCES}, as in [\"json:/id\"], or --id");
+            reading.reject(key, None, ValueFault::new("is missing", remedy));
+            return None;
+        }
+        Self::parse(key, &texts, reading)
+    }
 
     fn print(&self, name: &str, value: &Vec<IdSource>, page: &mut Page) {
         page.list(name, value);
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+}
+
+/// The sources of what is compared: `off`, or at least one source. It may be left out.
+pub(in crate::config) struct Compared;
+
+/// The word for no sources.
+const OFF: &str = "off";
+
+impl Form<Option<Vec<IdSource>>> for Compared {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<Vec<IdSource>>> {
+        let texts = reading.texts(key).unwrap_or_default().to_vec();
+        Some(match texts.as_slice() {
+            [] => None,
+            [word] if word == OFF => Some(Vec::new()),
+            texts => Sources::parse(key, texts, reading),
+        })
+    }
+
+    fn print(&self, name: &str, value: &Option<Vec<IdSource>>, page: &mut Page) {
+        match value {
+            None => {}
+            Some(sources) if sources.is_empty() => page.text(name, OFF),
+            Some(sources) => page.list(name, sources),
+        }
     }
 
     fn shape(&self) -> Shape {

@@ -1,27 +1,30 @@
 //! The block: packed identities of one kind with their owners. It is the unit of the journal and of the export file.
 //!
-//! Layout, little endian (version 2):
+//! Layout, little endian (version 3):
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 4 | magic and version, `DDB2` |
+//! | 4 | magic and version, `DDB3` |
 //! | 1 | hash kind: 0 = XXH3-128, 1 = `SipHash` 128 |
 //! | 8 | hash key id (0 for XXH3) |
 //! | 2 | kind |
+//! | 4 | number of the rule of the digests; 0: there are none |
 //! | 8 | a time, epoch milliseconds, from which the first time is a distance |
 //! | 4 | count of identities |
 //! | varints | the owners in runs of one partition: see [`places`] |
+//! | count × 4, with a rule | digests of the owners' contents; 0: none |
 //! | count × 16 | identities, in the order of their owners |
 //! | 4 | CRC32C of all preceding bytes |
 
 mod places;
 
 use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
-use crate::dedupe::identity::{HashKind, Identity, KindId};
+use crate::dedupe::identity::{Digest, HashKind, Identity, KindId};
 use places::{push_places, read_places};
 
-const MAGIC: [u8; 4] = *b"DDB2";
-const HEADER_BYTES: usize = 4 + 1 + 8 + 2 + 8 + 4;
+const MAGIC: [u8; 4] = *b"DDB3";
+const HEADER_BYTES: usize = 4 + 1 + 8 + 2 + 4 + 8 + 4;
+const DIGEST_BYTES: usize = 4;
 pub(super) const CRC_BYTES: usize = 4;
 
 /// A record that is the owner of an identity.
@@ -33,6 +36,8 @@ pub struct Owner {
     pub time_ms: i64,
     /// The 16 bytes that stand for its id.
     pub identity: Identity,
+    /// What stands for its content.
+    pub digest: Digest,
 }
 
 impl Owner {
@@ -94,22 +99,27 @@ pub enum BlockError {
 impl Block {
     /// Bytes of an encoded block without its owners.
     pub const MOST_BYTES_BESIDE_IDS: u64 = (HEADER_BYTES + CRC_BYTES) as u64;
-    /// Most bytes of an owner: partition and count of its run (5 each), offset and time (10 each), and the identity.
-    pub const MOST_BYTES_OF_ID: u64 = 46;
+    /// Most bytes of an owner: partition and count of its run (5 each), offset and time (10 each), the digest, and the identity.
+    pub const MOST_BYTES_OF_ID: u64 = 50;
 
-    /// The block as stored in a journal (docs/state-format.md): typically 19 bytes for an owner.
+    /// The block as stored in a journal (docs/state-format.md): typically 23 bytes for an owner.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.owners.len() * 20);
+        let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.owners.len() * 24);
         let (kind, key_id) = hash_code(self.hash);
+        let rule = Digest::rule_of(self.owners.iter().map(|owner| owner.digest));
         let base_ms = self.owners.first().map_or(0, |owner| owner.time_ms);
         out.extend_from_slice(&MAGIC);
         out.push(kind);
         out.extend_from_slice(&key_id.to_le_bytes());
         out.extend_from_slice(&self.kind.number().to_le_bytes());
+        out.extend_from_slice(&rule.to_le_bytes());
         out.extend_from_slice(&base_ms.to_le_bytes());
         out.extend_from_slice(&u32::try_from(self.owners.len()).unwrap_or(u32::MAX).to_le_bytes());
         push_places(&mut out, &self.owners, base_ms);
+        for owner in self.owners.iter().filter(|_| rule != 0) {
+            out.extend_from_slice(&owner.digest.in_group(rule).to_le_bytes());
+        }
         for owner in &self.owners {
             out.extend_from_slice(&owner.identity.0);
         }
@@ -123,18 +133,24 @@ impl Block {
         let [kind] = take(content, 4)?;
         let hash = hash_of(kind, u64::from_le_bytes(take(content, 5)?))?;
         let kind = KindId::numbered(u16::from_le_bytes(take(content, 13)?));
-        let base_ms = i64::from_le_bytes(take(content, 15)?);
-        let count = u32::from_le_bytes(take(content, 23)?) as usize;
-        let need = HEADER_BYTES.saturating_add(count.saturating_mul(16));
-        let places_end = content.len().checked_sub(count.saturating_mul(16));
-        let parts = places_end.and_then(|end| Some((content.get(HEADER_BYTES..end)?, content.get(end..)?)));
-        let (places, identities) = parts.ok_or(BlockError::Truncated { have: content.len(), need })?;
+        let rule = u32::from_le_bytes(take(content, 15)?);
+        let base_ms = i64::from_le_bytes(take(content, 19)?);
+        let count = u32::from_le_bytes(take(content, 27)?) as usize;
+        let [digests, identities] =
+            [if rule == 0 { 0 } else { DIGEST_BYTES }, 16].map(|it| count.saturating_mul(it));
+        let need = HEADER_BYTES.saturating_add(digests).saturating_add(identities);
+        let truncated = BlockError::Truncated { have: content.len(), need };
+        let rest = content.get(HEADER_BYTES..).ok_or_else(|| truncated.clone())?;
+        let (rest, identities) = split_end(rest, identities).ok_or_else(|| truncated.clone())?;
+        let (places, digests) = split_end(rest, digests).ok_or(truncated)?;
         let mut owners = Vec::with_capacity(count);
         let mut identities = identities.as_chunks::<16>().0.iter();
+        let mut digests = digests.as_chunks::<DIGEST_BYTES>().0.iter();
         read_places(places, base_ms, |at: Coordinates, time_ms| {
             let identity =
                 identities.next().ok_or(BlockError::Inconsistent("more owners than identities"))?;
-            owners.push(Owner { at, time_ms, identity: Identity(*identity) });
+            let digest = Digest::stored(rule, digests.next().map_or(0, |it| u32::from_le_bytes(*it)));
+            owners.push(Owner { at, time_ms, identity: Identity(*identity), digest });
             Ok(())
         })?;
         if identities.next().is_some() {
@@ -142,6 +158,11 @@ impl Block {
         }
         Ok(Self { hash, kind, owners })
     }
+}
+
+/// Splits before the last `count` bytes.
+fn split_end(bytes: &[u8], count: usize) -> Option<(&[u8], &[u8])> {
+    bytes.split_at_checked(bytes.len().checked_sub(count)?)
 }
 
 /// The persistent form of a hash: its kind and the id of its key.

@@ -45,6 +45,13 @@ impl Fingerprint {
     }
 }
 
+impl Fingerprint {
+    /// As a number.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)

@@ -11,6 +11,7 @@ use std::hash::Hasher as _;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+mod compare;
 mod fingerprint;
 mod id_source;
 mod json;
@@ -20,6 +21,7 @@ mod source_name;
 mod uuid;
 mod why;
 
+pub use compare::{CompareRule, Content, Digest};
 pub(crate) use fingerprint::Fingerprint;
 pub use id_source::{DocumentFormat, IdSource, RecordField};
 pub(crate) use id_source::{IdSourceError, SOURCES};
@@ -56,6 +58,17 @@ pub struct Identity(pub [u8; 16]);
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// The inverse of its text.
+impl std::str::FromStr for Identity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_hex);
+        number.map(|number| Self(number.to_be_bytes())).ok_or(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Owner, Owners, Window};
+use super::{Owner, Owners, StoredOwner, Window};
 use crate::dedupe::coordinates::Sequence;
 use crate::dedupe::identity::Identity;
 use crate::dedupe::window::positions::IndexKey;
@@ -15,7 +15,8 @@ impl Window {
             if number < self.next_number {
                 match owners.owner(number, Some(key.identity)) {
                     Ok(owner) if owner.identity == Some(key.identity) => {
-                        let owner = Owner { at: owner.at, time_ms: owner.time_ms, identity: key.identity };
+                        let StoredOwner { at, time_ms, digest, .. } = owner;
+                        let owner = Owner { at, time_ms, identity: key.identity, digest };
                         found.push((number, owner));
                     }
                     Ok(_) => {}

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 
 use super::*;
+use crate::dedupe::identity::Digest;
 
 const T: i64 = 1_700_000_000_000;
 const MINUTE: i64 = 60_000;
@@ -137,7 +138,7 @@ impl World {
             "{number}: {verdict:?}"
         );
         if verdict == Verdict::New {
-            let owner = Owner { at, time_ms, identity: key.identity };
+            let owner = Owner { at, time_ms, identity: key.identity, digest: Digest::NONE };
             owners.push((self.window.next_number() + self.window.pending().len() as Sequence, owner));
             let last_ms = self.window.pending().last().map_or(self.window.latest_ms(), |last| last.stamp_ms);
             self.window.admit(StampedOwner { owner, stamp_ms: last_ms.max(time_ms) }, &key);

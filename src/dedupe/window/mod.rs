@@ -197,10 +197,10 @@ impl Window {
             }
             let stored = pending.map(|pending| Ok(pending.owner.into()));
             match stored.unwrap_or_else(|| owners.owner(number, Some(key.identity))) {
-                Ok(StoredOwner { at, time_ms, identity: Some(identity) })
+                Ok(StoredOwner { at, time_ms, identity: Some(identity), digest })
                     if identity == key.identity && self.counts(time_ms, time) =>
                 {
-                    ControlFlow::Break(Ok(Owner { at, time_ms, identity }))
+                    ControlFlow::Break(Ok(Owner { at, time_ms, identity, digest }))
                 }
                 Ok(_) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(Err(error)),

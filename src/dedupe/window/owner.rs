@@ -2,11 +2,11 @@
 
 use crate::dedupe::coordinates::{Coordinates, Sequence};
 use crate::dedupe::format::Owner;
-use crate::dedupe::identity::Identity;
+use crate::dedupe::identity::{Digest, Identity};
 
 impl From<Owner> for StoredOwner {
-    fn from(Owner { at, time_ms, identity }: Owner) -> Self {
-        Self { at, time_ms, identity: Some(identity) }
+    fn from(Owner { at, time_ms, identity, digest }: Owner) -> Self {
+        Self { at, time_ms, identity: Some(identity), digest }
     }
 }
 
@@ -34,6 +34,7 @@ pub fn for_each_run<E>(
     while let Some(first) = rest.first() {
         let is_near = |owner: &StampedOwner| owner.stamp_ms.saturating_sub(first.stamp_ms) <= longest_ms;
         let count = rest.partition_point(is_near).clamp(1, RUN_OWNERS);
+        let count = of_one_rule(rest.get(..count).unwrap_or(rest));
         let (run, after) = rest.split_at(count);
         let stored: Vec<StoredOwner> = run.iter().map(|it| it.owner.into()).collect();
         let times_ms = (first.stamp_ms, run.last().map_or(first.stamp_ms, |last| last.stamp_ms));
@@ -41,6 +42,17 @@ pub fn for_each_run<E>(
         (rest, number) = (after, number + count as Sequence);
     }
     Ok(())
+}
+
+/// How many of these owners, at least one, have digests of one rule, or none.
+fn of_one_rule(owners: &[StampedOwner]) -> usize {
+    let mut rule = 0;
+    let is_other = |owner: &StampedOwner| {
+        let own = owner.owner.digest.rule();
+        rule = if rule == 0 { own } else { rule };
+        own != 0 && own != rule
+    };
+    owners.iter().position(is_other).unwrap_or(owners.len()).max(1)
 }
 
 /// A committed owner in the store.
@@ -52,6 +64,8 @@ pub struct StoredOwner {
     pub time_ms: i64,
     /// The identity, byte for byte; `None` when it was forgotten or undone.
     pub identity: Option<Identity>,
+    /// What stands for its content.
+    pub digest: Digest,
 }
 
 /// Consecutive owners of a window, in the order of their arrival.

@@ -46,6 +46,16 @@ impl RecordTime {
     }
 }
 
+impl RecordTime {
+    /// The shortest window in which an owner with this stream time counts for the record, ms; `None` while one of the times is unknown.
+    #[must_use]
+    pub fn distance_ms(self, owner_ms: i64) -> Option<i64> {
+        let is_known = self.stream_ms > 0 && owner_ms > 0;
+        let distance = self.own_ms.saturating_sub(owner_ms).max(owner_ms.saturating_sub(self.stream_ms));
+        is_known.then_some(distance.max(0))
+    }
+}
+
 /// Running maximum of `min(timestamp, now + 5 min)`. The value at the last commit is kept, so that an
 /// abort can restore it.
 ///

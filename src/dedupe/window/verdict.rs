@@ -36,13 +36,18 @@ pub fn decide(at: Coordinates, known: Option<Owner>, claim: Option<Coordinates>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::identity::Digest;
     use crate::dedupe::identity::Identity;
 
     #[test]
     fn only_a_known_owner_at_another_place_makes_a_duplicate() {
         let at = |partition, offset| Coordinates { partition, offset };
-        let owner =
-            |partition, offset| Owner { at: at(partition, offset), time_ms: 1, identity: Identity([7; 16]) };
+        let owner = |partition, offset| Owner {
+            at: at(partition, offset),
+            time_ms: 1,
+            identity: Identity([7; 16]),
+            digest: Digest::NONE,
+        };
         let decided = |known, claim| decide(at(1, 7), known, claim);
         assert_eq!(decided(None, None), Verdict::New);
         assert_eq!(decided(Some(owner(1, 7)), None), Verdict::Retry);

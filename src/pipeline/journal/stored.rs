@@ -1,6 +1,6 @@
 //! The stored owners of a window.
 
-use crate::dedupe::{Coordinates, Identity, Owners, Sequence, StoredOwner, WindowId};
+use crate::dedupe::{Coordinates, Digest, Identity, Owners, Sequence, StoredOwner, WindowId};
 use crate::ports::{Store, StoreError};
 
 /// The stored owners of one window.
@@ -22,7 +22,7 @@ impl<T: Store> Owners for Stored<'_, T> {
             Some(owner) => Ok(owner),
             None if self.is_partial => {
                 let at = Coordinates { partition: 0, offset: 0 };
-                Ok(StoredOwner { at, time_ms: 0, identity: None })
+                Ok(StoredOwner { at, time_ms: 0, identity: None, digest: Digest::NONE })
             }
             None => {
                 let at = self.window;

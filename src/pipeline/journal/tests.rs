@@ -3,7 +3,7 @@
 use super::unwritten::Unwritten;
 use super::*;
 use crate::dedupe::{
-    Coordinates, Identity, Owner, Positions, StampedOwner, StoredOwner, TimeSource, WindowLimits,
+    Coordinates, Digest, Identity, Owner, Positions, StampedOwner, StoredOwner, TimeSource, WindowLimits,
 };
 use crate::store::{Binding, SledStore, open};
 
@@ -37,7 +37,12 @@ fn kind(number: u16) -> KindId {
 /// The owner at an offset of partition 7, whose identity is made of that.
 fn owner(offset: Offset) -> StampedOwner {
     let at = Coordinates { partition: 7, offset };
-    let owner = Owner { at, time_ms: 1_000, identity: Identity(u128::from(offset).to_le_bytes()) };
+    let owner = Owner {
+        at,
+        time_ms: 1_000,
+        identity: Identity(u128::from(offset).to_le_bytes()),
+        digest: Digest::NONE,
+    };
     StampedOwner { owner, stamp_ms: 1_000 }
 }
 

@@ -77,6 +77,7 @@ impl Unheld {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::Digest;
     use crate::dedupe::{Coordinates, Identity, OwnerRun, StoredOwner};
     use crate::ports::Head;
     use crate::store::{Binding, SledStore, open};
@@ -86,6 +87,7 @@ mod tests {
             at: Coordinates { partition: journal, offset },
             time_ms: 1,
             identity: Some(Identity(u128::from(offset).to_le_bytes())),
+            digest: Digest::NONE,
         };
         let owners: Vec<StoredOwner> = (0..1_000).map(owner).collect();
         let run = OwnerRun { number: 0, times_ms: (1, 1), owners: &owners };

@@ -39,6 +39,7 @@ impl MissingIds {
             Outcome::Forwarded
             | Outcome::Retry
             | Outcome::Duplicate
+            | Outcome::Conflict
             | Outcome::Probable
             | Outcome::Forced => {}
             Outcome::DeadLetter | Outcome::Rejected | Outcome::Bypassed | Outcome::Stale => return,

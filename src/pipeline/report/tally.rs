@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::dedupe::{Content, Coordinates, RecordTime, SealedOwner};
 use crate::metrics::Outcome;
 
-/// In a large transaction, the times of every n-th forwarded record are observed.
+/// In a large transaction, the times of every n-th record are observed.
 const SAMPLE: u64 = 16;
 
 /// Counts of the open transaction; they become metrics when it has committed.
@@ -13,8 +14,7 @@ pub struct Tally {
     /// By kind; the first entry is the unnamed kind.
     pub(super) outcomes: Vec<[u64; Outcome::ALL.len()]>,
     pub(super) records: u64,
-    /// Duplicates whose owner is in another partition.
-    pub(super) elsewhere: u64,
+    pub(super) found: FoundOwners,
     /// Why the first record without an id has none.
     pub(super) why_missing: Option<String>,
     pub(super) bytes: TopicBytes,
@@ -37,7 +37,50 @@ pub(super) struct RecordTimes {
     pub(super) timestamp_ms: Option<i64>,
 }
 
+/// Whether the times of the record after this many are observed.
+fn is_observed(counted: u64) -> bool {
+    counted < 1024 || counted.is_multiple_of(SAMPLE)
+}
+
+/// The records whose id has an owner.
+#[derive(Debug, Default)]
+pub struct FoundOwners {
+    count: u64,
+    /// Those whose owner is in another partition.
+    pub(super) elsewhere: u64,
+    /// Those that could not be compared with their owner.
+    pub(super) not_compared: u64,
+    /// The first one with other content than its owner, and that.
+    pub(super) conflict: Option<[Coordinates; 2]>,
+    /// For some of them the shortest window in which they are found.
+    pub(super) ages: Vec<Duration>,
+}
+
+impl FoundOwners {
+    /// Counts a record of this time.
+    fn add(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
+        self.elsewhere += u64::from(owner.at.partition != at.partition);
+        match content {
+            Content::Equal => {}
+            Content::NotCompared => self.not_compared += 1,
+            Content::Different => {
+                self.conflict.get_or_insert([at, owner.at]);
+            }
+        }
+        if is_observed(self.count) {
+            let age_ms = time.distance_ms(owner.time_ms);
+            self.ages.extend(age_ms.map(|ms| Duration::from_millis(ms.unsigned_abs())));
+        }
+        self.count += 1;
+    }
+}
+
 impl Tally {
+    /// Counts a record whose id has an owner.
+    pub fn found(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
+        self.found.add(at, owner, content, time);
+    }
+
     /// Counts the outcome of one record of this kind.
     pub fn count(&mut self, kind: usize, outcome: Outcome) {
         if self.outcomes.len() <= kind {
@@ -54,11 +97,6 @@ impl Tally {
         self.bytes.raw += bytes as u64;
     }
 
-    /// Counts a duplicate whose owner is in another partition.
-    pub fn found_elsewhere(&mut self) {
-        self.elsewhere += 1;
-    }
-
     /// Keeps why a record has no id, of the first one.
     pub fn without_id(&mut self, why: impl FnOnce() -> String) {
         self.why_missing.get_or_insert_with(why);
@@ -71,7 +109,7 @@ impl Tally {
 
     /// Counts a record written to the clean topic, which arrived at this monotonic time.
     pub fn forwarded(&mut self, bytes: usize, fetched: Duration, timestamp_ms: Option<i64>) {
-        if self.forwarded < 1024 || self.forwarded.is_multiple_of(SAMPLE) {
+        if is_observed(self.forwarded) {
             self.times.push(RecordTimes { fetched, timestamp_ms });
         }
         self.forwarded += 1;

@@ -189,6 +189,7 @@ fn empty_index(window: &mut Window, most: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::Digest;
     use crate::dedupe::{Coordinates, Identity, Owner, Positions, TimeSource, WindowLimits};
 
     const OWNERS: u64 = 50;
@@ -200,6 +201,7 @@ mod tests {
             at: Coordinates { partition: 0, offset },
             time_ms,
             identity: Identity(u128::from(offset).to_le_bytes()),
+            digest: Digest::NONE,
         };
         let owners: Vec<Owner> = (number * OWNERS..(number + 1) * OWNERS).map(owner).collect();
         window.set_horizon(time_ms);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, MissingSchema};
+use crate::dedupe::{Coordinates, Digest, MissingSchema};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::Mode;
@@ -231,7 +231,7 @@ fn find_sealed(store: &impl Store, lookups: &mut [Found]) {
 }
 
 /// Prefetches what the decision about a record reads.
-fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed }: &Lookup) {
+fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed, .. }: &Lookup) {
     let Some(SealedLookup { window, key, .. }) = sealed else { return };
     let windows = ctx.journals.get(window.journal()).and_then(|journal| journal.windows.as_ref());
     if let Some(window) = windows.and_then(|windows| windows.get(*kind)) {
@@ -239,7 +239,7 @@ fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed }: &Lookup) 
     }
 }
 
-/// The kind and the identity of a record.
+/// The kind, the identity and the digest of a record.
 fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
     let number = match ctx.options.kinds.number_of(record, &ctx.schemas) {
         // Nothing waits in this mode.
@@ -247,9 +247,13 @@ fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
         number => number?,
     };
     let kind = ctx.options.kinds.get(number).filter(|_| !ctx.options.bypasses_window(number));
-    let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None }) };
+    let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None, digest: Digest::NONE }) };
     let identity = ctx.options.rule.identify(record, &ctx.schemas)?;
     let window = kind.id.window(ctx.options.journal_of(record.coordinates().partition));
     let sealed = identity.map(|identity| SealedLookup::new(window, ctx.store.positions().key(identity)));
-    Ok(Lookup { kind: number, sealed })
+    let digest = match identity {
+        Some(_) => ctx.options.compare.digest(record, &ctx.schemas)?,
+        None => Digest::NONE,
+    };
+    Ok(Lookup { kind: number, sealed, digest })
 }

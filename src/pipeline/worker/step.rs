@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Coordinates, Offset, Owner, Schemas, SealedOwner, Verdict, Windows};
+use crate::dedupe::{Content, Coordinates, Digest, Offset, Owner, Schemas, SealedOwner, Verdict, Windows};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::sealed::{SealedCopy, sealed_copy};
 use crate::pipeline::journal::stored::Stored;
-use crate::pipeline::options::{Mode, OnMissing, OnProbable, WorkerOptions};
+use crate::pipeline::options::{Mode, OnConflict, OnMissing, OnProbable, WorkerOptions};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::order::Arrival;
 use crate::pipeline::partition::rejections::Refusal;
@@ -24,6 +24,8 @@ pub(crate) struct Lookup {
     pub(crate) kind: usize,
     /// The identity, and what was found in slices; `None` when the record has no identity.
     pub(crate) sealed: Option<SealedLookup>,
+    /// What stands for its content.
+    pub(crate) digest: Digest,
 }
 
 pub(crate) type RawOf<'a, W> = <<W as WorkerPorts>::Source as Source>::Record<'a>;
@@ -121,7 +123,7 @@ impl<W: WorkerPorts> Step<'_, W> {
                 self.forward(partition, record, Outcome::Bypassed)
             }
             (None, None) => self.without_id(partition, record),
-            (None, Some(sealed)) => self.with_id(partition, record, lookup.kind, sealed),
+            (None, Some(sealed)) => self.with_id(partition, record, sealed, lookup),
         };
         match outcome {
             // Found before anything of the record was written or stored.
@@ -158,10 +160,10 @@ impl<W: WorkerPorts> Step<'_, W> {
         &mut self,
         partition: &mut Partition,
         record: &mut RawOf<'_, W>,
-        number: usize,
-        lookup: &SealedLookup,
+        sealed: &SealedLookup,
+        &Lookup { kind: number, digest, .. }: &Lookup,
     ) -> Result<Outcome, WorkerError> {
-        let (at, key, time) = (record.coordinates(), &lookup.key, partition.time.record());
+        let (at, key, time) = (record.coordinates(), &sealed.key, partition.time.record());
         let (Some(window), Some(kind)) = (self.windows.get(number), self.options.kinds.get(number)) else {
             let what = format!(
                 "record {at} of topic {} has no window to be looked up in; aborting the transaction and reading it again",
@@ -169,18 +171,19 @@ impl<W: WorkerPorts> Step<'_, W> {
             );
             return Err(Failure::new(Remedy::Abort, what).into());
         };
-        let owners = Stored { store: self.store, window: lookup.window, is_partial: false };
+        let owners = Stored { store: self.store, window: sealed.window, is_partial: false };
         let verdict = window.verdict(at, time, key, &owners)?;
         let is_known = matches!(verdict, Verdict::Duplicate { .. });
-        let sealed = if !is_known && window.has_sealed() {
-            sealed_copy(self.store, lookup, window, at, time)?
+        let sealed_copy = if !is_known && window.has_sealed() {
+            sealed_copy(self.store, sealed, window, at, time)?
         } else {
             None
         };
-        let outcome = match (verdict, sealed) {
-            (Verdict::Duplicate { owner: Owner { at, time_ms, .. } }, _)
-            | (_, Some(SealedCopy::Owner(SealedOwner { at, time_ms }))) => {
-                return self.duplicate(partition, record, at, time_ms);
+        let outcome = match (verdict, sealed_copy) {
+            (Verdict::Duplicate { owner: Owner { at, time_ms, digest: owners, .. } }, _)
+            | (_, Some(SealedCopy::Owner(SealedOwner { at, time_ms, digest: owners }))) => {
+                let owner = SealedOwner { at, time_ms, digest: owners };
+                return self.duplicate(partition, record, owner, digest);
             }
             (Verdict::New, Some(SealedCopy::Filter { since_ms })) => {
                 if kind.on_probable == OnProbable::Forward {
@@ -200,7 +203,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         }
         // A record that cannot be copied gets no owner.
         self.sink.forward(record)?;
-        let owner = Owner { at, time_ms: time.stream_ms, identity: key.identity };
+        let owner = Owner { at, time_ms: time.stream_ms, identity: key.identity, digest };
         self.windows.admit(number, owner, key);
         self.forwarded(partition, record);
         Ok(outcome)
@@ -254,22 +257,41 @@ impl<W: WorkerPorts> Step<'_, W> {
         &mut self,
         partition: &mut Partition,
         record: &mut RawOf<'_, W>,
-        owner: Coordinates,
-        owner_ms: i64,
+        owner: SealedOwner,
+        digest: Digest,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {
             return self.forward(partition, record, Outcome::Forced);
         }
-        let side = self.options.keep_duplicates.then_some(Side::Duplicates);
-        if owner.partition != record.coordinates().partition {
-            self.transaction.tally.found_elsewhere();
-        }
-        self.suppress(partition, record, Outcome::Duplicate, side, || {
-            let Coordinates { partition, offset } = owner;
-            let detail = format!("the record at offset {offset} of partition {partition} has the same id");
-            let owner_ms = Some(owner_ms).filter(|ms| *ms > 0);
-            Reason { owner: Some(owner), owner_ms, ..Reason::new("duplicate", detail) }
+        let (at, content) = (record.coordinates(), owner.digest.compare(digest));
+        self.transaction.tally.found(at, owner, content, partition.time.record());
+        let is_conflict = content == Content::Different;
+        let side = match self.options.on_conflict {
+            OnConflict::DeadLetter if is_conflict => Some(Side::DeadLetter),
+            OnConflict::Stop if is_conflict && self.options.mode != Mode::Shadow => {
+                return Err(self.conflict(at, owner.at).into());
+            }
+            _ => self.options.keep_duplicates.then_some(Side::Duplicates),
+        };
+        let (outcome, code) =
+            if is_conflict { (Outcome::Conflict, "conflict") } else { (Outcome::Duplicate, "duplicate") };
+        self.suppress(partition, record, outcome, side, || {
+            let Coordinates { partition, offset } = owner.at;
+            let other = if is_conflict { ", and other content" } else { "" };
+            let detail =
+                format!("the record at offset {offset} of partition {partition} has the same id{other}");
+            let owner_ms = Some(owner.time_ms).filter(|ms| *ms > 0);
+            Reason { owner: Some(owner.at), owner_ms, ..Reason::new(code, detail) }
         })
+    }
+
+    fn conflict(&self, at: Coordinates, owner: Coordinates) -> Fatal {
+        Fatal::Operator(format!(
+            "record {at} of topic {} has the id of record {owner} and other content, and identity.on_conflict is \"stop\"; to keep both, \
+             add the field that distinguishes them to identity.from; to ignore fields that differ in every attempt, name the \
+             others in identity.compare; to go on, choose drop or dead_letter",
+            self.options.raw
+        ))
     }
 
     fn probable(

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Coordinates, Identity, OwnerRun, SealedOwner, Sequence, StoredOwner};
+use crate::dedupe::{Coordinates, Digest, Identity, OwnerRun, SealedOwner, Sequence, StoredOwner};
 use crate::ports::{Head, Store, ToForget};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::segments::DIR;
@@ -248,7 +248,12 @@ fn append_owners(
     identity: impl Fn(Sequence) -> Identity,
 ) {
     let head = Head { confirmed: numbers.end, ..Head::default() };
-    let owner = |number| StoredOwner { at: place(number), time_ms, identity: Some(identity(number)) };
+    let owner = |number| StoredOwner {
+        at: place(number),
+        time_ms,
+        identity: Some(identity(number)),
+        digest: Digest::NONE,
+    };
     let (number, owners) = (numbers.start, numbers.map(owner).collect::<Vec<_>>());
     store
         .append(0.into(), &OwnerRun { number, times_ms: (time_ms, time_ms), owners: &owners }, &head)

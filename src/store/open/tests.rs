@@ -5,9 +5,10 @@ use std::sync::{Arc, mpsc};
 
 use super::*;
 use crate::dedupe::{
-    Coordinates, EntryName, Identity, KindId, OwnerRun, SealedRange, SliceMark, StoredOwner, WindowId,
+    Coordinates, Digest, EntryName, Identity, KindId, OwnerRun, SealedRange, SliceMark, StoredOwner, WindowId,
 };
 use crate::ports::{Covered, Head, SealJob, Sealing, Store, StoreError};
+use crate::store::OWNER_BYTES;
 use crate::store::record::{self, Counts};
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -50,6 +51,7 @@ fn append_to(
         at: Coordinates { partition: 0, offset },
         time_ms,
         identity: Some(Identity([offset.to_le_bytes()[0]; 16])),
+        digest: Digest::NONE,
     };
     let number = numbers.start;
     let owners: Vec<_> = numbers.map(owner).collect();
@@ -315,7 +317,7 @@ fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
         append_entry(&mut store, 0.into(), number, apart_ms(number));
     }
     let files = [1, 2].map(|file| store.engine.segments.path(file));
-    assert_eq!([640, 960], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
+    assert_eq!([720, 1_080], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
     store.close().unwrap();
     (dir, files)
 }
@@ -323,7 +325,7 @@ fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
 /// Removes the end of a file, and one byte more than so many runs of ten owners.
 fn cut_runs(file: &Path, runs: usize) {
     let bytes = fs::read(file).unwrap();
-    fs::write(file, &bytes[..bytes.len() - runs * 320 - 1]).unwrap();
+    fs::write(file, &bytes[..bytes.len() - runs * 10 * OWNER_BYTES - 1]).unwrap();
 }
 
 /// Opens a directory twice whose windows have these numbers of owners, and heads behind this entry.
@@ -388,7 +390,7 @@ fn an_owner_that_does_not_fit_is_rejected_and_changes_nothing() {
     let mut store = open(dir.path(), &binding(), 1 << 20, DEADLINE).unwrap().store;
     for (offset, time_ms) in [(1 << 56, 0), (1, -1), (1, 1 << 47)] {
         let at = Coordinates { partition: 0, offset };
-        let owners = [StoredOwner { at, time_ms, identity: None }];
+        let owners = [StoredOwner { at, time_ms, identity: None, digest: Digest::NONE }];
         let run = OwnerRun { number: 1, times_ms: (0, 0), owners: &owners };
         let rejected = store.append(0.into(), &run, &behind(1, 2)).unwrap_err();
         assert!(matches!(&rejected, StoreError::Corrupt(cause) if cause.contains("does not fit")));

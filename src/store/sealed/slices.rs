@@ -181,7 +181,8 @@ impl SealedSlice {
 mod tests {
     use super::*;
     use crate::dedupe::{
-        Coordinates, HashKind, OwnerScan, Positions, SliceBuilder, SliceCover, SliceCoverage, SliceMark,
+        Coordinates, Digest, HashKind, OwnerScan, Positions, SliceBuilder, SliceCover, SliceCoverage,
+        SliceMark,
     };
 
     fn identity(number: u64) -> Identity {
@@ -203,7 +204,7 @@ mod tests {
         while builder.needs_pass() {
             for offset in first..next {
                 let at = Coordinates { partition: 0, offset };
-                builder.offer(identity(offset), Some(SealedOwner { at, time_ms: 0 }));
+                builder.offer(identity(offset), Some(SealedOwner { at, time_ms: 0, digest: Digest::NONE }));
             }
             builder.end_pass(&mut write, |error| error).unwrap();
         }

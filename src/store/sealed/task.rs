@@ -57,7 +57,7 @@ enum SliceSource {
 }
 
 /// Bytes of an identity in a slice file, at most, with its part of the filter; and in one that is a filter only.
-const BYTES_OF_ID: u64 = 36;
+const BYTES_OF_ID: u64 = 40;
 const BYTES_IN_FILTER: u64 = 8;
 
 /// Whether the file of a task is used.
@@ -86,6 +86,7 @@ impl OldSlices {
             slice.partitions().for_each(|of| cover.add(of));
             let (first, last) = slice.owner_time_ms();
             cover.add_times(first, last);
+            cover.add_rule(slice.footer().owners.cover().rule);
         }
         cover
     }
@@ -308,9 +309,9 @@ fn offer_runs(
 ) -> Result<(), StoreError> {
     let visit = &mut |run: &OwnerRun<'_>| {
         check(is_cancelled, *window)?;
-        for (_, StoredOwner { at, time_ms, identity }) in (run.number..range.next).zip(run.owners) {
+        for (_, StoredOwner { at, time_ms, identity, digest }) in (run.number..range.next).zip(run.owners) {
             if let Some(identity) = *identity {
-                offer(identity, Some(SealedOwner { at: *at, time_ms: *time_ms }));
+                offer(identity, Some(SealedOwner { at: *at, time_ms: *time_ms, digest: *digest }));
             }
         }
         Ok(if run.end() < range.next { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })

@@ -9,19 +9,19 @@ use crate::dedupe::{FilterPart, SMALLEST_SLICE, SealedBytes, Window};
 const PROCESS_BYTES: u64 = 320 << 20;
 /// Bytes of local state per id in a moving window, including expired data that is not yet deleted.
 /// `cargo bench --bench soak` prints it.
-const DISK_BYTES_PER_ID: f64 = 37.0;
-/// Bytes of a sealed id: 16, five or six for its owner and its time, its part of the filter and of a page that is not full; and expired ids of
+const DISK_BYTES_PER_ID: f64 = 41.0;
+/// Bytes of a sealed id: 16, four for its digest, five or six for its owner and its time, its part of the filter and of a page that is not full; and expired ids of
 /// slices that are not deleted yet. `cargo bench --bench growth` prints it.
-const SEALED_DISK_BYTES_PER_ID: f64 = 27.0;
+const SEALED_DISK_BYTES_PER_ID: f64 = 31.0;
 /// Bytes per second of the filters of sealed slices, which alone are read. `cargo bench --bench growth` prints the time of a restart.
 const REOPENED_FILTER_BYTES_PER_SECOND: f64 = 340e6;
-/// Bytes of an id in a block: 16, and the distances of its offset and its time, one or two each.
-const BLOCK_BYTES_PER_ID: f64 = 19.0;
+/// Bytes of an id in a block: 16, four of its digest, and the distances of its offset and its time, one or two each.
+const BLOCK_BYTES_PER_ID: f64 = 23.0;
 /// Bytes of a partition in an entry: its section in the end record 46, and the start of its owners in a block.
 const SECTION_BYTES: f64 = 50.0;
-/// Bytes of an entry without that: record batch 61, end record with its key 98, a block without its ids with its key 101, and the transaction
+/// Bytes of an entry without that: record batch 61, end record with its key 98, a block without its ids with its key 105, and the transaction
 /// marker 78.
-const ENTRY_BYTES: f64 = 338.0;
+const ENTRY_BYTES: f64 = 342.0;
 /// Transactions per second while records arrive, with the default `batch.interval` of 100 ms.
 const TRANSACTIONS_PER_SECOND: f64 = 10.0;
 /// Ids per second from the local state into the exact index. `cargo bench --bench restore` prints it

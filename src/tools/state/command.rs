@@ -11,7 +11,7 @@ use super::{Lengths, LookupResult, StateError, Transferred};
 use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
 use crate::cli::{Exit, ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
-use crate::dedupe::Hasher;
+use crate::dedupe::{Hasher, Identity};
 use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
 
 impl From<StateError> for ExitError {
@@ -43,18 +43,27 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
         print(&inspection, args.json)?;
         return Ok(Exit::Done);
     }
-    let (hasher, lengths) = (hasher(&local.hash)?, lengths(&local));
-    let identity = identity(&args.id, &local, hasher)?;
-    let answer = with_copy(&local, |copied| {
-        check_hash(&local, hasher, &copied.binding)?;
-        check_partition(args.partition, &copied.binding)?;
-        let bar = progress("windows");
-        let answer = LookupResult::of(identity, copied, args.partition, &lengths, &bar)?;
-        bar.finish_and_clear();
-        Ok(answer)
-    })?;
+    let identity = identity(&args.id, &local, hasher(&local.hash)?)?;
+    let answer = look_up(&local, identity, args.partition)?;
     print(&answer, args.json)?;
     Ok(if answer.is_found() { Exit::Done } else { Exit::No })
+}
+
+/// Looks up an identity in the state of a stopped instance.
+pub(crate) fn look_up(
+    local: &Local,
+    identity: Identity,
+    partition: Option<u32>,
+) -> Result<LookupResult, ExitError> {
+    let (hasher, lengths) = (hasher(&local.hash)?, lengths(local));
+    with_copy(local, |copied| {
+        check_hash(local, hasher, &copied.binding)?;
+        check_partition(partition, &copied.binding)?;
+        let bar = progress("windows");
+        let answer = LookupResult::of(identity, copied, partition, &lengths, &bar)?;
+        bar.finish_and_clear();
+        Ok(answer)
+    })
 }
 
 fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), ExitError> {
@@ -68,7 +77,7 @@ fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Exit
     }
 }
 
-fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<crate::dedupe::Identity, ExitError> {
+fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<Identity, ExitError> {
     if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
         let places: Vec<_> = from.iter().map(ToString::to_string).collect();
         return Err(usage(format!(

@@ -15,10 +15,12 @@ mod transfer;
 mod whole;
 
 pub use command::command;
+pub(crate) use command::look_up;
 pub(crate) use error::StateError;
 pub use find::{Found, Places, find};
 pub use inspect::inspect;
-pub use lookup::{Lengths, LookupResult, Standing};
+pub use lookup::{FoundOwner, Lengths, LookupResult, Standing};
+pub(crate) use spelling::utc;
 pub(crate) use transfer::Transferred;
 pub use transfer::{export, import, left_out, verify};
 pub use whole::{StoredSummary, summarise};

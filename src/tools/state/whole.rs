@@ -87,7 +87,7 @@ pub fn scan_whole(
         let mut owners = Vec::new();
         store.scan_sealed(&[window], &mut |_, identity, owner| {
             if part.contains(&owner.time_ms.div_euclid(MINUTE_MS)) {
-                owners.push(Owner { at: owner.at, time_ms: owner.time_ms, identity });
+                owners.push(Owner { at: owner.at, time_ms: owner.time_ms, identity, digest: owner.digest });
             }
             Ok(())
         })?;
@@ -95,9 +95,9 @@ pub fn scan_whole(
         owners.chunks(OWNERS_PER_VISIT).try_for_each(&mut *visit)?;
     }
     for_each_unsealed(store, window, |_, owners| {
-        let known = owners
-            .iter()
-            .filter_map(|it| Some(Owner { at: it.at, time_ms: it.time_ms, identity: it.identity? }));
+        let known = owners.iter().filter_map(|it| {
+            Some(Owner { at: it.at, time_ms: it.time_ms, identity: it.identity?, digest: it.digest })
+        });
         visit(&known.collect::<Vec<_>>())
     })
 }

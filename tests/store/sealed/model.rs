@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, FilterBits, Identity, Offset, OwnerRun, PartitionId, SealedOwner, SealedRange, Sequence,
-    SliceMark, StoredOwner, WindowId,
+    Coordinates, Digest, FilterBits, Identity, Offset, OwnerRun, PartitionId, SealedOwner, SealedRange,
+    Sequence, SliceMark, StoredOwner, WindowId,
 };
 use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, StoreError, ToForget};
 use dedupd::store::{Binding, SledStore};
@@ -67,6 +67,9 @@ fn time_of(number: Sequence) -> i64 {
     1_000 + number.cast_signed() * 10
 }
 
+/// The rule of the digests of the first owners.
+const OLD_RULE: u32 = 7;
+
 pub fn binding(rng: &mut Rng) -> Binding {
     let kinds = if rng.bool() { vec!["named".to_owned()] } else { Vec::new() };
     Binding { partitions: rng.u32(1..3), kinds, ..Binding::default() }
@@ -79,7 +82,7 @@ pub fn has(
     number: Sequence,
     owner: &StoredOwner,
 ) -> Result<bool, StoreError> {
-    let StoredOwner { at, time_ms, identity } = *owner;
+    let StoredOwner { at, time_ms, identity, digest } = *owner;
     if store.sealed(window).last().is_none_or(|range| number >= range.next) {
         return Ok(store.owner(window, number, identity)? == Some(*owner));
     }
@@ -87,7 +90,12 @@ pub fn has(
     store.find_sealed(&mut [&mut lookup]);
     let places = store.sealed_places(&lookup)?;
     let is_within = |(first, last): &(i64, i64)| time_ms == 0 || (*first..=*last).contains(&time_ms);
-    Ok(places.owners.contains(&SealedOwner { at, time_ms }) || places.filters.iter().any(is_within))
+    // A slice has the digests of one rule, the newest.
+    let is_of_owner = |found: &SealedOwner| {
+        let is_kept = found.digest == digest || digest.rule() == OLD_RULE && found.digest == Digest::NONE;
+        (found.at, found.time_ms) == (at, time_ms) && is_kept
+    };
+    Ok(places.owners.iter().any(is_of_owner) || places.filters.iter().any(is_within))
 }
 
 /// Looks up some owners of each window, some that have expired, and some that were removed. An error is one of the store.
@@ -188,6 +196,7 @@ impl Modelled {
     fn append(&mut self) {
         let (window, mut owned) = self.any();
         let length = [1, 5, 30, 90, 250][self.rng.usize(..5)];
+        let rule = if owned.next_number < 2_000 { OLD_RULE } else { OLD_RULE + 1 };
         let number = owned.next_number;
         let mut owners = Vec::new();
         for number in number..number + length {
@@ -199,7 +208,8 @@ impl Modelled {
             let own_ms = time_of(number) - i64::from(partition) * 7;
             let time_ms = if self.rng.u8(..9) == 0 { 0 } else { own_ms };
             let identity = Some(Identity(self.rng.u128(..).to_le_bytes()));
-            owners.push(StoredOwner { at, time_ms, identity });
+            let digest = Digest::stored(rule, self.rng.u32(..4));
+            owners.push(StoredOwner { at, time_ms, identity, digest });
         }
         owned.next_number += length;
         if self.rng.bool() {

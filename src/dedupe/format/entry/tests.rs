@@ -1,10 +1,15 @@
 use super::*;
 use crate::dedupe::format::{Block, Owner};
+use crate::dedupe::identity::Digest;
 use crate::dedupe::identity::{HashKind, Identity};
 
 fn block(partition: PartitionId, first: Offset) -> Vec<u8> {
-    let owner =
-        Owner { at: Coordinates { partition, offset: first }, time_ms: 1, identity: Identity([7; 16]) };
+    let owner = Owner {
+        at: Coordinates { partition, offset: first },
+        time_ms: 1,
+        identity: Identity([7; 16]),
+        digest: Digest::NONE,
+    };
     Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners: vec![owner] }.encode()
 }
 

@@ -13,6 +13,7 @@
 //! | for each | one past the number of its last owner (8), its count of owners (8), time of the window's clock at the first and at the last of them (8 each) |
 //! | 8 | earliest stream time of an owner |
 //! | 8 | latest one |
+//! | 4 | number of the rule of the digests; 0: there are none |
 //! | 4 | count of partitions |
 //! | for each | partition (4), first offset covered (8), one past the last (8) |
 //! | 4 | count of shards of the filter |
@@ -24,7 +25,7 @@ use super::{OwnerLayout, SealedRange, SliceCover, SliceError, SliceMark, SlicePa
 use crate::dedupe::format::block::{hash_code, hash_of};
 use crate::dedupe::identity::{HashKind, WindowId};
 
-const MAGIC: [u8; 4] = *b"DDS2";
+const MAGIC: [u8; 4] = *b"DDS3";
 
 /// Size and checksum of one shard of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +74,9 @@ impl SliceFooter {
         for SliceMark { next, count, time_ms: (first_ms, last_ms) } in &self.range.marks {
             push_all([*next, *count, first_ms.cast_unsigned(), last_ms.cast_unsigned()], &mut out);
         }
-        let SliceCover { partitions, time_ms: (earliest, latest) } = self.owners.cover();
+        let SliceCover { partitions, time_ms: (earliest, latest), rule } = self.owners.cover();
         push_all([earliest.cast_unsigned(), latest.cast_unsigned()], &mut out);
+        out.extend_from_slice(&rule.to_le_bytes());
         push_count(partitions.len(), &mut out);
         for of in partitions {
             out.extend_from_slice(&of.partition.to_le_bytes());
@@ -146,12 +148,12 @@ impl FieldReader<'_> {
         let hash = hash_of(code, key_id).map_err(|_| SliceError::Inconsistent("unknown hash kind"))?;
         let window = WindowId::numbered(u32::from_le_bytes(self.take()?));
         let (ids, range) = (self.number()?, self.range()?);
-        let time_ms = self.times()?;
+        let (time_ms, rule) = (self.times()?, u32::from_le_bytes(self.take()?));
         let partitions = self.list(20, |fields| {
             let partition = u32::from_le_bytes(fields.take()?);
             Ok(SlicePartition { partition, first: fields.number()?, next: fields.number()? })
         })?;
-        let owners = OwnerLayout::new(SliceCover { partitions, time_ms })
+        let owners = OwnerLayout::new(SliceCover { partitions, time_ms, rule })
             .ok_or(SliceError::Inconsistent("impossible partitions or times"))?;
         let shards = self.list(8, |fields| {
             Ok(ShardEntry {

@@ -2,6 +2,7 @@
 
 use super::{SealedOwner, SlicePartition};
 use crate::dedupe::coordinates::{Coordinates, PartitionId};
+use crate::dedupe::identity::Digest;
 
 /// What owners cover.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -10,6 +11,8 @@ pub struct SliceCover {
     pub partitions: Vec<SlicePartition>,
     /// The earliest and the latest known stream time of an owner, epoch milliseconds; 0 when none is known.
     pub time_ms: (i64, i64),
+    /// The rule of the digests, that of the newest owner; 0 without any. Digests of other rules are not stored.
+    pub rule: u32,
 }
 
 impl SliceCover {
@@ -47,21 +50,29 @@ impl SliceCover {
 
     /// Includes an owner.
     #[inline]
-    pub fn add_owner(&mut self, SealedOwner { at, time_ms }: SealedOwner) {
+    pub fn add_owner(&mut self, SealedOwner { at, time_ms, digest }: SealedOwner) {
         let Coordinates { partition, offset } = at;
         self.add(SlicePartition { partition, first: offset, next: offset.saturating_add(1) });
         self.add_times(time_ms, time_ms);
+        self.add_rule(digest.rule());
+    }
+
+    /// Includes digests of this rule, newer than those so far; 0: there are none.
+    #[inline]
+    pub fn add_rule(&mut self, rule: u32) {
+        self.rule = if rule == 0 { self.rule } else { rule };
     }
 }
 
 /// How owners are stored: as an index into the partitions, a distance from the partition's first offset, and one from the time before the earliest,
-/// 0 while unknown. Each has the same number of bytes in all pages.
+/// 0 while unknown; with a rule, the digest. Each has the same number of bytes in all pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnerLayout {
     cover: SliceCover,
     partition_bytes: usize,
     offset_bytes: usize,
     time_bytes: usize,
+    digest_bytes: usize,
 }
 
 impl OwnerLayout {
@@ -84,8 +95,9 @@ impl OwnerLayout {
             (0, 0) => 0,
             _ => bytes_of(latest.abs_diff(earliest).checked_add(1)?),
         };
+        let digest_bytes = if cover.rule == 0 { 0 } else { 4 };
         let is_possible = ascend && earliest <= latest;
-        is_possible.then_some(Self { cover, partition_bytes, offset_bytes, time_bytes })
+        is_possible.then_some(Self { cover, partition_bytes, offset_bytes, time_bytes, digest_bytes })
     }
 
     /// What the owners cover.
@@ -94,14 +106,18 @@ impl OwnerLayout {
         &self.cover
     }
 
-    /// Bytes of an identity with its owner: 17 to 35.
+    /// Bytes of an identity with its owner: 17 to 39.
     #[must_use]
     pub fn entry_bytes(&self) -> usize {
-        16 + self.partition_bytes + self.offset_bytes + self.time_bytes
+        16 + self.partition_bytes + self.offset_bytes + self.time_bytes + self.digest_bytes
     }
 
     /// Appends an owner; returns false, and appends nothing, when the slice does not cover it.
-    pub(super) fn push(&self, SealedOwner { at: owner, time_ms }: SealedOwner, out: &mut Vec<u8>) -> bool {
+    pub(super) fn push(
+        &self,
+        SealedOwner { at: owner, time_ms, digest }: SealedOwner,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let ((earliest, latest), partitions) = (self.cover.time_ms, &self.cover.partitions);
         let Ok(at) = self.cover.find(owner.partition) else { return false };
         let of = partitions.get(at).filter(|of| (of.first..of.next).contains(&owner.offset));
@@ -116,13 +132,15 @@ impl OwnerLayout {
         field(at as u64, self.partition_bytes);
         field(owner.offset - of.first, self.offset_bytes);
         field(time, self.time_bytes);
+        field(u64::from(digest.in_group(self.cover.rule)), self.digest_bytes);
         true
     }
 
     /// Reads an owner from the bytes that [`OwnerLayout::push`] appended.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<SealedOwner> {
         let (place, rest) = bytes.split_at_checked(self.partition_bytes)?;
-        let (distance, time) = rest.split_at_checked(self.offset_bytes)?;
+        let (distance, rest) = rest.split_at_checked(self.offset_bytes)?;
+        let (time, digest) = rest.split_at_checked(self.time_bytes)?;
         let of = self.cover.partitions.get(usize::try_from(number(place)?).ok()?)?;
         let offset = of.first.checked_add(number(distance)?).filter(|offset| *offset < of.next)?;
         let (earliest, latest) = self.cover.time_ms;
@@ -130,7 +148,8 @@ impl OwnerLayout {
             None => 0,
             Some(after) => earliest.checked_add_unsigned(after).filter(|time_ms| *time_ms <= latest)?,
         };
-        Some(SealedOwner { at: Coordinates { partition: of.partition, offset }, time_ms })
+        let digest = Digest::stored(self.cover.rule, u32::try_from(number(digest)?).ok()?);
+        Some(SealedOwner { at: Coordinates { partition: of.partition, offset }, time_ms, digest })
     }
 }
 

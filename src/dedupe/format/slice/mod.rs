@@ -1,6 +1,6 @@
 //! The slice file: the identities of one sealed slice of a window, each with its owner, and the slice's filter.
 //!
-//! Layout, little endian (version 2):
+//! Layout, little endian (version 3):
 //!
 //! | bytes | field |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | footer | [`SliceFooter`] |
 //! | 4 | length of the footer in bytes |
 //! | 4 | CRC32C of the footer |
-//! | 4 | magic and version, `DDS2` |
+//! | 4 | magic and version, `DDS3` |
 //!
 //! A page, a shard and the footer each have a checksum of their own, so that each can be read alone. That of a page depends on the file and on the
 //! number of the page, and the footer lists those of the shards: a part of another file, or at another place, is damaged.
@@ -19,6 +19,7 @@ mod layout;
 mod page;
 
 use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId, Sequence};
+use crate::dedupe::identity::Digest;
 pub use footer::{ShardEntry, SliceFooter};
 pub use layout::{OwnerLayout, SliceCover};
 pub use page::{PAGE_BYTES, SlicePage};
@@ -89,6 +90,8 @@ pub struct SealedOwner {
     pub at: Coordinates,
     /// The stream time of its partition at its arrival, epoch milliseconds; 0 while unknown.
     pub time_ms: i64,
+    /// What stands for its content.
+    pub digest: Digest,
 }
 
 /// Why bytes are not a slice file, or a part of one.

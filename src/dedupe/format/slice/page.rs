@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 4 | CRC32C of the number of the file in its footer (8), the number of the page (8), and the bytes after this field |
 //! | 2 | count of entries |
-//! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8), 0 for an unknown time or one more than its distance from the earliest (0 to 8) |
+//! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8), 0 for an unknown time or one more than its distance from the earliest (0 to 8), its digest (0 or 4; 0: none) |
 //! | rest | zero |
 
 use super::{OwnerLayout, SealedOwner, SliceError};
@@ -23,7 +23,7 @@ pub struct SlicePage<'a> {
 }
 
 impl<'a> SlicePage<'a> {
-    /// Number of entries of a full page: 116 to 240.
+    /// Number of entries of a full page: 104 to 240.
     #[must_use]
     pub fn capacity(layout: &OwnerLayout) -> usize {
         (PAGE_BYTES - HEADER_BYTES) / layout.entry_bytes()

@@ -8,6 +8,7 @@ use super::filter::{FilterBits, FilterBuilder};
 use super::*;
 use crate::dedupe::coordinates::{Coordinates, PartitionId};
 use crate::dedupe::format::{SealedRange, SliceCover, SliceMark, SlicePartition};
+use crate::dedupe::identity::Digest;
 use crate::dedupe::identity::{HashKind, Identity};
 use crate::dedupe::window::hostile;
 use crate::dedupe::window::positions::Positions;
@@ -25,7 +26,7 @@ fn identity(number: u64) -> Identity {
 /// Owners arrive a second after the other; some at an unknown time.
 fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
     let time_ms = if offset.is_multiple_of(7) { 0 } else { 1_700_000_000_000 + offset.cast_signed() * 1_000 };
-    (identity(number), SealedOwner { at: Coordinates { partition, offset }, time_ms })
+    (identity(number), SealedOwner { at: Coordinates { partition, offset }, time_ms, digest: Digest::NONE })
 }
 
 fn coverage(owners: u64, cover: SliceCover) -> SliceCoverage {
@@ -44,7 +45,7 @@ fn covering(owners: &[Owned]) -> SliceCover {
     }
     let times = || owners.iter().map(|(_, owner)| owner.time_ms).filter(|time_ms| *time_ms != 0);
     let time_ms = (times().min().unwrap_or(0), times().max().unwrap_or(0));
-    SliceCover { partitions: covered.into_values().collect(), time_ms }
+    SliceCover { partitions: covered.into_values().collect(), time_ms, rule: 0 }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as a file is written")]
@@ -226,11 +227,11 @@ fn a_flipped_bit_or_a_missing_end_is_detected() {
 #[test]
 fn an_owner_that_is_not_covered_is_refused() {
     let partitions = vec![SlicePartition { partition: 3, first: 10, next: 20 }];
-    let cover = SliceCover { partitions: partitions.clone(), time_ms: (100, 200) };
+    let cover = SliceCover { partitions: partitions.clone(), time_ms: (100, 200), rule: 0 };
     let build = |cover: &SliceCover, partition, offset, time_ms| {
         let mut builder = SliceBuilder::new(coverage(1, cover.clone()), positions(), OwnerScan::ByPosition);
         let at = Coordinates { partition, offset };
-        builder.offer(identity(1), Some(SealedOwner { at, time_ms }));
+        builder.offer(identity(1), Some(SealedOwner { at, time_ms, digest: Digest::NONE }));
         builder.end_pass(|_| Ok(()), |error: SliceError| error)
     };
     for (partition, offset, time_ms) in [(3, 10, 100), (3, 19, 200), (3, 15, 0)] {
@@ -248,7 +249,7 @@ fn any_times_are_stored_in_as_few_bytes_as_their_span_needs() {
     let at = |time_ms: i64| {
         (
             identity(time_ms.unsigned_abs()),
-            SealedOwner { at: Coordinates { partition: 0, offset: 1 }, time_ms },
+            SealedOwner { at: Coordinates { partition: 0, offset: 1 }, time_ms, digest: Digest::NONE },
         )
     };
     for (times, bytes) in [

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::dedupe::coordinates::Coordinates;
+use crate::dedupe::identity::Digest;
 use crate::dedupe::identity::Identity;
 use crate::dedupe::window::{Positions, TimeSource, WindowLimits};
 
@@ -24,7 +25,7 @@ fn admit(windows: &mut Windows, kind: usize, partition: PartitionId, offset: Off
     windows.observe(ms);
     let identity = Identity(u128::from(offset).to_be_bytes());
     let key = windows.get(0).unwrap().key(identity);
-    let owner = Owner { at: Coordinates { partition, offset }, time_ms: ms, identity };
+    let owner = Owner { at: Coordinates { partition, offset }, time_ms: ms, identity, digest: Digest::NONE };
     windows.admit(kind, owner, &key);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::dedupe::{Block, Coordinates, HashKind, Identity, KindId, Owner, StateKey};
+use crate::dedupe::{Block, Coordinates, Digest, HashKind, Identity, KindId, Owner, StateKey};
 use crate::ports::StateItem;
 
 mod deleted;
@@ -20,6 +20,7 @@ fn block(partition: PartitionId, first: Offset, next: Offset) -> Vec<u8> {
         at: Coordinates { partition, offset },
         time_ms: 1_000 + offset.cast_signed(),
         identity: Identity(u128::from(offset).to_le_bytes()),
+        digest: Digest::NONE,
     };
     let owners = (first..next).map(owner).collect();
     Block { hash: HashKind::Xxh3, kind: KindId::UNNAMED, owners }.encode()

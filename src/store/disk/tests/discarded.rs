@@ -122,7 +122,7 @@ impl Filled {
 
     fn slice_files(&self) -> Vec<PathBuf> {
         let blocks = self.store.path().join("owners");
-        let is_slice = |path: &PathBuf| fs::read(path).unwrap().ends_with(b"DDS2");
+        let is_slice = |path: &PathBuf| fs::read(path).unwrap().ends_with(b"DDS3");
         let mut paths: Vec<_> = files(&blocks).into_keys().map(|name| blocks.join(name)).collect();
         paths.retain(is_slice);
         paths.sort_by_key(|path| name(path).to_str().unwrap().parse::<u32>().unwrap());

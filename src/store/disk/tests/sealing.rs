@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::dedupe::{FilterBits, SealedRange, SliceMark};
+use crate::dedupe::{Digest, FilterBits, SealedRange, SliceMark};
 use crate::ports::{FilterJob, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError};
 use crate::store::cut::clear;
 use crate::store::sealed::write_merged;
@@ -69,7 +69,8 @@ fn a_power_loss_while_sealed_owners_are_undone_or_dropped_loses_no_other() {
         undo(&disk, &mut store, place(from));
         disk.examine();
     }
-    let owner = StoredOwner { at: place(3_000), time_ms: 0, identity: Some(Identity([7; 16])) };
+    let owner =
+        StoredOwner { at: place(3_000), time_ms: 0, identity: Some(Identity([7; 16])), digest: Digest::NONE };
     let run = OwnerRun { number: 6_000, times_ms: (0, 0), owners: &[owner] };
     store.append(0.into(), &run, &Head { confirmed: 6_000, ..Head::default() }).unwrap();
     store.sync().unwrap();

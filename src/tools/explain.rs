@@ -1,0 +1,295 @@
+//! `dedupd explain`: a record of raw, the owner of its id, and what a lookup finds now.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::difference::first_difference;
+use super::health;
+use super::state::{self, Standing};
+use crate::app::{ExitError, Prepared, begin_log_quietly, kinds, prepare, rule, settings};
+use crate::cli::{Exit, ExplainArgs};
+use crate::config::{Config, Local};
+use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields as _, Identity, IdentityRule};
+use crate::kafka::{RawRecord, Settings, read_record};
+use crate::pipeline::Kinds;
+use crate::ports::{Failure, Record as _};
+use crate::tools::state::utc;
+use crate::units::measured_text;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    record: ExplainedRecord,
+    /// The sources of the id, and the fingerprint of the rule.
+    rule: String,
+    /// 32 hex digits; `None` when the record has no id.
+    identity: Option<String>,
+    /// Why it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// Where the owners were looked up.
+    source: String,
+    owners: Vec<ExplainedOwner>,
+    verdict: String,
+}
+
+/// A record of raw.
+#[derive(Debug, Serialize)]
+struct ExplainedRecord {
+    at: String,
+    timestamp_ms: Option<i64>,
+    bytes: usize,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    kind: String,
+}
+
+/// An owner of the identity.
+#[derive(Debug, Serialize)]
+struct ExplainedOwner {
+    at: String,
+    /// Its stream time, epoch milliseconds; 0 while unknown.
+    time_ms: i64,
+    /// Whether the window counts it.
+    counts: bool,
+    /// How its content compares, in words.
+    content: String,
+}
+
+/// Where an owner is.
+struct OwnerFound {
+    at: Coordinates,
+    time_ms: i64,
+    counts: bool,
+}
+
+/// What is read of a record.
+struct RawContent {
+    described: ExplainedRecord,
+    identity: Option<Identity>,
+    digest: Digest,
+    value: Option<Vec<u8>>,
+}
+
+/// Prints the explanation.
+pub fn command(config: &Config, args: &ExplainArgs) -> Result<Exit, ExitError> {
+    begin_log_quietly();
+    let prepared = prepare(config)?;
+    let at = parse_place(&args.at)?;
+    let explainer = Explainer {
+        settings: settings(config, 0),
+        rule: rule(config, prepared.hasher),
+        kinds: kinds(config),
+        compare: CompareRule::new(config.identity.compared()),
+        prepared,
+        config,
+    };
+    let explanation = explainer.explain(at)?;
+    if args.json {
+        let text = serde_json::to_string(&explanation);
+        println!("{}", text.map_err(|error| ExitError::failed(error.to_string()))?);
+    } else {
+        print!("{explanation}");
+    }
+    Ok(if explanation.identity.is_some() { Exit::Done } else { Exit::No })
+}
+
+/// A place as it is written in the log: `3@17`.
+fn parse_place(text: &str) -> Result<Coordinates, ExitError> {
+    let parts = text.split_once('@').and_then(|(partition, offset)| {
+        Some(Coordinates { partition: partition.parse().ok()?, offset: offset.parse().ok()? })
+    });
+    let wrong =
+        || format!("{text:?} is not the place of a record; give a partition and an offset, as in 3@17");
+    parts.ok_or_else(|| ExitError::new(Exit::Usage, wrong()))
+}
+
+struct Explainer<'a> {
+    config: &'a Config,
+    prepared: Prepared,
+    settings: Settings,
+    rule: IdentityRule,
+    kinds: Kinds,
+    compare: CompareRule,
+}
+
+impl Explainer<'_> {
+    fn explain(&self, at: Coordinates) -> Result<Explanation, ExitError> {
+        let seen = self.read(at)?.ok_or_else(|| {
+            let raw = &self.settings.raw;
+            ExitError::new(
+                Exit::No,
+                format!("topic {raw} has no record at {at}: it was deleted, is a transaction marker, or is not written yet"),
+            )
+        })?;
+        let sources: Vec<_> = self.config.identity.from.iter().map(ToString::to_string).collect();
+        let rule = format!("{}, fingerprint {}", sources.join(" and "), self.rule.fingerprint());
+        let why = self.prepared.schemas.why_missing().filter(|_| seen.identity.is_none());
+        let Some(identity) = seen.identity else {
+            let verdict = "the record has no id; identity.on_missing decides".to_owned();
+            let (source, owners) = (String::new(), Vec::new());
+            return Ok(Explanation {
+                record: seen.described,
+                rule,
+                identity: None,
+                why,
+                source,
+                owners,
+                verdict,
+            });
+        };
+        let (source, places) = self.places(identity)?;
+        let owners: Result<Vec<_>, _> = places.iter().map(|place| self.compared(&seen, at, place)).collect();
+        let verdict = verdict(at, &places);
+        let identity = Some(identity.to_string());
+        Ok(Explanation { record: seen.described, rule, identity, why, source, owners: owners?, verdict })
+    }
+
+    fn read(&self, at: Coordinates) -> Result<Option<RawContent>, ExitError> {
+        let failed = |failure: Failure| ExitError::new(Exit::Unreachable, failure.unretried().to_owned());
+        let read = read_record(&self.settings, at, |record| self.seen(record)).map_err(failed)?;
+        read.transpose().map_err(|why| ExitError::new(Exit::Unreachable, format!("record {at}: {why}")))
+    }
+
+    fn seen(&self, record: &RawRecord<'_>) -> Result<RawContent, String> {
+        let schemas = &self.prepared.schemas;
+        let identity = schemas.identify(&self.rule, record)?;
+        let kind = schemas.read(|known| self.kinds.number_of(record, known))?;
+        let digest = schemas.read(|known| self.compare.digest(record, known))?;
+        let described = ExplainedRecord {
+            at: record.coordinates().to_string(),
+            timestamp_ms: record.timestamp_ms(),
+            bytes: record.size(),
+            kind: self.kinds.get(kind).map(|kind| kind.name.clone()).unwrap_or_default(),
+        };
+        Ok(RawContent { described, identity, digest, value: record.value().map(<[u8]>::to_vec) })
+    }
+
+    /// The owners of an identity, from the running instance or from local state.
+    fn places(&self, identity: Identity) -> Result<(String, Vec<OwnerFound>), ExitError> {
+        let token = self.prepared.token.as_ref();
+        if let Some(places) = token.and_then(|token| asked(self.config, token.secret(), identity)) {
+            return Ok((format!("the instance at http://{}", self.config.http.listen), places));
+        }
+        let found = state::look_up(&Local::of(self.config), identity, None).map_err(|error| {
+            let listen = self.config.http.listen;
+            let hint = format!(
+                "; no instance answered at http://{listen}/state with the token of http.token_file, so the state was read"
+            );
+            ExitError::new(error.exit, error.message + &hint)
+        })?;
+        let place = |owner: &state::FoundOwner| OwnerFound {
+            at: Coordinates { partition: owner.partition, offset: owner.offset },
+            time_ms: owner.time_ms,
+            counts: owner.standing == Standing::Exact,
+        };
+        let dir = self.config.state.dir.display();
+        Ok((format!("the local state in {dir}"), found.found.iter().map(place).collect()))
+    }
+
+    fn compared(
+        &self,
+        seen: &RawContent,
+        at: Coordinates,
+        place: &OwnerFound,
+    ) -> Result<ExplainedOwner, ExitError> {
+        let content = if place.at == at {
+            "this record".to_owned()
+        } else {
+            match self.read(place.at)? {
+                None => "no longer in raw".to_owned(),
+                Some(owner) => self.content(seen, &owner),
+            }
+        };
+        let OwnerFound { at, time_ms, counts } = *place;
+        Ok(ExplainedOwner { at: at.to_string(), time_ms, counts, content })
+    }
+
+    fn content(&self, seen: &RawContent, owner: &RawContent) -> String {
+        let difference = first_difference(owner.value.as_deref(), seen.value.as_deref());
+        let values = match difference {
+            None => return "equal values".to_owned(),
+            Some(at) => format!("values differ {at}"),
+        };
+        match owner.digest.compare(seen.digest) {
+            Content::Equal => format!("{values}; equal in identity.compare"),
+            Content::Different => format!("{values}; a conflict"),
+            Content::NotCompared => format!("{values}; not compared"),
+        }
+    }
+}
+
+/// What a lookup finds for the record at this place.
+fn verdict(at: Coordinates, places: &[OwnerFound]) -> String {
+    let counting = places.iter().filter(|place| place.counts);
+    let others: Vec<_> = counting.clone().filter(|place| place.at != at).collect();
+    match (others.first(), counting.clone().any(|place| place.at == at)) {
+        (Some(other), _) => format!("a duplicate of {}", other.at),
+        (None, true) => "the owner of its id: it was forwarded, and would be again after an abort".to_owned(),
+        (None, false) => "new: the window has no owner of its id".to_owned(),
+    }
+}
+
+/// The owners that a running instance names; `None` without an answer.
+fn asked(config: &Config, token: &str, identity: Identity) -> Option<Vec<OwnerFound>> {
+    let path = format!("/state?identity={identity}");
+    let answer = health::ask(config.http.listen, &path, token).ok()?;
+    let answer: serde_json::Value = serde_json::from_str(&answer).ok()?;
+    let place = |place: &serde_json::Value| {
+        let partition = u32::try_from(place.get("partition")?.as_u64()?).ok()?;
+        let at = Coordinates { partition, offset: place.get("offset")?.as_u64()? };
+        Some(OwnerFound { at, time_ms: place.get("time_ms")?.as_i64()?, counts: true })
+    };
+    // 404 has it too, and is empty; an error has not.
+    Some(answer.get("found")?.as_array()?.iter().filter_map(place).collect())
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExplainedRecord { at, timestamp_ms, bytes, kind } = &self.record;
+        let written = timestamp_ms
+            .map_or_else(|| "without a timestamp".to_owned(), |ms| format!("written at {}", utc(ms)));
+        writeln!(f, "record    {at}, {written}, {bytes} bytes of key and value")?;
+        if !kind.is_empty() {
+            writeln!(f, "kind      {kind}")?;
+        }
+        writeln!(f, "rule      {}", self.rule)?;
+        match (&self.identity, &self.why) {
+            (Some(identity), _) => writeln!(f, "identity  {identity}")?,
+            (None, why) => writeln!(f, "identity  none: {}", why.as_deref().unwrap_or("it has no id"))?,
+        }
+        for ExplainedOwner { at, time_ms, counts, content } in &self.owners {
+            let age = timestamp_ms.filter(|_| *time_ms > 0).map(|ms| age(ms, *time_ms)).unwrap_or_default();
+            let expired = if *counts { "" } else { ", not counted by the window any more" };
+            writeln!(f, "owner     {at}{age}, {content}{expired}")?;
+        }
+        if self.identity.is_some() {
+            writeln!(f, "looked up in {}", self.source)?;
+        }
+        writeln!(
+            f,
+            "verdict   {}; today's, and not that of the time when the record was processed",
+            self.verdict
+        )
+    }
+}
+
+/// How long an owner arrived before a record, or after it.
+fn age(record_ms: i64, owner_ms: i64) -> String {
+    let apart = std::time::Duration::from_millis(record_ms.abs_diff(owner_ms));
+    let how = if owner_ms <= record_ms { "before" } else { "after" };
+    format!(", {} {how}", measured_text(apart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_partition_and_an_offset() {
+        assert_eq!(parse_place("3@17").ok(), Some(Coordinates { partition: 3, offset: 17 }));
+        for text in ["", "3", "3@", "@17", "3@17@1", "-1@2", "3@x", "4294967296@1"] {
+            assert!(parse_place(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Records with an id that was seen and other content, on a real Apache Kafka: all are found, none is invented, and the log, the page and the exit
+//! code say so.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::long_window::with_token;
+use crate::support::{Draft, Isolation, Pipe, Record, Running, Sidecar, shared_kafka, wait_until};
+
+const LIMIT: Duration = Duration::from_mins(2);
+const PARTITIONS: usize = 3;
+
+/// What the producer knows of a record: its id and what of it is compared.
+fn parsed(record: &Record) -> (String, u64) {
+    let value: serde_json::Value = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
+    (value["id"].as_str().unwrap().to_owned(), value["content"].as_u64().unwrap())
+}
+
+/// A record whose value differs from that of all others.
+fn draft(rng: &mut fastrand::Rng, partitions: usize, id: u32, content: u64) -> Draft {
+    let partition = rng.i32(0..i32::try_from(partitions).unwrap());
+    let sent_at = rng.u64(..);
+    Draft::new(partition, &format!(r#"{{"id":"{id}","content":{content},"sent_at":{sent_at}}}"#))
+}
+
+fn reason(record: &Record) -> String {
+    let (_, value) = record.headers.iter().find(|(key, _)| key == "dedupd.reason").unwrap();
+    String::from_utf8(value.clone().unwrap()).unwrap()
+}
+
+fn duplicates(pipe: &Pipe<'_>) -> String {
+    format!("{}.again", pipe.raw)
+}
+
+fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
+    pipe.sidecar(instance)
+        .with("DEDUPD_TOPICS__DUPLICATES", &duplicates(pipe))
+        .with("DEDUPD_IDENTITY__COMPARE", r#"["json:/content"]"#)
+        .with("DEDUPD_SMALLEST_SLICE", "2000")
+}
+
+/// Compares the reason of each dropped record with the content of the record that was forwarded for its id. Returns how many were equal, and how
+/// many not.
+fn assert_found(pipe: &Pipe<'_>) -> [usize; 2] {
+    let forwarded: BTreeMap<String, u64> = pipe.kafka.ended_records(&pipe.clean).iter().map(parsed).collect();
+    let dropped = pipe.kafka.ended_records(&duplicates(pipe));
+    let raw = pipe.kafka.records(&pipe.raw, Isolation::Committed).len();
+    assert_eq!(forwarded.len() + dropped.len(), raw);
+    let mut counts = [0; 2];
+    for record in &dropped {
+        let (id, content) = parsed(record);
+        let is_conflict = forwarded[&id] != content;
+        assert_eq!(reason(record), if is_conflict { "conflict" } else { "duplicate" }, "{record:?}");
+        counts[usize::from(is_conflict)] += 1;
+    }
+    counts
+}
+
+fn stop(running: &Running) {
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
+/// In the open transaction, in the index, in slices, after a kill, a restore, a takeover, and growth; in the same and in other partitions.
+#[test]
+fn planted_conflicts_are_found_wherever_their_owner_is_and_none_is_invented() {
+    let pipe = Pipe::new(shared_kafka(), "planted", PARTITIONS);
+    let mut rng = fastrand::Rng::with_seed(46);
+    let mut produce = |partitions: usize, news: std::ops::Range<u32>| {
+        let olds = (0..news.end / 2).map(|_| rng.u32(0..news.end)).collect::<Vec<_>>();
+        // Every eighth record has other content than most with its id.
+        let mut content = |id: u32| u64::from(id) + u64::from(rng.u8(0..8) == 0);
+        let all: Vec<_> = news.chain(olds).map(|id| (id, content(id))).collect();
+        let drafts: Vec<_> =
+            all.into_iter().map(|(id, content)| draft(&mut rng, partitions, id, content)).collect();
+        pipe.kafka.send(&pipe.raw, &drafts);
+    };
+    let (a, b) = (sidecar(&pipe, "a"), sidecar(&pipe, "b"));
+    let mut running = a.start();
+    produce(PARTITIONS, 0..9_000);
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    wait_until("slices", LIMIT, || (running.value("dedupd_sealed_ids_total") > 4_000.0).then_some(()));
+    produce(PARTITIONS, 9_000..12_000);
+    running.kill9();
+    running = a.start();
+    produce(PARTITIONS, 12_000..15_000);
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    running.kill9();
+    std::fs::remove_dir_all(&a.state_dir).unwrap();
+    running = a.start();
+    produce(PARTITIONS, 15_000..18_000);
+    pipe.wait_caught_up(PARTITIONS, LIMIT);
+    let spare = b.start();
+    stop(&running);
+    pipe.kafka.grow_topic(&pipe.raw, PARTITIONS + 2);
+    produce(PARTITIONS + 2, 18_000..21_000);
+    pipe.wait_caught_up(PARTITIONS + 2, LIMIT);
+    assert_eq!(spare.value("dedupd_duplicates_not_compared_total"), 0.0);
+    stop(&spare);
+    let [equal, conflicts] = assert_found(&pipe);
+    println!("{equal} equal, {conflicts} conflicts");
+    assert!(equal > 10_000 && conflicts > 2_000);
+    b.audit().unwrap();
+}
+
+/// Snowplow's case: ids that were used again for another event. By default the whole value is compared.
+#[test]
+fn an_id_that_is_not_unique_is_a_warning_a_count_and_a_note_until_the_operator_decides() {
+    let pipe = Pipe::new(shared_kafka(), "not-unique", 1);
+    let record = |id: u32, page: &str| Draft::new(0, &format!(r#"{{"id":"{id}","page":"{page}"}}"#));
+    let first: Vec<_> = (0..50).map(|id| record(id, "home")).collect();
+    let again = (0..20).map(|id| record(id, "cart")).chain((20..30).map(|id| record(id, "home")));
+    pipe.kafka.send(&pipe.raw, &first.into_iter().chain(again).collect::<Vec<_>>());
+    let running = pipe.sidecar("a").start();
+    running.wait_outcomes(&[("forwarded", 50), ("duplicate", 10), ("conflict", 20)]);
+    let note = || {
+        running.get("/readyz").filter(|page| page.contains("20 of the last 30 duplicates have other content"))
+    };
+    let note = wait_until("the note", LIMIT, note);
+    assert!(note.contains("identity.compare") && note.contains("identity.from"), "{note}");
+    wait_until("the warning", LIMIT, || {
+        running.text().contains("whose id is that of record 0@").then_some(())
+    });
+    stop(&running);
+    let chosen = pipe.sidecar("a").with("DEDUPD_IDENTITY__COMPARE", "value").start();
+    pipe.kafka.send(&pipe.raw, &[record(0, "cart")]);
+    chosen.wait_outcomes(&[("conflict", 1)]);
+    assert!(!chosen.page("/readyz").contains("other content"), "{}", chosen.page("/readyz"));
+    stop(&chosen);
+}
+
+#[test]
+fn a_conflict_is_a_dead_letter_or_the_end_as_configured() {
+    let pipe = Pipe::new(shared_kafka(), "conflict-policy", 1);
+    let record = |content: &str| Draft::new(0, &format!(r#"{{"id":"1","v":"{content}"}}"#));
+    pipe.kafka.send(&pipe.raw, &[record("a"), record("b"), record("a")]);
+    let letters = format!("{}.dead", pipe.raw);
+    let instance = pipe.sidecar("a").with("DEDUPD_TOPICS__DEAD_LETTER", &letters);
+    let running = instance.with("DEDUPD_IDENTITY__ON_CONFLICT", "dead_letter").start();
+    running.wait_outcomes(&[("forwarded", 1), ("duplicate", 1), ("conflict", 1)]);
+    stop(&running);
+    let dead = pipe.kafka.ended_records(&letters);
+    assert_eq!(
+        dead.iter().map(|it| (it.text(), reason(it))).collect::<Vec<_>>(),
+        [(r#"{"id":"1","v":"b"}"#.to_owned(), "conflict".to_owned())]
+    );
+    pipe.kafka.send(&pipe.raw, &[record("c")]);
+    let ended = pipe.sidecar("a").with("DEDUPD_IDENTITY__ON_CONFLICT", "stop").start();
+    assert_eq!(ended.wait(LIMIT).code(), Some(6), "{}", ended.text());
+    let text = ended.text();
+    assert!(text.contains("record 0@3") && text.contains("the id of record 0@0 and other content"), "{text}");
+    // Nothing was decided about it.
+    let dropped = pipe.sidecar("a").start();
+    dropped.wait_outcomes(&[("conflict", 1)]);
+    stop(&dropped);
+}
+
+/// A digest of another rule is no conflict, whatever the content.
+#[test]
+fn after_a_change_of_what_is_compared_older_ids_are_not_compared() {
+    let pipe = Pipe::new(shared_kafka(), "rule-of-content", 1);
+    let record = |id: u32, content: u32| Draft::new(0, &format!(r#"{{"id":"{id}","content":{content}}}"#));
+    let all = |content: u32, ids: std::ops::Range<u32>| ids.map(|id| record(id, content)).collect::<Vec<_>>();
+    pipe.kafka.send(&pipe.raw, &all(1, 0..10));
+    let running = pipe.sidecar("a").start();
+    running.wait_outcomes(&[("forwarded", 10)]);
+    stop(&running);
+    let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__COMPARE", r#"["json:/content"]"#).start();
+    pipe.kafka.send(&pipe.raw, &[all(2, 0..10), all(1, 10..20), all(2, 10..15)].concat());
+    running.wait_outcomes(&[("forwarded", 10), ("duplicate", 10), ("conflict", 5)]);
+    assert_eq!(running.value("dedupd_duplicates_not_compared_total"), 10.0);
+    stop(&running);
+    let running = pipe.sidecar("a").with("DEDUPD_IDENTITY__COMPARE", "off").start();
+    pipe.kafka.send(&pipe.raw, &all(3, 0..20));
+    running.wait_outcomes(&[("duplicate", 20)]);
+    assert_eq!(running.value("dedupd_duplicates_not_compared_total"), 20.0);
+    stop(&running);
+}
+
+/// The same beside the running instance and from the state of the stopped one.
+#[test]
+fn explain_names_the_owner_the_difference_and_the_verdict() {
+    let pipe = Pipe::new(shared_kafka(), "explained", 2);
+    let record = |partition, id: &str, page: &str| {
+        Draft::new(partition, &format!(r#"{{"id":"{id}","page":"{page}"}}"#))
+    };
+    let instance = with_token(&pipe, "a");
+    let running = instance.start();
+    pipe.kafka.send(&pipe.raw, &[record(0, "x", "home")]);
+    running.wait_outcomes(&[("forwarded", 1)]);
+    pipe.kafka.send(&pipe.raw, &[record(1, "x", "cart"), record(1, "x", "home"), Draft::new(1, "none")]);
+    running.wait_outcomes(&[("conflict", 1), ("duplicate", 1), ("missing_id", 1)]);
+    for source in ["the instance at http://", "the local state in "] {
+        let of = |at: &str, parts: &[&str], code| {
+            let (ended, text) = instance.explain(at, running.port);
+            assert_eq!(ended, Some(code), "{text}");
+            for part in parts {
+                assert!(text.contains(part), "{part:?} is not in:\n{text}");
+            }
+        };
+        of(
+            "1@0",
+            &["owner     0@0", "values differ at json:/page; a conflict", "a duplicate of 0@0", source],
+            0,
+        );
+        of("1@1", &["owner     0@0", "equal values", "a duplicate of 0@0", "json:/id"], 0);
+        of("0@0", &["this record", "the owner of its id", source], 0);
+        of("1@2", &["identity  none", "identity.on_missing decides"], 1);
+        of("1@9", &["has no record at 1@9"], 1);
+        if running.ended().is_none() {
+            stop(&running);
+        }
+    }
+}
