@@ -12,7 +12,7 @@ use crate::cli::Exit;
 use crate::config::Config;
 use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
-use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, Wanted};
+use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, SampleRule, Wanted};
 use crate::pipeline::{self, Fatal, PartitionCounts, StartLogs};
 use crate::ports::{Failure, Remedy};
 use crate::schemas::BlockingSchemas;
@@ -91,15 +91,20 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
 pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
     let rule = assembly::rule(config, *hasher);
-    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
-    let mut few_ids = None;
-    let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &identify) {
+    let rule = SampleRule {
+        identify: &|record| schemas.identify(&rule, record),
+        digest: &|compare, record| schemas.digest(compare, record),
+        compare: config.identity.compared(),
+    };
+    let mut warnings = Vec::new();
+    let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &rule) {
         Ok(sample) => {
-            few_ids = sample.few_ids(schemas.why_missing(), "identity.from");
+            let few_ids = sample.few_ids(schemas.why_missing(), "identity.from");
             match few_ids {
                 Some(what) if sample.with_id == 0 => return Err(ExitError::new(Exit::StartUp, what)),
-                _ => sample.advice(Some(config.dedupe.scope)),
+                few_ids => warnings.extend(few_ids.into_iter().chain(sample.conflicts())),
             }
+            sample.advice(Some(config.dedupe.scope))
         }
         Err(failed) => {
             check_read(&failed, "whether the records of raw have an id")?;
@@ -107,7 +112,8 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
             format!("raw was not sampled, so it is not known which dedupe.scope is needed: {why}")
         }
     };
-    Ok((advice, few_ids.into_iter().chain(schemas.note()).collect()))
+    warnings.extend(schemas.note());
+    Ok((advice, warnings))
 }
 
 /// Fails when something was not read that may end a start, because a broker did not answer. `what` names it.

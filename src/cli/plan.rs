@@ -34,6 +34,12 @@ pub struct PlanArgs {
     /// Number of its newest records to read, all partitions together
     #[arg(long, default_value_t = 200_000, value_parser = whole::<u64>(1, MAX_SAMPLE), value_name = "COUNT")]
     pub sample: u64,
+    /// Read all of its records instead, as for the ages of copies; of many ids, only a part is followed
+    #[arg(long, requires = "raw", conflicts_with = "sample")]
+    pub full: bool,
+    /// What of two records with one id is compared, as --id; repeatable [default: the value, unless it is a part of the id]
+    #[arg(long, value_name = "SOURCE")]
+    pub compare: Vec<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
     pub properties: Vec<Property>,
@@ -120,12 +126,16 @@ pub(super) const HELP: &str = "\
 Predicts the size of a window in memory, on disk and in the state topic, before it is deployed. The
 prediction assumes even traffic; for a topic with busy hours, plan with the rate of those hours.
 
+With --raw it also measures how old copies are, recommends window.exact with its costs, and reports
+copies whose content differs from that of the first record with their id.
+
 Examples:
   dedupd plan --events 5000 --exact 24h --partitions 12
   dedupd plan --events 5000 --exact 24h --bloom 30days --partitions 12 --json
   dedupd plan --events 5000 --exact 1h --memory 4GiB
   dedupd plan --events 5000 --exact 24h --partitions 12 --toml
   dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --exact 24h
+  dedupd plan --bootstrap-servers localhost:9092 --raw events.raw --id json:/id --full
   dedupd plan --events 5000 --exact 1h --overflow evict --max-ids 25000000";
 pub(super) const CODES: &[Exit] =
     &[Exit::Done, Exit::Usage, Exit::StartUp, Exit::Operator, Exit::Unreachable];

@@ -152,7 +152,7 @@ impl IdentityConfig {
 }
 
 /// What is compared with these values of `identity.from` and `identity.compare`: by default the value, unless that is a part of the id.
-pub(super) fn compared(from: &[IdSource], compare: Option<&[IdSource]>) -> Vec<IdSource> {
+pub(crate) fn compared(from: &[IdSource], compare: Option<&[IdSource]>) -> Vec<IdSource> {
     let by_default = if from.contains(&IdSource::Value) { Vec::new() } else { vec![IdSource::Value] };
     compare.map_or(by_default, <[_]>::to_vec)
 }

@@ -40,6 +40,7 @@ pub use choices::{
 };
 pub use error::ConfigError;
 pub(crate) use forms::parse_servers;
+pub(crate) use keys::compared;
 pub use keys::{
     BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, SchemasConfig,
     StateConfig, WindowConfig, keys,

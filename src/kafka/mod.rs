@@ -59,7 +59,9 @@ pub use record::RawRecord;
 pub use rekey::SourceReader;
 pub(crate) use rekey::{Acknowledgements, TargetWriter, check_rekey};
 pub use sample::sample;
-pub(crate) use sample::{SampleError, SampleLimits, Sampling, TopicSample, sample_ids};
+pub(crate) use sample::{
+    FOLLOWED_IDS, SampleError, SampleLimits, SampleRule, Sampling, TopicSample, sample_ids,
+};
 pub(crate) use single::read_record;
 pub use state_topic::KafkaStateLog;
 pub(crate) use statistics::{ClientFigures, ClientUse, client_figures};

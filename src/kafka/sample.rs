@@ -1,7 +1,11 @@
-//! Samples a live raw topic: the record rate, the share of duplicates, and the copies in other partitions. It only reads.
+//! Samples a live raw topic: the record rate, the share of duplicates, the copies in other partitions, their ages, and whether they differ. It only
+//! reads.
 
-use std::collections::HashMap;
-use std::fmt;
+mod ages;
+mod difference;
+mod figures;
+mod ids;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,7 +13,6 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset as KafkaOffset;
-use serde::Serialize;
 
 use super::client_config::Settings;
 use super::connection::{NoConnection, Probe, error_text};
@@ -19,12 +22,14 @@ use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{Identity, Offset, PartitionId};
+use crate::dedupe::{CompareRule, Coordinates, Digest, Fields, IdSource, Identity, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
-use crate::units::seconds_text;
+use difference::{ComparedPart, DifferingCopy};
+use figures::SPAN;
+pub use figures::TopicSample;
+pub(crate) use ids::FOLLOWED_IDS;
+use ids::{Identified, SampledIds};
 
-/// The rate is measured over at most this time.
-const SPAN: Duration = Duration::from_hours(1);
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A read fails when the broker returns nothing for this long.
@@ -42,83 +47,6 @@ pub struct Sampling {
     pub records: u64,
 }
 
-/// The measured figures of a topic.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct TopicSample {
-    pub partitions: u32,
-    /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
-    /// records, so the figure tends to be too high.
-    pub events_per_second: f64,
-    /// The time over which that is measured, seconds: an hour, or less if the oldest record is younger.
-    pub span_seconds: f64,
-    pub read: u64,
-    /// Records with an id.
-    pub with_id: u64,
-    /// Records with the same id as an earlier record of the sample in the same partition. Duplicates that are further apart
-    /// are not counted, so the figure tends to be too low.
-    pub repeats: u64,
-    /// Records with an id that the sample has in another partition, and not before in their own. Partition scope forwards them.
-    pub elsewhere: u64,
-    /// Ids that the sample has in more than one partition.
-    pub moved_ids: u64,
-}
-
-impl TopicSample {
-    /// Share of duplicates among the records with an id, 0 to 1.
-    #[must_use]
-    pub fn duplicates(&self) -> f64 {
-        self.repeats as f64 / self.with_id.max(1) as f64
-    }
-
-    /// Over which time the rate is measured, and why that is less than an hour.
-    #[must_use]
-    pub fn span(&self) -> String {
-        if self.span_seconds >= SPAN.as_secs_f64() {
-            return "in the last hour".to_owned();
-        }
-        let span = seconds_text(self.span_seconds);
-        format!(
-            "in the last {span} (the oldest record is younger than an hour: measure again later, or give --events)"
-        )
-    }
-}
-
-impl fmt::Display for TopicSample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the topic")?;
-        let (rate, span) = (self.events_per_second, self.span());
-        writeln!(f, "  {:<30} {rate:.1} per second {span}, {} partitions", "records", self.partitions)?;
-        let (repeats, read) = (self.duplicates() * 100.0, self.read);
-        writeln!(
-            f,
-            "  {:<30} {repeats:.2} % of the newest {read}; duplicates further apart are not counted",
-            "duplicates"
-        )?;
-        let elsewhere = self.elsewhere as f64 / self.with_id.max(1) as f64 * 100.0;
-        writeln!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
-        writeln!(f, "  {:<30} {}", "scope", self.advice(None))
-    }
-}
-
-/// The ids of a sample, each with the partitions that have it.
-#[derive(Debug, Default)]
-struct SampledIds(HashMap<Identity, Vec<PartitionId>>);
-
-impl SampledIds {
-    /// Counts a record of this partition.
-    fn count(&mut self, partition: PartitionId, identity: Identity, sample: &mut TopicSample) {
-        sample.with_id += 1;
-        let partitions = self.0.entry(identity).or_default();
-        if partitions.contains(&partition) {
-            sample.repeats += 1;
-            return;
-        }
-        sample.elsewhere += u64::from(!partitions.is_empty());
-        sample.moved_ids += u64::from(partitions.len() == 1);
-        partitions.push(partition);
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The brokers do not answer.
@@ -129,15 +57,35 @@ pub enum SampleError {
     Refused(Failure),
 }
 
-/// Reads the identity of a record. The error is a reason why that is not possible.
-pub trait Identify: Fn(&RawRecord<'_>) -> Result<Option<Identity>, String> {}
+/// How the records of a sample are identified, and what of them is compared. The errors are reasons why that is not possible.
+pub struct SampleRule<'a> {
+    pub identify: &'a dyn Fn(&RawRecord<'_>) -> Result<Option<Identity>, String>,
+    pub digest: &'a dyn Fn(&CompareRule, &RawRecord<'_>) -> Result<Digest, String>,
+    /// As [`CompareRule::new`] takes it.
+    pub compare: Vec<IdSource>,
+}
 
-impl<F: Fn(&RawRecord<'_>) -> Result<Option<Identity>, String>> Identify for F {}
+impl SampleRule<'_> {
+    fn read(&self, compare: &CompareRule, record: &RawRecord<'_>) -> Result<Option<Identified>, String> {
+        let Some(identity) = (self.identify)(record)? else { return Ok(None) };
+        Ok(Some(Identified { identity, digest: (self.digest)(compare, record)? }))
+    }
+
+    /// Each compared part on its own.
+    fn parts(&self, record: &RawRecord<'_>) -> Vec<ComparedPart> {
+        let part = |source: &IdSource| {
+            let digest = (self.digest)(&CompareRule::new(vec![source.clone()]), record);
+            let value = record.value().filter(|_| *source == IdSource::Value).map(<[u8]>::to_vec);
+            ComparedPart { digest: digest.unwrap_or(Digest::NONE), value }
+        };
+        self.compare.iter().map(part).collect()
+    }
+}
 
 /// Samples a topic. `now_ms` is the wall clock in epoch milliseconds; `seen` is called with the number of records read.
 pub fn sample(
     sampling: &Sampling,
-    identify: &dyn Identify,
+    rule: &SampleRule<'_>,
     now_ms: i64,
     seen: &dyn Fn(u64),
 ) -> Result<TopicSample, SampleError> {
@@ -148,12 +96,12 @@ pub fn sample(
     let consumer = dedupd_tokens::create(&config, LogContext).map_err(|e| settings(&e))?;
     let reader = BatchReader::new(consumer).map_err(|e| settings(&e))?;
     let limits = SampleLimits { records: *records, time: Duration::MAX };
-    let reading = SampleReading { topic, limits, reader };
+    let reading = SampleReading { topic, limits, reader, now_ms };
     let measured = || {
         let log = SampledLog { topic, client: probe.client() };
         let ends = log.ends()?;
-        let (events_per_second, span_seconds) = reading.rate(&log, &ends, now_ms)?;
-        Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, identify, seen)? })
+        let (events_per_second, span_seconds) = reading.rate(&log, &ends)?;
+        Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, rule, seen)? })
     };
     measured().map_err(|failure: Failure| match failure.remedy {
         Remedy::Stop => SampleError::Refused(failure),
@@ -174,13 +122,14 @@ pub struct SampleLimits {
 pub fn sample_ids(
     settings: &Settings,
     limits: SampleLimits,
-    identify: &dyn Identify,
+    rule: &SampleRule<'_>,
 ) -> Result<TopicSample, Failure> {
     let topic = settings.raw.as_str();
     let reader = BatchReader::new(reader::client(settings, "read_committed")?)
         .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
     let ends = SampledLog { topic, client: &reader.consumer }.ends()?;
-    SampleReading { topic, limits, reader }.count(&ends, identify, &|_| ())
+    let reading = SampleReading { topic, limits, reader, now_ms: clock::wall_ms() };
+    reading.count(&ends, rule, &|_| ())
 }
 
 impl Sampling {
@@ -253,6 +202,8 @@ struct SampleReading<'a> {
     topic: &'a str,
     limits: SampleLimits,
     reader: BatchReader,
+    /// Epoch milliseconds.
+    now_ms: i64,
 }
 
 impl SampleReading<'_> {
@@ -261,12 +212,11 @@ impl SampleReading<'_> {
         &self,
         log: &SampledLog<'_, C>,
         ends: &Ranges,
-        now_ms: i64,
     ) -> Result<(f64, f64), Failure> {
-        let begin_ms = now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
+        let begin_ms = self.now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
         let appended = log.appended_since(begin_ms, ends)?;
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
-        let seconds = now_ms.saturating_sub(first_ms).max(1_000) as f64 / 1_000.0;
+        let seconds = self.now_ms.saturating_sub(first_ms).max(1_000) as f64 / 1_000.0;
         Ok((appended as f64 / seconds, seconds))
     }
 
@@ -287,59 +237,59 @@ impl SampleReading<'_> {
     fn count(
         &self,
         ends: &Ranges,
-        identify: &dyn Identify,
+        rule: &SampleRule<'_>,
         seen: &dyn Fn(u64),
     ) -> Result<TopicSample, Failure> {
-        let mut failed = None;
         let share = self.limits.records / (ends.len() as u64).max(1);
         let newest = |it: &Range<Offset>| it.end.saturating_sub(share).max(it.start)..it.end;
-        let newest = ends.iter().map(|(partition, range)| (*partition, newest(range)));
-        let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
-        let mut sample = TopicSample { partitions, ..TopicSample::default() };
-        let (mut known, begun) = (SampledIds::default(), clock::monotonic());
-        self.read(&newest.collect(), &mut |record| {
-            sample.read += 1;
-            match identify(record) {
-                Ok(Some(found)) => known.count(record.coordinates().partition, found, &mut sample),
-                Ok(None) => {}
-                Err(why) => failed = failed.take().or(Some(why)),
+        let newest: Ranges = ends.iter().map(|(partition, range)| (*partition, newest(range))).collect();
+        let records = newest.values().map(|range| range.end.saturating_sub(range.start)).sum();
+        let (mut ids, compare) =
+            (SampledIds::new(records, self.now_ms), CompareRule::new(rule.compare.clone()));
+        let (mut read, mut failed, begun) = (0, None, clock::monotonic());
+        self.read(&newest, &mut |record| {
+            read += 1;
+            match rule.read(&compare, record) {
+                Ok(found) => ids.count(record.coordinates(), record.timestamp_ms(), found),
+                Err(why) => drop(failed.get_or_insert(why)),
             }
-            seen(sample.read);
+            seen(read);
             failed.is_none() && begun.elapsed() < self.limits.time
         })?;
-        match failed {
-            Some(why) => Err(Failure::new(
-                Remedy::Stop,
-                format!("the ids of topic {} cannot be read: {why}", self.topic),
-            )),
-            None => Ok(sample),
+        if let Some(why) = failed {
+            let what = format!("the ids of topic {} cannot be read: {why}", self.topic);
+            return Err(Failure::new(Remedy::Stop, what));
         }
+        let is_cut = |partition| newest.get(&partition) != ends.get(&partition);
+        let mut sample = ids.finish(is_cut);
+        self.locate(rule, &mut sample.examples);
+        Ok(TopicSample { partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX), read, ..sample })
+    }
+
+    /// Finds where the records of these examples differ first.
+    fn locate(&self, rule: &SampleRule<'_>, examples: &mut [DifferingCopy]) {
+        for example in examples {
+            let parts = [example.copy, example.first].map(|at| self.parts(rule, at));
+            if let [Some(copy), Some(first)] = &parts {
+                example.place = difference::place(&rule.compare, copy, first);
+            }
+        }
+    }
+
+    /// Reads a record again, because a sample does not hold values; `None` if that fails or the record was deleted since.
+    fn parts(&self, rule: &SampleRule<'_>, at: Coordinates) -> Option<Vec<ComparedPart>> {
+        let mut parts = None;
+        let only = Ranges::from([(at.partition, at.offset..at.offset + 1)]);
+        let read = self.read(&only, &mut |record| {
+            parts = (record.coordinates() == at).then(|| rule.parts(record));
+            true
+        });
+        read.ok().and(parts)
     }
 
     /// Passes the records of these offset ranges to `visit`, which returns whether the partition is read further.
     fn read(&self, ranges: &Ranges, visit: &mut dyn FnMut(&RawRecord<'_>) -> bool) -> Result<(), Failure> {
         let wait = MAX_IDLE.min(self.limits.time);
         self.reader.read(self.topic, ranges, wait, &mut |message| visit(&RawRecord(message)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_in_the_same_partition_and_in_others_are_counted_apart() {
-        let empty = TopicSample { partitions: 3, read: 8, ..TopicSample::default() };
-        let (mut ids, mut sample) = (SampledIds::default(), empty);
-        for (partition, id) in [(0, 1), (0, 1), (1, 1), (1, 1), (2, 1), (0, 2), (1, 3), (2, 3)] {
-            ids.count(partition, Identity([id; 16]), &mut sample);
-        }
-        assert_eq!((sample.with_id, sample.repeats, sample.elsewhere, sample.moved_ids), (8, 2, 3, 2));
-        let text = sample.to_string();
-        assert!(text.contains("37.50 % of the newest 8\n"), "{text}");
-        assert!(
-            text.contains("scope                          2 ids of the sample are in several partitions"),
-            "{text}"
-        );
     }
 }

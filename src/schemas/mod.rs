@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
 use crate::config::{SchemasConfig, read_file_of};
-use crate::dedupe::{AvroSchema, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas};
+use crate::dedupe::{
+    AvroSchema, CompareRule, Digest, Fields, Identity, IdentityRule, MissingSchema, Schema, SchemaId, Schemas,
+};
 use crate::locked::Locked;
 pub use fetching::start;
 pub use registry::{FetchError, Registry, SchemaText};
@@ -262,7 +264,12 @@ impl BlockingSchemas {
         Ok(identity)
     }
 
-    /// What is read with schemas, which are fetched. The error is why one cannot be fetched.
+    /// The digest of a record. The error is why a schema cannot be fetched.
+    pub fn digest<F: Fields>(&self, rule: &CompareRule, record: &F) -> Result<Digest, String> {
+        self.read(|known| rule.digest(record, known))
+    }
+
+    /// Reads with the schemas that are known, and fetches one that is missing. The error is why that is not possible.
     pub fn read<T>(&self, read: impl Fn(&Schemas) -> Result<T, MissingSchema>) -> Result<T, String> {
         loop {
             let result = read(&self.known.borrow());

@@ -1,6 +1,7 @@
 //! The arithmetic of the plan: examples, and planned memory compared with allocated memory.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod ages;
 mod allocated;
 mod examples;
 

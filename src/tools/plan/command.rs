@@ -2,13 +2,13 @@
 
 use indicatif::ProgressBar;
 
-use super::{CapacityPlan, Fits, IdKind, Workload};
+use super::{CapacityPlan, Fits, IdKind, MeasuredAges, SHARES, WindowAdvice, Workload};
 use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
-use crate::config::{SchemasConfig, duration_text, size_text};
+use crate::config::{SchemasConfig, compared, duration_text, size_text};
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
-use crate::kafka::{self, SampleError, Sampling, TopicSample};
+use crate::kafka::{self, SampleError, SampleRule, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
 
@@ -29,16 +29,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
             "--overflow evict cannot be combined with --bloom; leave one of them out".to_owned(),
         ));
     }
-    let slots = match (args.overflow, args.max_ids) {
-        (WhenFull::Evict, Some(slots)) => Some(slots),
-        (WhenFull::Shrink, None) => None,
-        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
-            return Err(ExitError::new(
-                Exit::Usage,
-                "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
-            ));
-        }
-    };
+    let slots = slots(args)?;
     let sample = args.raw.as_deref().map(|topic| sampled(args, topic)).transpose()?;
     let (sample, note) = sample.unzip();
     let note = note.flatten();
@@ -56,6 +47,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         false_positive_rate: args.false_positive_rate,
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
     });
+    let advice = sample.as_ref().map(|sample| WindowAdvice::of(measured_ages(sample), plan.workload));
     if args.toml {
         let measured = sample.filter(|_| args.events.is_none());
         return Ok(toml(&plan, measured.as_ref()));
@@ -65,13 +57,41 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         let scope = sample.as_ref().map(|sample| {
             serde_json::json!({ "recommended": sample.recommended_scope(), "advice": sample.advice(None) })
         });
-        let all = serde_json::json!({ "plan": plan, "fits": fits, "sample": sample, "scope": scope, "schemas": note });
+        let conflicts = sample.as_ref().and_then(TopicSample::conflicts);
+        let all = serde_json::json!({
+            "plan": plan, "fits": fits, "sample": sample, "scope": scope, "conflicts": conflicts, "ages": advice, "schemas": note
+        });
         return Ok(format!("{all}\n"));
     }
     let fits = fits.map(|fits| fits.to_string()).unwrap_or_default();
     let sample = sample.map(|sample| sample.to_string()).unwrap_or_default();
+    let advice = advice.map(|advice| advice.to_string()).unwrap_or_default();
     let note = note.map(|note| format!("note: {note}\n")).unwrap_or_default();
-    Ok(format!("{sample}{note}{plan}{fits}"))
+    Ok(format!("{sample}{advice}{note}{plan}{fits}"))
+}
+
+/// The slots of a table of fixed size, if there is one.
+fn slots(args: &PlanArgs) -> Result<Option<u64>, ExitError> {
+    match (args.overflow, args.max_ids) {
+        (WhenFull::Evict, Some(slots)) => Ok(Some(slots)),
+        (WhenFull::Shrink, None) => Ok(None),
+        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => Err(ExitError::new(
+            Exit::Usage,
+            "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
+        )),
+    }
+}
+
+fn measured_ages(sample: &TopicSample) -> MeasuredAges {
+    MeasuredAges {
+        copies: sample.ages.copies(),
+        within: SHARES.map(|share| sample.ages.within(share)),
+        longest: sample.ages.longest(),
+        covered_seconds: sample.covered_seconds,
+        is_whole: sample.is_whole,
+        one_in: sample.one_in,
+        most_ids: kafka::FOLLOWED_IDS,
+    }
 }
 
 /// The keys to set, and in comments what is set elsewhere.
@@ -102,24 +122,34 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
     )
 }
 
+/// The sources that a flag names.
+fn sources(flag: &str, texts: &[String]) -> Result<Vec<IdSource>, ExitError> {
+    let unusable = |text: &String, error: &IdSourceError| {
+        ExitError::new(Exit::Usage, format!("{flag} {text} {error}; give {SOURCES}"))
+    };
+    texts.iter().map(|text| text.parse().map_err(|error| unusable(text, &error))).collect()
+}
+
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
     let usage = |what: String| ExitError::new(Exit::Usage, what);
-    let parse = |text: &String| {
-        text.parse().map_err(|error: IdSourceError| usage(format!("--id {text} {error}; give {SOURCES}")))
-    };
-    let sources: Vec<IdSource> = args.id.iter().map(parse).collect::<Result<_, _>>()?;
+    let (sources, compare) = (sources("--id", &args.id)?, sources("--compare", &args.compare)?);
+    let compare = compared(&sources, Some(compare.as_slice()).filter(|compare| !compare.is_empty()));
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,
         topic: topic.to_owned(),
-        records: args.sample,
+        records: if args.full { u64::MAX } else { args.sample },
     };
-    let bar = ProgressBar::new(args.sample);
+    let bar = if args.full { ProgressBar::no_length() } else { ProgressBar::new(args.sample) };
     let rule = IdentityRule::new(sources, Hasher::Xxh3);
     let schemas = BlockingSchemas::open(&SchemasConfig::open(args.schema_registry.clone())).map_err(usage)?;
-    let identify = |record: &kafka::RawRecord<'_>| schemas.identify(&rule, record);
-    let sample = kafka::sample(&sampling, &identify, clock::wall_ms(), &|read| bar.set_position(read));
+    let rule = SampleRule {
+        identify: &|record| schemas.identify(&rule, record),
+        digest: &|compare, record| schemas.digest(compare, record),
+        compare,
+    };
+    let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
     bar.finish_and_clear();
     let sample = sample.map_err(|failed| match failed {
         SampleError::NoConnection(why) => why.into(),

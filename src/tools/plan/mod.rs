@@ -3,6 +3,7 @@
 //! Memory is computed from what the index and the filters allocate ([`SealedBytes`]). Disk, topic and times are computed from measured figures, each a named
 //! constant with its source. Traffic is assumed to be even over time and over partitions.
 
+mod ages;
 mod command;
 mod costs;
 mod evicting;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dedupe::{FILTERS, FilterBits, FilterPart, OwnerIndex, SMALLEST_SLICE, SealedBytes};
+pub use ages::{MeasuredAges, SHARES, WindowAdvice, WindowCosts};
 pub use command::command;
 pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;

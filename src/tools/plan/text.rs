@@ -145,11 +145,11 @@ impl fmt::Display for Fits {
     }
 }
 
-fn section(f: &mut fmt::Formatter<'_>, title: &str) -> fmt::Result {
+pub(super) fn section(f: &mut fmt::Formatter<'_>, title: &str) -> fmt::Result {
     writeln!(f, "{title}")
 }
 
-fn line(f: &mut fmt::Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+pub(super) fn line(f: &mut fmt::Formatter<'_>, what: &str, text: &str) -> fmt::Result {
     writeln!(f, "  {what:<30} {text}")
 }
 
@@ -158,7 +158,7 @@ fn costs(f: &mut fmt::Formatter<'_>, what: &str, bytes: u64, text: &str) -> fmt:
 }
 
 /// In binary units.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 

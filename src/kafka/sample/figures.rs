@@ -1,0 +1,116 @@
+//! The figures of a sample.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::ages::CopyAges;
+use super::difference::DifferingCopy;
+use crate::units::seconds_text;
+
+/// The rate is measured over at most this time.
+pub(super) const SPAN: Duration = Duration::from_hours(1);
+
+/// The measured figures of a topic.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TopicSample {
+    pub partitions: u32,
+    /// Records per second in the last hour, or since the first record if that is later. Transaction markers count as
+    /// records, so the figure tends to be too high.
+    pub events_per_second: f64,
+    /// The time over which that is measured, seconds: an hour, or less if the oldest record is younger.
+    pub span_seconds: f64,
+    pub read: u64,
+    /// Records with an id.
+    pub with_id: u64,
+    /// Records with the same id as an earlier record of the sample in the same partition. Duplicates that are further apart
+    /// are not counted, so the figure tends to be too low.
+    pub repeats: u64,
+    /// Records with an id that the sample has in another partition, and not before in their own. Partition scope forwards them.
+    pub elsewhere: u64,
+    /// Ids that the sample has in more than one partition.
+    pub moved_ids: u64,
+    /// Of so many ids one is followed: 1, or more where there may be too many. Copies are counted among these.
+    pub one_in: u64,
+    /// Records whose id is followed.
+    pub followed: u64,
+    /// Copies that were compared with the first record with their id.
+    pub compared: u64,
+    /// Those of them whose content differs.
+    pub differing: u64,
+    /// Some of these.
+    #[serde(skip)]
+    pub examples: Vec<DifferingCopy>,
+    #[serde(skip)]
+    pub ages: CopyAges,
+    /// The time of the records, seconds. Later copies are not seen.
+    pub covered_seconds: f64,
+    /// Whether all records of the topic were read.
+    pub is_whole: bool,
+}
+
+impl TopicSample {
+    /// Share of duplicates among the records with an id, 0 to 1.
+    #[must_use]
+    pub fn duplicates(&self) -> f64 {
+        self.repeats as f64 / self.followed.max(1) as f64
+    }
+
+    /// The warning about copies that differ from the first record with their id.
+    #[must_use]
+    pub fn conflicts(&self) -> Option<String> {
+        let Self { compared, differing, examples, .. } = self;
+        let example = |it: &DifferingCopy| {
+            let place =
+                it.place.as_ref().map(|place| format!(" (first difference: {place})")).unwrap_or_default();
+            format!("record {} differs from {}{place}", it.copy, it.first)
+        };
+        let examples: Vec<String> = examples.iter().map(example).collect();
+        let copies = if *compared == 1 { "copy" } else { "copies" };
+        let differ = if *differing == 1 { "differs" } else { "differ" };
+        (*differing > 0).then(|| {
+            format!(
+                "of {compared} {copies} in the sample {differing} {differ} from the first record with their id: the id may not be unique. For \
+                 example, {}. Add the field that distinguishes them to identity.from; or, if attempts of one event differ, as by a time of \
+                 sending, name the fields that do not in identity.compare",
+                examples.join(", and ")
+            )
+        })
+    }
+
+    /// Over which time the rate is measured, and why that is less than an hour.
+    #[must_use]
+    pub fn span(&self) -> String {
+        if self.span_seconds >= SPAN.as_secs_f64() {
+            return "in the last hour".to_owned();
+        }
+        let span = seconds_text(self.span_seconds);
+        format!(
+            "in the last {span} (the oldest record is younger than an hour: measure again later, or give --events)"
+        )
+    }
+}
+
+impl fmt::Display for TopicSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the topic")?;
+        let (rate, span) = (self.events_per_second, self.span());
+        writeln!(f, "  {:<30} {rate:.1} per second {span}, {} partitions", "records", self.partitions)?;
+        let (repeats, read) = (self.duplicates() * 100.0, self.read);
+        writeln!(
+            f,
+            "  {:<30} {repeats:.2} % of the newest {read}; duplicates further apart are not counted",
+            "duplicates"
+        )?;
+        let elsewhere = self.elsewhere as f64 / self.followed.max(1) as f64 * 100.0;
+        writeln!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
+        writeln!(f, "  {:<30} {}", "scope", self.advice(None))?;
+        let same = if self.compared > 0 {
+            "all copies equal the first record with their id"
+        } else {
+            "no copies were compared"
+        };
+        writeln!(f, "  {:<30} {}", "content", self.conflicts().unwrap_or_else(|| same.to_owned()))
+    }
+}
