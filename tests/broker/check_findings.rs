@@ -1,11 +1,13 @@
 //! What `dedupd check` prints about a configuration that it passes.
 
+use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use serde_json::Value;
 
 use crate::checking::{Checked, check, passed, state};
-use crate::support::{Draft, Pipe, Scope, Sidecar, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Scope, Sidecar, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -43,6 +45,134 @@ fn a_member_of_another_program_fails_the_check_and_a_compacted_raw_whose_key_is_
     });
     let foreign = format!("of group {} (another at ", pipe.group());
     assert!(failed.last.contains(&foreign) && failed.last.contains("stop it, or give it another group.id"));
+}
+
+/// Two events of a page view service that share an event id, as in a log that collects what several pages send.
+fn page_views() -> Vec<Draft> {
+    let view = |id: u32, page: u32| format!(r#"{{"event_id":"e{id}","page":"secret-{page}"}}"#);
+    let all = (0..50).map(|id| view(id, id));
+    let other_pages = (0..20).map(|id| view(id, id + 100));
+    let copies = (20..30).map(|id| view(id, id));
+    all.chain(other_pages).chain(copies).map(|value| Draft::new(0, &value)).collect()
+}
+
+#[test]
+fn copies_with_other_content_are_a_warning_that_names_the_field() {
+    let pipe = Pipe::new(shared_kafka(), "check-conflicts", 1);
+    pipe.kafka.send(&pipe.raw, &page_views());
+    let with = |from: &str, compare: Option<&str>| {
+        let sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", from);
+        passed(&compare.iter().fold(sidecar, |it, compare| it.with("DEDUPD_IDENTITY__COMPARE", compare)))
+    };
+    let warning = "of 30 copies in the sample 20 differ from the first record with their id: the id may not be unique. For example, \
+                   record 0@50 differs from 0@0 (first difference: json:/page), and record 0@51 differs from 0@1 (first difference: \
+                   json:/page). Add the field that distinguishes them to identity.from;";
+    let id = r#"["json:/event_id"]"#;
+    let text = with(id, None);
+    assert!(text.contains(&format!("\nwarning: {warning}")) && !text.contains("secret"), "{text}");
+    let named = with(id, Some(r#"["json:/event_id", "json:/page"]"#));
+    assert!(named.contains(&format!("\nwarning: {warning}")), "the parts of identity.compare: {named}");
+    // The controls: both remedies, and nothing to compare.
+    let both = r#"["json:/event_id", "json:/page"]"#;
+    for text in [with(both, None), with(id, Some(r#"["json:/event_id"]"#)), with(id, Some("off"))] {
+        assert!(!text.contains("differ"), "{text}");
+    }
+    let planned = planned(&pipe, &["--id", "json:/event_id"]);
+    assert!(planned.contains(&format!("  content                        {warning}")), "{planned}");
+    assert!(!planned.contains("secret") && planned.contains("37.50 % of the newest 80"), "{planned}");
+    for more in [&["--id", "json:/page"][..], &["--compare", "json:/event_id"]] {
+        let text = planned_with(&pipe, more);
+        assert!(text.contains("all copies equal the first record with their id"), "{text}");
+    }
+}
+
+fn planned(pipe: &Pipe<'_>, flags: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
+    command.args(["plan", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", &pipe.raw]);
+    let output = command.args(flags).env_remove("RUST_LOG").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn planned_with(pipe: &Pipe<'_>, more: &[&str]) -> String {
+    planned(pipe, &[&["--id", "json:/event_id"], more].concat())
+}
+
+#[test]
+fn updates_and_tombstones_of_a_key_that_is_the_id_are_copies_with_other_content() {
+    let kafka = shared_kafka();
+    let of_key = |pipe: &Pipe<'_>| pipe.sidecar("a").with("DEDUPD_IDENTITY__FROM", "[\"key\"]");
+    let pipe = Pipe::new(kafka, "check-updates", 1);
+    kafka.alter_topic_config(&pipe.raw, &[("cleanup.policy", "compact")]);
+    let tombstone = Draft { value: None, ..Draft::default() };
+    let updates = [Draft::new(0, "v1"), Draft::new(0, "v2"), tombstone].map(|draft| draft.key(b"k"));
+    kafka.send(&pipe.raw, &updates);
+    let text = passed(&of_key(&pipe));
+    assert!(
+        text.contains("each update of a key and its tombstone is a duplicate of the first record"),
+        "{text}"
+    );
+    let warning = "warning: of 2 copies in the sample 2 differ from the first record with their id: the id may not be unique. For \
+                   example, record 0@1 differs from 0@0 (first difference: byte 1), and record 0@2 differs from 0@0 (first \
+                   difference: one value is null)";
+    assert!(text.contains(warning), "{text}");
+    // They are dropped indeed.
+    pipe.through(1, &of_key(&pipe));
+    assert_eq!(kafka.ended_records(&pipe.clean).len(), 1);
+    // The control: the key of each record is its own.
+    let pipe = Pipe::new(kafka, "check-no-updates", 1);
+    kafka.send(&pipe.raw, &[b"k", b"l"].map(|key| Draft::new(0, "v1").key(key)));
+    assert!(!passed(&of_key(&pipe)).contains("warning: "));
+}
+
+#[test]
+fn the_window_that_a_plan_recommends_finds_all_copies_that_it_has_read() {
+    const IDS: u32 = 12_000;
+    let kafka = shared_kafka();
+    let pipe = Pipe::new(kafka, "plan-ages", 1);
+    let start = now_ms() - 3 * 86_400_000;
+    // The copy of id n is n + 1 seconds old.
+    let second = |n: u32| start + i64::from(n) * 1_000;
+    let copies = (0..IDS).map(|n| (second(2 * n + 1), n));
+    let mut all: Vec<(i64, u32)> = (0..IDS).map(|n| (second(n), n)).chain(copies).collect();
+    all.sort_unstable();
+    let drafts: Vec<Draft> = all.iter().map(|(at, n)| Draft::id(0, &n.to_string()).at(*at)).collect();
+    kafka.send(&pipe.raw, &drafts);
+    let ages = |more: &[&str]| {
+        let text = planned(&pipe, &[&["--id", "json:/id", "--json"], more].concat());
+        serde_json::from_str::<Value>(&text).unwrap()["ages"].clone()
+    };
+    let full = ages(&["--full"]);
+    for (at, age) in [11_880.0, 11_988.0, 11_999.0].into_iter().enumerate() {
+        let found = full["seconds"][at].as_f64().unwrap();
+        assert!((age..=age * 33.0 / 32.0).contains(&found), "{age}: {full}");
+    }
+    assert_eq!(
+        (&full["copies"], &full["is_whole"], &full["one_in"]),
+        (&12_000.into(), &true.into(), &1.into())
+    );
+    assert_eq!(
+        (full["longest_seconds"].as_f64(), full["covered_seconds"].as_f64()),
+        (Some(12_000.0), Some(23_999.0))
+    );
+    assert_eq!(full["exact_seconds"].as_f64(), Some(4.0 * 3_600.0));
+    // The newest records are copies whose first records the sample does not have.
+    let few = ages(&["--sample", "1000"]);
+    assert_eq!(
+        (&few["copies"], &few["exact_seconds"], &few["is_whole"]),
+        (&0.into(), &Value::Null, &false.into())
+    );
+    let text = planned(&pipe, &["--id", "json:/id", "--full"]);
+    assert!(text.contains("\n  window.exact                   at least 4h\n"), "{text}");
+    // The recommended window, and as the control one that a part of the copies outlives.
+    let clean = |name: &str, window: &str| {
+        let (raw, clean, dir) = (pipe.raw.clone(), format!("plan-ages.{name}"), tempfile::tempdir().unwrap());
+        let pipe = Pipe { kafka, raw, clean, dir };
+        pipe.through(1, &pipe.sidecar("a").with("DEDUPD_WINDOW__EXACT", window));
+        kafka.ended_records(&pipe.clean).len()
+    };
+    assert_eq!(clean("advised", "4h"), 12_000);
+    assert!(clean("short", "2h") > 12_000);
 }
 
 #[test]
