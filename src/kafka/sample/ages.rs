@@ -55,10 +55,12 @@ mod tests {
         let ages_ms = |n: u64| n * n * 37;
         let mut ages = CopyAges::default();
         assert_eq!((ages.copies(), ages.within(9_999)), (0, Duration::ZERO));
-        (1..=10_000).rev().for_each(|n| ages.add(ages_ms(n)));
+        for n in (1..=10_000).rev() {
+            ages.add(ages_ms(n));
+        }
         assert_eq!((ages.copies(), ages.longest()), (10_000, Duration::from_millis(ages_ms(10_000))));
         for share in [1, 5_000, 9_900, 9_990, 9_999, 10_000] {
-            let (measured, found) = (ages_ms(share), ages.within(share).as_millis() as u64);
+            let (measured, found) = (u128::from(ages_ms(share)), ages.within(share).as_millis());
             assert!((measured..=measured + measured / 32).contains(&found), "{share}: {measured} {found}");
         }
         assert_eq!(ages.within(10_000), ages.longest());
@@ -67,7 +69,9 @@ mod tests {
     #[test]
     fn extreme_ages_have_a_class() {
         let mut ages = CopyAges::default();
-        [0, 0, 1, 63, 64, u64::MAX].into_iter().for_each(|ms| ages.add(ms));
+        for ms in [0, 0, 1, 63, 64, u64::MAX] {
+            ages.add(ms);
+        }
         assert_eq!([1, 3_333, 5_000].map(|share| ages.within(share).as_millis()), [0, 0, 1]);
         assert_eq!(ages.within(10_000), Duration::from_millis(u64::MAX));
     }

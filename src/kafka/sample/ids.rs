@@ -106,8 +106,10 @@ impl SampledIds {
                 return;
             }
         };
-        let (age_ms, first_at, content) = (first.age_ms(time), first.at, first.digest.compare(digest));
-        age_ms.into_iter().for_each(|age_ms| self.sample.ages.add(age_ms));
+        let (first_at, content) = (first.at, first.digest.compare(digest));
+        if let Some(age_ms) = first.age_ms(time) {
+            self.sample.ages.add(age_ms);
+        }
         self.place(identity, at.partition, first_at.partition);
         self.compare(content, DifferingCopy { copy: at, first: first_at, place: None });
     }
@@ -192,15 +194,15 @@ mod tests {
         Coordinates { partition, offset }
     }
 
-    fn found(id: u64, digest: Digest) -> Option<Identified> {
-        Some(Identified { identity: Identity(u128::from(id).to_be_bytes()), digest })
+    fn found(id: u64, digest: Digest) -> Identified {
+        Identified { identity: Identity(u128::from(id).to_be_bytes()), digest }
     }
 
     #[test]
     fn copies_in_the_same_partition_and_in_others_are_counted_apart() {
         let mut ids = SampledIds::new(8, NOW);
         for (partition, id) in [(0, 1), (0, 1), (1, 1), (1, 1), (2, 1), (0, 2), (1, 3), (2, 3)] {
-            ids.count(at(partition, 0), None, found(id, Digest::NONE));
+            ids.count(at(partition, 0), None, Some(found(id, Digest::NONE)));
         }
         let sample = TopicSample { partitions: 3, read: 8, ..ids.finish(|_| false) };
         assert_eq!((sample.with_id, sample.repeats, sample.elsewhere, sample.moved_ids), (8, 2, 3, 2));
@@ -220,7 +222,7 @@ mod tests {
         let records =
             [found(1, a), found(1, b), found(1, b), found(1, a), found(2, b), found(1, Digest::NONE)];
         for (offset, record) in (0..).zip(records) {
-            ids.count(at(3, offset), None, record);
+            ids.count(at(3, offset), None, Some(record));
         }
         let sample = ids.finish(|_| false);
         assert_eq!((sample.compared, sample.differing, sample.repeats), (3, 2, 4));
@@ -233,7 +235,11 @@ mod tests {
         // The partition of the second record is read later, and is older.
         let mut ids = SampledIds::new(9, NOW);
         for (partition, seconds) in [(0, 100), (0, 130), (1, 10), (2, 300)] {
-            ids.count(at(partition, 0), Some(NOW - 1_000_000 + seconds * 1_000), found(1, Digest::NONE));
+            ids.count(
+                at(partition, 0),
+                Some(NOW - 1_000_000 + seconds * 1_000),
+                Some(found(1, Digest::NONE)),
+            );
         }
         let ages = ids.finish(|_| false).ages;
         assert_eq!((ages.copies(), ages.longest().as_secs()), (3, 290));
@@ -260,7 +266,7 @@ mod tests {
     fn too_many_ids_are_followed_in_part_with_all_their_copies() {
         let mut ids = SampledIds::new(FOLLOWED_IDS * 8, NOW);
         for id in (0..16_000).chain(0..16_000) {
-            ids.count(at(0, 0), Some(NOW), found(id, Digest::NONE));
+            ids.count(at(0, 0), Some(NOW), Some(found(id, Digest::NONE)));
         }
         let sample = ids.finish(|_| false);
         assert_eq!((sample.one_in, sample.with_id), (8, 32_000));
