@@ -49,6 +49,8 @@ fn audit_options(kafka: &Kafka, raw: &str, clean: &str) -> audit::Options {
         id: vec!["json:/id".to_owned()],
         schemas: audit::SchemaSources::default(),
         kinds: Vec::new(),
+        compare: vec!["value".to_owned()],
+        require_equal: false,
         forgotten: Vec::new(),
         missing_id: MissingId::Forwarded,
         force_header: None,

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::PartitionId;
+use super::dropped::{DroppedCounts, PAIRS, UnequalPair};
 use super::entry::Unmatched;
 use super::expected::{RawCounts, Rules};
 use super::findings::{Counts, Finding};
@@ -69,6 +70,10 @@ pub struct Outcome {
     pub starts_ms: Option<i64>,
     /// The first findings of each kind.
     pub samples: Vec<Finding>,
+    /// Raw records that are not in clean because another one has their id.
+    pub dropped: DroppedCounts,
+    /// The first of those that are not equal, with the other one.
+    pub unequal: Vec<UnequalPair>,
 }
 
 impl Outcome {
@@ -82,6 +87,9 @@ impl Outcome {
         self.late_or_twice += other.late_or_twice;
         self.lost_at_start += other.lost_at_start;
         self.starts_ms = self.starts_ms.max(other.starts_ms);
+        self.dropped += other.dropped;
+        self.unequal.extend(&other.unequal);
+        self.unequal.truncate(PAIRS);
         for finding in &other.samples {
             if self.samples.iter().filter(|sample| sample.kind == finding.kind).count() < samples {
                 self.samples.push(*finding);

@@ -2,6 +2,7 @@
 //!
 //! A *copy* is a clean record that is matched to a raw record, or will be.
 
+use super::digest::Digest;
 use super::record::{Content, Differing, Fingerprint};
 use super::spill::{Key, encode_fields};
 use super::{Offset, PartitionId};
@@ -64,6 +65,8 @@ pub(super) struct Record {
     /// Stream time at its arrival, epoch milliseconds; 0 for clean records.
     pub time_ms: i64,
     pub content: Content,
+    /// Of raw records: stands for what is compared.
+    pub digest: Digest,
     pub marks: Marks,
 }
 
@@ -74,14 +77,15 @@ encode_fields!(Record {
     offset: Offset,
     time_ms: i64,
     content: Content,
+    digest: Digest,
     marks: Marks
 });
 
 impl Record {
     /// A record of which only the fingerprint is known.
     pub fn unknown(fingerprint: Fingerprint) -> Self {
-        let (content, marks) = (Content::default(), Marks::default());
-        Self { fingerprint, partition: 0, is_clean: false, offset: 0, time_ms: 0, content, marks }
+        let (content, digest, marks) = (Content::default(), Digest::NONE, Marks::default());
+        Self { fingerprint, partition: 0, is_clean: false, offset: 0, time_ms: 0, content, digest, marks }
     }
 
     /// Sorts by fingerprint, then raw before clean, then by place.

@@ -55,9 +55,9 @@ pub enum AuditError {
     /// The client rejects its properties, or an id source is invalid.
     #[error("{0}")]
     Settings(String),
-    /// The id of a record cannot be read without its schema.
+    /// The id of a record, or what is compared of it, cannot be read without its schema.
     #[error(
-        "the id of record {partition}@{offset} of topic {topic} cannot be read: {why}; make the schema available, then audit again"
+        "record {partition}@{offset} of topic {topic} cannot be decoded: {why}; make the schema available, then audit again"
     )]
     Schema {
         /// The topic.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::compare::{Gone, Outcome, PartitionOptions};
+use super::dropped::{Fate, SameIds};
 use super::entry::{Copy, Link, Marks, Record, Unmatched};
 use super::expected::Rules;
 use super::findings::{Findings, Kind, Step};
@@ -44,6 +45,7 @@ pub(super) struct Streams<'u> {
     pub unseen: Sorted<Record>,
     /// Clean records without a raw record, by place.
     pub unmatched_clean: Sorted<Record>,
+    pub same_ids: SameIds,
     /// All copies, by place in clean.
     pub clean: Table<Copy>,
     /// The number of copies in `clean` that were read.
@@ -97,6 +99,7 @@ impl Evaluation<'_, '_> {
         let place = (number, raw_offset);
         let entry = self.streams.unseen.next_if(|entry| entry.place() == place)?;
         let kept = self.streams.copies.next_if(|copy| copy.raw_place() == place)?;
+        let mut fate = entry.filter(|entry| entry.marks.has(Marks::DUE)).map(|_| Fate::Missing);
         if let Some(kept) = &kept {
             let mut unchanged = kept.fields.is_none();
             while let Some(other) = self.streams.copies.next_if(|copy| copy.raw_place() == place)? {
@@ -105,7 +108,10 @@ impl Evaluation<'_, '_> {
                     self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
                 }
             }
-            self.kept(kept, unchanged);
+            fate = Some(self.kept(kept, unchanged));
+        }
+        if let Some(fate) = fate {
+            self.streams.same_ids.pass(place, fate)?;
         }
         let in_order = kept.is_some_and(|kept| kept.in_order);
         self.read_ahead.push_back(ExpectedRecord { raw_offset, seen: kept.is_some(), in_order, entry });
@@ -118,28 +124,29 @@ impl Evaluation<'_, '_> {
         self.is_rekeyed && (!marks.has(Marks::ID) || marks.has(Marks::FORCED))
     }
 
-    /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged.
-    fn kept(&mut self, copy: &Copy, unchanged: bool) {
+    /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged. Returns what became
+    /// of the raw record.
+    fn kept(&mut self, copy: &Copy, unchanged: bool) -> Fate {
         let outside = copy.marks.is_outside();
         self.outcome.outside += u64::from(outside);
-        if !unchanged && outside {
-            return;
-        }
-        if !unchanged && self.allows_gone() {
-            self.outcome.gone += 1;
-            return;
+        if !unchanged && (outside || self.allows_gone()) {
+            self.outcome.gone += u64::from(!outside);
+            let is_dropped = copy.marks.has(Marks::ID) && !copy.marks.has(Marks::BEFORE);
+            self.outcome.dropped.not_compared += u64::from(is_dropped);
+            return Fate::OwnerGone;
         }
         if !unchanged {
             self.add(Step::Copies, Kind::Altered, copy, copy.fields);
         }
         if copy.in_order {
-            return;
+            return Fate::Forwarded;
         }
         if self.allows_gone() && self.outcome.raw.holes {
             self.outcome.gone += 1;
         } else {
             self.add(Step::Copies, Kind::OutOfOrder, copy, Differing::default());
         }
+        Fate::Forwarded
     }
 
     /// Finds duplicates of ids that were seen again after the window: a record that follows such a record

@@ -147,7 +147,7 @@ impl RawLog {
             .with(Marks::BEFORE, part == Part::Before)
             // It would be due if it were the first of its id.
             .with(Marks::DUE, is_in_range && record.exempt != Exempt::Forgotten);
-        let (time_ms, Seen { fingerprint, offset, content, .. }) = (self.time_ms, *record);
-        Record { offset, time_ms, content, marks, ..Record::unknown(fingerprint) }
+        let (time_ms, Seen { fingerprint, offset, content, digest, .. }) = (self.time_ms, *record);
+        Record { offset, time_ms, content, digest, marks, ..Record::unknown(fingerprint) }
     }
 }

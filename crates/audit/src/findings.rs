@@ -193,7 +193,14 @@ impl Findings {
     /// This outcome with the findings.
     pub fn complete(&self, outcome: &Outcome) -> Outcome {
         let Self { counts, late_or_twice, lost_at_start, .. } = *self;
-        Outcome { counts, late_or_twice, lost_at_start, samples: self.samples(), ..*outcome }
+        Outcome {
+            counts,
+            late_or_twice,
+            lost_at_start,
+            samples: self.samples(),
+            unequal: Vec::new(),
+            ..*outcome
+        }
     }
 
     /// The first findings of each kind, in the order of a report.

@@ -8,6 +8,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::compare::UnmatchedRecords;
+use super::digest::CompareRule;
 use super::error::AuditError;
 use super::id::{SOURCE_HEADER, by_source};
 use super::kinds::{ComparedBy, Selection};
@@ -25,6 +26,7 @@ use super::{Offset, Options, PartitionId, Scope};
 pub(super) struct Audit<'a> {
     pub options: &'a Options,
     pub id: Selection,
+    pub compare: CompareRule,
     pub logs: Logs,
     pub fingerprints: Fingerprints,
     pub progress: Progress<'a>,
@@ -143,9 +145,13 @@ impl Audit<'_> {
                 Scope::Topics => Some(topic.reader.topic_id()?),
                 _ => None,
             };
-            let seen = |arrived: &Arrived<'_>| match &id {
-                Some(id) => self.seen_behind_rekey(topic, id.as_deref(), arrived),
-                None => self.seen(arrived.offset, arrived.fields),
+            let seen = |arrived: &Arrived<'_>| {
+                let seen = match &id {
+                    Some(id) => self.seen_behind_rekey(topic, id.as_deref(), arrived),
+                    None => self.seen(arrived.offset, arrived.fields),
+                }?;
+                let digest = self.compare.digest(&seen, arrived.fields, &self.fingerprints)?;
+                Ok(Seen { digest, ..seen })
             };
             self.read_topic(topic, raw_spans, target, seen, raw)?;
         }

@@ -8,7 +8,8 @@ impl Report {
     /// Whether there are no findings, and the audit proves something.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.total.counts.is_clean() && self.unproven().is_none()
+        let differs = self.require_equal && self.total.dropped.unequal > 0;
+        self.total.counts.is_clean() && !differs && self.unproven().is_none()
     }
 
     /// Why the audit proves nothing, even without findings.

@@ -52,9 +52,9 @@ impl IdRule {
         Ok(own.or_else(|| if self.by_source { by_source(fields) } else { None }))
     }
 
-    /// A rule with the schemas of this one, and one source. The error names the invalid text.
-    pub(super) fn with_source(&self, text: &str) -> Result<Self, String> {
-        Ok(Self { sources: Self::parse(&[text])?.sources, by_source: false, ..self.clone() })
+    /// A rule with the schemas of this one, and other sources. The error names the invalid text.
+    pub(super) fn with_sources<T: AsRef<str>>(&self, texts: &[T]) -> Result<Self, String> {
+        Ok(Self { sources: Self::parse(texts)?.sources, by_source: false, ..self.clone() })
     }
 
     /// The canonical bytes of the id that has these parts. The error is that their number differs from that of the sources.
@@ -95,6 +95,12 @@ impl IdRule {
         }
     }
 
+    /// The bytes at each source, as they are in the record.
+    pub(super) fn parts(&self, fields: &Fields<'_>) -> Result<Vec<Option<Vec<u8>>>, String> {
+        let part = |source| Ok(self.part(source, fields)?.map(Cow::into_owned));
+        self.sources.iter().map(part).collect()
+    }
+
     fn part<'a>(&self, source: &Source, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
         let found = match source {
             Source::Key => fields.key.map(Cow::from),
@@ -118,7 +124,7 @@ impl IdRule {
 }
 
 /// Adds a part of a composite id, with its length.
-fn join(composite: &mut Vec<u8>, part: &[u8]) {
+pub(super) fn join(composite: &mut Vec<u8>, part: &[u8]) {
     composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
     composite.extend_from_slice(part);
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::PartitionId;
+use super::dropped::Repeated;
 use super::entry::{Ambiguous, Chain, Copy, Marks, Record, Round};
 use super::expected::{MissingId, RawCounts, Rules};
 use super::instances::Instances;
@@ -39,6 +40,8 @@ pub(super) struct Joined<'a> {
     pub chains: Table<Record>,
     /// Owners that are not in raw any more, of ids with several raw records. Only topic scope has them.
     pub claims: Sorter<Claim>,
+    /// All raw records of ids that several have, or whose clean record has lost its raw record.
+    pub repeated: Repeated,
     pub counts: BTreeMap<PartitionId, RawCounts>,
     /// The expected records of the fingerprint that is joined, by partition.
     slots: Vec<Slot>,
@@ -75,6 +78,7 @@ impl<'a> Joined<'a> {
             unseen: Sorter::new(scratch, 2, Record::by_place),
             chains: Table::new(scratch),
             claims: Sorter::new(scratch, 2, Claim::by_time),
+            repeated: Repeated::new(scratch),
             counts,
             slots: Vec::new(),
         };
@@ -99,6 +103,7 @@ impl<'a> Joined<'a> {
         records: &mut Sorted<Record>,
     ) -> io::Result<()> {
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
+            self.repeated.add(&record, records.peek())?;
             let first = self.slot(self.number(&record)).map(|slot| slot.first);
             if let Some(entry) = self.expect(first.as_ref(), &record) {
                 self.enter(&entry)?;
@@ -110,6 +115,7 @@ impl<'a> Joined<'a> {
     /// Adds the raw records with this id, which are next. They are one group, whatever their partition.
     fn raw_of_topic(&mut self, fingerprint: Fingerprint, records: &mut Sorted<Record>) -> io::Result<()> {
         let Some(only) = records.next_if(|record| record.is_raw_of(fingerprint))? else { return Ok(()) };
+        self.repeated.add(&only, records.peek())?;
         if records.peek().is_none_or(|next| !next.is_raw_of(fingerprint)) {
             return self.expect(None, &only).map_or(Ok(()), |entry| self.enter(&entry));
         }
@@ -117,6 +123,7 @@ impl<'a> Joined<'a> {
         let mut instances = Instances::new(&only, self.is_rekeyed);
         all.push(only)?;
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
+            self.repeated.add(&record, records.peek())?;
             instances.add(&record);
             all.push(record)?;
         }
@@ -262,7 +269,11 @@ impl<'a> Joined<'a> {
 
     /// Adds the record of a slot without a clean record, unless it is in the chains.
     fn unseen_slot(&mut self, slot: &Slot, is_explained: bool) -> io::Result<()> {
-        if slot.is_chained || is_explained { Ok(()) } else { self.may_be_unseen(&slot.first) }
+        match (slot.is_chained, is_explained) {
+            (true, _) => Ok(()),
+            (false, true) => self.repeated.add_only(&slot.first),
+            (false, false) => self.may_be_unseen(&slot.first),
+        }
     }
 
     /// Adds the clean records of a chain. If clean has as many records of one content as raw, they are paired

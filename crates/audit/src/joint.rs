@@ -6,9 +6,10 @@ use std::io;
 use super::PartitionId;
 use super::choice::Choice;
 use super::compare::{Gone, Outcome, PartitionOptions};
+use super::dropped::{DroppedOf, UnequalPair};
 use super::entry::{Copy, Link, Marks, Record, Round, Unmatched};
 use super::evaluation::{Evaluation, Streams};
-use super::expected::{RawLog, Rules};
+use super::expected::{RawCounts, RawLog, Rules};
 use super::findings::Findings;
 use super::join::Joined;
 use super::order::mark_order;
@@ -42,6 +43,11 @@ pub(super) struct Log {
 impl Log {
     pub fn new(rules: Rules, options: PartitionOptions) -> Self {
         Self { rules, raw: RawLog::new(rules), clean_records: 0, clean_first_ms: None, options }
+    }
+
+    /// The outcome before the evaluation.
+    fn outcome(&self, raw: RawCounts) -> Outcome {
+        Outcome { raw, clean_records: self.clean_records, ..Outcome::default() }
     }
 
     /// Until then (ms of stream time) a record of the topic can repeat a deleted one of this partition, or be deleted from clean.
@@ -115,6 +121,7 @@ impl Joint {
             mut unseen,
             mut chains,
             claims,
+            repeated,
             counts,
             ..
         } = Joined::new(scratch, &rules, topic, counts, records.sorted()?)?;
@@ -139,6 +146,7 @@ impl Joint {
             copies: by_raw_place.sorted()?,
             unseen: unseen.sorted()?,
             unmatched_clean: unmatched_clean.sorted()?,
+            same_ids: repeated.sorted(scratch)?,
             clean: copies,
             row: 0,
             unmatched,
@@ -156,11 +164,7 @@ impl Joint {
                 before_first: log.options.gone == Gone::Allowed { clean_trimmed: true },
                 at_start: true,
                 findings: findings.remove(number).unwrap_or_else(|| Findings::new(*number, *number, 0)),
-                outcome: Outcome {
-                    raw: counts.get(number).copied().unwrap_or_default(),
-                    clean_records: log.clean_records,
-                    ..Outcome::default()
-                },
+                outcome: log.outcome(counts.get(number).copied().unwrap_or_default()),
             };
             if let Some(repeats) = repeats.take() {
                 evaluation.repeats_within_window(repeats, &mut chains)?;
@@ -170,8 +174,37 @@ impl Joint {
             outcome.starts_ms = log.clean_first_ms.filter(|_| findings.lost_at_start > 0);
             outcomes.push(findings.complete(&outcome));
         }
+        let dropped = streams.same_ids.compare(scratch, &rules, kept_longest(&rules, topic))?;
+        add_dropped(&logs, dropped, &mut outcomes);
         Ok(outcomes)
     }
+}
+
+/// Adds the dropped records of each partition to its outcome.
+fn add_dropped(
+    logs: &BTreeMap<PartitionId, Log>,
+    mut dropped: BTreeMap<PartitionId, DroppedOf>,
+    outcomes: &mut [Outcome],
+) {
+    for (number, outcome) in logs.keys().zip(outcomes) {
+        let DroppedOf { counts, pairs } = dropped.remove(number).unwrap_or_default();
+        outcome.dropped += counts;
+        outcome.unequal = pairs.into_iter().map(|pair| reported(logs, pair)).collect();
+    }
+}
+
+/// The longest time that an id may be kept, ms of stream time; `None` is forever.
+fn kept_longest(rules: &Rules, topic: Option<&TopicRules>) -> Option<i64> {
+    match topic {
+        Some(topic) => topic.kept_ms.filter(|_| !topic.is_rekeyed),
+        None => rules.longest_ms.map(kept_ms),
+    }
+}
+
+/// A pair with the numbers that the partitions have in a report.
+fn reported(logs: &BTreeMap<PartitionId, Log>, pair: UnequalPair) -> UnequalPair {
+    let of = |number| logs.get(&number).map_or(number, |log| log.options.partition);
+    UnequalPair { partition: of(pair.partition), owner_partition: of(pair.owner_partition), ..pair }
 }
 
 /// The findings of each partition, before the comparison.

@@ -36,7 +36,7 @@ pub(super) struct Selection {
 impl Selection {
     /// `forgotten` are the parts of each id that was forgotten, as texts. The error names what is wrong.
     pub fn new(id: IdRule, kinds: &[RecordKind], forgotten: &[Vec<String>]) -> Result<Self, String> {
-        let kind = |kind: &RecordKind| Ok((id.with_source(&kind.from)?, kind.clone()));
+        let kind = |kind: &RecordKind| Ok((id.with_sources(&[&kind.from])?, kind.clone()));
         let kinds = kinds.iter().map(kind).collect::<Result<_, String>>()?;
         let forgotten = forgotten.iter().map(|texts| id.of_texts(texts)).collect::<Result<_, _>>()?;
         Ok(Self { id, kinds, forgotten })

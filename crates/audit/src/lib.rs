@@ -14,6 +14,9 @@ mod choice;
 mod clock;
 mod compare;
 mod connection;
+mod differences;
+mod digest;
+mod dropped;
 mod entry;
 mod error;
 mod evaluation;
@@ -42,12 +45,16 @@ mod source;
 mod spill;
 mod topic;
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 
 pub use compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
+pub use differences::{Difference, UnequalRecord};
+pub use digest::{CompareRule, Digest};
+pub use dropped::{DroppedCounts, UnequalPair};
 pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
@@ -127,6 +134,11 @@ pub struct Options {
     pub schemas: SchemaSources,
     /// Kinds of records: a record belongs to the first one that it matches. The same id in two kinds is two ids.
     pub kinds: Vec<RecordKind>,
+    /// What of two records with one id is compared, as in `id`; nothing without a source. Of the value as a whole, null differs from
+    /// empty.
+    pub compare: Vec<String>,
+    /// Whether a dropped record that differs from the one that clean holds is a finding.
+    pub require_equal: bool,
     /// Ids that were forgotten, each with one text per source. Clean may have any of their records.
     pub forgotten: Vec<Vec<String>>,
     /// How the pipeline treats records without an id.
@@ -175,6 +187,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let started = clock::monotonic();
     let id = IdRule::parse(&options.id).and_then(|id| id.with_schemas(options.schemas.clone()));
     let id = id.map_err(AuditError::Settings)?;
+    let compare = CompareRule::new(&options.compare, &id).map_err(AuditError::Settings)?;
     let id = if options.missing_id == MissingId::Identified { id.or_source() } else { id };
     let id = Selection::new(id, &options.kinds, &options.forgotten).map_err(AuditError::Settings)?;
     let scratch = options.scratch();
@@ -206,6 +219,7 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
         range: options.range,
         notes: logs.notes(&spans, options),
         raw_offsets: spans.iter().map(Spans::raw_offsets).sum(),
+        require_equal: options.require_equal,
         ..Report::default()
     };
     if options.scope == Scope::Topics {
@@ -214,8 +228,9 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
     let audit = Audit {
         options,
         id,
+        compare,
         logs,
-        fingerprints: Fingerprints::new(fastrand::u128(..)),
+        fingerprints: Fingerprints::new(random_key()),
         progress,
         scratch: scratch.clone(),
     };
@@ -234,11 +249,18 @@ pub fn run(options: &Options, bar: &ProgressBar) -> Result<Report, AuditError> {
         }
     }
     report.moved = unmatched.moved().map_err(failed)?;
+    report.unequal = report.total.unequal.iter().map(|pair| audit.explain(*pair)).collect();
     report.bytes = audit.progress.bytes();
     report.spilled_bytes = scratch.written();
     report.elapsed = started.elapsed();
     bar.finish_and_clear();
     Ok(report)
+}
+
+/// A key that nobody can predict: the standard library takes that of its hash maps from the operating system.
+fn random_key() -> u128 {
+    let half = || u128::from(RandomState::new().build_hasher().finish());
+    half() << 64 | half()
 }
 
 /// Waits until everything in clean is below its last stable offset: the broker acknowledges a commit before

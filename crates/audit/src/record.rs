@@ -4,14 +4,15 @@
 //! 128 bits) has a random key per run and shares nothing with the hashes of the pipeline: what collides there
 //! does not collide here. Two of 10^10 ids share a fingerprint with a probability of 1.5e-19. They would count
 //! as one id; a second run, with another key, would separate them. A change of one field is missed with a
-//! probability of 2^-64.
+//! probability of 2^-64. Digests, which prove that contents are equal, have 128 bits of `SipHash` 2-4.
 
 use std::fmt;
-use std::hash::Hasher as _;
+use std::hash::Hasher;
 
-use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13, SipHasher24};
 
 use super::Offset;
+use super::digest::Digest;
 use super::spill::encode_fields;
 
 /// A header: its name, which may be any bytes, and its value; `None` when that is null.
@@ -155,25 +156,31 @@ pub struct Seen {
     pub exempt: Exempt,
     /// Hashes of its fields.
     pub content: Content,
+    /// Stands for what is compared with other records of its id: the value, unless that is replaced.
+    pub digest: Digest,
 }
 
 /// Computes fingerprints; those of different keys cannot be compared.
 #[derive(Debug, Clone)]
 pub struct Fingerprints {
     sip: SipHasher13,
+    digests: SipHasher24,
 }
 
 impl Fingerprints {
     /// Computes fingerprints with this hash key.
     #[must_use]
     pub fn new(key: u128) -> Self {
-        Self { sip: SipHasher13::new_with_key(&key.to_le_bytes()) }
+        let sip = SipHasher13::new_with_key(&key.to_le_bytes());
+        // Two functions never use the same key.
+        Self { sip, digests: SipHasher24::new_with_key(&sip.hash(b"digests").as_bytes()) }
     }
 
     /// Reduces a record. `id`: canonical bytes, equal for equal ids only.
     #[must_use]
     pub fn seen(&self, offset: Offset, id: Option<&[u8]>, fields: &Fields<'_>) -> Seen {
-        let content = self.content(fields);
+        let value = self.digest_of(fields.value);
+        let content = self.content(fields, value);
         let fingerprint = match id {
             Some(id) => self.fingerprint(b'i', &[id]),
             None => self.fingerprint(
@@ -186,8 +193,19 @@ impl Fingerprints {
                 ],
             ),
         };
-        let (forced, exempt) = (false, Exempt::No);
-        Seen { offset, fingerprint, has_id: id.is_some(), forced, exempt, content }
+        let (forced, exempt, digest) = (false, Exempt::No, Digest(value.as_bytes()));
+        Seen { offset, fingerprint, has_id: id.is_some(), forced, exempt, content, digest }
+    }
+
+    /// The digest of these bytes.
+    pub(super) fn digest(&self, bytes: &[u8]) -> Digest {
+        Digest(self.digest_of(Some(bytes)).as_bytes())
+    }
+
+    fn digest_of(&self, bytes: Option<&[u8]>) -> Hash128 {
+        let mut sip = self.digests;
+        write_nullable(&mut sip, bytes);
+        sip.finish128()
     }
 
     fn fingerprint(&self, domain: u8, parts: &[&[u8]]) -> Fingerprint {
@@ -199,7 +217,7 @@ impl Fingerprints {
         Fingerprint(sip.finish128().as_bytes())
     }
 
-    fn content(&self, fields: &Fields<'_>) -> Content {
+    fn content(&self, fields: &Fields<'_>, value: Hash128) -> Content {
         let mut headers = self.sip;
         for (name, value) in &fields.headers {
             headers.write_usize(name.len());
@@ -208,7 +226,7 @@ impl Fingerprints {
         }
         Content {
             key: self.nullable(fields.key),
-            value: self.nullable(fields.value),
+            value: value.h1,
             headers: headers.finish128().h1,
             timestamp_ms: fields.timestamp_ms.unwrap_or(-1),
         }
@@ -222,7 +240,7 @@ impl Fingerprints {
 }
 
 /// Null and empty have different hashes.
-fn write_nullable(sip: &mut SipHasher13, bytes: Option<&[u8]>) {
+fn write_nullable(sip: &mut impl Hasher, bytes: Option<&[u8]>) {
     sip.write_u8(u8::from(bytes.is_some()));
     if let Some(bytes) = bytes {
         sip.write_usize(bytes.len());
@@ -235,8 +253,8 @@ mod tests {
     use super::*;
 
     fn differing(a: &Fields<'_>, b: &Fields<'_>) -> Vec<&'static str> {
-        let fingerprints = Fingerprints::new(7);
-        fingerprints.content(a).differing(&fingerprints.content(b)).names().collect()
+        let contents = [a, b].map(|fields| Fingerprints::new(7).seen(0, None, fields).content);
+        contents[0].differing(&contents[1]).names().collect()
     }
 
     #[test]

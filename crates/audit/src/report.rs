@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::PartitionId;
 use super::compare::Outcome;
+use super::differences::{Difference, UnequalRecord};
+use super::dropped::DroppedCounts;
 use super::expected::RawCounts;
 use super::findings::{Finding, Kind};
 use super::range::Range;
@@ -44,6 +46,10 @@ pub struct Report {
     pub raw_offsets: u64,
     /// Lost records that are phantoms in another partition of clean.
     pub moved: u64,
+    /// The first dropped records that differ from the ones that clean holds.
+    pub unequal: Vec<UnequalRecord>,
+    /// Whether these are findings.
+    pub require_equal: bool,
     /// Notes for the reader of the report.
     pub notes: Vec<String>,
     /// Bytes of keys, values and headers that were read.
@@ -87,6 +93,36 @@ impl Report {
         with(json, [("topic", json!(topic)), ("partition", json!(partition))])
     }
 
+    fn unequal_json(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> Value {
+        let at = |Difference { at, dropped, owner }| json!({ "at": at, "dropped": dropped, "owner": owner });
+        let place = |number, offset| match self.log(number) {
+            Some((topic, partition)) => {
+                json!({ "raw_topic": topic, "partition": partition, "raw_offset": offset })
+            }
+            None => json!({ "partition": number, "raw_offset": offset }),
+        };
+        json!({
+            "dropped": place(pair.partition, pair.offset),
+            "owner": place(pair.owner_partition, pair.owner_offset),
+            "differences": differences.iter().flatten().cloned().map(at).collect::<Vec<_>>(),
+            "unread": differences.as_ref().err(),
+        })
+    }
+
+    fn unequal_text(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> String {
+        let place = |number, offset| match self.log(number) {
+            Some((topic, partition)) => format!("raw record {topic}/{partition}@{offset}"),
+            None => format!("partition {number}, raw offset {offset}"),
+        };
+        let what = match differences {
+            Ok(found) => found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+            Err(why) => format!("they cannot be read again: {why}"),
+        };
+        let [dropped, owner] =
+            [place(pair.partition, pair.offset), place(pair.owner_partition, pair.owner_offset)];
+        format!("not equal: {dropped}, dropped for {owner}: {what}")
+    }
+
     fn finding_text(&self, finding: &Finding) -> String {
         let Some(log) = self.log(finding.partition) else { return finding.to_string() };
         let place =
@@ -117,6 +153,9 @@ impl Report {
             "clean_records": self.total.clean_records,
             "ids": self.total.raw.ids,
             "duplicates_in_raw": self.total.raw.duplicates,
+            "dropped": dropped_json(&self.total),
+            "require_equal": self.require_equal,
+            "unequal": self.unequal.iter().map(|it| self.unequal_json(it)).collect::<Vec<_>>(),
             "beyond_window": self.total.raw.beyond_window,
             "forced": self.total.raw.forced,
             "without_id": self.total.raw.without_id,
@@ -154,6 +193,11 @@ fn finding_json(finding: &Finding) -> Value {
     })
 }
 
+fn dropped_json(outcome: &Outcome) -> Value {
+    let DroppedCounts { equal, unequal, not_compared } = outcome.dropped;
+    json!({ "equal": equal, "unequal": unequal, "not_compared": not_compared })
+}
+
 fn partition_json(part: &PartitionReport) -> Value {
     let outcome = &part.outcome;
     json!({
@@ -174,6 +218,7 @@ fn partition_json(part: &PartitionReport) -> Value {
         "gone": outcome.gone,
         "ids": outcome.raw.ids,
         "duplicates_in_raw": outcome.raw.duplicates,
+        "dropped": dropped_json(outcome),
         "beyond_window": outcome.raw.beyond_window,
         "forced": outcome.raw.forced,
         "without_id": outcome.raw.without_id,
@@ -209,6 +254,13 @@ impl Report {
                 records - in_range
             )?;
         }
+        let DroppedCounts { equal, unequal, not_compared } = self.total.dropped;
+        let dropped = self.total.dropped.sum();
+        writeln!(
+            f,
+            "dropped: {dropped} raw records that repeat an id, compared with the one that clean holds: {equal} equal, {unequal} not \
+             equal, {not_compared} not compared"
+        )?;
         writeln!(
             f,
             "clean: {} records; {} of {} partitions read in {:.1} s",
@@ -230,6 +282,11 @@ impl fmt::Display for Report {
                 0 => {}
                 more => writeln!(f, "{kind}: and {more} more")?,
             }
+        }
+        self.unequal.iter().try_for_each(|it| writeln!(f, "{}", self.unequal_text(it)))?;
+        match self.total.dropped.unequal - self.unequal.len() as u64 {
+            more if more > 0 && !self.unequal.is_empty() => writeln!(f, "not equal: and {more} more")?,
+            _ => {}
         }
         if self.moved > 0 {
             writeln!(f, "{} of the lost records are in another partition of clean", self.moved)?;

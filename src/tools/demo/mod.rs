@@ -235,6 +235,8 @@ fn audit_options(broker: &Broker, scope: Scope, longest_repeat: Duration) -> aud
         id: vec![ID.to_owned()],
         schemas: audit::SchemaSources::default(),
         kinds: Vec::new(),
+        compare: vec!["value".to_owned()],
+        require_equal: false,
         forgotten: Vec::new(),
         missing_id: audit::MissingId::Forwarded,
         scope: match scope {

@@ -26,6 +26,8 @@ fn options() -> Options {
         id: Vec::new(),
         schemas: crate::SchemaSources::default(),
         kinds: Vec::new(),
+        compare: vec!["value".to_owned()],
+        require_equal: false,
         forgotten: Vec::new(),
         missing_id: MissingId::Forwarded,
         force_header: None,

@@ -11,6 +11,7 @@ use crate::record::{Fields, Fingerprints};
 use crate::{Counts, Kind, MissingId};
 
 mod agreement;
+mod dropped;
 mod explained;
 mod interleaved;
 mod longest;
