@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "audit_agrees/compared.rs"]
+mod compared;
 #[path = "audit_agrees/documents.rs"]
 mod documents;
 #[path = "audit_agrees/encoded.rs"]

@@ -50,6 +50,10 @@ pub struct AuditArgs {
     /// Count differences that retention or compaction explains separately, not as findings
     #[arg(long)]
     pub allow_gone: bool,
+    /// Count a dropped record as a finding (exit code 1) if it is not equal to the one with its id in the clean topic, in what
+    /// identity.compare names (the value by default)
+    #[arg(long)]
+    pub require_equal: bool,
     /// File with the ids that were forgotten (POST /forget), one per line as text, or as a JSON array if the id has several
     /// parts: their records may be missing, or be there several times
     #[arg(long, value_name = "FILE")]
@@ -147,11 +151,18 @@ must be in the clean topic once, wherever its records are. Each clean record mus
 the last header dedupd.source and equal that one; order and partitions are not checked. Records without
 an id must be there at least once, with identity.on_missing=source exactly once.
 
+Each raw record that was dropped for another one with its id is compared with the one that the clean
+topic holds, in what identity.compare names: the whole value by default. The report has the numbers of
+equal and unequal ones, and of those that cannot be compared, because the other one is not there any more
+or lacks what is compared. The first five unequal pairs are listed with their coordinates and with parts of
+their values. They change the exit code, to 1, with --require-equal only. With
+identity.on_conflict=dead_letter they are in the dead-letter topic, and not lost.
+
 With --from, the raw topic is read from two windows before the range, to collect the earlier ids, and
 with --scope topic up to one window after it, with --scope topics to its end. Results that depend on a record outside the range are
 counted on a separate line. With --scope partition, partitions that fit into --memory together are
-read at the same time, a larger one alone. Temporary files take about 150 bytes per record of the
-largest partition, with --scope topic or topics about 200 bytes per record of all topics of a side.
+read at the same time, a larger one alone. Temporary files take about 190 bytes per record of the
+largest partition, with --scope topic or topics about 270 bytes per record of all topics of a side.
 
 What is not in the topics: list ids that were forgotten with --forgotten, and audit with --from what
 followed a later start (group.start) or a rewind (group.on_rewind). [[kinds]] are read from --config.
@@ -161,7 +172,7 @@ rejected (state.on_poison), or a false positive of a filter (window.false_positi
 Examples:
   dedupd audit --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id
   dedupd audit --bootstrap-servers localhost:9092 --raw orders --raw payments --clean events.clean --id json:/id
-  dedupd audit --config /etc/dedupd.toml --json
+  dedupd audit --config /etc/dedupd.toml --json --require-equal
   dedupd audit --config /etc/dedupd.toml --from 6h --to 1h --memory 1GiB --temp-dir /var/tmp
 
 Environment: see `dedupd run --help`.";

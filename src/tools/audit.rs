@@ -13,8 +13,8 @@ use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, KindConfig, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope, WindowConfig,
-    WindowTime, duration_text,
+    self, Config, KindConfig, OnConflict, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope,
+    WindowConfig, WindowTime, duration_text,
 };
 use crate::dedupe::SchemaId;
 use crate::kafka::connection::{self, NoConnection, attach_tokens};
@@ -55,6 +55,8 @@ fn options(
         clean: config.topics.clean.as_str().to_owned(),
         id,
         schemas: schema_sources(&config.schemas, unregistered).map_err(usage)?,
+        compare: compared(args, config).map_err(usage)?,
+        require_equal: args.require_equal,
         kinds: config.kinds.iter().map(record_kind).collect(),
         forgotten: forgotten(args, id_parts).map_err(usage)?,
         missing_id: match config.identity.on_missing {
@@ -77,6 +79,19 @@ fn options(
         temp_dir: args.temp_dir.clone(),
         notes: notes(config),
     })
+}
+
+/// The sources of what is compared, as texts.
+fn compared(args: &AuditArgs, config: &Config) -> Result<Vec<String>, String> {
+    let sources = config.identity.compared();
+    if args.require_equal && sources.is_empty() {
+        return Err(
+            "--require-equal has nothing to compare: identity.compare is \"off\", or the value is a part of the id; set \
+             identity.compare, or leave the flag out"
+                .to_owned(),
+        );
+    }
+    Ok(sources.iter().map(ToString::to_string).collect())
 }
 
 fn record_kind(kind: &KindConfig) -> RecordKind {
@@ -197,6 +212,12 @@ fn notes(config: &Config) -> Vec<String> {
         (
             window.time == WindowTime::Arrival,
             "window.time is \"arrival\", but the topics contain no arrival times: the audit uses timestamps"
+                .to_owned(),
+        ),
+        (
+            config.identity.on_conflict == OnConflict::DeadLetter,
+            "identity.on_conflict is \"dead_letter\": dropped records that are not equal are in the dead-letter topic, which is \
+             not read"
                 .to_owned(),
         ),
         (

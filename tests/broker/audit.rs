@@ -1,6 +1,7 @@
 //! `audit` and `generate` on a real broker: planted faults are found, a right copy has none, and lost answers
 //! make real repeats.
 
+mod dropped;
 mod early;
 mod explained;
 mod interleaved;

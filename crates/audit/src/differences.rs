@@ -3,12 +3,13 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::digest::VALUE;
 use super::dropped::UnequalPair;
 use super::group::Audit;
 use super::reader::{Span, SpanOf};
+use super::report::Report;
 use super::{Offset, PartitionId};
 
 /// How many differences of a pair are reported.
@@ -68,6 +69,38 @@ impl Audit<'_> {
             read.map_err(|error| error.to_string())?;
         }
         parts.unwrap_or_else(|| Err("one of them is not in raw any more".to_owned()))
+    }
+}
+
+impl Report {
+    pub(super) fn unequal_json(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> Value {
+        let at = |Difference { at, dropped, owner }| json!({ "at": at, "dropped": dropped, "owner": owner });
+        let place = |number, offset| match self.log(number) {
+            Some((topic, partition)) => {
+                json!({ "raw_topic": topic, "partition": partition, "raw_offset": offset })
+            }
+            None => json!({ "partition": number, "raw_offset": offset }),
+        };
+        json!({
+            "dropped": place(pair.partition, pair.offset),
+            "owner": place(pair.owner_partition, pair.owner_offset),
+            "differences": differences.iter().flatten().cloned().map(at).collect::<Vec<_>>(),
+            "unread": differences.as_ref().err(),
+        })
+    }
+
+    pub(super) fn unequal_text(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> String {
+        let place = |number, offset| match self.log(number) {
+            Some((topic, partition)) => format!("raw record {topic}/{partition}@{offset}"),
+            None => format!("partition {number}, raw offset {offset}"),
+        };
+        let what = match differences {
+            Ok(found) => found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+            Err(why) => format!("they cannot be read again: {why}"),
+        };
+        let [dropped, owner] =
+            [place(pair.partition, pair.offset), place(pair.owner_partition, pair.owner_offset)];
+        format!("not equal: {dropped}, dropped for {owner}: {what}")
     }
 }
 

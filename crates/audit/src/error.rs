@@ -95,8 +95,8 @@ pub enum AuditError {
     },
     /// Temporary files cannot be written or read.
     #[error(
-        "a temporary file in {} failed after {written} had been written: {why}; {} (about 150 bytes for each record of \
-         the largest partition are needed, in topic scope 200 for each record of the topic), or choose another directory with --temp-dir",
+        "a temporary file in {} failed after {written} had been written: {why}; {} (about 190 bytes for each record of \
+         the largest partition are needed, in topic scope 270 for each record of the topic), or choose another directory with --temp-dir",
         dir.display(),
         if why.kind() == io::ErrorKind::StorageFull { "the disk is full: free space there" } else { "fix that" }
     )]

@@ -8,8 +8,12 @@ impl Report {
     /// Whether there are no findings, and the audit proves something.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let differs = self.require_equal && self.total.dropped.unequal > 0;
-        self.total.counts.is_clean() && !differs && self.unproven().is_none()
+        self.total.counts.is_clean() && !self.has_required_difference() && self.unproven().is_none()
+    }
+
+    /// Whether dropped records differ that have to be equal.
+    pub(super) fn has_required_difference(&self) -> bool {
+        self.require_equal && self.total.dropped.unequal > 0
     }
 
     /// Why the audit proves nothing, even without findings.
@@ -71,6 +75,14 @@ impl Report {
             hints.push(
                 "records of an id that was forgotten (POST /forget) count as duplicated unless --forgotten lists it; after \
                  group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
+                    .to_owned(),
+            );
+        }
+        if self.total.dropped.unequal > 0 {
+            hints.push(
+                "dropped records that are not equal: if attempts of one event differ, as by a time of sending, name what does not \
+                 in identity.compare; if they are different events, the id is not unique: add what distinguishes them to \
+                 identity.from"
                     .to_owned(),
             );
         }
@@ -166,6 +178,25 @@ mod tests {
             assert_eq!(report.is_clean(), is_clean, "{text}");
             assert_eq!(text.contains("id, so nothing"), words.is_some(), "{text}");
             assert!(words.is_none_or(|words| text.contains(words)), "{text}");
+        }
+    }
+
+    #[test]
+    fn dropped_records_that_differ_are_findings_only_if_they_have_to_be_equal() {
+        let mut report = report(9);
+        report.total.dropped.equal = 4;
+        for require_equal in [false, true] {
+            report.require_equal = require_equal;
+            report.total.dropped.unequal = 0;
+            assert!(report.is_clean(), "{report}");
+            report.total.dropped.unequal = 3;
+            let (text, json) = (report.to_string(), report.to_json());
+            assert_eq!(report.is_clean(), !require_equal, "{text}");
+            assert_eq!(json["clean"], !require_equal);
+            assert_eq!(text.contains("--require-equal: dropped"), require_equal, "{text}");
+            assert!(text.contains(": 4 equal, 3 not equal, 0 not compared"), "{text}");
+            assert!(text.contains("hint: dropped records that are not equal"), "{text}");
+            assert_eq!(json["dropped"], serde_json::json!({ "equal": 4, "unequal": 3, "not_compared": 0 }));
         }
     }
 

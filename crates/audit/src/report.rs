@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::PartitionId;
 use super::compare::Outcome;
-use super::differences::{Difference, UnequalRecord};
+use super::differences::UnequalRecord;
 use super::dropped::DroppedCounts;
 use super::expected::RawCounts;
 use super::findings::{Finding, Kind};
@@ -68,7 +68,7 @@ impl Report {
     }
 
     /// Topic and partition of a number, where several raw topics are compared.
-    fn log(&self, number: PartitionId) -> Option<&(String, PartitionId)> {
+    pub(super) fn log(&self, number: PartitionId) -> Option<&(String, PartitionId)> {
         self.logs.get(usize::try_from(number).ok()?)
     }
 
@@ -91,36 +91,6 @@ impl Report {
         let json = partition_json(part);
         let Some((topic, partition)) = self.log(part.partition) else { return json };
         with(json, [("topic", json!(topic)), ("partition", json!(partition))])
-    }
-
-    fn unequal_json(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> Value {
-        let at = |Difference { at, dropped, owner }| json!({ "at": at, "dropped": dropped, "owner": owner });
-        let place = |number, offset| match self.log(number) {
-            Some((topic, partition)) => {
-                json!({ "raw_topic": topic, "partition": partition, "raw_offset": offset })
-            }
-            None => json!({ "partition": number, "raw_offset": offset }),
-        };
-        json!({
-            "dropped": place(pair.partition, pair.offset),
-            "owner": place(pair.owner_partition, pair.owner_offset),
-            "differences": differences.iter().flatten().cloned().map(at).collect::<Vec<_>>(),
-            "unread": differences.as_ref().err(),
-        })
-    }
-
-    fn unequal_text(&self, UnequalRecord { pair, differences }: &UnequalRecord) -> String {
-        let place = |number, offset| match self.log(number) {
-            Some((topic, partition)) => format!("raw record {topic}/{partition}@{offset}"),
-            None => format!("partition {number}, raw offset {offset}"),
-        };
-        let what = match differences {
-            Ok(found) => found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
-            Err(why) => format!("they cannot be read again: {why}"),
-        };
-        let [dropped, owner] =
-            [place(pair.partition, pair.offset), place(pair.owner_partition, pair.owner_offset)];
-        format!("not equal: {dropped}, dropped for {owner}: {what}")
     }
 
     fn finding_text(&self, finding: &Finding) -> String {
@@ -313,6 +283,9 @@ impl fmt::Display for Report {
                 "decided outside the range: {raw} raw and {clean} clean records, not evaluated: the verdict \
                  depends on a record with the same id outside the range"
             )?;
+        }
+        if self.has_required_difference() {
+            writeln!(f, "--require-equal: dropped records are not equal to the one that clean holds")?;
         }
         self.unproven().iter().try_for_each(|why| writeln!(f, "{why}"))?;
         self.hints().iter().try_for_each(|hint| writeln!(f, "hint: {hint}"))?;

@@ -29,6 +29,8 @@ const CLEAN: &str = "demo.clean";
 const STATE: &str = "demo.clean.dedupd";
 /// Where the id of a generated record is.
 const ID: &str = "json:/id";
+/// What the attempts of a generated event have in common: a second one may have a field more.
+const COMPARED: [&str; 2] = ["json:/user", "json:/amount"];
 /// Partitions of each topic.
 const PARTITIONS: i32 = 12;
 /// Maximum wait for the pipeline to become ready, and to process all generated records.
@@ -235,7 +237,7 @@ fn audit_options(broker: &Broker, scope: Scope, longest_repeat: Duration) -> aud
         id: vec![ID.to_owned()],
         schemas: audit::SchemaSources::default(),
         kinds: Vec::new(),
-        compare: vec!["value".to_owned()],
+        compare: COMPARED.map(str::to_owned).to_vec(),
         require_equal: false,
         forgotten: Vec::new(),
         missing_id: audit::MissingId::Forwarded,
@@ -274,6 +276,7 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, ExitError> {
         // The embedded broker cannot describe a group, which an instance in topic scope does before it joins.
         .with("dedupe.scope", ["partition"])
         .with("identity.from", [ID])
+        .with("identity.compare", COMPARED)
         .with("state.dir", [dir.to_string_lossy()]);
     let sources = ConfigSources { flags, host: "demo".to_owned(), ..ConfigSources::default() };
     Config::from_sources(&sources).map_err(|e| ExitError::new(Exit::Usage, e.to_string()))

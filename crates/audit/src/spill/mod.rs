@@ -28,11 +28,11 @@ const UNITS: usize = 32;
 /// Memory of a page, bytes.
 const PAGE_BYTES: usize = 4 << 10;
 /// Space of a record in all temporary files that exist at one time, bytes.
-const BYTES_PER_RECORD: u64 = 150;
+const BYTES_PER_RECORD: u64 = 190;
 /// The same in topic scope, where records with an id that occurs several times are sorted once more.
-const BYTES_PER_RECORD_OF_TOPIC: u64 = 200;
+const BYTES_PER_RECORD_OF_TOPIC: u64 = 270;
 /// Memory with which a sorter of 20 units holds a record without a file, bytes. The record itself takes less than half of it.
-const MEMORY_PER_RECORD: u64 = 176;
+const MEMORY_PER_RECORD: u64 = 216;
 /// Minimum memory, bytes.
 const LEAST: usize = 64 << 10;
 
@@ -165,13 +165,13 @@ mod tests {
         let scratch = Scratch::new(dir.path(), 1 << 20);
         assert!(scratch.has_room(Scope::Topic, 1_000).is_ok());
         assert_eq!(
-            [200, 500].map(|records| scratch.needs(Scope::Partition, records)),
-            [0, 75_000],
+            [150, 500].map(|records| scratch.needs(Scope::Partition, records)),
+            [0, 95_000],
             "few records stay in memory"
         );
         let message = scratch.has_room(Scope::Partition, 1 << 50).unwrap_err().to_string();
         assert!(message.starts_with(&dir.path().display().to_string()), "{message}");
-        assert!(message.contains("150.0 PiB") && message.contains("--temp-dir"), "{message}");
+        assert!(message.contains("190.0 PiB") && message.contains("--temp-dir"), "{message}");
         let gone = Scratch::new(&dir.path().join("gone"), 1 << 20);
         assert!(gone.has_room(Scope::Partition, 1 << 50).is_ok(), "opening a file there reports the error");
         let message = gone.is_usable().unwrap_err().to_string();
@@ -191,6 +191,6 @@ mod tests {
         assert_eq!(scratch.group([u64::MAX]), 1);
         assert_eq!(scratch.group([0; 100]), 8, "each takes 64 KiB");
         assert_eq!(scratch.group([1_000, 1_000, 1 << 40, 0]), 2, "only consecutive ones are in a group");
-        assert_eq!([2_000, 0].map(|records| scratch.for_reading(records).memory), [2_000 * 176, 64 << 10]);
+        assert_eq!([2_000, 0].map(|records| scratch.for_reading(records).memory), [2_000 * 216, 64 << 10]);
     }
 }
