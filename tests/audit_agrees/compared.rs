@@ -32,7 +32,7 @@ fn both_compare_the_same_parts_and_distinguish_null_from_empty() {
         Some(String::new()),
         Some(r#"{"a":1,"b":2,"at":3}"#.to_owned()),
         Some(r#"{"at":4,"b":2,"a":1}"#.to_owned()),
-        Some(r#"{"a":"1","b":2}"#.to_owned()),
+        Some(r#"{"a":"1","b":3}"#.to_owned()),
         Some(r#"{"a":1.0,"b":null}"#.to_owned()),
         Some(format!(r#"{{"a":"{uuid}"}}"#)),
         Some(format!(r#"{{"a":"{}"}}"#, uuid.to_uppercase())),

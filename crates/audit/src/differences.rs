@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
-use super::digest::VALUE;
+use super::digest::{Parts, VALUE};
 use super::dropped::UnequalPair;
 use super::group::Audit;
 use super::reader::{Span, SpanOf};
@@ -42,9 +42,6 @@ impl fmt::Display for Difference {
         write!(f, "{}: {} instead of {}", self.at, self.dropped, self.owner)
     }
 }
-
-/// What is compared of a record, by source.
-type Parts = Vec<(String, Option<Vec<u8>>)>;
 
 impl Audit<'_> {
     /// Finds the first differences.

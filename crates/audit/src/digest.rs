@@ -25,6 +25,9 @@ impl Digest {
     }
 }
 
+/// What is compared of a record, by source.
+pub(super) type Parts = Vec<(String, Option<Vec<u8>>)>;
+
 /// What of a record is compared.
 #[derive(Debug, Clone)]
 pub struct CompareRule {
@@ -57,7 +60,7 @@ impl CompareRule {
     }
 
     /// What is compared of a record, by the texts of the sources. The error is why a schema cannot be fetched.
-    pub(super) fn parts(&self, fields: &Fields<'_>) -> Result<Vec<(String, Option<Vec<u8>>)>, String> {
+    pub(super) fn parts(&self, fields: &Fields<'_>) -> Result<Parts, String> {
         let parts = if self.is_whole() {
             vec![fields.value.map(<[u8]>::to_vec)]
         } else {

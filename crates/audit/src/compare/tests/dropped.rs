@@ -53,7 +53,9 @@ fn audited(gone: Gone, compare: &[&str], raw: &[Raw]) -> Outcome {
     }
     let mut total = Outcome::default();
     let outcomes: BTreeMap<_, _> = comparison.finish(&mut UnmatchedRecords::new(&scratch)).unwrap();
-    outcomes.values().for_each(|outcome| total.add(outcome, 9));
+    for outcome in outcomes.values() {
+        total.add(outcome, 9);
+    }
     assert_eq!(total.counts, Counts::default(), "{total:?}");
     if raw.iter().all(|record| record.partition == 0) {
         let clean: Vec<_> = all.iter().filter(|(raw, _)| raw.is_in_clean).map(|(_, seen)| *seen).collect();
@@ -179,7 +181,9 @@ fn deleted_owner(raw: &[Raw]) -> DroppedCounts {
     }
     let outcomes = comparison.finish(&mut UnmatchedRecords::new(&scratch)).unwrap();
     let mut total = Outcome::default();
-    outcomes.values().for_each(|outcome| total.add(outcome, 9));
+    for outcome in outcomes.values() {
+        total.add(outcome, 9);
+    }
     assert_eq!(total.counts, Counts::default(), "{total:?}");
     total.dropped
 }
