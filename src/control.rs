@@ -107,14 +107,14 @@ pub struct Answer {
 
 /// The id of a request.
 #[derive(Debug, Clone)]
-pub enum Wanted {
+pub enum AskedId {
     /// One text for each part of `identity.from`.
     Id(Vec<String>),
     /// What stands for an id.
     Identity(Identity),
 }
 
-impl Wanted {
+impl AskedId {
     /// An identity as 32 hex digits.
     pub(crate) fn identity(text: &str) -> Option<Self> {
         text.parse().ok().map(Self::Identity)
@@ -176,11 +176,11 @@ impl Control {
     /// Sends a request to all workers and waits for the answers.
     pub fn ask(
         &self,
-        wanted: &Wanted,
+        asked: &AskedId,
         partition: Option<PartitionId>,
         forget: bool,
     ) -> Result<Answer, RequestError> {
-        let identity = self.identity(wanted)?;
+        let identity = self.identity(asked)?;
         let (answer, answers) = sync_channel(self.workers.len());
         let abandoned: Arc<AtomicBool> = Arc::default();
         for worker in self.workers.iter() {
@@ -196,16 +196,16 @@ impl Control {
         drop(answer);
         let answer = self.collect(identity, &answers);
         abandoned.store(true, Ordering::Release);
-        if let (true, Wanted::Id(texts)) = (forget, wanted) {
+        if let (true, AskedId::Id(texts)) = (forget, asked) {
             log_forgotten(texts, &answer);
         }
         answer
     }
 
-    fn identity(&self, wanted: &Wanted) -> Result<Identity, RequestError> {
-        let texts = match wanted {
-            Wanted::Identity(identity) => return Ok(*identity),
-            Wanted::Id(texts) => texts,
+    fn identity(&self, asked: &AskedId) -> Result<Identity, RequestError> {
+        let texts = match asked {
+            AskedId::Identity(identity) => return Ok(*identity),
+            AskedId::Id(texts) => texts,
         };
         self.rule.identify_texts(texts).ok_or_else(|| {
             RequestError::Invalid(format!(

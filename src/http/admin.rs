@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::Endpoint;
 use super::server::Trusted;
-use crate::control::{Answer, Control, LogFilter, RequestError, Wanted};
+use crate::control::{Answer, AskedId, Control, LogFilter, RequestError};
 
 /// Minimum length of a bearer token, in bytes.
 const SHORTEST: usize = 16;
@@ -114,7 +114,7 @@ pub(super) async fn state(
         match (name.as_str(), value.parse::<u32>()) {
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),
-            ("identity", _) if Wanted::identity(&value).is_some() => identity = Wanted::identity(&value),
+            ("identity", _) if AskedId::identity(&value).is_some() => identity = AskedId::identity(&value),
             _ => {
                 return error_response(
                     StatusCode::BAD_REQUEST,
@@ -123,7 +123,7 @@ pub(super) async fn state(
             }
         }
     }
-    request(shown.admin, identity.unwrap_or(Wanted::Id(texts)), partition, false).await
+    request(shown.admin, identity.unwrap_or(AskedId::Id(texts)), partition, false).await
 }
 
 /// `POST /forget`: forgets an id.
@@ -146,7 +146,7 @@ pub(super) async fn forget(
                 Id::Text(text) => vec![text],
                 Id::Parts(parts) => parts,
             };
-            request(shown.admin, Wanted::Id(texts), partition, true).await
+            request(shown.admin, AskedId::Id(texts), partition, true).await
         }
         Err(error) => error_response(
             StatusCode::BAD_REQUEST,
@@ -174,14 +174,14 @@ pub(super) async fn log(_operator: Operator, State(shown): State<Endpoint>, body
     }
 }
 
-async fn request(admin: AdminApi, wanted: Wanted, partition: Option<u32>, forget: bool) -> Response {
+async fn request(admin: AdminApi, asked: AskedId, partition: Option<u32>, forget: bool) -> Response {
     let Some(control) = admin.control.get().cloned() else {
         return error_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "the workers have not started yet; see /readyz",
         );
     };
-    let result = tokio::task::spawn_blocking(move || control.ask(&wanted, partition, forget)).await;
+    let result = tokio::task::spawn_blocking(move || control.ask(&asked, partition, forget)).await;
     match result {
         Ok(Ok(answer)) => answer_response(&answer, forget),
         Ok(Err(RequestError::Invalid(why))) => error_response(StatusCode::BAD_REQUEST, &why),

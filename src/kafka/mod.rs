@@ -58,6 +58,7 @@ pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use rekey::SourceReader;
 pub(crate) use rekey::{Acknowledgements, TargetWriter, check_rekey};
+pub(crate) use sample::difference::in_values as difference_of;
 pub use sample::sample;
 pub(crate) use sample::{
     FOLLOWED_IDS, SampleError, SampleLimits, SampleRule, Sampling, TopicSample, sample_ids,

@@ -2,7 +2,7 @@
 //! reads.
 
 mod ages;
-mod difference;
+pub(super) mod difference;
 mod figures;
 mod ids;
 

@@ -4,14 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::difference::first_difference;
 use super::health;
 use super::state::{self, Standing};
 use crate::app::{ExitError, Prepared, begin_log_quietly, kinds, prepare, rule, settings};
 use crate::cli::{Exit, ExplainArgs};
 use crate::config::{Config, Local};
 use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields as _, Identity, IdentityRule};
-use crate::kafka::{RawRecord, Settings, read_record};
+use crate::kafka::{RawRecord, Settings, difference_of, read_record};
 use crate::pipeline::Kinds;
 use crate::ports::{Failure, Record as _};
 use crate::tools::state::utc;
@@ -100,7 +99,7 @@ fn parse_place(text: &str) -> Result<Coordinates, ExitError> {
         Some(Coordinates { partition: partition.parse().ok()?, offset: offset.parse().ok()? })
     });
     let wrong =
-        || format!("{text:?} is not the place of a record; give a partition and an offset, as in 3@17");
+        || format!("\"{text}\" is not the place of a record; give a partition and an offset, as in 3@17");
     parts.ok_or_else(|| ExitError::new(Exit::Usage, wrong()))
 }
 
@@ -155,7 +154,7 @@ impl Explainer<'_> {
         let schemas = &self.prepared.schemas;
         let identity = schemas.identify(&self.rule, record)?;
         let kind = schemas.read(|known| self.kinds.number_of(record, known))?;
-        let digest = schemas.read(|known| self.compare.digest(record, known))?;
+        let digest = schemas.digest(&self.compare, record)?;
         let described = ExplainedRecord {
             at: record.coordinates().to_string(),
             timestamp_ms: record.timestamp_ms(),
@@ -206,11 +205,11 @@ impl Explainer<'_> {
     }
 
     fn content(&self, seen: &RawContent, owner: &RawContent) -> String {
-        let difference = first_difference(owner.value.as_deref(), seen.value.as_deref());
-        let values = match difference {
-            None => return "equal values".to_owned(),
-            Some(at) => format!("values differ {at}"),
-        };
+        if owner.value == seen.value {
+            return "equal values".to_owned();
+        }
+        let place = difference_of(owner.value.as_deref(), seen.value.as_deref()).escape_debug().to_string();
+        let values = format!("values differ, first difference: {place}");
         match owner.digest.compare(seen.digest) {
             Content::Equal => format!("{values}; equal in identity.compare"),
             Content::Different => format!("{values}; a conflict"),

@@ -3,7 +3,6 @@
 pub mod audit;
 mod check;
 pub mod demo;
-mod difference;
 mod explain;
 pub mod generate;
 pub mod health;

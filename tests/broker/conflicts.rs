@@ -199,7 +199,12 @@ fn explain_names_the_owner_the_difference_and_the_verdict() {
         };
         of(
             "1@0",
-            &["owner     0@0", "values differ at json:/page; a conflict", "a duplicate of 0@0", source],
+            &[
+                "owner     0@0",
+                "values differ, first difference: json:/page; a conflict",
+                "a duplicate of 0@0",
+                source,
+            ],
             0,
         );
         of("1@1", &["owner     0@0", "equal values", "a duplicate of 0@0", "json:/id"], 0);

@@ -28,6 +28,7 @@ use dedupd::pipeline::{Ports, Scope, StableEnds, Standby, WorkerReport};
 
 use crate::sim::audit::audit;
 use crate::sim::chance::{Chance, Counts, Fault};
+use crate::sim::clock::SimClock;
 use crate::sim::cluster::{Cluster, Offsets};
 use crate::sim::config::Choices;
 use crate::sim::disk::SimDisk;
@@ -38,7 +39,7 @@ use crate::sim::sink::SimSink;
 use crate::sim::source::SimSource;
 use crate::sim::state_log::SimLog;
 use crate::sim::store::{SimStore, rot, survive};
-use crate::sim::universe::{Sabotage, Setting, SimClock, SimWorker, SimWorld, Universe, writer};
+use crate::sim::universe::{Sabotage, Setting, SimWorker, SimWorld, Universe, writer};
 pub use counted::{COMMIT_FAULTS, count};
 pub use foreign::open_a_foreign_transaction;
 pub use forgotten::{forget_before_a_restore, forget_what_was_undone};

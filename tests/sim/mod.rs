@@ -5,6 +5,7 @@
 
 mod audit;
 mod chance;
+mod clock;
 mod cluster;
 mod config;
 mod content;

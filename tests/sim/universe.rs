@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dedupd::clock::Clock;
 use dedupd::dedupe::Offset;
 use dedupd::metrics::Metrics;
 use dedupd::pipeline::{Fatal, LoadPart, Progress, Safeguard, Worker, WorkerPorts};
 use dedupd::ports::{Failure, LogId};
 
 use crate::sim::chance::{Exposure, Fault, injected};
+use crate::sim::clock::SimClock;
 use crate::sim::cluster::Cluster;
 use crate::sim::offsets::Offsets;
 use crate::sim::sink::SimSink;
@@ -384,22 +384,4 @@ const TOPIC_WRITER: &str = "group.active";
 /// Client id of a worker, and its transactional id in partition scope.
 pub fn writer(worker: usize) -> String {
     format!("group.sim.{worker}")
-}
-
-/// The clocks of a worker's machine. The wall clock can be wrong.
-pub struct SimClock(pub Rc<Universe>, pub usize);
-
-impl Clock for SimClock {
-    fn wall_ms(&self) -> i64 {
-        let cluster = self.0.cluster.borrow();
-        cluster.wall_ms() + cluster.clock_errors.get(&self.1).copied().unwrap_or(0)
-    }
-
-    fn elapsed(&self) -> Duration {
-        self.0.cluster.borrow().now
-    }
-
-    fn rest(&self, pause: Duration) {
-        self.0.cluster.borrow_mut().advance(pause);
-    }
 }

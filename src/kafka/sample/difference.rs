@@ -33,8 +33,8 @@ pub(super) fn place(sources: &[IdSource], one: &[ComparedPart], other: &[Compare
     Some(named.escape_debug().to_string())
 }
 
-/// The first field that differs if both values are JSON, otherwise the first byte.
-fn in_values(one: Option<&[u8]>, other: Option<&[u8]>) -> String {
+/// The first field that differs if both values are JSON, otherwise the first byte. The values are not equal.
+pub fn in_values(one: Option<&[u8]>, other: Option<&[u8]>) -> String {
     let (Some(one), Some(other)) = (one, other) else { return "one value is null".to_owned() };
     let parsed = [one, other].map(|bytes| serde_json::from_slice::<Value>(bytes).ok());
     let pointer = match &parsed {

@@ -17,8 +17,8 @@ const SHARE: u64 = 100;
 /// What the last transactions have shown.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    duplicates: u64,
-    conflicts: u64,
+    found: u64,
+    different: u64,
     /// A record, and the owner of its id.
     example: Option<[Coordinates; 2]>,
     /// Whether there were conflicts since the last log message.
@@ -32,14 +32,14 @@ impl Conflicts {
     pub fn add(&mut self, outcome: Outcome, count: u64) {
         match outcome {
             Outcome::Conflict => {
-                (self.duplicates, self.conflicts) = (self.duplicates + count, self.conflicts + count);
+                (self.found, self.different) = (self.found + count, self.different + count);
                 self.is_new = true;
             }
-            Outcome::Duplicate => self.duplicates += count,
+            Outcome::Duplicate => self.found += count,
             _ => return,
         }
-        while self.duplicates > MOST {
-            (self.duplicates, self.conflicts) = (self.duplicates / 2, self.conflicts / 2);
+        while self.found > MOST {
+            (self.found, self.different) = (self.found / 2, self.different / 2);
         }
     }
 
@@ -57,7 +57,7 @@ impl Conflicts {
         policy: OnConflict,
         is_chosen: bool,
     ) -> Option<ConflictNote> {
-        let Self { duplicates, conflicts, .. } = *self;
+        let Self { found: duplicates, different: conflicts, .. } = *self;
         let [record, owner] = self.example.filter(|_| conflicts > 0)?;
         let done = match policy {
             OnConflict::Drop => "dropped",
