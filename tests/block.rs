@@ -107,7 +107,9 @@ prop_compose! {
     ) -> Block {
         let mut owners = owners;
         if !is_compared {
-            owners.iter_mut().for_each(|owner| owner.digest = Digest::NONE);
+            for owner in &mut owners {
+                owner.digest = Digest::NONE;
+            }
         }
         if sorted {
             owners.sort_by_key(|owner| owner.at);
