@@ -12,8 +12,8 @@ use crate::dedupe::{
 use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
 use crate::pipeline::{
-    EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadPart, PartitionCounts, TransactionSize,
-    WorkerOptions, block_ids, most_partitions, most_sections,
+    CountedBy, EVIDENCE_RECORDS, ITERATION_TIME, Kind, Kinds, Limits, LoadPart, PartitionCounts,
+    TransactionSize, WorkerOptions, block_ids, most_partitions, most_sections,
 };
 use crate::store::{Binding, Joining};
 
@@ -105,6 +105,7 @@ pub(super) fn options(
         rule: rule(config, hasher),
         compare: CompareRule::new(config.identity.compared()),
         is_compare_set: config.identity.compare.is_some(),
+        counted_by: config.insight.by.iter().map(CountedBy::new).collect(),
         kinds: kinds(config),
         limits: limits(config),
         mode: config.dedupe.mode,

@@ -42,8 +42,10 @@ fn put(table: &mut Table, section: &str, key: &str, text: &str) {
             let property = Table::from_iter([(name.replace('_', "."), text.into())]);
             insert(table, &section, "properties", property.into());
         }
-        // `identity.from` and `rekey.from` are lists: `["key", "header:x"]` as in TOML.
-        None if text.trim_start().starts_with('[') && ["identity", "rekey"].contains(&section.as_str()) => {
+        // `identity.from` and the like are lists: `["key", "header:x"]` as in TOML.
+        None if text.trim_start().starts_with('[')
+            && ["identity", "insight", "rekey"].contains(&section.as_str()) =>
+        {
             let list = text.parse::<Value>().unwrap_or_else(|_| text.into());
             insert(table, &section, &key, list);
         }

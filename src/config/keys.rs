@@ -10,9 +10,10 @@ use super::choices::{
     Start, WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, Compared, FLAG, Hash, Instance, Maybe, MaybeText, PropertyMap, RATE, REGISTRY_URL,
-    Servers, Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, Compared, FLAG, Hash, InsightSources, Instance, Maybe, MaybeText, PropertyMap,
+    RATE, REGISTRY_URL, Servers, Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
 };
+use super::insight::InsightSource;
 use super::kinds::{KindConfig, KindsForm};
 use super::page::Page;
 use super::properties::Properties;
@@ -53,6 +54,8 @@ section! {
         batch: BatchConfig => Table,
         /// Directory and limits of the local state; rejected records.
         state: StateConfig => Table,
+        /// By what duplicates are counted.
+        insight: InsightConfig => Table,
         /// Metrics, health and status.
         http: HttpConfig => Table,
         /// Source topics and target topic of `dedupd rekey`; `None` when they are not set.
@@ -264,12 +267,25 @@ section! {
 }
 
 section! {
+    /// By what duplicates are counted.
+    InsightConfig |at, reading| {
+        /// The sources of the values, at most three. The status page lists those with the most duplicates.
+        by: Vec<InsightSource> => InsightSources; {
+            rules::shown_values(by.as_deref(), reading);
+            rules::schemas_of_others(reading);
+        },
+    }
+}
+
+section! {
     /// Metrics, health and status.
     HttpConfig |at, reading| {
         /// Listen address and port; port 0 means any free port.
         listen: SocketAddr = "127.0.0.1:9464" => ADDRESS,
         /// The file with the bearer token of the admin API, which is disabled without it. Not opened during validation.
         token_file: Option<PathBuf> => MaybeText,
+        /// Whether the status page may show keys and values of records, where `insight.by` names them.
+        show_values: bool = "false" => FLAG,
     }
 }
 

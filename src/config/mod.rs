@@ -12,6 +12,7 @@ mod choices;
 mod environment;
 mod error;
 mod forms;
+mod insight;
 mod keys;
 mod kinds;
 mod known;
@@ -41,9 +42,10 @@ pub use choices::{
 pub use error::ConfigError;
 pub(crate) use forms::parse_servers;
 pub(crate) use keys::compared;
+pub use insight::InsightSource;
 pub use keys::{
-    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, KafkaConfig, RekeyConfig, SchemasConfig,
-    StateConfig, WindowConfig, keys,
+    BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, InsightConfig, KafkaConfig, RekeyConfig,
+    SchemasConfig, StateConfig, WindowConfig, keys,
 };
 pub use kinds::KindConfig;
 pub use local::Local;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::choices::{OnConflict, OnMissing, OnPoison, OnProbable, OnStop, Overflow, Scope};
 use super::forms::{FLAG, Maybe, Span, Word, topic};
+use super::insight::InsightSource;
 use super::keys::{SECOND, SESSION_TIMEOUT, WORKERS, compared};
 use super::problem::ValueFault;
 use super::reading::ConfigReading;
@@ -94,6 +95,35 @@ pub(super) fn compared_conflicts(
         let fault =
             ValueFault::new(format!("has no effect: {why}"), "set identity.compare, or leave the policy out");
         reading.reject("identity.on_conflict", Some(policy.as_str()), fault);
+    }
+}
+
+/// Rejects contents of records on the status page, which has no authentication, unless the operator permits them.
+pub(super) fn shown_values(by: Option<&[InsightSource]>, reading: &mut ConfigReading<'_>) {
+    let is_permitted = reading.valid("http.show_values", &FLAG) == Some(true);
+    for source in by.unwrap_or_default().iter().filter(|source| !is_permitted && !source.is_open()) {
+        let what = "would show contents of records on the status page, which has no authentication";
+        let fault = ValueFault::new(what, "set http.show_values = true, or give a header or partition");
+        reading.reject("insight.by", Some(&source.to_string()), fault);
+    }
+}
+
+/// Rejects a field whose schema only a registry has, unless an id or a comparison needs the same: a duplicate does not wait for a schema.
+pub(super) fn schemas_of_others(reading: &mut ConfigReading<'_>) {
+    let needed = |text: &String| text.parse().ok().and_then(|source: IdSource| source.needs_schema());
+    let known: Vec<RecordField> = ["identity.from", "identity.compare"]
+        .into_iter()
+        .flat_map(|key| reading.texts(key).unwrap_or_default())
+        .filter_map(needed)
+        .collect();
+    for text in reading.texts("insight.by").unwrap_or_default() {
+        let Some(field) = needed(text) else { continue };
+        let file = if field == RecordField::Key { "schemas.key" } else { "schemas.value" };
+        if reading.text(file).is_none_or(str::is_empty) && !known.contains(&field) {
+            let what = "needs a schema, and no source of identity.from or identity.compare needs the same";
+            let fault = ValueFault::new(what, format!("set {file} to a file"));
+            reading.reject("insight.by", Some(text), fault);
+        }
     }
 }
 

@@ -38,12 +38,6 @@ impl Totals {
         }
     }
 
-    /// Duplicates per hundred records; `None` without records.
-    #[must_use]
-    pub fn duplicates_percent(&self) -> Option<f64> {
-        (self.records > 0).then(|| 100.0 * self.duplicates as f64 / self.records as f64)
-    }
-
     /// The bound below which this share of the latencies is, in seconds; `None` without forwarded records.
     #[must_use]
     pub fn latency_seconds(&self, quantile: f64) -> Option<f64> {
@@ -122,10 +116,9 @@ mod tests {
         assert_eq!(rates.last(), Some(&Rates { records: 20.0, duplicates: 2.0, lag: Some(499) }));
         let last = history.last_minutes();
         assert_eq!((last.records, last.duplicates), (12_000, 1_200));
-        assert_eq!(last.duplicates_percent(), Some(10.0));
         assert_eq!((last.latency_seconds(0.9), last.latency_seconds(0.99)), (Some(0.1), Some(f64::INFINITY)));
         let none = Totals::default();
-        assert_eq!((none.duplicates_percent(), none.latency_seconds(0.5)), (None, None));
+        assert_eq!(none.latency_seconds(0.5), None);
         assert_eq!(History::default().last_minutes(), none);
     }
 }

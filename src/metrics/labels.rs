@@ -70,6 +70,18 @@ impl Outcome {
 }
 
 label! {
+    /// How the content of a duplicate compares with that of its owner.
+    ContentLabel {
+        /// Their digests are equal.
+        Equal = "equal",
+        /// Their digests differ.
+        Different = "different",
+        /// One of them has no digest of the present `identity.compare`.
+        NotCompared = "not_compared",
+    }
+}
+
+label! {
     /// A use of Kafka clients.
     ClientLabel {
         /// Reads raw as a member of the group.

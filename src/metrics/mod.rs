@@ -5,6 +5,7 @@
 //! window nor the store: those return values, and the pipeline counts them.
 
 mod by_partition;
+mod duplicates;
 mod history;
 mod labels;
 mod process;
@@ -23,10 +24,14 @@ use prometheus::IntCounter;
 
 use crate::locked::Locked;
 
+pub use duplicates::{
+    AgeCount, DuplicateStatus, DuplicatesStatus, DuplicatesSummary, NeededWindow, SourceStatus, TopValues,
+    ValueCount,
+};
 pub use history::{History, Rates, Totals};
 pub(crate) use labels::ClientLabel;
+pub use labels::{ContentLabel, Outcome, PartitionState, Role, Stall, TopicLabel};
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
-pub use labels::{Outcome, PartitionState, Role, Stall, TopicLabel};
 pub use recent::{Recent, Warning};
 pub use rekey::{RekeyMetrics, RekeyStatus};
 pub use standby::StandbyStatus;
@@ -130,7 +135,24 @@ impl Metrics {
             records: self.outcomes().map(|(_, count)| count).sum(),
             duplicates: duplicates.map(|(_, count)| count).sum(),
             lag,
-            latency: self.parts.latencies(),
+            latency: registered::buckets(&self.parts.flow.latency),
+        }
+    }
+
+    /// What is known about duplicates; of single ones, what was published in this status.
+    pub fn duplicates(&self, published: &Snapshot) -> DuplicatesSummary {
+        let Totals { records, duplicates, .. } = self.totals(None);
+        let ages = duplicates::ages(&registered::buckets(&self.parts.state.duplicate_age));
+        let configured = published.longest_window();
+        DuplicatesSummary {
+            records,
+            duplicates,
+            conflicts: self.records(Outcome::Conflict).get(),
+            not_compared: self.parts.state.not_compared.get(),
+            window_seconds: configured.unwrap_or(0.0),
+            needed_windows: duplicates::needed_windows(&ages, configured),
+            ages,
+            status: published.total().duplicates,
         }
     }
 

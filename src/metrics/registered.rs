@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use prometheus::core::Metric as _;
-use prometheus::{GaugeVec, Registry, TextEncoder};
+use prometheus::{GaugeVec, Histogram, Registry, TextEncoder};
 
 use super::labels::{MemoryPart, PartitionState, Role};
 use super::status::Snapshot;
@@ -35,14 +35,6 @@ impl Registered {
             process: ProcessMetrics::of_this_build(&registry),
             registry,
         }
-    }
-
-    /// Upper bounds in seconds, and the forwarded records with at most this latency.
-    pub(super) fn latencies(&self) -> Vec<(f64, u64)> {
-        let metric = self.flow.latency.metric();
-        let histogram = metric.get_histogram();
-        let buckets = histogram.get_bucket().iter().map(|it| (it.upper_bound(), it.cumulative_count()));
-        buckets.chain([(f64::INFINITY, histogram.get_sample_count())]).collect()
     }
 
     /// Sets the gauges from the status; returns the published partitions.
@@ -97,6 +89,14 @@ impl Registered {
     pub(super) fn text(&self) -> String {
         text(&self.registry)
     }
+}
+
+/// Upper bounds in seconds, and the observed times of at most this length; the last bound is infinite.
+pub(super) fn buckets(of: &Histogram) -> Vec<(f64, u64)> {
+    let metric = of.metric();
+    let histogram = metric.get_histogram();
+    let buckets = histogram.get_bucket().iter().map(|it| (it.upper_bound(), it.cumulative_count()));
+    buckets.chain([(f64::INFINITY, histogram.get_sample_count())]).collect()
 }
 
 /// Sets the series with this value of the only label.

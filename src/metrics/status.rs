@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::duplicates::DuplicatesStatus;
 use super::labels::{ClientLabel, PartitionState, Role};
 use super::standby::StandbyStatus;
 use crate::locked::Locked;
@@ -116,6 +117,9 @@ pub struct WorkerStatus {
     pub partitions: Vec<PartitionStatus>,
     /// The named kinds that have windows.
     pub kinds: Vec<KindStatus>,
+    /// What it has found about duplicates; `/status.json` shows that of all workers as one.
+    #[serde(skip)]
+    pub duplicates: DuplicatesStatus,
 }
 
 impl WorkerStatus {
@@ -218,8 +222,16 @@ impl Snapshot {
             expiry_lag_seconds: worst(|worker| worker.expiry_lag_seconds),
             batch_bytes: sum(|worker| worker.batch_bytes),
             kinds: KindStatus::of_all(self.workers.iter().flat_map(|worker| &worker.kinds)),
+            duplicates: DuplicatesStatus::of_all(self.workers.iter().map(|worker| &worker.duplicates)),
             ..WorkerStatus::default()
         }
+    }
+
+    /// The configured length of the longest window, in seconds; `None` without a partition.
+    pub fn longest_window(&self) -> Option<f64> {
+        let unnamed = self.partitions().map(|it| it.window.asked_seconds);
+        let named = self.workers.iter().flat_map(|worker| &worker.kinds).map(|kind| kind.asked_seconds);
+        unnamed.chain(named).reduce(f64::max).filter(|seconds| *seconds > 0.0)
     }
 
     /// Lag in offsets, summed over all partitions; `None` while the lag of one is unknown, and without

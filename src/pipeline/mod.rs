@@ -46,7 +46,7 @@ pub use progress::Progress;
 pub use recovery::locate::{StartLogs, check_start, start_notes};
 pub(crate) use recovery::restored_offset::foreign_records;
 pub(crate) use report::MissingIds;
-pub use report::WorkerReport;
+pub use report::{CountedBy, WorkerReport};
 pub(crate) use rivals::{REPLACED_MAX, Rivals, second_process};
 #[cfg(feature = "failpoints")]
 pub use safeguard::Safeguard;

@@ -17,6 +17,7 @@ use crate::pipeline::journal::loading::LoadPart;
 use crate::pipeline::kinds::Kinds;
 use crate::pipeline::limits::Limits;
 use crate::pipeline::partition_counts::PartitionCounts;
+use crate::pipeline::report::CountedBy;
 #[cfg(feature = "failpoints")]
 use crate::pipeline::safeguard::Safeguard;
 use crate::ports::{Committed, LogId};
@@ -64,6 +65,8 @@ pub struct WorkerOptions {
     pub compare: CompareRule,
     /// Whether the operator has chosen that.
     pub is_compare_set: bool,
+    /// By what duplicates are counted.
+    pub counted_by: Vec<CountedBy>,
     /// The identity rules for which windows may start empty, once: the operator accepts the change to these.
     pub accept_change: Option<Fingerprint>,
     /// The hash that makes identities from ids.

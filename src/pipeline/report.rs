@@ -2,6 +2,8 @@
 //! messages on changes.
 
 mod conflicts;
+mod counted_by;
+mod duplicates;
 mod missing;
 mod published;
 mod reachability;
@@ -21,6 +23,8 @@ use crate::pipeline::kinds::Kinds;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
 use crate::pipeline::report::conflicts::Conflicts;
+pub use crate::pipeline::report::counted_by::CountedBy;
+use crate::pipeline::report::duplicates::{CommittedDuplicates, FoundOwners};
 pub(crate) use crate::pipeline::report::missing::MissingIds;
 pub(crate) use crate::pipeline::report::published::{Figures, SealedFigures};
 use crate::pipeline::report::published::{kinds, status};
@@ -57,6 +61,7 @@ pub struct WorkerReport {
     kinds: Vec<KindRate>,
     warnings: Warnings,
     last_minute: LastMinute,
+    duplicates: CommittedDuplicates,
 }
 
 /// Where the status of this worker is published.
@@ -119,6 +124,7 @@ impl WorkerReport {
             kinds: Vec::new(),
             warnings: Warnings::default(),
             last_minute: LastMinute::default(),
+            duplicates: CommittedDuplicates::default(),
         }
     }
 
@@ -165,14 +171,7 @@ impl WorkerReport {
                 .filter(|(_, count)| *count > 0)
                 .for_each(|(outcome, count)| self.count(kind, outcome, count));
         }
-        self.metrics.parts.state.elsewhere.inc_by(tally.found.elsewhere);
-        self.metrics.parts.state.not_compared.inc_by(tally.found.not_compared);
-        for age in &tally.found.ages {
-            self.metrics.parts.state.duplicate_age.observe(age.as_secs_f64());
-        }
-        if let Some(example) = tally.found.conflict {
-            self.warnings.conflicts.explain(example);
-        }
+        self.add_duplicates(&tally.found, now_ms);
         if let Some(why) = &tally.why_missing {
             self.warnings.missing.explain(why);
         }
@@ -194,6 +193,19 @@ impl WorkerReport {
         }
         latency.flush();
         age.flush();
+    }
+
+    fn add_duplicates(&mut self, found: &FoundOwners, now_ms: i64) {
+        let state = &self.metrics.parts.state;
+        state.elsewhere.inc_by(found.elsewhere);
+        state.not_compared.inc_by(found.not_compared);
+        let ages = state.duplicate_age.local();
+        found.ages.iter().for_each(|age| ages.observe(age.as_secs_f64()));
+        ages.flush();
+        if let Some(example) = found.conflict {
+            self.warnings.conflicts.explain(example);
+        }
+        self.duplicates.add(found, now_ms);
     }
 
     fn count(&mut self, kind: usize, outcome: Outcome, count: u64) {
@@ -305,6 +317,7 @@ impl WorkerReport {
                 false_positive_rate: sealed.rates.iter().copied().fold(0.0, f64::max),
                 batch_bytes: std::mem::take(&mut self.batch_bytes).max(transaction.size.bytes as u64),
                 kinds: kinds(journals, self.kinds.iter().map(|kind| kind.name.as_str())),
+                duplicates: self.duplicates.status(&options.counted_by),
                 partitions,
             },
         );

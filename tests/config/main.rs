@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 
+mod insight;
 mod kinds;
 mod layers;
 mod printed;

@@ -61,6 +61,7 @@ fn what_is_shown_reads_back_as_the_same() {
                 window.false_positive_rate = 1e-7\nbatch.max_bytes = 3000\nbatch.interval = \"1500us\"\n\
                 window.overflow = \"evict\"\nwindow.max_ids = 4096\nwindow.max_memory = \"2GiB\"\nstate.max_disk = \"20GB\"\n\
                 kafka.properties.\"client.id\" = \"a\\tb\"\n\
+                insight.by = [\"partition\", \"header:app\", \"json:/app\"]\nhttp.show_values = true\n\
                 [[kinds]]\nname = \"pay\"\nfrom = \"json:/type\"\nvalues = [\"a\", 7]\nexact = \"7d\"\n\
                 [[kinds]]\nname = \"noise\"\nfrom = \"header:k\"\nvalues = [\"x\"]\ndedupe = false";
     let config = good(more);

@@ -306,7 +306,7 @@ fn unknown_keys_are_errors_with_a_suggestion_and_without_their_value() {
             "batch.linger (d.toml): is not a key of the configuration; the keys of [batch] are interval, max_bytes, max_records, transaction_timeout",
             "http.listen (d.toml): is a table or a list, but must be a single value; write a string, a number or true/false",
             "kafka.sasl_password (d.toml): is not a key of the configuration; the keys of [kafka] are bootstrap_servers, properties",
-            "nonsense (d.toml): is not a section of the configuration; the sections are batch, dedupe, group, http, identity, kafka, kinds, rekey, schemas, state, topics, window",
+            "nonsense (d.toml): is not a section of the configuration; the sections are batch, dedupe, group, http, identity, insight, kafka, kinds, rekey, schemas, state, topics, window",
             "topic (d.toml): is not a section of the configuration; did you mean [topics]?",
             "topics.rwa (d.toml): is not a key of the configuration; did you mean topics.raw?",
             "window.interval (d.toml): is not a key of the configuration; did you mean batch.interval?",

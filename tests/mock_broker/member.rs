@@ -269,6 +269,7 @@ fn options(settings: &Settings, partition_counts: PartitionCounts) -> WorkerOpti
         iteration_time: Duration::from_secs(2),
         compare: CompareRule::new(vec![IdSource::Value]),
         is_compare_set: false,
+        counted_by: Vec::new(),
         on_conflict: OnConflict::Drop,
     }
 }

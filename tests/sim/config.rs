@@ -246,6 +246,7 @@ impl Choices {
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
             compare: CompareRule::new(vec![IdSource::Header("content".to_owned())]),
             is_compare_set: false,
+            counted_by: Vec::new(),
             on_conflict: OnConflict::Drop,
         }
     }

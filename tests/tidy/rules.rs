@@ -129,6 +129,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("zstd_safe", &["kafka"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
+    ("datasketches", &["pipeline/report"]),
     ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),
     ("axum", &["http"]),
     ("toml", &["config"]),

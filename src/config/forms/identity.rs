@@ -1,26 +1,29 @@
 //! The forms of the source and hash of ids.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use crate::config::HashChoice;
 use crate::config::page::Page;
 use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
-use crate::dedupe::{Fingerprint, IdSource, SOURCES};
+use crate::config::{HashChoice, InsightSource};
+use crate::dedupe::{Fingerprint, IdSource, IdSourceError, SOURCES};
 
 /// The sources of an id, at least one.
 pub(in crate::config) struct Sources;
 
 impl Sources {
-    fn parse(key: &str, texts: &[String], reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
-        let remedy = &format!("give {SOURCES}, as in [\"json:/id\"]");
+    fn parse<S: FromStr<Err = IdSourceError>>(
+        key: &str,
+        texts: &[String],
+        remedy: &str,
+        reading: &mut ConfigReading<'_>,
+    ) -> Option<Vec<S>> {
         let mut source = |text: &String| {
-            let parsed: Result<IdSource, _> = text.parse();
+            let parsed: Result<S, _> = text.parse();
             parsed
-                .map_err(|error| {
-                    reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy.as_str()));
-                })
+                .map_err(|error| reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy)))
                 .ok()
         };
         let sources: Vec<_> = texts.iter().map(&mut source).collect();
@@ -28,15 +31,20 @@ impl Sources {
     }
 }
 
+/// What to give for sources of an id.
+fn some_sources() -> String {
+    format!("give {SOURCES}, as in [\"json:/id\"]")
+}
+
 impl Form<Vec<IdSource>> for Sources {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
         let texts = reading.texts(key).unwrap_or_default().to_vec();
         if texts.is_empty() {
-            let remedy = format!("give {SOURCES}, as in [\"json:/id\"], or --id");
+            let remedy = format!("{}, or --id", some_sources());
             reading.reject(key, None, ValueFault::new("is missing", remedy));
             return None;
         }
-        Self::parse(key, &texts, reading)
+        Self::parse(key, &texts, &some_sources(), reading)
     }
 
     fn print(&self, name: &str, value: &Vec<IdSource>, page: &mut Page) {
@@ -60,7 +68,7 @@ impl Form<Option<Vec<IdSource>>> for Compared {
         Some(match texts.as_slice() {
             [] => None,
             [word] if word == OFF => Some(Vec::new()),
-            texts => Sources::parse(key, texts, reading),
+            texts => Sources::parse(key, texts, &some_sources(), reading),
         })
     }
 
@@ -69,6 +77,34 @@ impl Form<Option<Vec<IdSource>>> for Compared {
             None => {}
             Some(sources) if sources.is_empty() => page.text(name, OFF),
             Some(sources) => page.list(name, sources),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+}
+
+/// The sources of the values by which duplicates are counted. They may be left out.
+pub(in crate::config) struct InsightSources;
+
+/// Most of these sources: each has its own memory.
+const MOST_INSIGHT: usize = 3;
+
+impl Form<Vec<InsightSource>> for InsightSources {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<InsightSource>> {
+        let texts = reading.texts(key).unwrap_or_default().to_vec();
+        if texts.len() > MOST_INSIGHT {
+            let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");
+            reading.reject(key, None, fault);
+            return None;
+        }
+        Sources::parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
+    }
+
+    fn print(&self, name: &str, value: &Vec<InsightSource>, page: &mut Page) {
+        if !value.is_empty() {
+            page.list(name, value);
         }
     }
 

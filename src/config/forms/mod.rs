@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::time::Duration;
 
-pub(super) use identity::{ChangedRules, Compared, Hash, Sources};
+pub(super) use identity::{ChangedRules, Compared, Hash, InsightSources, Sources};
 pub(crate) use kafka::parse_servers;
 pub(super) use kafka::{PropertyMap, Servers, SourceTopics};
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use crate::dedupe::{Content, Coordinates, RecordTime, SealedOwner};
+use super::counted_by::CountedBy;
+use super::duplicates::FoundOwners;
+use crate::dedupe::{Content, Coordinates, RecordTime, Schemas, SealedOwner};
 use crate::metrics::Outcome;
+use crate::ports::Record;
 
 /// In a large transaction, the times of every n-th record are observed.
 const SAMPLE: u64 = 16;
@@ -38,49 +41,11 @@ pub(super) struct RecordTimes {
 }
 
 /// Whether the times of the record after this many are observed.
-fn is_observed(counted: u64) -> bool {
+pub(super) fn is_observed(counted: u64) -> bool {
     counted < 1024 || counted.is_multiple_of(SAMPLE)
 }
 
-/// The records whose id has an owner.
-#[derive(Debug, Default)]
-pub struct FoundOwners {
-    count: u64,
-    /// Those whose owner is in another partition.
-    pub(super) elsewhere: u64,
-    /// Those that could not be compared with their owner.
-    pub(super) not_compared: u64,
-    /// The first one with other content than its owner, and that.
-    pub(super) conflict: Option<[Coordinates; 2]>,
-    /// For some of them the shortest window in which they are found.
-    pub(super) ages: Vec<Duration>,
-}
-
-impl FoundOwners {
-    /// Counts a record of this time.
-    fn add(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
-        self.elsewhere += u64::from(owner.at.partition != at.partition);
-        match content {
-            Content::Equal => {}
-            Content::NotCompared => self.not_compared += 1,
-            Content::Different => {
-                self.conflict.get_or_insert([at, owner.at]);
-            }
-        }
-        if is_observed(self.count) {
-            let age_ms = time.distance_ms(owner.time_ms);
-            self.ages.extend(age_ms.map(|ms| Duration::from_millis(ms.unsigned_abs())));
-        }
-        self.count += 1;
-    }
-}
-
 impl Tally {
-    /// Counts a record whose id has an owner.
-    pub fn found(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
-        self.found.add(at, owner, content, time);
-    }
-
     /// Counts the outcome of one record of this kind.
     pub fn count(&mut self, kind: usize, outcome: Outcome) {
         if self.outcomes.len() <= kind {
@@ -95,6 +60,16 @@ impl Tally {
     pub fn seen(&mut self, bytes: usize) {
         self.records += 1;
         self.bytes.raw += bytes as u64;
+    }
+
+    /// Counts a record whose id has an owner.
+    pub fn found(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
+        self.found.add(at, owner, content, time);
+    }
+
+    /// Counts such a record by the values of these sources.
+    pub fn found_by<R: Record>(&mut self, by: &[CountedBy], record: &R, schemas: &Schemas, content: Content) {
+        self.found.sources.add(by, record, schemas, content);
     }
 
     /// Keeps why a record has no id, of the first one.

@@ -265,6 +265,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         }
         let (at, content) = (record.coordinates(), owner.digest.compare(digest));
         self.transaction.tally.found(at, owner, content, partition.time.record());
+        self.transaction.tally.found_by(&self.options.counted_by, &*record, self.schemas, content);
         let is_conflict = content == Content::Different;
         let side = match self.options.on_conflict {
             OnConflict::DeadLetter if is_conflict => Some(Side::DeadLetter),
