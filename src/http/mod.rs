@@ -6,6 +6,7 @@
 
 mod admin;
 mod chart;
+mod duplicates;
 mod page;
 mod partitions;
 mod rekey;

@@ -4,8 +4,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::partitions::partitions;
-use super::texts::{bytes, escaped, grouped};
-use super::{Endpoint, chart};
+use super::texts::{bytes, escaped, grouped, rounded_down};
+use super::{Endpoint, chart, duplicates};
 use crate::metrics::{KindStatus, Outcome, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus};
 use crate::units::seconds_text;
 
@@ -36,7 +36,7 @@ pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
          {readiness}{warnings}{figures}\
          <main class=\"columns\"><section>{charts}<h2>Records since the start</h2>\n\
          <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table></section>\n\
-         <section><h2>Partitions</h2>\n{partitions}{kinds}</section></main>\n\
+         <section><h2>Partitions</h2>\n{partitions}{kinds}</section></main>\n{duplicates}\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
         word = word(&readiness),
@@ -46,6 +46,7 @@ pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
         figures = figures(&all_figures(shown, &status, &total, now_ms)),
         partitions = partitions(&status.workers),
         kinds = kinds(&total.kinds),
+        duplicates = duplicates::duplicates(&shown.metrics.duplicates(&status), now_ms),
         warnings = warnings(&shown.recent.list(), now_ms),
         records = shown
             .metrics
@@ -84,16 +85,13 @@ fn readiness_section(readiness: &Readiness) -> String {
 }
 
 /// A figure with its name, and what explains it; texts for HTML.
-struct Figure(&'static str, String, String);
+pub(super) struct Figure(pub &'static str, pub String, pub String);
 
 /// What a person asks for first, in this order.
 fn all_figures(shown: &Endpoint, status: &Snapshot, total: &WorkerStatus, now_ms: i64) -> Vec<Figure> {
     let (metrics, totals) = (&shown.metrics, shown.metrics.totals(status.lag()));
     let recent = shown.history.last_minutes();
-    // Rounded down: 100 % means all.
-    let percent = |of: &Totals| {
-        of.duplicates_percent().map_or("?".to_owned(), |it| format!("{:.1} %", (it * 10.0).floor() / 10.0))
-    };
+    let percent = |of: &Totals| rounded_down(of.duplicates, of.records).unwrap_or_else(|| "?".to_owned());
     let latency = |quantile| match recent.latency_seconds(quantile) {
         Some(bound) if bound.is_finite() => format!("at most {}", seconds_text(bound)),
         Some(_) => "more than 1h".to_owned(),
@@ -129,7 +127,7 @@ fn all_figures(shown: &Endpoint, status: &Snapshot, total: &WorkerStatus, now_ms
     all
 }
 
-fn figures(all: &[Figure]) -> String {
+pub(super) fn figures(all: &[Figure]) -> String {
     let text = |Figure(name, value, more): &Figure| {
         let more = if more.is_empty() { String::new() } else { format!("<small>{more}</small>") };
         format!("<div><dt>{name}<dd>{value}{more}</div>\n")
@@ -160,10 +158,15 @@ fn time(ms: i64) -> String {
     format!("<time>{}</time>", humantime::format_rfc3339_seconds(UNIX_EPOCH + since))
 }
 
+/// How long ago a time in epoch milliseconds is.
+pub(super) fn ago(ms: i64, now_ms: i64) -> String {
+    format!("{} ago", seconds_text(now_ms.saturating_sub(ms) as f64 / 1e3))
+}
+
 fn warnings(recent: &[Warning], now_ms: i64) -> String {
     let line = |it: &Warning| {
-        let age = seconds_text(now_ms.saturating_sub(it.time_ms) as f64 / 1e3);
-        format!("<li>{} ({age} ago) {}</li>\n", time(it.time_ms), escaped(&it.text))
+        let age = ago(it.time_ms, now_ms);
+        format!("<li>{} ({age}) {}</li>\n", time(it.time_ms), escaped(&it.text))
     };
     let last = recent.iter().filter(|it| now_ms.saturating_sub(it.time_ms) <= WARNINGS_MS);
     let lines: String = last.map(line).collect();

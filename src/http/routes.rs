@@ -92,6 +92,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
         "unassigned_partitions": status.unassigned,
         "standby": status.standby,
         "records": records,
+        "duplicates": shown.metrics.duplicates(&status),
         "workers": status.workers,
         "rates": shown.history.rates(),
         "clients": status.clients,

@@ -21,6 +21,12 @@ fn in_groups(digits: &str) -> String {
     text
 }
 
+/// Percent of a whole with one digit after the point; `None` of nothing. Rounded down: 100 % means all.
+pub(super) fn rounded_down(part: u64, of: u64) -> Option<String> {
+    let tenths = (1_000 * u128::from(part)).checked_div(of.into())?;
+    Some(format!("{}.{} %", tenths / 10, tenths % 10))
+}
+
 /// A number of bytes in the largest binary unit.
 pub(super) fn bytes(count: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -49,6 +55,8 @@ mod tests {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(rounded_down(9_999, 10_000).as_deref(), Some("99.9 %"));
+        assert_eq!((rounded_down(7, 7).as_deref(), rounded_down(0, 0)), (Some("100.0 %"), None));
         assert_eq!(bytes(0.0), "0 B");
         assert_eq!(bytes(1_536.0), "1.5 KiB");
         assert_eq!(bytes(123_456_789.0), "118 MiB");

@@ -3,6 +3,7 @@
 #![allow(clippy::float_cmp, reason = "counts are whole numbers in f64")]
 
 mod driver;
+mod duplicates;
 mod look;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod duplicates;
 mod health;
 
 use std::collections::BTreeMap;
