@@ -213,7 +213,8 @@ fn assert_figures(prometheus: &Prometheus) {
     prometheus.holds("max_over_time(dedupd_memory_bytes{part=\"batch\"}[1m]) > 0");
     prometheus.holds("min(dedupd_raw_retained_records) > 100");
     // 30 % of the load are copies.
-    let share = "sum(dedupd_records_total{outcome=~\"duplicate|probable\"}) / sum(dedupd_records_total)";
+    let share =
+        "sum(dedupd_records_total{outcome=~\"duplicate|conflict|probable\"}) / sum(dedupd_records_total)";
     prometheus.holds(&format!("{share} > 0.2"));
     prometheus.holds(&format!("{share} < 0.4"));
 }

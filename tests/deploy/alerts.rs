@@ -28,7 +28,7 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 26] = [
+const CHANGES: [(&str, &str); 28] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
     ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
     ("max by (job, group) (dedupd_role", "min by (job, group) (dedupd_role"),
@@ -52,6 +52,8 @@ const CHANGES: [(&str, &str); 26] = [
     ("dedupd_evicted_ids_total[1h]) > 0", "dedupd_evicted_ids_total[1h]) >= 0"),
     ("miss_rate > 0.01", "miss_rate > 0.0001"),
     ("rate > dedupd_false_positive_rate_promised", "rate >= dedupd_false_positive_rate_promised"),
+    ("=~\"duplicate|conflict\"}[15m])) > 0.01", "=~\"duplicate|conflict\"}[15m])) > 0.0001"),
+    ("{outcome=\"conflict\"}[15m]", "{outcome=\"conflict\"}[2h]"),
     ("{state=\"restoring\"} > 0", "{state=\"restoring\"} > 1"),
     ("(dedupd_standby_lag_records[15m]) > 10000", "(dedupd_standby_lag_records[15m]) >= 12"),
     ("(dedupd_standby_lag_records[15m]) >= 0", "(dedupd_standby_lag_records[15m]) >= -2000"),
