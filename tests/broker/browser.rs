@@ -29,7 +29,9 @@ fn shown(pipe: &Pipe<'_>, running: &Running) -> Browser {
 
 /// A running sidecar under load.
 fn working(pipe: &Pipe<'_>, workers: usize) -> (Running, Load) {
-    let running = pipe.sidecar("a").sharing(workers).start();
+    // The copies of the load have numbers of their own.
+    let sidecar = pipe.sidecar("a").sharing(workers).with("DEDUPD_IDENTITY__COMPARE", "json:/id");
+    let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 500);
     load.more(1_000);
