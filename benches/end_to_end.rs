@@ -3,7 +3,8 @@
 //! Copy and dedupd run alternately on one broker and one raw topic per shape. Each run has a new group, clean topic and
 //! state. The first round of each shape is not counted. `DEDUPD_BENCH_SHAPES` (default `abcde`), `DEDUPD_BENCH_RECORDS`
 //! (default 2 million) and `DEDUPD_BENCH_ROUNDS` (default 5) set the size. `DEDUPD_BENCH_BINARY` is the path of another
-//! dedupd binary to measure. Pin the processes with `taskset` to give client and broker a core each:
+//! dedupd binary to measure. `DEDUPD_BENCH_BASE`, such as `DEDUPD_IDENTITY__COMPARE=off`, measures dedupd with this variable in place of the
+//! copy. Pin the processes with `taskset` to give client and broker a core each:
 //! `DEDUPD_BENCH_PINNED=1`.
 #![allow(
     clippy::unwrap_used,
@@ -161,13 +162,14 @@ impl<'k> Round<'k> {
 
     fn measure(self, total: u64) -> Run {
         let binary = std::env::var("DEDUPD_BENCH_BINARY");
-        let mut command = if self.subject == "copy" {
+        let base = std::env::var("DEDUPD_BENCH_BASE").ok().filter(|_| self.subject == "copy");
+        let mut command = if self.subject == "copy" && base.is_none() {
             let mut command = child::tied(std::env::current_exe().unwrap());
             command.env(COPY, "1");
             command
         } else {
             let mut command = child::tied(binary.as_deref().unwrap_or(env!("CARGO_BIN_EXE_dedupd")));
-            command.arg("run");
+            command.arg("run").envs(base.as_ref().and_then(|pair| pair.split_once('=')));
             command
         };
         let log = self.dir.path().join("log");

@@ -152,7 +152,9 @@ fn long_run(kafka: &Kafka, millions: &[u64]) -> Vec<(f64, Run)> {
     }
     let ids = filler.ids();
     wait_until("the metrics, which follow the commits", LIMIT, || {
-        (running.outcome("forwarded") + running.outcome("duplicate") == filler.records()).then_some(())
+        (["forwarded", "duplicate", "conflict"].map(|it| running.outcome(it)).iter().sum::<u64>()
+            == filler.records())
+        .then_some(())
     });
     assert_eq!(running.outcome("forwarded"), ids, "one record of each id is forwarded");
     running.kill9();

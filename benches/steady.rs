@@ -54,7 +54,9 @@ fn main() {
         }
     }
     wait_until("all records to be processed", LIMIT, || {
-        (running.outcome("forwarded") + running.outcome("duplicate") == filler.records()).then_some(())
+        (["forwarded", "duplicate", "conflict"].map(|it| running.outcome(it)).iter().sum::<u64>()
+            == filler.records())
+        .then_some(())
     });
     assert_eq!(running.outcome("forwarded"), filler.ids(), "one record of each id is forwarded");
     let later = &rows[rows.len() / 2..];

@@ -41,8 +41,8 @@ pub use choices::{
 };
 pub use error::ConfigError;
 pub(crate) use forms::parse_servers;
-pub(crate) use keys::compared;
 pub use insight::InsightSource;
+pub(crate) use keys::compared;
 pub use keys::{
     BatchConfig, Config, GroupConfig, HashChoice, IdentityConfig, InsightConfig, KafkaConfig, RekeyConfig,
     SchemasConfig, StateConfig, WindowConfig, keys,

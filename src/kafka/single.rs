@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use rdkafka::consumer::Consumer;
+
 use super::client_config::Settings;
+use super::error::failure;
+use super::partitions::kafka_partition;
 use super::reader::{Ranges, TemporaryReaders};
 use super::record::RawRecord;
 use crate::dedupe::Coordinates;
@@ -20,15 +24,20 @@ pub(crate) fn read_record<T>(
 ) -> Result<Option<T>, Failure> {
     let (topic, mut found) = (settings.raw.as_str(), None);
     TemporaryReaders::new(settings).with(topic, Isolation::Committed, |reader| {
+        let bounds = reader.consumer.fetch_watermarks(topic, kafka_partition(at.partition), MAX_IDLE);
+        let (low, high) = bounds.map_err(|e| failure(&format!("reading the bounds of topic {topic}"), &e))?;
+        if !i64::try_from(at.offset).is_ok_and(|offset| (low..high).contains(&offset)) {
+            return Ok(());
+        }
         let range = Ranges::from([(at.partition, at.offset..at.offset.saturating_add(1))]);
-        // A place beyond the end of the log is not read.
         reader.read_most(topic, &range, MAX_IDLE, &mut |message| {
             let record = RawRecord(message);
             if record.coordinates() == at {
                 found = Some(visit(&record));
             }
             false
-        })
+        })?;
+        Ok(())
     })?;
     Ok(found)
 }

@@ -197,24 +197,25 @@ impl Explainer<'_> {
         } else {
             match self.read(place.at)? {
                 None => "no longer in raw".to_owned(),
-                Some(owner) => self.content(seen, &owner),
+                Some(owner) => content(seen, &owner),
             }
         };
         let OwnerFound { at, time_ms, counts } = *place;
         Ok(ExplainedOwner { at: at.to_string(), time_ms, counts, content })
     }
+}
 
-    fn content(&self, seen: &RawContent, owner: &RawContent) -> String {
-        if owner.value == seen.value {
-            return "equal values".to_owned();
-        }
-        let place = difference_of(owner.value.as_deref(), seen.value.as_deref()).escape_debug().to_string();
-        let values = format!("values differ, first difference: {place}");
-        match owner.digest.compare(seen.digest) {
-            Content::Equal => format!("{values}; equal in identity.compare"),
-            Content::Different => format!("{values}; a conflict"),
-            Content::NotCompared => format!("{values}; not compared"),
-        }
+/// How a record compares with the owner of its id.
+fn content(seen: &RawContent, owner: &RawContent) -> String {
+    if owner.value == seen.value {
+        return "equal values".to_owned();
+    }
+    let place = difference_of(owner.value.as_deref(), seen.value.as_deref()).escape_debug().to_string();
+    let values = format!("values differ, first difference: {place}");
+    match owner.digest.compare(seen.digest) {
+        Content::Equal => format!("{values}; equal in identity.compare"),
+        Content::Different => format!("{values}; a conflict"),
+        Content::NotCompared => format!("{values}; not compared"),
     }
 }
 

@@ -35,7 +35,7 @@ dedupe = false
 "#;
 
 fn sidecar(pipe: &Pipe<'_>, kinds: &str) -> Sidecar {
-    pipe.sidecar("a").with_file(kinds)
+    pipe.sidecar("a").comparing_ids().with_file(kinds)
 }
 
 /// Produces records as `kind:id`, all with one timestamp.

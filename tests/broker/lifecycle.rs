@@ -20,7 +20,7 @@ const STATE_TOPIC: &str = "dedupd_restored_ids_total{source=\"state_topic\"}";
 /// A pipe with about 6,000 processed records, and its sidecar, which SIGTERM has stopped.
 fn stopped_after_load(name: &str) -> (Pipe<'static>, Sidecar) {
     let pipe = Pipe::new(shared_kafka(), name, PARTITIONS);
-    let sidecar = pipe.sidecar("a");
+    let sidecar = pipe.sidecar("a").comparing_ids();
     let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 4_000);
@@ -41,7 +41,7 @@ fn assert_clean_stop(running: &Running) {
 #[test]
 fn a_start_is_one_line_for_all_partitions_and_a_stop_has_a_last_line() {
     let pipe = Pipe::new(shared_kafka(), "lines", 6);
-    let running = pipe.sidecar("a").start();
+    let running = pipe.sidecar("a").comparing_ids().start();
     running.wait_running(6, LIMIT);
     let ready = " ready is_spare=false partitions=0-5 (6) ids=0 ids_from_disk=0 ids_from_topic=0 took_ms=";
     wait_until("the line", LIMIT, || running.text().contains(ready).then_some(()));
@@ -202,7 +202,7 @@ fn corrupt_state_is_quarantined_and_rebuilt() {
 fn the_state_of_another_topic_is_quarantined() {
     let (other, used) = stopped_after_load("first-topic");
     let pipe = Pipe::new(shared_kafka(), "second-topic", PARTITIONS);
-    let mut sidecar = pipe.sidecar("a");
+    let mut sidecar = pipe.sidecar("a").comparing_ids();
     sidecar.state_dir = used.state_dir;
     let running = sidecar.start();
     // The ids of the first topic are new in this one.
@@ -217,12 +217,12 @@ fn the_state_of_another_topic_is_quarantined() {
 #[test]
 fn a_second_process_on_the_same_state_directory_ends_immediately() {
     let pipe = Pipe::new(shared_kafka(), "one-dir", PARTITIONS);
-    let sidecar = pipe.sidecar("a");
+    let sidecar = pipe.sidecar("a").comparing_ids();
     let first = sidecar.start();
     first.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 2_000);
     load.more(1_000);
-    let mut second = pipe.sidecar("b");
+    let mut second = pipe.sidecar("b").comparing_ids();
     second.state_dir.clone_from(&sidecar.state_dir);
     let start = monotonic();
     let rejected = second.start();
@@ -246,6 +246,7 @@ fn a_worker_that_hangs_in_a_call_is_not_ready() {
     // Longer than the call hangs: the broker must not abort the transaction.
     let running = pipe
         .sidecar("a")
+        .comparing_ids()
         .with("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "60s")
         .with("DEDUPD_GROUP__SESSION_TIMEOUT", "90s")
         .held_at("before_commit", &gate)
@@ -272,7 +273,8 @@ fn local_state_that_takes_100_s_to_load_stops_nothing() {
     const BLOCKS: [i64; 2] = [31, 4];
     let (pipe, began) = (Pipe::new(shared_kafka(), "slow-load", 3), wall_ms() - BLOCKS[0] * 3_600_000);
     // In topic scope the other partitions would wait.
-    let sidecar = pipe.sidecar("a").scoped(Scope::Partition).with("DEDUPD_WINDOW__EXACT", "31h");
+    let sidecar =
+        pipe.sidecar("a").comparing_ids().scoped(Scope::Partition).with("DEDUPD_WINDOW__EXACT", "31h");
     let id = |partition: i32, hour: i64| Draft::id(partition, &format!("{partition}-{hour}"));
     // The blocks of one partition are an hour apart, more than 1/32 of the window, so they are not merged.
     let slow: Vec<Draft> = [(0, BLOCKS[0]), (1, BLOCKS[1])]

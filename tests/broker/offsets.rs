@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 /// A sidecar that leaves the group when it stops, so that its offsets can be set.
 fn leaving(pipe: &Pipe<'_>) -> Sidecar {
-    pipe.sidecar("a").with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
+    pipe.sidecar("a").comparing_ids().with("DEDUPD_GROUP__STATIC_MEMBERSHIP", "false")
 }
 
 /// Numbered records with these ids, in order.

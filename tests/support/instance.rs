@@ -122,6 +122,11 @@ impl Sidecar {
         if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
     }
 
+    /// Compares only ids, so that every copy of a load whose records all differ is a duplicate, and no conflict.
+    pub fn comparing_ids(self) -> Self {
+        self.with("DEDUPD_IDENTITY__COMPARE", "json:/id")
+    }
+
     /// Runs `dedupd explain` with its configuration, beside the process that listens on a port. Returns the exit code and the output.
     pub fn explain(&self, at: &str, port: u16) -> (Option<i32>, String) {
         let mut command = Command::new(&self.program);

@@ -11,7 +11,7 @@
 //! because a crash before that marker would abort it.
 //!
 //! No leftover can exist any more, and no check is needed:
-//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Torn::clear_own_offsets`]), as long
+//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`ProducerState::clear_own_offsets`]), as long
 //!   as it sees the markers of each transaction before it begins the next ([`crate::pipeline::commit::markers`]).
 //! - in a clean and a state partition, for any writer: once the last stable offset has reached the high watermark. This is
 //!   checked at each assignment and after each change of the producer ([`without_leftovers`]).
