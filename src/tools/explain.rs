@@ -8,7 +8,7 @@ use super::health;
 use super::state::{self, Standing};
 use crate::app::{ExitError, Prepared, begin_log_quietly, kinds, prepare, rule, settings};
 use crate::cli::{Exit, ExplainArgs};
-use crate::config::{Config, Local};
+use crate::config::{Config, Local, Scope};
 use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields as _, Identity, IdentityRule};
 use crate::kafka::{RawRecord, Settings, difference_of, read_record};
 use crate::pipeline::Kinds;
@@ -58,6 +58,8 @@ struct ExplainedOwner {
 /// Where an owner is.
 struct OwnerFound {
     at: Coordinates,
+    /// The kind of its window, if it has a name.
+    kind: Option<String>,
     time_ms: i64,
     counts: bool,
 }
@@ -68,6 +70,10 @@ struct RawContent {
     identity: Option<Identity>,
     digest: Digest,
     value: Option<Vec<u8>>,
+    /// Whether its kind has a window.
+    has_window: bool,
+    /// Whether it has the header that forces it through.
+    is_forced: bool,
 }
 
 /// Prints the explanation.
@@ -137,9 +143,18 @@ impl Explainer<'_> {
                 verdict,
             });
         };
-        let (source, places) = self.places(identity)?;
+        let (source, mut places) = self.places(identity)?;
+        // Each kind has windows of its own, and in partition scope each partition.
+        let is_here = |place: &OwnerFound| {
+            self.config.dedupe.scope == Scope::Topic || place.at.partition == at.partition
+        };
+        places.retain(|place| {
+            seen.has_window
+                && is_here(place)
+                && place.kind.as_deref().unwrap_or_default() == seen.described.kind
+        });
         let owners: Result<Vec<_>, _> = places.iter().map(|place| self.compared(&seen, at, place)).collect();
-        let verdict = verdict(at, &places);
+        let verdict = verdict(at, &seen, &places);
         let identity = Some(identity.to_string());
         Ok(Explanation { record: seen.described, rule, identity, why, source, owners: owners?, verdict })
     }
@@ -161,7 +176,15 @@ impl Explainer<'_> {
             bytes: record.size(),
             kind: self.kinds.get(kind).map(|kind| kind.name.clone()).unwrap_or_default(),
         };
-        Ok(RawContent { described, identity, digest, value: record.value().map(<[u8]>::to_vec) })
+        let force = self.config.identity.force_header.as_ref();
+        Ok(RawContent {
+            described,
+            identity,
+            digest,
+            value: record.value().map(<[u8]>::to_vec),
+            has_window: self.kinds.get(kind).is_some_and(|kind| kind.window.is_some()),
+            is_forced: force.is_some_and(|name| record.has_header(name)),
+        })
     }
 
     /// The owners of an identity, from the running instance or from local state.
@@ -179,6 +202,7 @@ impl Explainer<'_> {
         })?;
         let place = |owner: &state::FoundOwner| OwnerFound {
             at: Coordinates { partition: owner.partition, offset: owner.offset },
+            kind: owner.kind.clone(),
             time_ms: owner.time_ms,
             counts: owner.standing == Standing::Exact,
         };
@@ -200,19 +224,21 @@ impl Explainer<'_> {
                 Some(owner) => content(seen, &owner),
             }
         };
-        let OwnerFound { at, time_ms, counts } = *place;
+        let OwnerFound { at, time_ms, counts, .. } = *place;
         Ok(ExplainedOwner { at: at.to_string(), time_ms, counts, content })
     }
 }
 
 /// How a record compares with the owner of its id.
 fn content(seen: &RawContent, owner: &RawContent) -> String {
-    if owner.value == seen.value {
-        return "equal values".to_owned();
-    }
-    let place = difference_of(owner.value.as_deref(), seen.value.as_deref()).escape_debug().to_string();
-    let values = format!("values differ, first difference: {place}");
+    let values = if owner.value == seen.value {
+        "equal values".to_owned()
+    } else {
+        let place = difference_of(owner.value.as_deref(), seen.value.as_deref());
+        format!("values differ, first difference: {place}")
+    };
     match owner.digest.compare(seen.digest) {
+        Content::Equal if owner.value == seen.value => values,
         Content::Equal => format!("{values}; equal in identity.compare"),
         Content::Different => format!("{values}; a conflict"),
         Content::NotCompared => format!("{values}; not compared"),
@@ -220,7 +246,13 @@ fn content(seen: &RawContent, owner: &RawContent) -> String {
 }
 
 /// What a lookup finds for the record at this place.
-fn verdict(at: Coordinates, places: &[OwnerFound]) -> String {
+fn verdict(at: Coordinates, seen: &RawContent, places: &[OwnerFound]) -> String {
+    if !seen.has_window {
+        return "forwarded: its kind has no window".to_owned();
+    }
+    if seen.is_forced {
+        return "forwarded whatever its id: it has the header identity.force_header".to_owned();
+    }
     let counting = places.iter().filter(|place| place.counts);
     let others: Vec<_> = counting.clone().filter(|place| place.at != at).collect();
     match (others.first(), counting.clone().any(|place| place.at == at)) {
@@ -238,7 +270,8 @@ fn asked(config: &Config, token: &str, identity: Identity) -> Option<Vec<OwnerFo
     let place = |place: &serde_json::Value| {
         let partition = u32::try_from(place.get("partition")?.as_u64()?).ok()?;
         let at = Coordinates { partition, offset: place.get("offset")?.as_u64()? };
-        Some(OwnerFound { at, time_ms: place.get("time_ms")?.as_i64()?, counts: true })
+        let kind = place.get("kind").and_then(|kind| kind.as_str()).map(str::to_owned);
+        Some(OwnerFound { at, kind, time_ms: place.get("time_ms")?.as_i64()?, counts: true })
     };
     // 404 has it too, and is empty; an error has not.
     Some(answer.get("found")?.as_array()?.iter().filter_map(place).collect())

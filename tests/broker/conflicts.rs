@@ -2,6 +2,7 @@
 //! code say so.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::long_window::with_token;
@@ -36,7 +37,6 @@ fn sidecar(pipe: &Pipe<'_>, instance: &str) -> Sidecar {
     pipe.sidecar(instance)
         .with("DEDUPD_TOPICS__DUPLICATES", &duplicates(pipe))
         .with("DEDUPD_IDENTITY__COMPARE", r#"["json:/content"]"#)
-        .with("DEDUPD_SMALLEST_SLICE", "2000")
 }
 
 /// Compares the reason of each dropped record with the content of the record that was forwarded for its id. Returns how many were equal, and how
@@ -72,12 +72,19 @@ fn stop(running: &Running) {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
+/// `DEDUPD_PLANTED` times as many records as by default, which is 31,500.
+fn scale() -> u32 {
+    std::env::var("DEDUPD_PLANTED").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
 /// In the open transaction, in the index, in slices, after a kill, a restore, a takeover, and growth; in the same and in other partitions.
 #[test]
 fn planted_conflicts_are_found_wherever_their_owner_is_and_none_is_invented() {
     let pipe = Pipe::new(shared_kafka(), "planted", PARTITIONS);
     let mut rng = fastrand::Rng::with_seed(46);
+    let times = scale();
     let mut produce = |partitions: usize, news: std::ops::Range<u32>| {
+        let news = news.start * times..news.end * times;
         let olds = (0..news.end / 2).map(|_| rng.u32(0..news.end)).collect::<Vec<_>>();
         // Every eighth record has other content than most with its id.
         let mut content = |id: u32| u64::from(id) + u64::from(rng.u8(0..8) == 0);
@@ -86,11 +93,14 @@ fn planted_conflicts_are_found_wherever_their_owner_is_and_none_is_invented() {
             all.into_iter().map(|(id, content)| draft(&mut rng, partitions, id, content)).collect();
         pipe.kafka.send(&pipe.raw, &drafts);
     };
-    let (a, b) = (sidecar(&pipe, "a"), sidecar(&pipe, "b"));
+    let slice = (2_000 * times).to_string();
+    let [a, b] = ["a", "b"].map(|name| sidecar(&pipe, name).with("DEDUPD_SMALLEST_SLICE", &slice));
     let mut running = a.start();
     produce(PARTITIONS, 0..9_000);
     pipe.wait_caught_up(PARTITIONS, LIMIT);
-    wait_until("slices", LIMIT, || (running.value("dedupd_sealed_ids_total") > 4_000.0).then_some(()));
+    wait_until("slices", LIMIT, || {
+        (running.value("dedupd_sealed_ids_total") > 4_000.0 * f64::from(times)).then_some(())
+    });
     produce(PARTITIONS, 9_000..12_000);
     running.kill9();
     running = a.start();
@@ -188,6 +198,23 @@ fn after_a_change_of_what_is_compared_older_ids_are_not_compared() {
     stop(&running);
 }
 
+/// Runs `dedupd explain` with the configuration of an instance, beside the process that listens on a port. Returns the exit code and the output.
+fn explain(instance: &Sidecar, at: &str, port: u16) -> (Option<i32>, String) {
+    let mut command = Command::new(&instance.program);
+    command
+        .args(["explain", at, "--bootstrap-servers", &instance.bootstrap])
+        .args(["--raw", &instance.raw, "--clean", &instance.clean, "--listen", &format!("127.0.0.1:{port}")])
+        .arg("--state-dir")
+        .arg(&instance.state_dir)
+        .envs(instance.environment.iter().cloned());
+    if let Some(path) = &instance.config {
+        command.arg("--config").arg(path);
+    }
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
 /// The same beside the running instance and from the state of the stopped one.
 #[test]
 fn explain_names_the_owner_the_difference_and_the_verdict() {
@@ -203,7 +230,7 @@ fn explain_names_the_owner_the_difference_and_the_verdict() {
     running.wait_outcomes(&[("conflict", 1), ("duplicate", 1), ("missing_id", 1)]);
     for source in ["the instance at http://", "the local state in "] {
         let of = |at: &str, parts: &[&str], code| {
-            let (ended, text) = instance.explain(at, running.port);
+            let (ended, text) = explain(&instance, at, running.port);
             assert_eq!(ended, Some(code), "{text}");
             for part in parts {
                 assert!(text.contains(part), "{part:?} is not in:\n{text}");
@@ -227,4 +254,47 @@ fn explain_names_the_owner_the_difference_and_the_verdict() {
             stop(&running);
         }
     }
+}
+
+/// Each kind has windows of its own, a forced record is forwarded whatever its id, and names of fields are shown as text.
+#[test]
+fn explain_knows_kinds_forced_records_and_what_is_compared() {
+    const KINDS: &str = "[[kinds]]\nname = \"pay\"\nfrom = \"header:kind\"\nvalues = [\"pay\"]\n\n[[kinds]]\nname = \"noise\"\nfrom = \"header:kind\"\nvalues = [\"noise\"]\ndedupe = false\n";
+    let pipe = Pipe::new(shared_kafka(), "explained-kinds", 1);
+    let record = |kind: &str, part: &str| {
+        Draft::id(0, "x").header("kind", Some(kind.as_bytes())).header("part", Some(part.as_bytes()))
+    };
+    let mut instance = with_token(&pipe, "a").with_file(KINDS).with("DEDUPD_IDENTITY__FORCE_HEADER", "force");
+    instance = instance.with("DEDUPD_IDENTITY__COMPARE", r#"["header:part"]"#);
+    let running = started(&instance);
+    let forced = record("other", "a").header("force", None);
+    let escapes = Draft::new(0, "{\"\\u001b]0;own\\u0007\":1}");
+    let all = [
+        record("other", "a"),
+        record("pay", "a"),
+        record("noise", "a"),
+        record("other", "b"),
+        forced,
+        escapes,
+    ];
+    pipe.kafka.send(&pipe.raw, &all);
+    running.wait_outcomes(&[
+        ("forwarded", 2),
+        ("conflict", 1),
+        ("forced", 1),
+        ("bypassed", 1),
+        ("missing_id", 1),
+    ]);
+    for (at, expected) in [
+        ("0@0", "the owner of its id"),
+        ("0@1", "the owner of its id"),
+        ("0@2", "its kind has no window"),
+        ("0@3", "equal values; a conflict"),
+        ("0@4", "it has the header identity.force_header"),
+        ("0@5", "its fields are: \\u{1b}]0;own\\u{7}"),
+    ] {
+        let (_, text) = explain(&instance, at, running.port);
+        assert!(text.contains(expected) && !text.contains('\u{1b}'), "{at}: {expected:?} is not in:\n{text}");
+    }
+    stop(&running);
 }

@@ -122,23 +122,9 @@ impl Sidecar {
         if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
     }
 
-    /// Compares only ids, so that every copy of a load whose records all differ is a duplicate, and no conflict.
+    /// Compares only ids: every copy of a load whose records all differ is a duplicate, and no conflict.
     pub fn comparing_ids(self) -> Self {
         self.with("DEDUPD_IDENTITY__COMPARE", "json:/id")
-    }
-
-    /// Runs `dedupd explain` with its configuration, beside the process that listens on a port. Returns the exit code and the output.
-    pub fn explain(&self, at: &str, port: u16) -> (Option<i32>, String) {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["explain", at, "--bootstrap-servers", &self.bootstrap])
-            .args(["--raw", &self.raw, "--clean", &self.clean, "--listen", &format!("127.0.0.1:{port}")])
-            .arg("--state-dir")
-            .arg(&self.state_dir)
-            .envs(self.environment.iter().cloned());
-        let output = command.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     }
 
     /// Starts the process.

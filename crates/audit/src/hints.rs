@@ -22,6 +22,14 @@ impl Report {
         if raw.in_range == 0 {
             return Some(format!("nothing was compared: {}", self.nothing_in_range()));
         }
+        let dropped = &self.total.dropped;
+        if self.require_equal && dropped.not_compared > 0 && dropped.equal + dropped.unequal == 0 {
+            return Some(format!(
+                "--require-equal: none of the {} dropped records was compared, so nothing about their content is proven; correct \
+                 identity.compare (a text, a number or a boolean that records have), or audit before raw deletes them",
+                dropped.not_compared
+            ));
+        }
         (raw.without_id == raw.in_range).then(|| {
             format!(
                 "none of the {} raw records has an id, so nothing about duplicates is proven; correct identity.from",
@@ -179,6 +187,20 @@ mod tests {
             assert_eq!(text.contains("id, so nothing"), words.is_some(), "{text}");
             assert!(words.is_none_or(|words| text.contains(words)), "{text}");
         }
+    }
+
+    #[test]
+    fn records_that_could_not_be_compared_prove_nothing_where_they_have_to_be_equal() {
+        let mut report = report(9);
+        report.total.dropped.not_compared = 4;
+        assert!(report.is_clean());
+        report.require_equal = true;
+        assert!(
+            !report.is_clean() && report.to_string().contains("none of the 4 dropped records"),
+            "{report}"
+        );
+        report.total.dropped.equal = 1;
+        assert!(report.is_clean());
     }
 
     #[test]

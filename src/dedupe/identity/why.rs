@@ -89,7 +89,9 @@ fn in_object(path: &Pointer, text: &[u8]) -> String {
     if names.contains_key(first) {
         return format!("has nothing at {path} that can be an id: a text, a number or a boolean");
     }
-    let short = |name: &Cow<'_, str>| name.chars().take(NAME_LENGTH).collect::<String>();
+    // A name is any text, and is shown on terminals.
+    let short =
+        |name: &Cow<'_, str>| name.chars().take(NAME_LENGTH).flat_map(char::escape_debug).collect::<String>();
     let mut listed: Vec<String> = names.keys().take(NAMES).map(short).collect();
     if names.len() > NAMES {
         listed.push("…".to_owned());
@@ -119,7 +121,11 @@ mod tests {
     fn the_reason_names_what_is_found_instead() {
         type Source = (&'static str, Option<&'static [u8]>);
         let json = |value: &'static [u8]| -> Source { ("json:/eventId", Some(value)) };
-        let cases: [(Source, &str); 16] = [
+        let cases: [(Source, &str); 17] = [
+            (
+                json(b"{\"\\u001b]0;own\\u0007\\n\":1}"),
+                "its value has no field \"eventId\"; its fields are: \\u{1b}]0;own\\u{7}\\n",
+            ),
             (("key", None), "it has no key"),
             (("header:id", None), "it has no header \"id\" with a value"),
             (("json:/eventId", None), "it has no value"),

@@ -27,10 +27,9 @@ pub(super) fn place(sources: &[IdSource], one: &[ComparedPart], other: &[Compare
         parts.find(|(_, (one, other))| one.digest.compare(other.digest) == Content::Different)?;
     let named = match source {
         IdSource::Value => in_values(one.value.as_deref(), other.value.as_deref()),
-        source => source.to_string(),
+        source => shown(&source.to_string()),
     };
-    // A name in a document is any text.
-    Some(named.escape_debug().to_string())
+    Some(named)
 }
 
 /// The first field that differs if both values are JSON, otherwise the first byte. The values are not equal.
@@ -42,7 +41,16 @@ pub fn in_values(one: Option<&[u8]>, other: Option<&[u8]>) -> String {
         _ => None,
     };
     let byte = || one.iter().zip(other).take_while(|(one, other)| one == other).count();
-    pointer.map_or_else(|| format!("byte {}", byte()), |pointer| format!("json:{pointer}"))
+    pointer.map_or_else(|| format!("byte {}", byte()), |pointer| shown(&format!("json:{pointer}")))
+}
+
+/// Most characters of the name of a place.
+const SHOWN: usize = 120;
+
+/// The name of a place as it can be shown on a terminal: in a document it is any text.
+fn shown(name: &str) -> String {
+    let end = if name.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    name.chars().take(SHOWN).flat_map(char::escape_debug).collect::<String>() + end
 }
 
 /// The JSON pointer of the first difference, by the order of names; `None` between equal values.

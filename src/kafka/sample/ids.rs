@@ -1,8 +1,8 @@
 //! The ids of a sample: which records have them, and how copies differ from the first record with their id.
 
-use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{Hash, Hasher};
+use std::hash::BuildHasher as _;
 
 use super::difference::DifferingCopy;
 use super::figures::TopicSample;
@@ -77,6 +77,8 @@ pub(super) struct SampledIds {
     moved: HashMap<Identity, Vec<PartitionId>>,
     times: BTreeMap<PartitionId, SampledTime>,
     now_ms: i64,
+    /// Chooses the ids that are followed.
+    choice: RandomState,
     pub(super) sample: TopicSample,
 }
 
@@ -86,7 +88,14 @@ impl SampledIds {
     pub(super) fn new(records: u64, now_ms: i64) -> Self {
         let one_in = records.div_ceil(FOLLOWED_IDS).max(1).next_power_of_two();
         let sample = TopicSample { one_in, ..TopicSample::default() };
-        Self { ids: HashMap::new(), moved: HashMap::new(), times: BTreeMap::new(), now_ms, sample }
+        Self {
+            ids: HashMap::new(),
+            moved: HashMap::new(),
+            times: BTreeMap::new(),
+            now_ms,
+            choice: RandomState::new(),
+            sample,
+        }
     }
 
     pub(super) fn count(&mut self, at: Coordinates, timestamp_ms: Option<i64>, found: Option<Identified>) {
@@ -114,11 +123,9 @@ impl SampledIds {
         self.compare(content, DifferingCopy { copy: at, first: first_at, place: None });
     }
 
-    /// Not by the identity itself: an id that is a UUID is not hashed.
+    /// Not by the identity itself, and with a key that nobody knows: who chooses ids would choose which are followed.
     fn is_followed(&self, identity: Identity) -> bool {
-        let mut hasher = DefaultHasher::new();
-        identity.hash(&mut hasher);
-        hasher.finish().is_multiple_of(self.sample.one_in)
+        self.choice.hash_one(identity).is_multiple_of(self.sample.one_in)
     }
 
     /// Counts a copy in this partition by where the sample has its id already.

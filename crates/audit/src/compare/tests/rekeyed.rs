@@ -300,6 +300,8 @@ proptest! {
         seed: u64,
         at: Index,
     ) {
+        // Without any id nothing is proven, which is no finding of a record.
+        prop_assume!(all.iter().any(|(_, id, ..)| id.is_some()));
         let mut raw = vec![Vec::new(); 4];
         let mut now_ms = 5_000;
         for (log, id, step_ms, kind) in all {
