@@ -10,11 +10,11 @@ use super::assembly::{self, settings, window_of};
 use super::{ExitError, hasher};
 use crate::cli::Exit;
 use crate::config::Config;
-use crate::dedupe::{Hasher, IdSource, RecordField};
+use crate::dedupe::{Digest, Hasher, IdSource, RecordField};
 use crate::http::Token;
 use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, SampleRule, Wanted};
 use crate::pipeline::{self, Fatal, PartitionCounts, StartLogs};
-use crate::ports::{Failure, Remedy};
+use crate::ports::{Failure, Record as _, Remedy};
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -91,9 +91,14 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
 pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
     let rule = assembly::rule(config, *hasher);
+    let force = config.identity.force_header.as_ref();
+    let is_forced = |record: &kafka::RawRecord<'_>| force.is_some_and(|name| record.has_header(name));
     let rule = SampleRule {
         identify: &|record| schemas.identify(&rule, record),
-        digest: &|compare, record| schemas.digest(compare, record),
+        // A record that is forced through is never a conflict.
+        digest: &|compare, record| {
+            if is_forced(record) { Ok(Digest::NONE) } else { schemas.digest(compare, record) }
+        },
         compare: config.identity.compared(),
     };
     let mut warnings = Vec::new();
@@ -102,7 +107,12 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
             let few_ids = sample.few_ids(schemas.why_missing(), "identity.from");
             match few_ids {
                 Some(what) if sample.with_id == 0 => return Err(ExitError::new(Exit::StartUp, what)),
-                few_ids => warnings.extend(few_ids.into_iter().chain(sample.conflicts())),
+                few_ids => warnings.extend(
+                    few_ids
+                        .into_iter()
+                        .chain(sample.conflicts())
+                        .chain(sample.nothing_compared(&rule.compare)),
+                ),
             }
             sample.advice(Some(config.dedupe.scope))
         }

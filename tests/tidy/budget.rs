@@ -18,7 +18,7 @@ const CODE: &[(&str, usize)] = &[
     // The block of duplicates on the status page, with a chart of their ages.
     ("src/http", 965),
     // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`.
-    ("src/kafka", 7_420),
+    ("src/kafka", 7_440),
     // What that block shows: single duplicates, sources of several workers, needed windows.
     ("src/metrics", 1_240),
     // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources.

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ages::CopyAges;
 use super::difference::DifferingCopy;
+use crate::dedupe::IdSource;
 use crate::units::seconds_text;
 
 /// The rate is measured over at most this time.
@@ -35,6 +36,8 @@ pub struct TopicSample {
     pub one_in: u64,
     /// Records whose id is followed.
     pub followed: u64,
+    /// Records with an id, and without what is compared.
+    pub without_content: u64,
     /// Copies that were compared with the first record with their id.
     pub compared: u64,
     /// Those of them whose content differs.
@@ -75,6 +78,21 @@ impl TopicSample {
                  example, {}. Add the field that distinguishes them to identity.from; or, if attempts of one event differ, as by a time of \
                  sending, name the fields that do not in identity.compare",
                 examples.join(", and ")
+            )
+        })
+    }
+
+    /// The warning that what is compared is in no record.
+    #[must_use]
+    pub fn nothing_compared(&self, sources: &[IdSource]) -> Option<String> {
+        let is_nowhere = !sources.is_empty() && self.with_id > 0 && self.without_content == self.with_id;
+        let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
+        is_nowhere.then(|| {
+            format!(
+                "none of the {} records of the sample with an id has {} as a text, a number or a boolean: nothing is compared, and no \
+                 conflict is found; correct identity.compare",
+                self.with_id,
+                names.join(" and ")
             )
         })
     }

@@ -103,6 +103,7 @@ impl SampledIds {
         let time = time.observe(timestamp_ms, self.now_ms);
         let Some(Identified { identity, digest }) = found else { return };
         self.sample.with_id += 1;
+        self.sample.without_content += u64::from(digest == Digest::NONE);
         if !self.is_followed(identity) {
             return;
         }
