@@ -37,7 +37,7 @@ const CODE: &[(&str, usize)] = &[
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
     // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and what the audit says of dropped records.
-    ("docs", 28_620),
+    ("docs", 28_660),
     ("docs/decisions", 12_430),
     ("ARCHITECTURE.md", 1_580),
     ("CHANGELOG.md", 990),
