@@ -114,7 +114,7 @@ pub(super) async fn state(
         match (name.as_str(), value.parse::<u32>()) {
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),
-            ("identity", _) if AskedId::identity(&value).is_some() => identity = AskedId::identity(&value),
+            ("identity", _) if let Some(asked) = AskedId::identity(&value) => identity = Some(asked),
             _ => {
                 return error_response(
                     StatusCode::BAD_REQUEST,

@@ -13,7 +13,6 @@ use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields as _, Iden
 use crate::kafka::{RawRecord, Settings, difference_of, read_record};
 use crate::pipeline::Kinds;
 use crate::ports::{Failure, Record as _};
-use crate::tools::state::utc;
 use crate::units::measured_text;
 
 /// What is printed.
@@ -168,13 +167,13 @@ impl Explainer<'_> {
     fn seen(&self, record: &RawRecord<'_>) -> Result<RawContent, String> {
         let schemas = &self.prepared.schemas;
         let identity = schemas.identify(&self.rule, record)?;
-        let kind = schemas.read(|known| self.kinds.number_of(record, known))?;
+        let kind = self.kinds.get(schemas.read(|known| self.kinds.number_of(record, known))?);
         let digest = schemas.digest(&self.compare, record)?;
         let described = ExplainedRecord {
             at: record.coordinates().to_string(),
             timestamp_ms: record.timestamp_ms(),
             bytes: record.size(),
-            kind: self.kinds.get(kind).map(|kind| kind.name.clone()).unwrap_or_default(),
+            kind: kind.map(|kind| kind.name.clone()).unwrap_or_default(),
         };
         let force = self.config.identity.force_header.as_ref();
         Ok(RawContent {
@@ -182,7 +181,7 @@ impl Explainer<'_> {
             identity,
             digest,
             value: record.value().map(<[u8]>::to_vec),
-            has_window: self.kinds.get(kind).is_some_and(|kind| kind.window.is_some()),
+            has_window: kind.is_some_and(|kind| kind.window.is_some()),
             is_forced: force.is_some_and(|name| record.has_header(name)),
         })
     }
@@ -281,7 +280,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExplainedRecord { at, timestamp_ms, bytes, kind } = &self.record;
         let written = timestamp_ms
-            .map_or_else(|| "without a timestamp".to_owned(), |ms| format!("written at {}", utc(ms)));
+            .map_or_else(|| "without a timestamp".to_owned(), |ms| format!("written at {}", state::utc(ms)));
         writeln!(f, "record    {at}, {written}, {bytes} bytes of key and value")?;
         if !kind.is_empty() {
             writeln!(f, "kind      {kind}")?;

@@ -30,7 +30,7 @@ fn shown(pipe: &Pipe<'_>, running: &Running) -> Browser {
 /// A running sidecar under load.
 fn working(pipe: &Pipe<'_>, workers: usize) -> (Running, Load) {
     // The copies of the load have numbers of their own.
-    let sidecar = pipe.sidecar("a").sharing(workers).with("DEDUPD_IDENTITY__COMPARE", "json:/id");
+    let sidecar = pipe.sidecar("a").sharing(workers).comparing_ids();
     let running = sidecar.start();
     running.wait_running(PARTITIONS, LIMIT);
     let load = pipe.load(PARTITIONS, 500);

@@ -11,7 +11,7 @@ use crate::support::{Draft, Isolation, Pipe, Record, Running, Sidecar, shared_ka
 const LIMIT: Duration = Duration::from_mins(2);
 const PARTITIONS: usize = 3;
 
-/// What the producer knows of a record: its id and what of it is compared.
+/// The id of a record, and what of it is compared.
 fn parsed(record: &Record) -> (String, u64) {
     let value: serde_json::Value = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
     (value["id"].as_str().unwrap().to_owned(), value["content"].as_u64().unwrap())

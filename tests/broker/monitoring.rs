@@ -160,7 +160,7 @@ fn a_real_prometheus_has_data_for_dashboard_and_alerts() {
         .with("DEDUPD_WINDOW__BLOOM", "3m")
         .with("DEDUPD_SMALLEST_SLICE", "50")
         // The copies of the load have numbers of their own.
-        .with("DEDUPD_IDENTITY__COMPARE", "json:/id")
+        .comparing_ids()
         .start();
     dedupd.wait_running(PARTITIONS, SOON);
     let prometheus = Prometheus::start(dedupd.port);

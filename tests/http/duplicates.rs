@@ -6,7 +6,7 @@ use dedupd::metrics::{
     WorkerStatus,
 };
 
-use super::{Server, places, running};
+use super::{Server, assert_in_order, running};
 
 #[test]
 fn the_page_and_the_json_show_the_same_duplicates_and_sources() {
@@ -47,8 +47,7 @@ fn the_page_and_the_json_show_the_same_duplicates_and_sources() {
         "<td>&lt;img src=x&gt;<td class=\"number\">2</tr>",
         "<td>b<td class=\"number\">2 to 5</tr>",
     ];
-    let places = places(&page, &texts);
-    assert!(places.is_sorted(), "{places:?} in {page}");
+    assert_in_order(&page, &texts);
     assert!(!page.contains("<img") && !page.contains("Most conflicts by"), "{page}");
 
     let answer = server.request("GET", "/status.json");

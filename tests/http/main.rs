@@ -199,9 +199,11 @@ fn the_pages_show_the_same_figures() {
     assert!(script.contains("content-type: text/javascript") && script.contains("replaceWith"), "{script}");
 }
 
-/// The places of texts in a page, which must have all of them.
-fn places(page: &str, texts: &[&str]) -> Vec<usize> {
-    texts.iter().map(|text| page.find(text).unwrap_or_else(|| panic!("{text:?} is not in {page}"))).collect()
+/// The page has all of these texts, in this order.
+fn assert_in_order(page: &str, texts: &[&str]) {
+    let place = |text: &&str| page.find(text).unwrap_or_else(|| panic!("{text:?} is not in {page}"));
+    let places: Vec<usize> = texts.iter().map(place).collect();
+    assert!(places.is_sorted(), "{places:?} in {page}");
 }
 
 #[test]
@@ -228,8 +230,7 @@ fn what_is_wrong_precedes_the_figures() {
         "Records since the start",
         "id=\"partitions\"",
     ];
-    let places = places(&page, &texts);
-    assert!(places.is_sorted(), "{places:?} in {page}");
+    assert_in_order(&page, &texts);
     assert!(!page.contains("an old problem"), "{page}");
     let status = server.request("GET", "/status.json");
     assert!(

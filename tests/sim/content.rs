@@ -1,4 +1,4 @@
-//! What the worker says about the contents of records with one id.
+//! What the worker reports about the contents of records with one id.
 
 use dedupd::ports::Reason;
 

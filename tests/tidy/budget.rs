@@ -36,7 +36,7 @@ const CODE: &[(&str, usize)] = &[
 
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
-    // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and what the audit says of dropped records.
+    // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and the dropped records in the audit.
     ("docs", 28_660),
     ("docs/decisions", 12_430),
     ("ARCHITECTURE.md", 1_580),

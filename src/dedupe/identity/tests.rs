@@ -1,10 +1,11 @@
 use super::*;
 
+/// A record with these parts; the header is named `id`.
 #[derive(Default)]
-struct SampleRecord<'a> {
-    key: Option<&'a [u8]>,
-    value: Option<&'a [u8]>,
-    header: Option<&'a [u8]>,
+pub(super) struct SampleRecord<'a> {
+    pub(super) key: Option<&'a [u8]>,
+    pub(super) value: Option<&'a [u8]>,
+    pub(super) header: Option<&'a [u8]>,
 }
 
 impl Fields for SampleRecord<'_> {

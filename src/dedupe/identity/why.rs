@@ -102,20 +102,7 @@ fn in_object(path: &Pointer, text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Sample(Option<&'static [u8]>);
-
-    impl Fields for Sample {
-        fn key(&self) -> Option<&[u8]> {
-            None
-        }
-        fn value(&self) -> Option<&[u8]> {
-            self.0
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
-        }
-    }
+    use crate::dedupe::identity::tests::SampleRecord;
 
     #[test]
     fn the_reason_names_what_is_found_instead() {
@@ -144,7 +131,7 @@ mod tests {
             (json(br#"{"x":NaN,"eventId":1}"#), "is not valid JSON: expected value at line 1 column 6"),
         ];
         for ((source, value), expected) in cases {
-            let found = why(&source.parse().unwrap(), &Sample(value));
+            let found = why(&source.parse().unwrap(), &SampleRecord { value, ..SampleRecord::default() });
             assert!(found.contains(expected), "{source}: {found}");
         }
     }

@@ -173,30 +173,8 @@ impl SampledIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{CompareRule, Fields, Schemas};
 
     const NOW: i64 = 1_700_000_000_000;
-
-    struct Value(&'static str);
-
-    impl Fields for Value {
-        fn key(&self) -> Option<&[u8]> {
-            None
-        }
-
-        fn value(&self) -> Option<&[u8]> {
-            Some(self.0.as_bytes())
-        }
-
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
-        }
-    }
-
-    fn digest(value: &'static str) -> Digest {
-        let rule = CompareRule::new(vec!["value".parse().unwrap()]);
-        rule.digest(&Value(value), &Schemas::default()).unwrap()
-    }
 
     fn at(partition: PartitionId, offset: u64) -> Coordinates {
         Coordinates { partition, offset }
@@ -225,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_compared_with_the_first_record_and_not_with_the_one_before() {
-        let [a, b] = ["a", "b"].map(digest);
+        let [a, b] = [1, 2].map(|value| Digest::stored(7, value));
         let mut ids = SampledIds::new(9, NOW);
         let records =
             [found(1, a), found(1, b), found(1, b), found(1, a), found(2, b), found(1, Digest::NONE)];

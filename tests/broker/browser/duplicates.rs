@@ -80,7 +80,7 @@ fn the_page_shows_duplicates_conflicts_and_their_sources() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 
     // What is compared has changed: the digests of before are of another rule.
-    let running = sidecar.with("DEDUPD_IDENTITY__COMPARE", "json:/id").start();
+    let running = sidecar.comparing_ids().start();
     running.wait_running(1, LIMIT);
     pipe.kafka.send(&pipe.raw, &[Draft::id(0, "id-0").at(now_ms())]);
     running.wait_outcomes(&[("duplicate", 1), ("conflict", 0)]);
