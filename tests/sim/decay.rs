@@ -143,7 +143,8 @@ impl Cluster {
 
     /// An operator sets the offsets that the group and the state topic have lost, or that an operator set before, to the
     /// offset that the clean topic shows as processed, and at least to `covered`, which an error message contained: local
-    /// state can cover more than what is left in the topics.
+    /// state can cover more than what is left in the topics. The partition of the message is set although a worker may have
+    /// committed the earlier, lower offset with a checkpoint since.
     pub fn reset_offsets(&mut self, covered: Option<(usize, Offset)>) {
         self.reset = true;
         let shown = |p: usize| self.shown(p).map(|raw| raw.at.offset + 1).max().unwrap_or(0);
@@ -158,9 +159,9 @@ impl Cluster {
                 Some((_, metadata)) => !metadata.is_empty(),
                 None => has_state[partition],
             };
-            if !is_known && offsets.pending.is_empty() {
-                let least = covered.filter(|(id, _)| *id == partition).map_or(0, |(_, offset)| offset);
-                let stood = shown[partition].max(self.raw[partition].low()).max(least);
+            let named = covered.filter(|(id, _)| *id == partition).map(|(_, offset)| offset);
+            if (!is_known || named.is_some()) && offsets.pending.is_empty() {
+                let stood = shown[partition].max(self.raw[partition].low()).max(named.unwrap_or(0));
                 offsets.settled = Some((stood, String::new()));
                 self.forgets = true;
             }

@@ -134,7 +134,7 @@ fn accept<W: WorkerPorts>(
     (next < committed).then_some(Coordinates { partition: id, offset: next })
 }
 
-/// The error for a group that was reset to below what the state topic has committed.
+/// The error for a group that was reset to below what the state, in its topic or local, has committed.
 pub(crate) fn rewound_group(
     options: &WorkerOptions,
     id: PartitionId,
@@ -155,7 +155,7 @@ pub(super) fn rewound_names(
     covered: Offset,
 ) -> String {
     format!(
-        "the group's offset for partition {id} of topic {} is {committed}, but the state topic has committed entries up to \
+        "the group's offset for partition {id} of topic {} is {committed}, but the state has committed entries up to \
          {covered}",
         options.raw
     )

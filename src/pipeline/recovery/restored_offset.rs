@@ -154,7 +154,7 @@ fn note_skipped<W: WorkerPorts>(
     Ok(())
 }
 
-/// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state topic has committed.
+/// The resume offset, by `group.on_rewind`, of a group that was reset to below what the state has committed.
 fn rewound<W: WorkerPorts>(
     access: &mut Access<'_, W>,
     completed: &mut Completed,

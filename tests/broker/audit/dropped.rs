@@ -63,6 +63,8 @@ fn unequal_copies_are_named_with_their_differences_and_are_findings_if_required(
     let counts = parts.total.dropped;
     assert_eq!((counts.equal, counts.unequal, counts.not_compared), (1, 1, 2), "{parts}");
     assert!(parts.to_string().contains(": json:/amount: 7 instead of 1\n"), "{parts}");
-    let off = of(&[], true);
+    // Without a comparison nothing is proven: what is required fails.
+    let off = of(&[], false);
     assert!(off.is_clean() && off.total.dropped.not_compared == 4, "{off}");
+    assert!(!of(&[], true).is_clean());
 }
