@@ -234,8 +234,8 @@ pub trait Store {
     /// Removes owners below the number `first`, as far as no others are stored with them, and slices that have no others. Owners from up to the
     /// time `missing_ms` of the window's clock, in epoch milliseconds, do not count any more.
     fn expire(&mut self, window: WindowId, first: Sequence, missing_ms: i64) -> Result<(), StoreError>;
-    /// The owner with this number; `None` when it is not stored outside of slices. Where it has the `expected` identity, nothing else is
-    /// verified.
+    /// The owner with this number; `None` when it is not stored outside of slices. Where it has the `expected` identity, only this
+    /// owner is verified.
     fn owner(
         &self,
         window: WindowId,

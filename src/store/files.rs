@@ -95,9 +95,9 @@ mod tests {
     fn file_size_grows_with_live_bytes_within_limits() {
         let mut files = Files::default();
         assert_eq!(files.current(), None);
-        files.add(&run(1, 0, 9));
-        assert_eq!(files.current(), Some((1, 9 << 10)));
-        files.add(&run(1, 9, 9));
+        files.add(&run(1, 0, 10));
+        assert_eq!(files.current(), Some((1, 10 << 10)));
+        files.add(&run(1, 10, 10));
         assert_eq!(files.current(), None, "full at the minimum size");
         (0..16).for_each(|at| files.add(&run(2, at * 765, 765)));
         files.add(&run(3, 0, 765));
@@ -105,7 +105,7 @@ mod tests {
         (0..1_024).for_each(|at| files.add(&run(4, at * 765, 765)));
         files.add(&run(5, 31 << 10, 765));
         assert_eq!(files.current(), Some((5, (31 << 20) + (765 << 10))));
-        files.add(&run(5, 32 << 10, 9));
+        files.add(&run(5, 32 << 10, 10));
         assert_eq!(files.current(), None, "full at the maximum size");
     }
 

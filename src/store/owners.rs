@@ -16,7 +16,7 @@ use super::guard::run_guarded;
 use super::index::WindowIndex;
 use super::joining::Joining;
 use super::leases::SharedWindow;
-use super::run::{OWNER_BYTES, Run, decoded};
+use super::run::{OWNER_BYTES, Run, decoded, is_intact};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
 use crate::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner, WindowId};
@@ -145,7 +145,7 @@ impl SledStore {
         let mut readers = self.readers.borrow_mut();
         readers.most = self.share_of(MAX_OPEN_FILES);
         if expected.is_some() {
-            let found = self.unverified(&run, number, &mut readers);
+            let found = self.alone(&run, number, &mut readers);
             if let Some(owner) = found.filter(|owner| owner.identity == expected) {
                 return Ok(Some(owner));
             }
@@ -185,12 +185,12 @@ impl SledStore {
         self.with(window, |engine, index| undo(engine, index, from, next))
     }
 
-    /// Reads an owner of a run without verifying it. The result is valid only if it has the expected identity: no damage turns 16
-    /// other bytes into that value.
-    fn unverified(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
+    /// Reads an owner of a run without the others; `None` if it is damaged. Another one may be at its place, after damage to the place itself,
+    /// so its identity has to be the expected one.
+    fn alone(&self, run: &Run, number: Sequence, readers: &mut Readers) -> Option<StoredOwner> {
         let mut bytes = [0; OWNER_BYTES];
         readers.fill(&self.engine.segments, run.file, run.place_of(number), &mut bytes).ok()?;
-        Some(decoded(&bytes, run.rule))
+        is_intact(&bytes).then(|| decoded(&bytes, run.rule))
     }
 
     /// The share of this handle in a number of open files. If there are several, the first one is only cloned and reads nothing.

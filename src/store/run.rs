@@ -1,8 +1,8 @@
 //! Owners as they are stored: runs of them in files, and for each run an entry in sled.
 //!
-//! An owner in a file has 36 bytes, little endian: its identity (16), the partition (3) and offset (7) of its record, and the stream time of that
-//! partition in ms (6; with the highest bit, and an identity of zeros, if it was forgotten or undone), and the digest of its content (4; 0: none). So an owner is at the place that its number in
-//! the run gives.
+//! An owner in a file has 40 bytes, little endian: its identity (16), the partition (3) and offset (7) of its record, the stream time of that
+//! partition in ms (6; with the highest bit, and an identity of zeros, if it was forgotten or undone), the digest of its content (4; 0: none),
+//! and the CRC32C of these (4). So an owner is at the place that its number in the run gives, and can be read alone.
 //!
 //! An entry, little endian: file number (4), position in the file (8), CRC32C of the owners (4), count of owners (4), of those forgotten (4), number of the rule of the digests (4; 0: none), times of the
 //! window's clock at the first and the last of them in ms (8 each), the head without this run (56), CRC32C of the key and everything before (4).
@@ -16,7 +16,9 @@ use crate::ports::Head;
 /// Most owners of a run: it is verified as a whole.
 pub(super) const MOST_OWNERS: u32 = 4_096;
 /// Bytes of an owner in a file.
-pub const OWNER_BYTES: usize = 36;
+pub const OWNER_BYTES: usize = 40;
+/// Without the checksum.
+const FIELD_BYTES: usize = 36;
 const FORGOTTEN: u64 = 1 << 47;
 
 /// Consecutive owners of one window; at least one.
@@ -180,16 +182,49 @@ fn encoded(owner: &StoredOwner, rule: u32) -> [u8; OWNER_BYTES] {
     let [o0, o1, o2, o3, o4, o5, o6, _] = owner.at.offset.to_le_bytes();
     let [t0, t1, t2, t3, t4, t5, ..] = (owner.time_ms.cast_unsigned() | mark).to_le_bytes();
     let [d0, d1, d2, d3] = owner.digest.in_group(rule).to_le_bytes();
-    let mut out = [0; OWNER_BYTES];
+    let mut fields = [0; FIELD_BYTES];
     let place = [p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5, d0, d1, d2, d3];
-    out.iter_mut().zip(identity.into_iter().chain(place)).for_each(|(byte, field)| *byte = field);
+    fields.iter_mut().zip(identity.into_iter().chain(place)).for_each(|(byte, field)| *byte = field);
+    let crc = crc32c::crc32c(&fields).to_le_bytes();
+    let mut out = [0; OWNER_BYTES];
+    out.iter_mut().zip(fields.into_iter().chain(crc)).for_each(|(byte, field)| *byte = field);
     out
+}
+
+/// Whether these are the bytes of an owner, as they were written.
+pub(super) fn is_intact(owner: &[u8; OWNER_BYTES]) -> bool {
+    owner.split_last_chunk().is_some_and(|(fields, crc)| crc32c::crc32c(fields).to_le_bytes() == *crc)
 }
 
 /// The owner in its stored form, in a run with this rule.
 pub(super) fn decoded(bytes: &[u8; OWNER_BYTES], rule: u32) -> StoredOwner {
-    let [identity @ .., p0, p1, p2, o0, o1, o2, o3, o4, o5, o6, t0, t1, t2, t3, t4, t5, d0, d1, d2, d3] =
-        *bytes;
+    let [
+        identity @ ..,
+        p0,
+        p1,
+        p2,
+        o0,
+        o1,
+        o2,
+        o3,
+        o4,
+        o5,
+        o6,
+        t0,
+        t1,
+        t2,
+        t3,
+        t4,
+        t5,
+        d0,
+        d1,
+        d2,
+        d3,
+        _,
+        _,
+        _,
+        _,
+    ] = *bytes;
     let at = Coordinates {
         partition: u32::from_le_bytes([p0, p1, p2, 0]),
         offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, 0]),
@@ -258,12 +293,15 @@ mod tests {
         assert_eq!((owners.get(1), run.with(&owners)), (Some(&LARGEST), (run.clone(), bytes.clone())));
         let golden = [1, 0, 0, 7, 6, 5, 4, 3, 2, 0, 9, 8, 0, 0, 0, 0, 2, 3, 4, 5];
         assert_eq!(bytes.get(..36).unwrap(), [&[3; 16][..], &golden].concat());
-        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 36, 42, 1));
+        assert_eq!((run.place_of(41), run.end(), run.identities()), (96 + 40, 42, 1));
+        assert!(bytes.as_chunks().0.iter().all(is_intact));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             *damaged.get_mut(bit / 8).unwrap() ^= 1 << (bit % 8);
             assert!(run.verified(&damaged).is_err(), "bit {bit}");
+            let intact = damaged.as_chunks().0.iter().filter(|owner| is_intact(owner));
+            assert_eq!(intact.count(), 1, "bit {bit}");
         }
-        assert!(run.verified(bytes.get(36..).unwrap()).is_err());
+        assert!(run.verified(bytes.get(40..).unwrap()).is_err());
     }
 }

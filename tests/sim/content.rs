@@ -14,8 +14,11 @@ impl Universe {
         count.set(count.get() + 1);
         let mut cluster = self.cluster.borrow_mut();
         // A log that was rewritten has had several records there.
-        let mut owners =
-            cluster.raw[at.partition as usize].history.values().filter(|it| it.at == at).peekable();
+        let Some(log) = cluster.raw.get(at.partition as usize) else {
+            cluster.violations.push(format!("raw {}: its owner {at} is in no partition", record.at));
+            return;
+        };
+        let mut owners = log.history.values().filter(|it| it.at == at).peekable();
         let is_owner = owners.peek().is_some();
         if is_owner && owners.all(|owner| (owner.content() != record.content()) != is_conflict) {
             let what = if is_conflict { "a conflict is invented" } else { "a conflict is missed" };

@@ -108,14 +108,14 @@ fn an_inspection_shows_partitions_and_windows() {
     let state = copied(dir.path());
     let inspection = inspect(&state, &ProgressBar::hidden()).unwrap();
     assert_eq!(inspection.binding, binding(HashKind::Xxh3));
-    assert!(inspection.disk_bytes > 37_800 * 36, "{}", inspection.disk_bytes);
+    assert!(inspection.disk_bytes > 37_800 * 40, "{}", inspection.disk_bytes);
     assert_eq!(inspection.ids, 37_800);
     let partitions: Vec<_> = inspection.partitions.iter().map(|it| (it.partition, it.next)).collect();
     assert_eq!(partitions, [(0, 36_000), (2, 1_800)]);
     assert_eq!(inspection.partitions[0].stream_time, "2023-11-15T08:13:19.000Z");
     let first = &inspection.windows[0];
     assert_eq!((first.journal, first.ids, first.unconfirmed_ids, first.state_next), (0, 36_000, 0, 3_600));
-    assert_eq!((first.time_ms, first.bytes), (T + 35_999_000, 36_000 * 36));
+    assert_eq!((first.time_ms, first.bytes), (T + 35_999_000, 36_000 * 40));
     assert!(first.runs >= 30 && first.filters.is_empty(), "{first:?}");
     state.close();
 }

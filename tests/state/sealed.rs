@@ -286,7 +286,7 @@ fn an_inspection_counts_sealed_owners() {
         assert_eq!(sum(|it| it["sealed_ids"].as_u64().unwrap(), &json), sealed);
         assert_eq!(sum(|it| it["unconfirmed_ids"].as_u64().unwrap(), &json), 0);
         for window in &inspection.windows {
-            assert_eq!(window.bytes, (window.ids - window.sealed_ids) * 36);
+            assert_eq!(window.bytes, (window.ids - window.sealed_ids) * 40);
         }
         let text = dedupd(instance.dir.path(), &["inspect"]).out;
         let expected = format!("  {} sealed\n", inspection.windows[0].sealed_ids);

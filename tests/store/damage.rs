@@ -274,7 +274,6 @@ fn a_damaged_store_opens_or_is_quarantined_and_never_invents_an_identity() {
 fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
     const OWNERS: u64 = 3_000;
     let mut random = fastrand::Rng::with_seed(20_261_121);
-    let mut other_places = 0;
     for case in 0..80u64 {
         let dir = tempfile::tempdir().unwrap();
         // Memory for 224 owners: a look-up of another one reads the file.
@@ -285,8 +284,8 @@ fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
         let file = files(dir.path()).into_iter().find(of_owners).expect("a file of owners");
         let mut bytes = fs::read(&file).unwrap();
         assert_eq!(bytes.len(), written.len() * OWNER_BYTES);
-        let (damaged, is_place) = (random.usize(..2_600), case % 2 == 0);
-        let byte = if is_place { random.usize(16..OWNER_BYTES) } else { random.usize(..16) };
+        // Not only the identity decides: the place makes a record a retry, the time the length of the window, the digest a conflict.
+        let (damaged, byte) = (random.usize(..2_600), random.usize(..OWNER_BYTES));
         let at = damaged * OWNER_BYTES + byte;
         bytes[at] ^= 1 << random.u32(..8);
         fs::write(&file, bytes).unwrap();
@@ -294,11 +293,8 @@ fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
         for (place, right) in written.iter().enumerate() {
             match look_up(place as u64, right.identity.unwrap()) {
                 Ok(Some(found)) => {
-                    assert_eq!(found.identity, right.identity, "case {case}: owner {place}");
-                    let is_damaged = place == damaged;
-                    assert!(found == *right || (is_damaged && is_place), "case {case}: {found:?}");
-                    assert!(!is_damaged || is_place, "case {case}: the damaged owner {place} is found");
-                    other_places += u64::from(found != *right);
+                    assert_eq!(found, *right, "case {case}: owner {place}");
+                    assert_ne!(place, damaged, "case {case}: the damaged owner is found");
                 }
                 Err(StoreError::Corrupt(_)) if place == damaged => break,
                 other => panic!("case {case}: a bit flipped at {at}, and owner {place} is {other:?}"),
@@ -308,5 +304,4 @@ fn a_bit_flipped_in_an_open_store_is_detected_or_harmless() {
         let other = look_up(1, identity(0, 0, case));
         assert!(matches!(other, Err(StoreError::Corrupt(_))), "case {case}: {other:?}");
     }
-    assert!(other_places > 0, "no place was damaged");
 }

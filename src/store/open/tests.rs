@@ -317,7 +317,7 @@ fn with_kinds(named: WindowId) -> (tempfile::TempDir, [PathBuf; 2]) {
         append_entry(&mut store, 0.into(), number, apart_ms(number));
     }
     let files = [1, 2].map(|file| store.engine.segments.path(file));
-    assert_eq!([720, 1_080], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
+    assert_eq!([800, 1_200], files.each_ref().map(|file| fs::metadata(file).unwrap().len()));
     store.close().unwrap();
     (dir, files)
 }
