@@ -161,8 +161,8 @@ identity.on_conflict=dead_letter they are in the dead-letter topic, and not lost
 With --from, the raw topic is read from two windows before the range, to collect the earlier ids, and
 with --scope topic up to one window after it, with --scope topics to its end. Results that depend on a record outside the range are
 counted on a separate line. With --scope partition, partitions that fit into --memory together are
-read at the same time, a larger one alone. Temporary files take about 190 bytes per record of the
-largest partition, with --scope topic or topics about 270 bytes per record of all topics of a side.
+read at the same time, a larger one alone. Temporary files take about 240 bytes per record of the
+largest partition, with --scope topic or topics about 330 bytes per record of all topics of a side.
 
 What is not in the topics: list ids that were forgotten with --forgotten, and audit with --from what
 followed a later start (group.start) or a rewind (group.on_rewind). [[kinds]] are read from --config.

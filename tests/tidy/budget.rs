@@ -29,16 +29,17 @@ const CODE: &[(&str, usize)] = &[
     ("src/store", 4_135),
     // `dedupd explain`, and the recommended window of `plan`.
     ("src/tools", 4_110),
-    // What was dropped is compared with what was forwarded, and shown.
-    ("crates/audit", 5_820),
+    // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
+    ("crates/audit", 5_895),
     ("crates/testkit", 860),
     ("crates/tokens", 240),
 ];
 
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
-    // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and the dropped records in the audit.
-    ("docs", 28_660),
+    // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and the dropped records in the audit with what
+    // cannot be told of them.
+    ("docs", 28_800),
     ("docs/decisions", 12_430),
     ("ARCHITECTURE.md", 1_580),
     ("CHANGELOG.md", 990),

@@ -102,13 +102,15 @@ impl Evaluation<'_, '_> {
         let mut fate = entry.filter(|entry| entry.marks.has(Marks::DUE)).map(|_| Fate::Missing);
         if let Some(kept) = &kept {
             let mut unchanged = kept.fields.is_none();
+            let mut is_held = kept.fields.is_at_most_headers();
             while let Some(other) = self.streams.copies.next_if(|copy| copy.raw_place() == place)? {
                 unchanged |= other.fields.is_none();
+                is_held |= other.fields.is_at_most_headers();
                 if !self.may_repeat(other.marks) {
                     self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
                 }
             }
-            fate = Some(self.kept(kept, unchanged));
+            fate = Some(self.kept(kept, unchanged, is_held));
         }
         if let Some(fate) = fate {
             self.streams.same_ids.pass(place, fate)?;
@@ -124,13 +126,16 @@ impl Evaluation<'_, '_> {
         self.is_rekeyed && (!marks.has(Marks::ID) || marks.has(Marks::FORCED))
     }
 
-    /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged. Returns what became
-    /// of the raw record.
-    fn kept(&mut self, copy: &Copy, unchanged: bool) -> Fate {
+    /// Evaluates the copy that counts for its raw record; `unchanged`: whether any copy of that is unchanged, `is_held`: but for the
+    /// headers. Returns what became of the raw record.
+    fn kept(&mut self, copy: &Copy, unchanged: bool, is_held: bool) -> Fate {
         let outside = copy.marks.is_outside();
         self.outcome.outside += u64::from(outside);
         if !unchanged && (outside || self.allows_gone()) {
             self.outcome.gone += u64::from(!outside);
+            if is_held {
+                return Fate::Forwarded;
+            }
             let is_dropped = copy.marks.has(Marks::ID) && !copy.marks.has(Marks::BEFORE);
             self.outcome.dropped.not_compared += u64::from(is_dropped);
             return Fate::OwnerGone;
@@ -138,15 +143,12 @@ impl Evaluation<'_, '_> {
         if !unchanged {
             self.add(Step::Copies, Kind::Altered, copy, copy.fields);
         }
-        if copy.in_order {
-            return Fate::Forwarded;
-        }
-        if self.allows_gone() && self.outcome.raw.holes {
+        if !copy.in_order && self.allows_gone() && self.outcome.raw.holes {
             self.outcome.gone += 1;
-        } else {
+        } else if !copy.in_order {
             self.add(Step::Copies, Kind::OutOfOrder, copy, Differing::default());
         }
-        Fate::Forwarded
+        if is_held { Fate::Forwarded } else { Fate::Altered }
     }
 
     /// Finds duplicates of ids that were seen again after the window: a record that follows such a record

@@ -103,7 +103,7 @@ impl<'a> Joined<'a> {
         records: &mut Sorted<Record>,
     ) -> io::Result<()> {
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
-            self.repeated.add(&record, records.peek())?;
+            self.repeated.add(&record, self.number(&record), records.peek())?;
             let first = self.slot(self.number(&record)).map(|slot| slot.first);
             if let Some(entry) = self.expect(first.as_ref(), &record) {
                 self.enter(&entry)?;
@@ -115,7 +115,7 @@ impl<'a> Joined<'a> {
     /// Adds the raw records with this id, which are next. They are one group, whatever their partition.
     fn raw_of_topic(&mut self, fingerprint: Fingerprint, records: &mut Sorted<Record>) -> io::Result<()> {
         let Some(only) = records.next_if(|record| record.is_raw_of(fingerprint))? else { return Ok(()) };
-        self.repeated.add(&only, records.peek())?;
+        self.repeated.add(&only, self.number(&only), records.peek())?;
         if records.peek().is_none_or(|next| !next.is_raw_of(fingerprint)) {
             return self.expect(None, &only).map_or(Ok(()), |entry| self.enter(&entry));
         }
@@ -123,7 +123,7 @@ impl<'a> Joined<'a> {
         let mut instances = Instances::new(&only, self.is_rekeyed);
         all.push(only)?;
         while let Some(record) = records.next_if(|record| record.is_raw_of(fingerprint))? {
-            self.repeated.add(&record, records.peek())?;
+            self.repeated.add(&record, self.number(&record), records.peek())?;
             instances.add(&record);
             all.push(record)?;
         }
@@ -214,7 +214,7 @@ impl<'a> Joined<'a> {
                 record.fingerprint == fingerprint && (is_rekeyed || record.partition == partition)
             };
             let Some(slot) = next.next_if(|slot| slot.partition == partition) else {
-                while let Some(record) = records.next_if(is_here)? {
+                while let Some(record) = self.next_clean(records, is_here)? {
                     self.unmatched.push(record)?;
                     let deleted = record.marks.has(Marks::ID) && self.topic.is_some_and(|t| t.allows_gone);
                     is_explained |= deleted;
@@ -223,16 +223,16 @@ impl<'a> Joined<'a> {
             };
             if slot.chain.len == 1 {
                 let row = if slot.is_chained { slot.chain.start } else { 0 };
-                while let Some(record) = records.next_if(is_here)? {
+                while let Some(record) = self.next_clean(records, is_here)? {
                     self.copies.push(Copy::unique(&record, &slot.first, row))?;
                 }
             } else if is_rekeyed {
-                while let Some(record) = records.next_if(is_here)? {
+                while let Some(record) = self.next_clean(records, is_here)? {
                     self.named(slot.chain, &record)?;
                 }
             } else {
                 let mut clean = Table::new(self.scratch);
-                while let Some(record) = records.next_if(is_here)? {
+                while let Some(record) = self.next_clean(records, is_here)? {
                     clean.push(record)?;
                 }
                 self.several(slot.chain, &mut clean)?;
@@ -244,6 +244,19 @@ impl<'a> Joined<'a> {
         }
         self.slots = slots;
         Ok(())
+    }
+
+    /// The next record, if it is one of these.
+    fn next_clean(
+        &mut self,
+        records: &mut Sorted<Record>,
+        is_wanted: impl Fn(&Record) -> bool,
+    ) -> io::Result<Option<Record>> {
+        let record = records.next_if(is_wanted)?;
+        if let Some(record) = &record {
+            self.repeated.add_clean(record, self.number(record))?;
+        }
+        Ok(record)
     }
 
     /// Adds a clean record behind `rekey`: its headers name one of the raw records, which are sorted by them. If they name none, it

@@ -146,7 +146,7 @@ impl Joint {
             copies: by_raw_place.sorted()?,
             unseen: unseen.sorted()?,
             unmatched_clean: unmatched_clean.sorted()?,
-            same_ids: repeated.sorted(scratch)?,
+            same_ids: repeated.sorted()?,
             clean: copies,
             row: 0,
             unmatched,

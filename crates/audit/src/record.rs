@@ -74,6 +74,11 @@ impl Differing {
         self.0 == 0
     }
 
+    /// Whether nothing but the headers differs.
+    pub(super) fn is_at_most_headers(self) -> bool {
+        self.names().all(|name| name == "headers")
+    }
+
     /// The names of the fields that differ.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().enumerate().filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, n)| n)
@@ -112,6 +117,11 @@ impl Content {
     /// Whether nothing but the headers may differ.
     pub(super) fn is_same_but_headers(&self, other: &Self) -> bool {
         Self { headers: other.headers, ..*self } == *other
+    }
+
+    /// Stands for all but the headers. The hashes have different keys, which nobody knows.
+    pub(super) fn but_headers(&self) -> u64 {
+        self.key ^ self.value ^ self.timestamp_ms.cast_unsigned()
     }
 
     /// Hash of the headers.

@@ -1,6 +1,7 @@
 //! Dropped records that differ from the one that clean holds are read again and named with their differences.
 
 use super::*;
+use crate::support::{Draft, Pipe, now_ms};
 
 /// A record of this partition.
 fn record(partition: i32, id: &str, value: Option<&str>) -> Record {
@@ -67,4 +68,29 @@ fn unequal_copies_are_named_with_their_differences_and_are_findings_if_required(
     let off = of(&[], false);
     assert!(off.is_clean() && off.total.dropped.not_compared == 4, "{off}");
     assert!(!of(&[], true).is_clean());
+}
+
+#[test]
+fn what_bypass_or_shadow_mode_has_forwarded_is_not_counted_as_dropped() {
+    let now = now_ms();
+    for (mode, dropped) in [("bypass", 2), ("shadow", 3)] {
+        let pipe = Pipe::new(shared_kafka(), &format!("dropped-{mode}"), 1);
+        let drafts = |ids: &[&str]| ids.iter().map(|id| Draft::id(0, id).at(now)).collect::<Vec<_>>();
+        let counts = || {
+            let found = [Scope::Topic, Scope::Partition].map(|scope| {
+                let options = audit::Options { scope, ..audit_options(pipe.kafka, &pipe.raw, &pipe.clean) };
+                audited(&options).total.dropped
+            });
+            assert_eq!(found[0], found[1], "{mode}");
+            [found[0].equal, found[0].unequal, found[0].not_compared]
+        };
+        pipe.kafka.send(&pipe.raw, &drafts(&["a", "a", "b", "a"]));
+        pipe.through(1, &pipe.sidecar("a").with("DEDUPD_DEDUPE__MODE", mode));
+        assert_eq!(pipe.kafka.ended_records(&pipe.clean).len(), 4);
+        assert_eq!(counts(), [0, 0, 0], "{mode}");
+        // The control. A window has no ids of the time in bypass mode.
+        pipe.kafka.send(&pipe.raw, &drafts(&["a"; 3]));
+        pipe.through(1, &pipe.sidecar("a"));
+        assert_eq!(counts(), [dropped, 0, 0], "{mode}");
+    }
 }

@@ -35,13 +35,14 @@ enum Damage {
     Swap,
     Move,
     Alter,
+    Mark,
     Invent,
     Reverse,
 }
 
 fn damages() -> impl Strategy<Value = Vec<(Damage, Index, Index, usize)>> {
-    use Damage::{Alter, Invent, Lose, Move, Repeat, Reverse, Swap};
-    let damage = prop::sample::select(vec![Lose, Repeat, Swap, Move, Alter, Invent, Reverse]);
+    use Damage::{Alter, Invent, Lose, Mark, Move, Repeat, Reverse, Swap};
+    let damage = prop::sample::select(vec![Lose, Repeat, Swap, Move, Alter, Mark, Invent, Reverse]);
     prop::collection::vec((damage, any::<Index>(), any::<Index>(), 1..60usize), 0..12)
 }
 
@@ -68,26 +69,30 @@ fn apply(clean: &mut Vec<Written>, damage: Damage, at: Index, to: Index, length:
                 record.value.push('!');
             }
         }
+        // As in shadow mode.
+        Damage::Mark => clean[range].iter_mut().for_each(|record| record.header = Some("marked")),
         Damage::Invent => clean.insert(at, with_id(&format!("invented {at}"), 1)),
         Damage::Reverse => clean[range].reverse(),
     }
 }
 
-/// A raw log, each record with whether it is forced, and its clean log before it is damaged.
-fn logs(all: &[Drawn]) -> (Vec<(Written, bool)>, Vec<Written>) {
+/// A raw log, each record with whether it is forced, and its clean log before it is damaged. With `bypass`, copies are often equal, and
+/// some are in clean.
+fn logs(all: &[Drawn], bypass: bool) -> (Vec<(Written, bool)>, Vec<Written>) {
     let (mut raw, mut clean) = (Vec::new(), Vec::new());
     let mut known = HashMap::new();
     let mut now_ms = 1_000;
     for record in all {
         now_ms += record.step_ms;
         let timestamp_ms = now_ms - record.late_ms;
+        let timestamp_ms = if bypass { timestamp_ms / 500 * 500 } else { timestamp_ms };
         let written = match record.id {
             None => without_id(if record.step_ms % 2 == 0 { "even" } else { "odd" }, timestamp_ms / 2_000),
             Some(id) => with_id(&id.to_string(), timestamp_ms),
         };
         let owner = record.id.and_then(|id| known.get(&id).copied());
         let again = owner.is_none_or(|then_ms| now_ms - then_ms > WINDOW_MS && record.forwarded_again);
-        if record.id.is_none() || again || record.forced {
+        if record.id.is_none() || again || record.forced || (bypass && record.step_ms < 20) {
             clean.push(written.clone());
         }
         if let Some(id) = record.id.filter(|_| again) {
@@ -107,6 +112,7 @@ proptest! {
         damages in damages(),
         window_ms in prop::option::weighted(0.8, Just(WINDOW_MS)),
         withheld: bool,
+        bypass: bool,
         borders in prop::option::of((any::<Index>(), any::<Index>(), prop::option::of(0..20_000i64))),
         gone in prop::sample::select(vec![
             Gone::Nothing,
@@ -116,7 +122,7 @@ proptest! {
         ]),
         samples in 0..8usize,
     ) {
-        let (raw, mut clean) = logs(&all);
+        let (raw, mut clean) = logs(&all, bypass);
         for (damage, at, to, length) in damages {
             apply(&mut clean, damage, at, to, length);
         }

@@ -13,6 +13,7 @@ use crate::{Counts, Kind, MissingId};
 mod agreement;
 mod dropped;
 mod explained;
+mod forwarded;
 mod interleaved;
 mod longest;
 mod model;

@@ -129,6 +129,20 @@ fn any_copy_of_an_id_may_be_in_any_partition_at_any_place() {
 }
 
 #[test]
+fn a_copy_that_shadow_mode_has_marked_is_not_dropped_whichever_it_is() {
+    let x = with_id("x", 1);
+    let raw = [vec![x.clone()], vec![x.clone()], vec![x.clone()], vec![]];
+    let marked = Written { header: Some("marked"), ..x.clone() };
+    for (clean, dropped) in [(vec![], 2), (vec![(marked.clone(), (1, 0))], 1)] {
+        for copies in [clean.clone(), [&clean[..], &[(marked.clone(), (2, 0))]].concat()] {
+            let left = dropped - (copies.len() - clean.len()) as u64;
+            let clean = [vec![(x.clone(), (0, 0))], copies, vec![]];
+            assert_eq!(audited(rules(), &within(&raw), &named(&clean)).1.dropped.sum(), left);
+        }
+    }
+}
+
+#[test]
 fn each_fault_is_found_with_its_coordinates() {
     type Plant = fn(&mut Vec<Vec<Named>>);
     let raw = some_logs();
