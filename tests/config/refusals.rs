@@ -145,6 +145,10 @@ const CASES: &[(&str, &str)] = &[
         r#"state.on_poison = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),
     (
+        "identity.compare = []",
+        r#"identity.compare (d.toml): is an empty list; write "off" to compare nothing, or leave it out for the default"#,
+    ),
+    (
         r#"identity.on_missing = "dead_letter""#,
         r#"identity.on_missing = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),

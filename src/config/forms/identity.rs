@@ -60,13 +60,17 @@ impl Form<Vec<IdSource>> for Sources {
 pub(in crate::config) struct Compared;
 
 /// The word for no sources.
-const OFF: &str = "off";
+pub(crate) const OFF: &str = "off";
 
 impl Form<Option<Vec<IdSource>>> for Compared {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<Vec<IdSource>>> {
-        let texts = reading.texts(key).unwrap_or_default().to_vec();
-        Some(match texts.as_slice() {
-            [] => None,
+        let Some(texts) = reading.texts(key) else { return Some(None) };
+        Some(match texts {
+            [] => {
+                let remedy = format!("write \"{OFF}\" to compare nothing, or leave it out for the default");
+                reading.reject(key, None, ValueFault::new("is an empty list", remedy));
+                None
+            }
             [word] if word == OFF => Some(Vec::new()),
             texts => Sources::parse(key, texts, &some_sources(), reading),
         })
