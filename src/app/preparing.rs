@@ -10,11 +10,11 @@ use super::assembly::{self, settings, window_of};
 use super::{ExitError, hasher};
 use crate::cli::Exit;
 use crate::config::Config;
-use crate::dedupe::{Digest, Hasher, IdSource, RecordField};
+use crate::dedupe::{Hasher, IdSource, RecordField};
 use crate::http::Token;
 use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, SampleRule, Wanted};
 use crate::pipeline::{self, Fatal, PartitionCounts, StartLogs};
-use crate::ports::{Failure, Record as _, Remedy};
+use crate::ports::{Failure, Remedy};
 use crate::schemas::BlockingSchemas;
 use crate::store::Lock;
 
@@ -91,14 +91,10 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
 pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
     let rule = assembly::rule(config, *hasher);
-    let force = config.identity.force_header.as_ref();
-    let is_forced = |record: &kafka::RawRecord<'_>| force.is_some_and(|name| record.has_header(name));
     let rule = SampleRule {
         identify: &|record| schemas.identify(&rule, record),
-        // A record that is forced through is never a conflict.
-        digest: &|compare, record| {
-            if is_forced(record) { Ok(Digest::NONE) } else { schemas.digest(compare, record) }
-        },
+        digest: &|compare, record| schemas.digest(compare, record),
+        force_header: config.identity.force_header.as_deref(),
         compare: config.identity.compared(),
     };
     let mut warnings = Vec::new();

@@ -40,6 +40,9 @@ pub struct PlanArgs {
     /// What of two records with one id is compared, as --id; repeatable [default: the value, unless it is a part of the id]
     #[arg(long, value_name = "SOURCE")]
     pub compare: Vec<String>,
+    /// Header whose records are forwarded whatever their id, so that they are no copies (identity.force_header)
+    #[arg(long, requires = "raw", value_name = "NAME")]
+    pub force_header: Option<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
     #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
     pub properties: Vec<Property>,

@@ -61,6 +61,8 @@ pub enum SampleError {
 pub struct SampleRule<'a> {
     pub identify: &'a dyn Fn(&RawRecord<'_>) -> Result<Option<Identity>, String>,
     pub digest: &'a dyn Fn(&CompareRule, &RawRecord<'_>) -> Result<Digest, String>,
+    /// A record with this header is forwarded whatever its id.
+    pub force_header: Option<&'a str>,
     /// As [`CompareRule::new`] takes it.
     pub compare: Vec<IdSource>,
 }
@@ -68,7 +70,8 @@ pub struct SampleRule<'a> {
 impl SampleRule<'_> {
     fn read(&self, compare: &CompareRule, record: &RawRecord<'_>) -> Result<Option<Identified>, String> {
         let Some(identity) = (self.identify)(record)? else { return Ok(None) };
-        Ok(Some(Identified { identity, digest: (self.digest)(compare, record)? }))
+        let is_forced = self.force_header.is_some_and(|name| record.has_header(name));
+        Ok(Some(Identified { identity, digest: (self.digest)(compare, record)?, is_forced }))
     }
 
     /// Each compared part on its own.

@@ -89,6 +89,36 @@ fn copies_with_other_content_are_a_warning_that_names_the_field() {
     }
 }
 
+#[test]
+fn check_and_plan_do_not_count_forced_records_as_copies() {
+    let pipe = Pipe::new(shared_kafka(), "check-forced", 2);
+    let forced = |partition: i32, value: &str| Draft::new(partition, value).header("again", None);
+    let first = (0..10).map(|id| Draft::new(0, &format!(r#"{{"id":"{id}","n":1}}"#)));
+    let resent = (0..10).map(|id| forced(id % 2, &format!(r#"{{"id":"{id}","n":2}}"#)));
+    pipe.kafka.send(&pipe.raw, &first.chain(resent).collect::<Vec<_>>());
+    let of = |header: Option<&str>| {
+        let sidecar =
+            header.iter().fold(pipe.sidecar("a"), |it, name| it.with("DEDUPD_IDENTITY__FORCE_HEADER", name));
+        let flags: Vec<&str> = header.iter().flat_map(|name| ["--force-header", name]).collect();
+        let plan = |more: &str| planned(&pipe, &[&["--id", "json:/id", more], &flags[..]].concat());
+        let json: Value = serde_json::from_str(&plan("--json")).unwrap();
+        let counts = ["repeats", "elsewhere", "compared"].map(|name| json["sample"][name].as_u64().unwrap());
+        (passed(&sidecar), plan("--full"), counts, json["ages"]["copies"].as_u64().unwrap())
+    };
+    let (check, plan, counts, ages) = of(Some("again"));
+    assert!(!check.contains("differ") && check.contains("no id of the 20 sampled records is in"), "{check}");
+    assert!(plan.contains("no copies were compared"), "{plan}");
+    assert_eq!((counts, ages), ([0, 0, 0], 0));
+    // The control.
+    let (check, plan, counts, ages) = of(None);
+    assert!(
+        check.contains("of 10 copies in the sample 10 differ") && !check.contains("no id of the 20"),
+        "{check}"
+    );
+    assert!(plan.contains("of 10 copies in the sample 10 differ"), "{plan}");
+    assert_eq!((counts, ages), ([5, 5, 10], 10));
+}
+
 fn planned(pipe: &Pipe<'_>, flags: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
     command.args(["plan", "--bootstrap-servers", pipe.kafka.bootstrap(), "--raw", &pipe.raw]);

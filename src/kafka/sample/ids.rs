@@ -15,11 +15,12 @@ pub const FOLLOWED_IDS: u64 = 3 << 20;
 /// Most copies that are named.
 const EXAMPLES: usize = 2;
 
-/// The identity of a record, and what stands for its content.
+/// The identity of a record, what stands for its content, and whether it is forwarded whatever its id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identified {
     pub(super) identity: Identity,
     pub(super) digest: Digest,
+    pub(super) is_forced: bool,
 }
 
 /// The first record with an id, and the stream times between which records with this id were read, epoch milliseconds.
@@ -101,13 +102,17 @@ impl SampledIds {
     pub(super) fn count(&mut self, at: Coordinates, timestamp_ms: Option<i64>, found: Option<Identified>) {
         let time = self.times.entry(at.partition).or_insert_with(SampledTime::new);
         let time = time.observe(timestamp_ms, self.now_ms);
-        let Some(Identified { identity, digest }) = found else { return };
+        let Some(Identified { identity, digest, is_forced }) = found else { return };
         self.sample.with_id += 1;
         self.sample.without_content += u64::from(digest == Digest::NONE);
         if !self.is_followed(identity) {
             return;
         }
         self.sample.followed += 1;
+        // It is forwarded whatever else has its id. The order of reading is not that of `run`, so it is no first record either.
+        if is_forced {
+            return;
+        }
         let stream_ms = time.stream_ms;
         let first = match self.ids.entry(identity) {
             Entry::Occupied(known) => known.into_mut(),
@@ -181,7 +186,34 @@ mod tests {
     }
 
     fn found(id: u64, digest: Digest) -> Identified {
-        Identified { identity: Identity(u128::from(id).to_be_bytes()), digest }
+        Identified { identity: Identity(u128::from(id).to_be_bytes()), digest, is_forced: false }
+    }
+
+    #[test]
+    fn a_forced_record_is_neither_a_copy_nor_compared_with_one() {
+        let [a, b] = [1, 2].map(|value| Digest::stored(7, value));
+        let forced = |id, digest| Identified { is_forced: true, ..found(id, digest) };
+        let count = |records: [Identified; 4]| {
+            let mut ids = SampledIds::new(9, NOW);
+            for (partition, record) in (0..).zip(records) {
+                ids.count(at(partition % 2, 0), Some(NOW), Some(record));
+            }
+            let sample = ids.finish(|_| false);
+            [
+                sample.followed,
+                sample.repeats + sample.elsewhere,
+                sample.ages.copies(),
+                sample.compared,
+                sample.differing,
+            ]
+        };
+        assert_eq!(count([found(1, a), forced(1, b), forced(1, b), found(1, a)]), [4, 1, 1, 1, 0]);
+        assert_eq!(count([forced(1, b), forced(1, a), found(1, b), found(1, a)]), [4, 1, 1, 1, 1]);
+        assert_eq!(
+            count([found(1, a), found(1, b), found(1, b), found(1, a)]),
+            [4, 3, 3, 3, 2],
+            "the control"
+        );
     }
 
     #[test]

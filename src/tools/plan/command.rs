@@ -147,6 +147,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     let rule = SampleRule {
         identify: &|record| schemas.identify(&rule, record),
         digest: &|compare, record| schemas.digest(compare, record),
+        force_header: args.force_header.as_deref(),
         compare,
     };
     let sample = kafka::sample(&sampling, &rule, clock::wall_ms(), &|read| bar.set_position(read));
