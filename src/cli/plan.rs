@@ -37,8 +37,8 @@ pub struct PlanArgs {
     /// Read all of its records instead, as for the ages of copies; of many ids, only a part is followed
     #[arg(long, requires = "raw", conflicts_with = "sample")]
     pub full: bool,
-    /// What of two records with one id is compared, as --id; repeatable [default: the value, unless it is a part of the id]
-    #[arg(long, value_name = "SOURCE")]
+    /// What of two records with one id is compared, as --id, or off; repeatable [default: the value, unless it is a part of the id]
+    #[arg(long, requires = "raw", value_name = "SOURCE")]
     pub compare: Vec<String>,
     /// Header whose records are forwarded whatever their id, so that they are no copies (identity.force_header)
     #[arg(long, requires = "raw", value_name = "NAME")]

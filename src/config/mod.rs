@@ -40,7 +40,7 @@ pub use choices::{
     Start,
 };
 pub use error::ConfigError;
-pub(crate) use forms::parse_servers;
+pub(crate) use forms::{OFF, parse_servers};
 pub use insight::InsightSource;
 pub(crate) use keys::compared;
 pub use keys::{

@@ -87,6 +87,13 @@ fn copies_with_other_content_are_a_warning_that_names_the_field() {
         let text = planned_with(&pipe, more);
         assert!(text.contains("all copies equal the first record with their id"), "{text}");
     }
+    for more in [&["--compare", "off"][..], &["--compare", "off", "--events", "5"]] {
+        let text = planned_with(&pipe, more);
+        assert!(
+            text.contains("no copies were compared") && text.contains("37.50 % of the newest 80"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn mistakes_are_named() {
         ("plan --events 5 --exact 24", "has no unit"),
         ("plan --events 5 --false-positive-rate 0.6", "1e-9"),
         ("plan --events 5 --memory big", "is not a size"),
+        ("plan --events 5 --compare json:/a", "--raw <TOPIC>"),
         ("plan --events 5 --force-header f", "--raw <TOPIC>"),
         ("audit --from yesterday", "RFC 3339"),
         ("audit --memory 1MiB", "32MiB"),

@@ -6,7 +6,7 @@ use super::{CapacityPlan, Fits, IdKind, MeasuredAges, SHARES, WindowAdvice, Work
 use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
-use crate::config::{SchemasConfig, compared, duration_text, size_text};
+use crate::config::{OFF, SchemasConfig, compared, duration_text, size_text};
 use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
 use crate::kafka::{self, SampleError, SampleRule, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
@@ -130,11 +130,20 @@ fn sources(flag: &str, texts: &[String]) -> Result<Vec<IdSource>, ExitError> {
     texts.iter().map(|text| text.parse().map_err(|error| unusable(text, &error))).collect()
 }
 
+/// What `--compare` sets, as `identity.compare` does; `None` without it.
+fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdSource>>, ExitError> {
+    match texts {
+        [] => Ok(None),
+        [word] if word == OFF => Ok(Some(Vec::new())),
+        texts => sources("--compare", texts).map(Some),
+    }
+}
+
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
     let usage = |what: String| ExitError::new(Exit::Usage, what);
-    let (sources, compare) = (sources("--id", &args.id)?, sources("--compare", &args.compare)?);
-    let compare = compared(&sources, Some(compare.as_slice()).filter(|compare| !compare.is_empty()));
+    let sources = sources("--id", &args.id)?;
+    let compare = compared(&sources, compare_sources(&args.compare)?.as_deref());
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,
@@ -165,5 +174,21 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     match sample.no_ids(schemas.why_missing(), live) {
         Some(what) => Err(ExitError::new(Exit::StartUp, what)),
         None => Ok((sample, schemas.note())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_compares_nothing_as_in_the_configuration() {
+        let of =
+            |texts: &[&str]| compare_sources(&texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]).unwrap(), None);
+        assert_eq!(of(&["off"]).unwrap(), Some(Vec::new()));
+        assert_eq!(of(&["value"]).unwrap(), Some(vec![IdSource::Value]));
+        let failed = of(&["off", "value"]).unwrap_err();
+        assert!(failed.to_string().starts_with("--compare off is not a source"), "{failed}");
     }
 }
