@@ -24,11 +24,17 @@ pub(super) fn duplicates(summary: &DuplicatesSummary, now_ms: i64) -> String {
 
 fn shares(summary: &DuplicatesSummary) -> Vec<Figure> {
     let DuplicatesSummary { records, duplicates, conflicts, not_compared, .. } = *summary;
-    let percent = |part, of| rounded_down(part, of).unwrap_or_else(|| "?".to_owned());
-    let of_duplicates = |count| format!("{} of the duplicates", percent(count, duplicates));
+    let of_duplicates = |count| {
+        rounded_down(count, duplicates)
+            .map_or("no duplicates yet".to_owned(), |share| format!("{share} of the duplicates"))
+    };
     let all = format!("{} of {} records", grouped(duplicates), grouped(records));
     vec![
-        Figure("share of duplicates", percent(duplicates, records), all),
+        Figure(
+            "share of duplicates",
+            rounded_down(duplicates, records).unwrap_or_else(|| "?".to_owned()),
+            all,
+        ),
         Figure("conflicts: other content than the first", grouped(conflicts), of_duplicates(conflicts)),
         Figure("content not compared", grouped(not_compared), of_duplicates(not_compared)),
     ]
@@ -167,5 +173,6 @@ mod tests {
         let empty = duplicates(&DuplicatesSummary::default(), 0);
         assert!(empty.contains("No duplicate") && empty.contains("<dd>?"), "{empty}");
         assert!(!empty.contains("How long") && !empty.contains("<path"), "{empty}");
+        assert!(empty.contains("<small>no duplicates yet") && !empty.contains("? of"), "{empty}");
     }
 }
