@@ -97,7 +97,8 @@ pub fn forecast(
     let is_new = last.is_empty() && committed.iter().all(|answer| answer.offset.is_none());
     // The topic may not exist yet.
     let clean = is_new.then(|| ends.bounds(&logs_of(settings.clean.as_str(), partitions), REQUEST).ok());
-    let has_foreign_records = clean.flatten().is_some_and(|logs| logs.iter().any(|log| log.high > log.low));
+    let clean = numbers.iter().copied().zip(clean.flatten().unwrap_or_default());
+    let has_foreign_records = !readers.with_records(&settings.clean, clean, REQUEST)?.is_empty();
     let lag = committed.iter().zip(&raw);
     let lag = lag.map(|(answer, log)| log.stable.saturating_sub(answer.offset.unwrap_or(log.low))).sum();
     let (ids, unusable) = ids_in(&readers, &state)?;

@@ -19,7 +19,7 @@ use super::unread::failure_of;
 use crate::clock;
 use crate::dedupe::coordinates::ranges as listed;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
-use crate::ports::{Failure, Isolation, Remedy};
+use crate::ports::{Failure, Isolation, LogBounds, Remedy};
 
 /// A client that does not join the group.
 pub(super) type Reader = Authenticated<BaseConsumer<LogContext>>;
@@ -259,6 +259,28 @@ impl TemporaryReaders {
             return Ok(());
         }
         self.with(topic, what, |reader| reader.read(topic, ranges, wait, visit))
+    }
+
+    /// Those of these partitions in which `read_committed` readers see a record before the last stable offset. Bounds alone do not show that: aborted
+    /// records and markers have offsets too. A partition that is not read within `wait` counts as empty.
+    pub(super) fn with_records(
+        &self,
+        topic: &str,
+        logs: impl IntoIterator<Item = (PartitionId, LogBounds)>,
+        wait: Duration,
+    ) -> Result<Vec<PartitionId>, Failure> {
+        let ranges = logs.into_iter().map(|(id, log)| (id, log.low..log.stable));
+        let ranges: Ranges = ranges.filter(|(_, range)| !range.is_empty()).collect();
+        let mut found = Vec::new();
+        if !ranges.is_empty() {
+            self.with(topic, Isolation::Committed, |reader| {
+                reader.read_most(topic, &ranges, wait, &mut |message| {
+                    found.push(message.coordinates().partition);
+                    false
+                })
+            })?;
+        }
+        Ok(found)
     }
 
     /// Reads with a new client.

@@ -255,6 +255,12 @@ impl LogReads for KafkaStateLog {
         Ok(items)
     }
 
+    fn with_records(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<PartitionId>, Failure> {
+        let logs: Vec<_> = partitions.iter().copied().map(LogId::clean).collect();
+        let bounds = self.bounds(&logs, wait)?;
+        self.others.with_records(&self.others.settings.clean, partitions.iter().copied().zip(bounds), wait)
+    }
+
     fn side_logs(&self, wait: Duration) -> Result<Vec<LogId>, Failure> {
         side_log::all(&self.others.settings, self.ends.stable(), wait)
     }

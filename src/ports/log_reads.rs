@@ -58,6 +58,8 @@ pub trait LogReads {
         what: Isolation,
         wait: Duration,
     ) -> Result<Vec<bool>, Failure>;
+    /// Those of these clean partitions in which `read_committed` readers see a record. One that is not read within `wait` counts as empty.
+    fn with_records(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<PartitionId>, Failure>;
     /// All partitions of the configured side topics.
     fn side_logs(&self, _wait: Duration) -> Result<Vec<LogId>, Failure> {
         Ok(Vec::new())

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::checking::passed;
 use crate::long_window::with_token;
-use crate::support::{Draft, Isolation, Pipe, Record, Running, Sidecar, shared_kafka, wait_until};
+use crate::support::{Draft, Isolation, Pipe, Record, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(2);
 const PARTITIONS: usize = 3;
@@ -174,6 +175,50 @@ fn a_conflict_is_a_dead_letter_or_the_end_as_configured() {
     let dropped = started(&pipe.sidecar("a"));
     dropped.wait_outcomes(&[("conflict", 1)]);
     stop(&dropped);
+}
+
+/// Readers of clean would wait for a transaction that stays open, and the next start would take its records for those of another program.
+#[test]
+fn an_instance_that_a_conflict_stops_leaves_no_open_transaction() {
+    for scope in [Scope::Topic, Scope::Partition] {
+        let pipe = Pipe::new(shared_kafka(), &format!("conflict-open-{scope:?}").to_lowercase(), 1);
+        let record = |content: &str| Draft::new(0, &format!(r#"{{"id":"1","v":"{content}"}}"#));
+        let instance = pipe.sidecar("a").scoped(scope);
+        let stopping = [
+            ("DEDUPD_GROUP__SESSION_TIMEOUT", "3m"),
+            ("DEDUPD_BATCH__TRANSACTION_TIMEOUT", "2m"),
+            ("DEDUPD_BATCH__INTERVAL", "1m"),
+            ("DEDUPD_IDENTITY__ON_CONFLICT", "stop"),
+        ];
+        let stopping = stopping.iter().fold(instance.clone(), |all, (key, value)| all.with(key, value));
+        let running = started(&stopping);
+        pipe.kafka.send(&pipe.raw, &[record("a")]);
+        let is_written = || !pipe.kafka.records(&pipe.clean, Isolation::Uncommitted).is_empty();
+        wait_until("an open transaction", LIMIT, || is_written().then_some(()));
+        pipe.kafka.send(&pipe.raw, &[record("b")]);
+        assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+        let text = running.text();
+        for words in [
+            "neither it nor any record since the last commit was forwarded",
+            "identity.accept_change",
+            "drop or dead_letter",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in:\n{text}");
+        }
+        pipe.kafka.wait_ended(&pipe.clean, Duration::from_secs(5));
+        let end = pipe.kafka.watermarks(&pipe.clean, 0).1;
+        assert!(
+            end > 0 && pipe.kafka.last_stable_offset(&pipe.clean, 0) == end,
+            "{scope:?}: a transaction is open"
+        );
+        // Aborted records are nobody's.
+        let foreign = "has processed none";
+        assert!(!passed(&instance).contains(foreign), "{scope:?}");
+        let dropping = started(&instance);
+        dropping.wait_outcomes(&[("forwarded", 1), ("conflict", 1)]);
+        assert!(!dropping.text().contains(foreign), "{}", dropping.text());
+        stop(&dropping);
+    }
 }
 
 /// A digest of another rule is no conflict, whatever the content.

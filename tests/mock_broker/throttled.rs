@@ -77,6 +77,10 @@ impl LogReads for Throttled {
         self.inner.records(ranges, what, wait)
     }
 
+    fn with_records(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<PartitionId>, Failure> {
+        self.inner.with_records(partitions, wait)
+    }
+
     fn visible(&self, at: &[Record], what: Isolation, wait: Duration) -> Result<Vec<bool>, Failure> {
         self.inner.visible(at, what, wait)
     }

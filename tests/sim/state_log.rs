@@ -159,6 +159,16 @@ impl LogReads for SimLog {
         })
     }
 
+    fn with_records(&self, partitions: &[PartitionId], _: Duration) -> Result<Vec<PartitionId>, Failure> {
+        let mut found = Vec::new();
+        for id in partitions {
+            let has_any =
+                self.call(|cluster| Ok(cluster.clean[*id as usize].committed(0).next().is_some()))?;
+            found.extend(has_any.then_some(*id));
+        }
+        Ok(found)
+    }
+
     fn side_logs(&self, _: Duration) -> Result<Vec<LogId>, Failure> {
         self.call(|cluster| Ok(cluster.sides.logs.keys().copied().collect()))
     }

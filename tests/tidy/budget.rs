@@ -18,11 +18,13 @@ const CODE: &[(&str, usize)] = &[
     // The block of duplicates on the status page, with a chart of their ages.
     ("src/http", 965),
     // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`.
-    ("src/kafka", 7_440),
+    // Whether clean has committed records.
+    ("src/kafka", 7_460),
     // What that block shows: single duplicates, sources of several workers, needed windows.
     ("src/metrics", 1_240),
-    // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources.
-    ("src/pipeline", 11_095),
+    // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources. A worker that fails aborts
+    // its transaction.
+    ("src/pipeline", 11_125),
     ("src/ports", 575),
     ("src/schemas", 790),
     // Each owner has a checksum of its own.
@@ -42,7 +44,8 @@ const PROSE: &[(&str, usize)] = &[
     ("docs", 28_800),
     ("docs/decisions", 12_430),
     ("ARCHITECTURE.md", 1_580),
-    ("CHANGELOG.md", 990),
+    // A failed worker aborts its transaction.
+    ("CHANGELOG.md", 995),
     ("CONTRIBUTING.md", 1_450),
     ("README.md", 1_670),
     ("SECURITY.md", 500),

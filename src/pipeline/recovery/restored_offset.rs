@@ -1,5 +1,6 @@
 //! The offsets at which the partitions of a journal continue whose windows are complete.
 
+use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Coordinates, Offset, PartitionId};
 use crate::metrics::OffsetReset;
 use crate::pipeline::REQUEST_TIMEOUT;
@@ -14,7 +15,7 @@ use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::gap::{rewound_group, rewound_names};
 use crate::pipeline::recovery::restore::{SKIPS_RECORDS, skips_records};
 use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::ports::{Committed, Failure, GroupMember, LogId, LogReads, Remedy};
+use crate::ports::{Committed, Failure, GroupMember, LogReads, Remedy};
 
 impl Recovery {
     /// Starts the partitions of a journal. When it fails, the windows are read again.
@@ -27,11 +28,15 @@ impl Recovery {
         if is_behind_for_the_first_time(access.ctx, &completed) {
             return Ok(());
         }
+        let answers = completed.located.answers.iter();
+        let is_new = |it: &&Committed| it.offset.is_none() && !completed.covered.contains_key(&it.partition);
+        let new: Vec<PartitionId> = answers.filter(is_new).map(|answer| answer.partition).collect();
         let mut starts = Vec::new();
         for answer in completed.located.answers.clone() {
             let offset = end_offset(&mut self.start_bounds, access, &mut completed, &answer)?;
             starts.push((answer, offset));
         }
+        warn_of_foreign_records(access, &new)?;
         let Completed { windows, last_entry, covered, next, reset_kinds, rewound, .. } = completed;
         for (answer, offset) in starts {
             let checkpoint = Checkpoint::parse(&answer.metadata);
@@ -190,7 +195,6 @@ fn first_offset<W: WorkerPorts>(
 ) -> Result<Offset, WorkerError> {
     bounds.check_scope(access)?;
     let log = bounds.raw(access, id)?;
-    warn_of_foreign_records(access, id)?;
     if was_added_later::<W>(&access.ctx.options, access.source, id)? {
         // Records that were written before the partition was first assigned belong to it too.
         tracing::info!(
@@ -212,14 +216,17 @@ fn first_offset<W: WorkerPorts>(
     }
 }
 
+/// Warns when the clean logs of partitions without an offset have records.
 fn warn_of_foreign_records<W: WorkerPorts>(
     access: &Access<'_, W>,
-    id: PartitionId,
+    new: &[PartitionId],
 ) -> Result<(), WorkerError> {
-    let logs = access.ctx.log.bounds(&[LogId::clean(id)], REQUEST_TIMEOUT)?;
-    let options = &access.ctx.options;
-    if logs.iter().any(|log| log.high > log.low) {
-        tracing::warn!(partition = id, "{}", foreign_records(&options.group));
+    if new.is_empty() {
+        return Ok(());
+    }
+    let found = access.ctx.log.with_records(new, REQUEST_TIMEOUT)?;
+    if !found.is_empty() {
+        tracing::warn!(partitions = ranges(found), "{}", foreign_records(&access.ctx.options.group));
     }
     Ok(())
 }

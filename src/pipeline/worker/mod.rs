@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod control;
+mod ending;
 mod exclusive;
 mod late;
 pub mod membership;
@@ -29,7 +30,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::limits::shortened::ExpiryLag;
-use crate::pipeline::options::{OnStop, WorkerOptions};
+use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::{Ports, WorkerPorts};
 use crate::pipeline::progress::Progress;
@@ -40,11 +41,11 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::torn::producer::PREPARE;
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
-use crate::pipeline::worker::membership::{Membership, close_all};
+use crate::pipeline::worker::membership::Membership;
 use crate::pipeline::worker::schemas::SchemaWaits;
 use crate::pipeline::worker::sealing::Sealer;
 use crate::pipeline::worker::stalled::{StableEnds, StallCheck};
-use crate::ports::{GroupMember, ProducerLife, Remedy, Source, Store};
+use crate::ports::{Remedy, Source};
 use crate::schemas::SharedSchemas;
 
 /// Longest poll when no transaction is open; also the longest delay until a stop is noticed.
@@ -52,9 +53,6 @@ const IDLE: Duration = Duration::from_millis(100);
 
 /// Longest poll while a partition or the producer is not ready.
 const BUSY: Duration = Duration::from_millis(1);
-
-/// Time limit for leaving the group.
-const LEAVE: Duration = Duration::from_secs(3);
 
 /// The parts of a worker, except the source: the records of a chunk borrow the source, so it is a field of its own.
 ///
@@ -155,8 +153,9 @@ impl<W: WorkerPorts> Worker<W> {
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), Fatal> {
         while !stop.load(Ordering::Acquire) && !self.parts.gives_way() && !self.is_needless() {
             let iterated = catch_unwind(AssertUnwindSafe(|| self.iterate()));
-            // What has replaced a fenced member is not affected.
+            // What has replaced a fenced member is not affected, and has ended its transaction.
             if !matches!(iterated, Ok(Ok(()) | Err(Fatal::Fenced(_)))) {
+                self.abandon();
                 self.resign();
             }
             iterated.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -221,62 +220,6 @@ impl<W: WorkerPorts> Worker<W> {
             limits.log(options, journals, &lag, now);
         }
         result
-    }
-
-    /// Commits the open transaction, so that a restart reprocesses nothing, and leaves the group.
-    fn finish(mut self, stops: bool) -> Result<(), Fatal> {
-        let Self { source, parts, .. } = &mut self;
-        if let Err(error) = parts.committer.commit(&mut parts.ctx, source) {
-            tracing::warn!(%error, "failed to commit the last transaction; its records will be processed again");
-            parts.committer.sink.discard();
-        }
-        match parts.ctx.options.on_stop {
-            OnStop::Remain if stops => {
-                tracing::info!(
-                    "staying in the group: a restart within group.session_timeout resumes the partitions"
-                );
-                if let Err(error) = close_all(&mut parts.ctx, source) {
-                    tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
-                }
-            }
-            OnStop::Leave | OnStop::Remain => leave(source, parts),
-        }
-        // Otherwise the unfinished file of a slice stays until the next start.
-        parts.ctx.store.end_seal();
-        // Also of partitions that the group has not revoked in time: a standby of this process may follow them.
-        for id in parts.ctx.journals.ids(|_| true) {
-            parts.ctx.release_leases(id);
-        }
-        parts.ctx.store.sync().map_err(|error| Fatal::State(error.to_string()))
-    }
-}
-
-impl<W: WorkerPorts> Worker<W> {
-    /// Leaves the group in topic scope after a failure or a panic. Nothing is committed, and nothing is written to the local store, which may be what
-    /// has failed.
-    fn resign(&mut self) {
-        let Self { source, parts, .. } = self;
-        if parts.membership.is_exclusive() && parts.ctx.options.keeps(Safeguard::Resignation) {
-            parts.committer.transaction.close();
-            parts.ctx.partitions.remove_all();
-            leave(source, parts);
-        }
-    }
-}
-
-/// Leaves the group, and waits until all partitions are released.
-fn leave<W: WorkerPorts>(source: &mut W::Source, parts: &mut Parts<W>) {
-    source.leave();
-    let deadline = parts.ctx.clock.elapsed() + LEAVE;
-    let is_member = |source: &W::Source, parts: &Parts<W>| {
-        parts.ctx.partitions.iter().next().is_some() || !source.has_left()
-    };
-    while is_member(source, parts) && parts.ctx.clock.elapsed() < deadline {
-        // Records that still arrive are processed by the next owner of the partition.
-        drop(gather(source, CHUNK, BUSY));
-        if let Err(error) = parts.serve(source) {
-            tracing::warn!(%error, "failed to answer a group event while leaving the group");
-        }
     }
 }
 

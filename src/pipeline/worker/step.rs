@@ -288,9 +288,11 @@ impl<W: WorkerPorts> Step<'_, W> {
 
     fn conflict(&self, at: Coordinates, owner: Coordinates) -> Fatal {
         Fatal::Operator(format!(
-            "record {at} of topic {} has the id of record {owner} and other content, and identity.on_conflict is \"stop\"; to keep both, \
-             add the field that distinguishes them to identity.from; to ignore fields that differ in every attempt, name the \
-             others in identity.compare; to go on, choose drop or dead_letter",
+            "record {at} of topic {} has the id of record {owner} and other content, and identity.on_conflict is \"stop\": neither it nor any \
+             record since the last commit was forwarded, and the next start reads them again. If attempts of one event differ, name \
+             the fields that do not in identity.compare. If the id is not unique, add what distinguishes the records to identity.from, \
+             and accept the new rule with identity.accept_change. To continue without a change of either, set identity.on_conflict to \
+             drop or dead_letter",
             self.options.raw
         ))
     }
