@@ -96,6 +96,8 @@ pub(super) fn supervise(
     let config = &service.config;
     let lock = Arc::new(Lock::acquire(&config.state.dir)?);
     let hasher = hasher(&config.identity.hash)?;
+    let fingerprint = rule(config, hasher).fingerprint().to_string();
+    service.status.update(|it| it.identity_rule = Some(fingerprint));
     let closing = Closing::default();
     let Some(topology) = topology(service, &closing, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));

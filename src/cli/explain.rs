@@ -21,8 +21,9 @@ pub struct ExplainArgs {
 pub(super) const HELP: &str = "\
 Reads a record of the raw topic and the owner of its id, the record that had it first, and prints rule,
 identity, what a lookup finds, and where the two records differ. The owner is asked from the instance at
-http.listen, with the token of http.token_file, or read from state.dir if that instance is stopped. The
-verdict is today's: the window has moved since the record was processed.
+http.listen, with the token of http.token_file, if it has the same raw topic, group and identity rule, or
+read from state.dir if that instance is stopped. The verdict is today's: the window has moved since the
+record was processed.
 
 Examples:
   dedupd explain 3@17 --config dedupd.toml";

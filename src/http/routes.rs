@@ -85,6 +85,7 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
     let (role, active) = status.role();
     let document = json!({
         "about": shown.status.about,
+        "identity_rule": status.identity_rule,
         "role": role,
         "active_instance": active,
         "readiness": status.readiness(),

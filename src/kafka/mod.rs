@@ -58,12 +58,12 @@ pub use producer::KafkaSink;
 pub use record::RawRecord;
 pub use rekey::SourceReader;
 pub(crate) use rekey::{Acknowledgements, TargetWriter, check_rekey};
-pub(crate) use sample::difference::in_values as difference_of;
+pub(crate) use sample::difference::{ComparedPart, compared_parts, place as first_difference};
 pub use sample::sample;
 pub(crate) use sample::{
     FOLLOWED_IDS, SampleError, SampleLimits, SampleRule, Sampling, TopicSample, sample_ids,
 };
-pub(crate) use single::read_record;
+pub(crate) use single::{NoRecord, read_record};
 pub use state_topic::KafkaStateLog;
 pub(crate) use statistics::{ClientFigures, ClientUse, client_figures};
 pub(crate) use topic_monitor::{TopicError, TopicMonitor};

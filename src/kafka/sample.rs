@@ -22,9 +22,9 @@ use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{CompareRule, Coordinates, Digest, Fields, IdSource, Identity, Offset, PartitionId};
+use crate::dedupe::{CompareRule, Coordinates, Digest, IdSource, Identity, Offset, PartitionId};
 use crate::ports::{Failure, Record, Remedy};
-use difference::{ComparedPart, DifferingCopy};
+use difference::{ComparedPart, DifferingCopy, compared_parts};
 use figures::SPAN;
 pub use figures::TopicSample;
 pub(crate) use ids::FOLLOWED_IDS;
@@ -74,14 +74,8 @@ impl SampleRule<'_> {
         Ok(Some(Identified { identity, digest: (self.digest)(compare, record)?, is_forced }))
     }
 
-    /// Each compared part on its own.
     fn parts(&self, record: &RawRecord<'_>) -> Vec<ComparedPart> {
-        let part = |source: &IdSource| {
-            let digest = (self.digest)(&CompareRule::new(vec![source.clone()]), record);
-            let value = record.value().filter(|_| *source == IdSource::Value).map(<[u8]>::to_vec);
-            ComparedPart { digest: digest.unwrap_or(Digest::NONE), value }
-        };
-        self.compare.iter().map(part).collect()
+        compared_parts(&self.compare, record, |compare| (self.digest)(compare, record))
     }
 }
 

@@ -188,6 +188,8 @@ pub struct Snapshot {
     pub unassigned: usize,
     /// Why that makes this process not ready.
     pub unassigned_obstacle: Option<String>,
+    /// The fingerprint of the identity rule; `None` before the start.
+    pub identity_rule: Option<String>,
     /// The role as last noted; [`Snapshot::role`] is the current one.
     pub noted_role: Role,
     /// For a spare the active instance.

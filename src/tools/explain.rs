@@ -1,19 +1,23 @@
 //! `dedupd explain`: a record of raw, the owner of its id, and what a lookup finds now.
 
+mod asked;
+mod content;
+
 use std::fmt;
 
 use serde::Serialize;
 
-use super::health;
 use super::state::{self, Standing};
 use crate::app::{ExitError, Prepared, begin_log_quietly, kinds, prepare, rule, settings};
 use crate::cli::{Exit, ExplainArgs};
 use crate::config::{Config, Local, Scope};
-use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields as _, Identity, IdentityRule};
-use crate::kafka::{RawRecord, Settings, difference_of, read_record};
+use crate::dedupe::{CompareRule, Coordinates, Fields as _, Identity, IdentityRule};
+use crate::kafka::{NoRecord, RawRecord, Settings, compared_parts, read_record};
 use crate::pipeline::Kinds;
 use crate::ports::{Failure, Record as _};
 use crate::units::measured_text;
+use asked::{Answered, Question};
+use content::{ComparedContent, described};
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -67,8 +71,7 @@ struct OwnerFound {
 struct RawContent {
     described: ExplainedRecord,
     identity: Option<Identity>,
-    digest: Digest,
-    value: Option<Vec<u8>>,
+    content: ComparedContent,
     /// Whether its kind has a window.
     has_window: bool,
     /// Whether it has the header that forces it through.
@@ -119,13 +122,7 @@ struct Explainer<'a> {
 
 impl Explainer<'_> {
     fn explain(&self, at: Coordinates) -> Result<Explanation, ExitError> {
-        let seen = self.read(at)?.ok_or_else(|| {
-            let raw = &self.settings.raw;
-            ExitError::new(
-                Exit::No,
-                format!("topic {raw} has no record at {at}: it was deleted, is a transaction marker, or is not written yet"),
-            )
-        })?;
+        let seen = self.read(at)?.map_err(|why| self.no_record(at, &why))?;
         let sources: Vec<_> = self.config.identity.from.iter().map(ToString::to_string).collect();
         let rule = format!("{}, fingerprint {}", sources.join(" and "), self.rule.fingerprint());
         let why = self.prepared.schemas.why_missing().filter(|_| seen.identity.is_none());
@@ -142,7 +139,7 @@ impl Explainer<'_> {
                 verdict,
             });
         };
-        let (source, mut places) = self.places(identity)?;
+        let (source, mut places) = self.places(at.partition, identity)?;
         // Each kind has windows of its own, and in partition scope each partition.
         let is_here = |place: &OwnerFound| {
             self.config.dedupe.scope == Scope::Topic || place.at.partition == at.partition
@@ -158,10 +155,55 @@ impl Explainer<'_> {
         Ok(Explanation { record: seen.described, rule, identity, why, source, owners: owners?, verdict })
     }
 
-    fn read(&self, at: Coordinates) -> Result<Option<RawContent>, ExitError> {
+    fn read(&self, at: Coordinates) -> Result<Result<RawContent, NoRecord>, ExitError> {
         let failed = |failure: Failure| ExitError::new(Exit::Unreachable, failure.unretried().to_owned());
-        let read = read_record(&self.settings, at, |record| self.seen(record)).map_err(failed)?;
-        read.transpose().map_err(|why| ExitError::new(Exit::Unreachable, format!("record {at}: {why}")))
+        let unread = |why| ExitError::new(Exit::Unreachable, format!("record {at}: {why}"));
+        match read_record(&self.settings, at, |record| self.seen(record)).map_err(failed)? {
+            Ok(seen) => seen.map(Ok).map_err(unread),
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    fn no_record(&self, at: Coordinates, why: &NoRecord) -> ExitError {
+        let (raw, Coordinates { partition, offset }) = (&self.settings.raw, at);
+        let (exit, what) = match why {
+            NoRecord::Topic => (
+                Exit::StartUp,
+                format!(
+                    "topic {raw} does not exist at {}, or this user may not describe it; correct topics.raw or kafka.bootstrap_servers",
+                    self.config.kafka.bootstrap_servers
+                ),
+            ),
+            NoRecord::Partition(count) => (
+                Exit::Usage,
+                format!(
+                    "topic {raw} has no partition {partition}: its partitions are 0 to {}",
+                    count.saturating_sub(1)
+                ),
+            ),
+            NoRecord::Deleted(low) => (
+                Exit::No,
+                format!(
+                    "record {at} of topic {raw} is deleted: partition {partition} starts at offset {low}. If its id is known, dedupd \
+                     state inspect --id finds the owner"
+                ),
+            ),
+            NoRecord::Beyond(end) => (
+                Exit::No,
+                format!(
+                    "topic {raw} has no record {at} yet: the committed records of partition {partition} end before offset {end}; \
+                     correct the offset, or wait until the record is committed"
+                ),
+            ),
+            NoRecord::Nothing => (
+                Exit::No,
+                format!(
+                    "topic {raw} has no record at {at}: offset {offset} is a transaction marker, or its record was aborted or compacted \
+                     away; give the offset of a record"
+                ),
+            ),
+        };
+        ExitError::new(exit, what)
     }
 
     fn seen(&self, record: &RawRecord<'_>) -> Result<RawContent, String> {
@@ -169,6 +211,8 @@ impl Explainer<'_> {
         let identity = schemas.identify(&self.rule, record)?;
         let kind = self.kinds.get(schemas.read(|known| self.kinds.number_of(record, known))?);
         let digest = schemas.digest(&self.compare, record)?;
+        let parts =
+            compared_parts(&self.config.identity.compared(), record, |part| schemas.digest(part, record));
         let described = ExplainedRecord {
             at: record.coordinates().to_string(),
             timestamp_ms: record.timestamp_ms(),
@@ -179,25 +223,28 @@ impl Explainer<'_> {
         Ok(RawContent {
             described,
             identity,
-            digest,
-            value: record.value().map(<[u8]>::to_vec),
+            content: ComparedContent { digest, parts, value: record.value().map(<[u8]>::to_vec) },
             has_window: kind.is_some_and(|kind| kind.window.is_some()),
             is_forced: force.is_some_and(|name| record.has_header(name)),
         })
     }
 
     /// The owners of an identity, from the running instance or from local state.
-    fn places(&self, identity: Identity) -> Result<(String, Vec<OwnerFound>), ExitError> {
-        let token = self.prepared.token.as_ref();
-        if let Some(places) = token.and_then(|token| asked(self.config, token.secret(), identity)) {
-            return Ok((format!("the instance at http://{}", self.config.http.listen), places));
-        }
+    fn places(&self, partition: u32, identity: Identity) -> Result<(String, Vec<OwnerFound>), ExitError> {
+        let question = Question {
+            config: self.config,
+            rule: self.rule.fingerprint().to_string(),
+            token: self.prepared.token.as_ref(),
+            identity,
+            partition,
+        };
+        let nobody = match question.ask()? {
+            Answered::Instance(by, owners) => return Ok((by, owners)),
+            Answered::Nobody(why) => why,
+        };
         let found = state::look_up(&Local::of(self.config), identity, None).map_err(|error| {
-            let listen = self.config.http.listen;
-            let hint = format!(
-                "; no instance answered at http://{listen}/state with the token of http.token_file, so the state was read"
-            );
-            ExitError::new(error.exit, error.message + &hint)
+            let why = format!("{}; the state was read because {nobody}", error.message);
+            ExitError::new(error.exit, why)
         })?;
         let place = |owner: &state::FoundOwner| OwnerFound {
             at: Coordinates { partition: owner.partition, offset: owner.offset },
@@ -206,7 +253,8 @@ impl Explainer<'_> {
             counts: owner.standing == Standing::Exact,
         };
         let dir = self.config.state.dir.display();
-        Ok((format!("the local state in {dir}"), found.found.iter().map(place).collect()))
+        let source = format!("the local state in {dir}, because {nobody}");
+        Ok((source, found.found.iter().map(place).collect()))
     }
 
     fn compared(
@@ -219,28 +267,12 @@ impl Explainer<'_> {
             "this record".to_owned()
         } else {
             match self.read(place.at)? {
-                None => "no longer in raw".to_owned(),
-                Some(owner) => content(seen, &owner),
+                Err(_) => "no longer in raw".to_owned(),
+                Ok(owner) => described(&self.config.identity.compared(), &seen.content, &owner.content),
             }
         };
         let OwnerFound { at, time_ms, counts, .. } = *place;
         Ok(ExplainedOwner { at: at.to_string(), time_ms, counts, content })
-    }
-}
-
-/// How a record compares with the owner of its id.
-fn content(seen: &RawContent, owner: &RawContent) -> String {
-    let values = if owner.value == seen.value {
-        "equal values".to_owned()
-    } else {
-        let place = difference_of(owner.value.as_deref(), seen.value.as_deref());
-        format!("values differ, first difference: {place}")
-    };
-    match owner.digest.compare(seen.digest) {
-        Content::Equal if owner.value == seen.value => values,
-        Content::Equal => format!("{values}; equal in identity.compare"),
-        Content::Different => format!("{values}; a conflict"),
-        Content::NotCompared => format!("{values}; not compared"),
     }
 }
 
@@ -259,21 +291,6 @@ fn verdict(at: Coordinates, seen: &RawContent, places: &[OwnerFound]) -> String 
         (None, true) => "the owner of its id: it was forwarded, and would be again after an abort".to_owned(),
         (None, false) => "new: the window has no owner of its id".to_owned(),
     }
-}
-
-/// The owners that a running instance names; `None` without an answer.
-fn asked(config: &Config, token: &str, identity: Identity) -> Option<Vec<OwnerFound>> {
-    let path = format!("/state?identity={identity}");
-    let answer = health::ask(config.http.listen, &path, token).ok()?;
-    let answer: serde_json::Value = serde_json::from_str(&answer).ok()?;
-    let place = |place: &serde_json::Value| {
-        let partition = u32::try_from(place.get("partition")?.as_u64()?).ok()?;
-        let at = Coordinates { partition, offset: place.get("offset")?.as_u64()? };
-        let kind = place.get("kind").and_then(|kind| kind.as_str()).map(str::to_owned);
-        Some(OwnerFound { at, kind, time_ms: place.get("time_ms")?.as_i64()?, counts: true })
-    };
-    // 404 has it too, and is empty; an error has not.
-    Some(answer.get("found")?.as_array()?.iter().filter_map(place).collect())
 }
 
 impl fmt::Display for Explanation {

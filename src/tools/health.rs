@@ -8,10 +8,10 @@ use crate::app::ExitError;
 use crate::cli::{Exit, HealthArgs};
 use crate::config;
 
-/// For connecting, and for each read and write.
+/// For connecting, and for each read and write, unless an answer may take longer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest response that is read, in bytes. The response has one line per partition that is not ready.
-const MAX_RESPONSE: u64 = 1 << 20;
+/// Longest response that is read, in bytes. The status has some hundred for each partition.
+const MAX_RESPONSE: u64 = 16 << 20;
 
 /// Requests the health of an instance and prints the response.
 pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
@@ -19,18 +19,18 @@ pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);
-    let response = get(address, path, None).map_err(|error| {
+    let response = get(address, path, None, PATIENCE).map_err(|error| {
         ExitError::new(Exit::No, format!(
             "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"
         ))
     })?;
-    let (is_success, body) = outcome(&response).ok_or_else(|| {
+    let (code, body) = outcome(&response).ok_or_else(|| {
         ExitError::new(Exit::No, format!(
             "the response from http://{address}{path} is not HTTP; check that http.listen is the address of dedupd"
         ))
     })?;
     print!("{body}");
-    Ok(if is_success { Exit::Done } else { Exit::No })
+    Ok(if code == "200" { Exit::Done } else { Exit::No })
 }
 
 /// The address to connect to: loopback if the instance listens on all addresses.
@@ -43,17 +43,22 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The body of the response of an instance to a request that needs a token.
-pub(super) fn ask(listen: SocketAddr, path: &str, token: &str) -> io::Result<String> {
-    let response = get(reachable(listen), path, Some(token))?;
-    let body = outcome(&response).map(|(_, body)| body.to_owned());
-    body.ok_or_else(|| io::ErrorKind::InvalidData.into())
+/// The status code and the body of the response of an instance, each part of which may take `patience`.
+pub(super) fn ask(
+    listen: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    patience: Duration,
+) -> io::Result<(String, String)> {
+    let response = get(reachable(listen), path, token, patience)?;
+    let answer = outcome(&response).map(|(code, body)| (code.to_owned(), body.to_owned()));
+    answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The response to a GET request. With HTTP/1.0 the server closes the connection after it, and does not split it.
-fn get(address: SocketAddr, path: &str, token: Option<&str>) -> io::Result<String> {
+fn get(address: SocketAddr, path: &str, token: Option<&str>, patience: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{token}\r\n")?;
@@ -62,13 +67,13 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> io::Result<Strin
     Ok(String::from_utf8_lossy(&response).into_owned())
 }
 
-/// Whether the status code of a response is 200, and its body. `None` if it is not an HTTP response.
-fn outcome(response: &str) -> Option<(bool, &str)> {
+/// The status code of a response, and its body. `None` if it is not an HTTP response.
+fn outcome(response: &str) -> Option<(&str, &str)> {
     let (head, body) = response.split_once("\r\n\r\n")?;
     let mut words = head.split_whitespace();
     words.next().filter(|version| version.starts_with("HTTP/1."))?;
     let code = words.next()?;
-    Some((code == "200", body))
+    Some((code, body))
 }
 
 #[cfg(test)]
@@ -77,12 +82,12 @@ mod tests {
 
     #[test]
     fn only_200_is_healthy() {
-        assert_eq!(outcome("HTTP/1.0 200 OK\r\na: b\r\n\r\nready\n"), Some((true, "ready\n")));
+        assert_eq!(outcome("HTTP/1.0 200 OK\r\na: b\r\n\r\nready\n"), Some(("200", "ready\n")));
         assert_eq!(
             outcome("HTTP/1.0 503 Service Unavailable\r\n\r\nnot ready\n"),
-            Some((false, "not ready\n"))
+            Some(("503", "not ready\n"))
         );
-        assert_eq!(outcome("HTTP/1.1 2000\r\n\r\n"), Some((false, "")));
+        assert_eq!(outcome("HTTP/1.1 2000\r\n\r\n"), Some(("2000", "")));
         for broken in ["", "HTTP/1.0 200 OK\r\n", "SSH-2.0\r\n\r\n200", "HTTP/1.0\r\n\r\nready"] {
             assert_eq!(outcome(broken), None, "{broken:?}");
         }

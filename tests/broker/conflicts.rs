@@ -2,11 +2,9 @@
 //! code say so.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::checking::passed;
-use crate::long_window::with_token;
 use crate::support::{Draft, Isolation, Pipe, Record, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(2);
@@ -240,106 +238,5 @@ fn after_a_change_of_what_is_compared_older_ids_are_not_compared() {
     pipe.kafka.send(&pipe.raw, &all(3, 0..20));
     running.wait_outcomes(&[("duplicate", 20)]);
     assert_not_compared(&running, 20.0);
-    stop(&running);
-}
-
-/// Runs `dedupd explain` with the configuration of an instance, beside the process that listens on a port. Returns the exit code and the output.
-fn explain(instance: &Sidecar, at: &str, port: u16) -> (Option<i32>, String) {
-    let mut command = Command::new(&instance.program);
-    command
-        .args(["explain", at, "--bootstrap-servers", &instance.bootstrap])
-        .args(["--raw", &instance.raw, "--clean", &instance.clean, "--listen", &format!("127.0.0.1:{port}")])
-        .arg("--state-dir")
-        .arg(&instance.state_dir)
-        .envs(instance.environment.iter().cloned());
-    if let Some(path) = &instance.config {
-        command.arg("--config").arg(path);
-    }
-    let output = command.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
-}
-
-/// The same beside the running instance and from the state of the stopped one.
-#[test]
-fn explain_names_the_owner_the_difference_and_the_verdict() {
-    let pipe = Pipe::new(shared_kafka(), "explained", 2);
-    let record = |partition, id: &str, page: &str| {
-        Draft::new(partition, &format!(r#"{{"id":"{id}","page":"{page}"}}"#))
-    };
-    let instance = with_token(&pipe, "a");
-    let running = started(&instance);
-    pipe.kafka.send(&pipe.raw, &[record(0, "x", "home")]);
-    running.wait_outcomes(&[("forwarded", 1)]);
-    pipe.kafka.send(&pipe.raw, &[record(1, "x", "cart"), record(1, "x", "home"), Draft::new(1, "none")]);
-    running.wait_outcomes(&[("conflict", 1), ("duplicate", 1), ("missing_id", 1)]);
-    for source in ["the instance at http://", "the local state in "] {
-        let of = |at: &str, parts: &[&str], code| {
-            let (ended, text) = explain(&instance, at, running.port);
-            assert_eq!(ended, Some(code), "{text}");
-            for part in parts {
-                assert!(text.contains(part), "{part:?} is not in:\n{text}");
-            }
-        };
-        of(
-            "1@0",
-            &[
-                "owner     0@0",
-                "values differ, first difference: json:/page; a conflict",
-                "a duplicate of 0@0",
-                source,
-            ],
-            0,
-        );
-        of("1@1", &["owner     0@0", "equal values", "a duplicate of 0@0", "json:/id"], 0);
-        of("0@0", &["this record", "the owner of its id", source], 0);
-        of("1@2", &["identity  none", "identity.on_missing decides"], 1);
-        of("1@9", &["has no record at 1@9"], 1);
-        if running.ended().is_none() {
-            stop(&running);
-        }
-    }
-}
-
-/// Each kind has windows of its own, a forced record is forwarded whatever its id, and names of fields are shown as text.
-#[test]
-fn explain_knows_kinds_forced_records_and_what_is_compared() {
-    const KINDS: &str = "[[kinds]]\nname = \"pay\"\nfrom = \"header:kind\"\nvalues = [\"pay\"]\n\n[[kinds]]\nname = \"noise\"\nfrom = \"header:kind\"\nvalues = [\"noise\"]\ndedupe = false\n";
-    let pipe = Pipe::new(shared_kafka(), "explained-kinds", 1);
-    let record = |kind: &str, part: &str| {
-        Draft::id(0, "x").header("kind", Some(kind.as_bytes())).header("part", Some(part.as_bytes()))
-    };
-    let mut instance = with_token(&pipe, "a").with_file(KINDS).with("DEDUPD_IDENTITY__FORCE_HEADER", "force");
-    instance = instance.with("DEDUPD_IDENTITY__COMPARE", r#"["header:part"]"#);
-    let running = started(&instance);
-    let forced = record("other", "a").header("force", None);
-    let escapes = Draft::new(0, "{\"\\u001b]0;own\\u0007\":1}");
-    let all = [
-        record("other", "a"),
-        record("pay", "a"),
-        record("noise", "a"),
-        record("other", "b"),
-        forced,
-        escapes,
-    ];
-    pipe.kafka.send(&pipe.raw, &all);
-    running.wait_outcomes(&[
-        ("forwarded", 2),
-        ("conflict", 1),
-        ("forced", 1),
-        ("bypassed", 1),
-        ("missing_id", 1),
-    ]);
-    for (at, expected) in [
-        ("0@0", "the owner of its id"),
-        ("0@1", "the owner of its id"),
-        ("0@2", "its kind has no window"),
-        ("0@3", "equal values; a conflict"),
-        ("0@4", "it has the header identity.force_header"),
-        ("0@5", "its fields are: \\u{1b}]0;own\\u{7}"),
-    ] {
-        let (_, text) = explain(&instance, at, running.port);
-        assert!(text.contains(expected) && !text.contains('\u{1b}'), "{at}: {expected:?} is not in:\n{text}");
-    }
     stop(&running);
 }

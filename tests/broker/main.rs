@@ -24,6 +24,7 @@ mod compacted;
 mod conflicts;
 mod crash;
 mod encoded;
+mod explain;
 mod figures;
 mod first_hour;
 mod foreign;

@@ -17,9 +17,9 @@ const CODE: &[(&str, usize)] = &[
     ("src/dedupe", 6_010),
     // The block of duplicates on the status page, with a chart of their ages.
     ("src/http", 965),
-    // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`.
-    // Whether clean has committed records.
-    ("src/kafka", 7_460),
+    // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`, which says why
+    // there is none. Whether clean has committed records.
+    ("src/kafka", 7_485),
     // What that block shows: single duplicates, sources of several workers, needed windows.
     ("src/metrics", 1_240),
     // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources. A worker that fails aborts

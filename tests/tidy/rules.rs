@@ -78,6 +78,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cli",
             "config",
             "dedupe",
+            "http::Token",
             "kafka",
             "pipeline::Kinds",
             "ports",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dedupe::{Content, Coordinates, Digest, IdSource};
+use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields, IdSource};
 
 /// A copy with other content than the first record with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,13 +15,27 @@ pub struct DifferingCopy {
 
 /// A compared part of a record; with its bytes if it is the whole value.
 #[derive(Debug)]
-pub(super) struct ComparedPart {
-    pub(super) digest: Digest,
+pub struct ComparedPart {
+    pub digest: Digest,
     pub(super) value: Option<Vec<u8>>,
 }
 
+/// Each part of a record on its own; `digest` applies a rule to the record. A part that cannot be read has no digest.
+pub fn compared_parts<E>(
+    sources: &[IdSource],
+    record: &impl Fields,
+    digest: impl Fn(&CompareRule) -> Result<Digest, E>,
+) -> Vec<ComparedPart> {
+    let part = |source: &IdSource| {
+        let digest = digest(&CompareRule::new(vec![source.clone()]));
+        let value = record.value().filter(|_| *source == IdSource::Value).map(<[u8]>::to_vec);
+        ComparedPart { digest: digest.unwrap_or(Digest::NONE), value }
+    };
+    sources.iter().map(part).collect()
+}
+
 /// Where the parts of these sources differ first.
-pub(super) fn place(sources: &[IdSource], one: &[ComparedPart], other: &[ComparedPart]) -> Option<String> {
+pub fn place(sources: &[IdSource], one: &[ComparedPart], other: &[ComparedPart]) -> Option<String> {
     let mut parts = sources.iter().zip(one.iter().zip(other));
     let (source, (one, other)) =
         parts.find(|(_, (one, other))| one.digest.compare(other.digest) == Content::Different)?;
@@ -33,7 +47,7 @@ pub(super) fn place(sources: &[IdSource], one: &[ComparedPart], other: &[Compare
 }
 
 /// The first field that differs if both values are JSON, otherwise the first byte. The values are not equal.
-pub fn in_values(one: Option<&[u8]>, other: Option<&[u8]>) -> String {
+fn in_values(one: Option<&[u8]>, other: Option<&[u8]>) -> String {
     let (Some(one), Some(other)) = (one, other) else { return "one value is null".to_owned() };
     let parsed = [one, other].map(|bytes| serde_json::from_slice::<Value>(bytes).ok());
     let pointer = match &parsed {
