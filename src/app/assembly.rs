@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ExitError;
 use crate::cli::Exit;
-use crate::config::{self, Config, HashChoice, OnMissing, Scope};
+use crate::config::{self, Config, HashChoice, OnConflict, OnMissing, Scope};
 use crate::dedupe::{
     BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE,
     TimeSource, WindowLimits,
@@ -208,6 +208,12 @@ fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
 pub(crate) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
     let is_by_source = config.identity.on_missing == OnMissing::Source;
     IdentityRule::new(config.identity.from.clone(), hasher).by_source(is_by_source)
+}
+
+/// Whether a record can wait for a schema without limit: the schema determines its id or its kind, or the policy for conflicts depends on its content.
+pub(super) fn decides_with_schemas(config: &Config) -> bool {
+    let mut sources = config.identity.from.iter().chain(config.kinds.iter().map(|kind| &kind.from));
+    sources.any(|source| source.needs_schema().is_some()) || config.identity.on_conflict != OnConflict::Drop
 }
 
 /// The configured hash, with its secret key read from the file.

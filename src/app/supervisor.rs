@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::assembly::{binding, hasher, joining, options, rule, settings};
+use super::assembly::{binding, decides_with_schemas, hasher, joining, options, rule, settings};
 use super::connecting::await_broker;
 use super::monitor::start_monitor;
 use super::obstacles::TakeoverNeeds;
@@ -110,7 +110,9 @@ pub(super) fn supervise(
         control: Control::new(rule(config, hasher), config.group.workers),
         ends: StableEnds::default(),
         partition_counts: PartitionCounts::new(topology.partitions),
-        schemas: schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?,
+        schemas: schemas::start(&config.schemas, stop)
+            .map_err(|why| ExitError::new(Exit::Usage, why))?
+            .optional(!decides_with_schemas(config)),
         stop,
         first,
     };

@@ -1,5 +1,7 @@
 //! Schemas from files and from a registry. Workers request a schema by its id and continue with other partitions; a thread
-//! fetches it, with retries. A schema that the registry does not have for a while is final: its records are without an id.
+//! fetches it, with retries. A schema that the registry does not have for a while is final: its records are without an id. Where schemas are needed
+//! only for comparing contents, which decides about no record, that holds for a schema that cannot be fetched for any reason: a registry that is down
+//! would otherwise stop what does not depend on it.
 
 mod builtin;
 mod fetching;
@@ -58,6 +60,8 @@ struct KnownSchemas {
     requests: BTreeMap<SchemaId, SchemaRequest>,
     /// How long a schema that the registry does not have is waited for.
     wait: Duration,
+    /// Whether no record is decided with a schema, so that none is waited for without limit.
+    are_optional: bool,
     /// When a schema was last final for that.
     final_at: Option<Instant>,
 }
@@ -70,7 +74,7 @@ struct SchemaRequest {
     delay: Duration,
     /// Why the last attempt failed.
     why: Option<String>,
-    /// When the registry first responded that it does not have the schema.
+    /// When the registry first responded that it does not have the schema; or first failed, where schemas are optional.
     missing_since: Option<Instant>,
 }
 
@@ -81,6 +85,13 @@ impl SharedSchemas {
         let shared = Self::default();
         *shared.shared.known.locked() = KnownSchemas { schemas, wait, ..KnownSchemas::default() };
         shared
+    }
+
+    /// Waits for no schema without limit.
+    #[must_use]
+    pub fn optional(self, are_optional: bool) -> Self {
+        self.shared.known.locked().are_optional = are_optional;
+        self
     }
 
     /// A number that increases when a schema becomes known.
@@ -128,7 +139,7 @@ impl SharedSchemas {
     /// Stores why a schema could not be fetched, and when it is tried again.
     fn failed(&self, id: SchemaId, failed: FetchError) {
         let (now, mut known) = (monotonic(), self.shared.known.locked());
-        let KnownSchemas { schemas, requests, wait, final_at } = &mut *known;
+        let KnownSchemas { schemas, requests, wait, are_optional, final_at } = &mut *known;
         let Some(request) = requests.get_mut(&id) else { return };
         if request.why.as_ref() != Some(&failed.what) {
             tracing::warn!(schema = %id, why = failed.what, "schema not fetched; partitions whose records need it wait");
@@ -138,7 +149,7 @@ impl SharedSchemas {
         let is_final = schemas.has(id);
         request.delay = (request.delay * 2).min(if is_final { AT_ONCE } else { MAX_DELAY });
         request.why = Some(failed.what);
-        if !failed.is_unregistered || is_final {
+        if !(failed.is_unregistered || *are_optional) || is_final {
             return;
         }
         let until = *request.missing_since.get_or_insert(now) + *wait;
@@ -149,17 +160,22 @@ impl SharedSchemas {
         }
         *final_at = Some(now);
         schemas.insert(id, Arc::new(Schema::Unregistered));
-        tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id");
+        if *are_optional {
+            tracing::warn!(schema = %id, "waited for this schema long enough: records that need it are not compared");
+        } else {
+            tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id, or not compared");
+        }
         if requests.keys().filter(|id| schemas.has(**id)).count() > UNREGISTERED {
             requests.retain(|id, _| !schemas.remove(*id));
         }
         self.shared.version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The schemas that records are without an id for, as a note.
+    /// The schemas that records are without an id for, or not compared, as a note.
     pub fn note(&self) -> Option<String> {
         let known = self.shared.known.locked();
-        unregistered(known.requests.keys().copied().filter(|id| known.schemas.has(*id)))
+        let ids = known.requests.keys().copied().filter(|id| known.schemas.has(*id));
+        if known.are_optional { uncompared(ids) } else { unregistered(ids) }
     }
 
     /// Waits at most `wait` for requests that are due.
@@ -183,6 +199,21 @@ impl SharedSchemas {
 
 /// The sentence about schemas that the registry does not have; `None` without any.
 pub fn unregistered(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
+    let listed = listed(ids)?;
+    Some(format!(
+        "the registry does not have {listed}: these records are without an id (identity.on_missing), or not compared (identity.compare)"
+    ))
+}
+
+fn uncompared(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
+    let listed = listed(ids)?;
+    Some(format!(
+        "the registry did not return {listed}: these records are not compared (identity.compare); the log has the reason"
+    ))
+}
+
+/// Schemas by number and id; `None` without any.
+fn listed(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
     let (mut ids, more): (Vec<String>, _) = (ids.map(|id| id.to_string()).collect(), 8);
     if ids.is_empty() {
         return None;
@@ -190,11 +221,7 @@ pub fn unregistered(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
     let count = ids.len();
     ids.truncate(more);
     let dots = if count > more { ", ..." } else { "" };
-    Some(format!(
-        "the registry does not have {count} schema(s) that records name, {}{dots}: these records are without an id \
-         (identity.on_missing)",
-        ids.join(", ")
-    ))
+    Some(format!("{count} schema(s) that records name, {}{dots}", ids.join(", ")))
 }
 
 /// The schemas from the files of the configuration.
@@ -326,6 +353,26 @@ mod tests {
         assert!(shared.version() > before && shared.known().has(id));
         assert_eq!(shared.request(id), None, "a known schema is not requested");
         assert!(shared.shared.known.locked().requests.is_empty());
+    }
+
+    #[test]
+    fn where_schemas_are_optional_none_is_waited_for_without_limit() {
+        let (id, down) = (SchemaId::Number(7), || FetchError::from("503".to_owned()));
+        let fail = |shared: &SharedSchemas| {
+            shared.request(id);
+            shared.failed(id, down());
+            shared.known().has(id)
+        };
+        let optional = |wait| SharedSchemas::new(Schemas::default(), wait).optional(true);
+        assert!(!fail(&SharedSchemas::new(Schemas::default(), Duration::ZERO)), "an id needs it");
+        assert!(!fail(&optional(Duration::from_mins(5))), "it is waited for");
+        let shared = optional(Duration::ZERO);
+        assert!(
+            fail(&shared)
+                && shared.note().is_some_and(|note| note.contains("7: these records are not compared"))
+        );
+        shared.add(id, Schema::Json);
+        assert_eq!(shared.note(), None, "the registry is back");
     }
 
     #[test]

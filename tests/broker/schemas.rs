@@ -321,3 +321,46 @@ fn values_with_any_first_byte_are_forwarded() {
     assert!(audited.contains("none of the 1280 raw records has an id"), "{audited}");
     assert!(audited.contains("lost 0, duplicated 0, out of order 0, altered 0, phantom 0"), "{audited}");
 }
+
+/// The key is the id: a registry that is down does not stop what needs it only for a comparison, unless that decides where a record goes.
+#[test]
+fn a_comparison_waits_for_its_schema_only_for_a_while_unless_it_decides_about_records() {
+    let pipe = Pipe::new(shared_kafka(), "schemas-compared", 1);
+    let registry = StubRegistry::start();
+    let down = || json!({ "error_code": 50_001, "message": "down" });
+    registry.set("schemas/ids/1", 500, down());
+    let record =
+        |id: &str, content: u8| draft(0, 1, &[string(id), vec![content]].concat()).key(id.as_bytes());
+    let comparing = pipe
+        .sidecar("a")
+        .with("DEDUPD_IDENTITY__FROM", "[\"key\"]")
+        .with("DEDUPD_IDENTITY__COMPARE", "[\"avro:/n\"]")
+        .with("DEDUPD_SCHEMAS__REGISTRY", &registry.url())
+        .with("DEDUPD_SCHEMAS__WAIT", "1s");
+    let running = comparing.start();
+    pipe.kafka.send(&pipe.raw, &[record("a", 2), record("a", 4)]);
+    running.wait_outcomes(&[("forwarded", 1), ("duplicate", 1)]);
+    assert_eq!(running.metric("dedupd_duplicates_not_compared_total"), Some(1.0));
+    let note = "the registry did not return 1 schema(s) that records name, 1: these records are not compared";
+    wait_until("the note", LIMIT, || running.get("/readyz")?.contains(note).then_some(()));
+    running.wait_ready(LIMIT);
+    registry.avro(1, V1);
+    wait_until("the end of the note", LIMIT, || (!running.get("/readyz")?.contains(note)).then_some(()));
+    pipe.kafka.send(&pipe.raw, &[record("b", 2), record("b", 2), record("b", 4)]);
+    running.wait_outcomes(&[("forwarded", 2), ("duplicate", 2), ("conflict", 1)]);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    registry.set("schemas/ids/1", 500, down());
+    let deciding = comparing
+        .with("DEDUPD_TOPICS__DEAD_LETTER", &format!("{}.dead", pipe.raw))
+        .with("DEDUPD_IDENTITY__ON_CONFLICT", "dead_letter");
+    let running = deciding.start();
+    pipe.kafka.send(&pipe.raw, &[record("b", 6)]);
+    let waits = || running.get("/readyz")?.contains("needs schema 1: GET").then_some(monotonic());
+    let since = wait_until("the reason", LIMIT, waits);
+    while since.elapsed() < Duration::from_secs(4) {
+        assert!(waits().is_some(), "{}", running.page("/readyz"));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    registry.avro(1, V1);
+    running.wait_outcomes(&[("conflict", 1)]);
+}

@@ -50,7 +50,7 @@ pub enum Schema {
     Protobuf(ProtoSchema),
     /// JSON Schema. JSON is read without it.
     Json,
-    /// The registry does not have it: records that need it have no id.
+    /// The registry does not have it, or does not return it where no id needs it: records that need it have no id, and are not compared.
     Unregistered,
 }
 
