@@ -1,6 +1,7 @@
 //! What the worker reports about the contents of records with one id.
 
-use dedupd::ports::Reason;
+use dedupd::dedupe::{Block, Digest, EntryEnd, Offset, Owner, PartitionId};
+use dedupd::ports::{Reason, StateItem};
 
 use crate::sim::raw::Raw;
 use crate::sim::universe::Universe;
@@ -25,4 +26,29 @@ impl Universe {
             cluster.violations.push(format!("{what}: raw {} and its owner {at}", record.at));
         }
     }
+}
+
+/// Entries that readers are not shown, as a repair reads them to write them again, without the digests of their owners. Each is a valid entry.
+pub fn without_digests(items: Vec<StateItem>, shows: impl Fn(PartitionId, Offset) -> bool) -> Vec<StateItem> {
+    let mut entry: Vec<Vec<u8>> = Vec::new();
+    let change = |item: StateItem| {
+        let StateItem::Block { partition, offset, key, block } = item else { return item };
+        let block = if shows(partition, offset) {
+            block
+        } else if let Ok(end) = EntryEnd::decode(&block) {
+            let records = std::mem::take(&mut entry);
+            EntryEnd::of(end.number, records.iter().map(Vec::as_slice), end.sections).encode()
+        } else {
+            entry.push(stripped(block));
+            entry.last().cloned().unwrap_or_default()
+        };
+        StateItem::Block { partition, offset, key, block }
+    };
+    items.into_iter().map(change).collect()
+}
+
+fn stripped(block: Vec<u8>) -> Vec<u8> {
+    let Ok(decoded) = Block::decode(&block) else { return block };
+    let owners = decoded.owners.iter().map(|owner| Owner { digest: Digest::NONE, ..*owner }).collect();
+    Block { owners, ..decoded }.encode()
 }

@@ -5,7 +5,7 @@ use dedupd::pipeline::Safeguard;
 use crate::sim::universe::Sabotage;
 
 /// Each sabotage, and the prefix of a violation that the audit must report. Each runs until the first such violation.
-pub const CONTROLS: [(Sabotage, &str); 30] = [
+pub const CONTROLS: [(Sabotage, &str); 31] = [
     (Sabotage::StoreAhead, "lost"),
     (Sabotage::FalseCommit, "lost"),
     // The restore never reaches the entry that was committed last.
@@ -15,6 +15,7 @@ pub const CONTROLS: [(Sabotage, &str); 30] = [
     (Sabotage::DigestOfAnother, "a conflict is invented"),
     (Sabotage::DigestOfAnother, "a conflict is missed"),
     (Sabotage::SliceLosesDigests, "a conflict is missed"),
+    (Sabotage::RepairLosesDigests, "a conflict is missed"),
     (Sabotage::SliceMisses, "duplicated"),
     (Sabotage::SliceCutShort, "duplicated"),
     (Sabotage::SliceKeepsForgotten, "forgotten and not forwarded again"),
@@ -41,11 +42,12 @@ pub const CONTROLS: [(Sabotage, &str); 30] = [
 ];
 
 /// The same in topic scope.
-pub const TOPIC_CONTROLS: [(Sabotage, &str); 13] = [
+pub const TOPIC_CONTROLS: [(Sabotage, &str); 14] = [
     (Sabotage::Without(Safeguard::NewestCheckpoint), "lost"),
     (Sabotage::Without(Safeguard::WholeRepairs), "lost"),
     (Sabotage::DigestOfAnother, "a conflict is invented"),
     (Sabotage::SliceLosesDigests, "a conflict is missed"),
+    (Sabotage::RepairLosesDigests, "a conflict is missed"),
     (Sabotage::SliceMisses, "duplicated"),
     (Sabotage::Without(Safeguard::AllPartitions), "lost"),
     (Sabotage::Without(Safeguard::Undo), "worker"),

@@ -1,5 +1,6 @@
 //! One history: a phase with faults, a phase without faults, an audit.
 
+mod compared;
 mod counted;
 mod fenced;
 mod foreign;

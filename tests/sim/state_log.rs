@@ -12,6 +12,7 @@ use dedupd::ports::{
 
 use crate::sim::chance::{Exposure, Fault, failed};
 use crate::sim::cluster::{Cluster, StateRecord};
+use crate::sim::content::without_digests;
 use crate::sim::universe::{Sabotage, Universe};
 
 /// One worker's reader.
@@ -154,6 +155,15 @@ impl LogReads for SimLog {
                 let count = u32::try_from(found.len()).unwrap();
                 items.extend(found.into_iter().map(|(offset, record)| item(*partition, offset, record)));
                 cluster.advance(cluster.pace.evidence_time * count);
+            }
+            if sabotage == Sabotage::RepairLosesDigests && what == Isolation::Uncommitted {
+                let shows = |partition: PartitionId, at: Offset| {
+                    cluster.state[partition as usize]
+                        .committed(at)
+                        .next()
+                        .is_some_and(|(shown, _)| shown == at)
+                };
+                items = without_digests(items, shows);
             }
             Ok(items)
         })

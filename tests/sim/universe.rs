@@ -84,6 +84,8 @@ pub enum Sabotage {
     DigestOfAnother,
     /// Slices have no digests.
     SliceLosesDigests,
+    /// A repair writes the entry of a torn transaction again without digests.
+    RepairLosesDigests,
     /// A standby also reads entries that are not committed.
     StandbyReadsUncommitted,
     /// A standby notes in its store that it has an entry, and does not store it.
