@@ -209,7 +209,7 @@ impl Control {
         };
         self.rule.identify_texts(texts).ok_or_else(|| {
             RequestError::Invalid(format!(
-                "give the id once for each of the {} parts of identity.from, none of them empty",
+                "give the id once for each of the {} parts of identity.from; only a part with (optional) may be empty",
                 self.rule.parts()
             ))
         })

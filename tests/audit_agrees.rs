@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "audit_agrees/alternatives.rs"]
+mod alternatives;
 #[path = "audit_agrees/compared.rs"]
 mod compared;
 #[path = "audit_agrees/documents.rs"]
@@ -32,7 +34,7 @@ use std::str::FromStr;
 
 use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Scope, load_with_texts, parse_duration};
-use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdSource, Identity, IdentityRule, Schemas};
+use dedupd::dedupe::{Fields as ServiceFields, Hasher, IdPart, IdSource, Identity, IdentityRule, Schemas};
 use dedupd_audit::{DEFAULT_MEMORY, Fields, Header, IdRule, LEAST_MEMORY, Moment};
 use proptest::prelude::*;
 
@@ -66,7 +68,7 @@ fn parts(mut composite: &[u8]) -> Vec<Vec<u8>> {
 
 /// The identity of a record in the service, and the same derived from the id that the audit extracts.
 fn both(sources: &[&str], fields: &Fields<'_>) -> (Option<Identity>, Option<Identity>) {
-    let parsed = sources.iter().map(|source| source.parse().unwrap()).collect();
+    let parsed: Vec<IdPart> = sources.iter().map(|source| source.parse().unwrap()).collect();
     let rule = IdentityRule::new(parsed, Hasher::Xxh3);
     let id = IdRule::parse(sources).unwrap().id(fields).unwrap().map(Cow::into_owned);
     let texts = id.map(|id| if sources.len() == 1 { vec![id] } else { parts(&id) });
@@ -214,7 +216,7 @@ fn both_identify_the_same_records_by_their_source() {
         // The position alone.
         fields(None, &[(b"dedupd.source", Some(b"a/0@1"))]),
     ];
-    let service = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3).by_source(true);
+    let service = IdentityRule::new(vec![IdSource::Key.into()], Hasher::Xxh3).by_source(true);
     let audit = IdRule::parse(&["key"]).unwrap().or_source();
     // The number of the first record with the same id, for each record with an id.
     let same = |ids: Vec<Option<Vec<u8>>>| -> Vec<Option<usize>> {
@@ -356,8 +358,5 @@ fn the_audit_receives_the_id_sources_as_written() {
     let Ok(Command::Audit(args)) = parse_from(line.split(' ')) else { panic!("audit") };
     let (config, texts) = load_with_texts(None, args.overrides(), "identity.from").unwrap();
     assert_eq!(texts, ["json:/a~1b/~0", "header:a:b"]);
-    assert_eq!(
-        config.identity.from,
-        texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IdSource>>()
-    );
+    assert_eq!(config.identity.from, texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IdPart>>());
 }

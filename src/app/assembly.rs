@@ -6,8 +6,8 @@ use super::ExitError;
 use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice, OnConflict, OnMissing, Scope};
 use crate::dedupe::{
-    BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdentityRule, KindId, KindRule, SMALLEST_SLICE,
-    TimeSource, WindowLimits,
+    BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdPart, IdentityRule, KindId, KindRule,
+    SMALLEST_SLICE, TimeSource, WindowLimits,
 };
 use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
@@ -212,7 +212,12 @@ pub(crate) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
 
 /// Whether a record can wait for a schema without limit: the schema determines its id or its kind, or the policy for conflicts depends on its content.
 pub(super) fn decides_with_schemas(config: &Config) -> bool {
-    let mut sources = config.identity.from.iter().chain(config.kinds.iter().map(|kind| &kind.from));
+    let mut sources = config
+        .identity
+        .from
+        .iter()
+        .flat_map(IdPart::sources)
+        .chain(config.kinds.iter().map(|kind| &kind.from));
     sources.any(|source| source.needs_schema().is_some()) || config.identity.on_conflict != OnConflict::Drop
 }
 

@@ -10,9 +10,9 @@ use super::assembly::{self, settings, window_of};
 use super::{ExitError, hasher};
 use crate::cli::Exit;
 use crate::config::Config;
-use crate::dedupe::{Hasher, IdSource, RecordField};
+use crate::dedupe::{Hasher, IdPart, IdSource, RecordField};
 use crate::http::Token;
-use crate::kafka::{self, Checks, Closing, Create, Forecast, SampleLimits, SampleRule, Wanted};
+use crate::kafka::{self, Checks, Closing, Create, Forecast, Respelled, SampleLimits, SampleRule, Wanted};
 use crate::pipeline::{self, Fatal, PartitionCounts, StartLogs};
 use crate::ports::{Failure, Remedy};
 use crate::schemas::BlockingSchemas;
@@ -51,7 +51,7 @@ pub(super) fn wanted(config: &Config, create: Create) -> Wanted {
     Wanted {
         create: if config.topics.create { create } else { Create::Never },
         window: window_of(config),
-        key_is_id: config.identity.from.iter().all(is_of_key),
+        key_is_id: config.identity.from.iter().flat_map(IdPart::sources).all(is_of_key),
     }
 }
 
@@ -90,9 +90,9 @@ pub fn check(config: &Config) -> Result<Checks, ExitError> {
 /// broker answers. A topic that cannot be sampled for another reason is no failed check.
 pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(String, Vec<String>), ExitError> {
     let Prepared { hasher, schemas, .. } = prepared;
-    let rule = assembly::rule(config, *hasher);
     let rule = SampleRule {
-        identify: &|record| schemas.identify(&rule, record),
+        rule: assembly::rule(config, *hasher),
+        identify: &|rule, record| schemas.identify(rule, record),
         digest: &|compare, record| schemas.digest(compare, record),
         force_header: config.identity.force_header.as_deref(),
         compare: config.identity.compared(),
@@ -106,6 +106,7 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
                 few_ids => warnings.extend(
                     few_ids
                         .into_iter()
+                        .chain(sample.respelled.iter().map(Respelled::warning))
                         .chain(sample.conflicts())
                         .chain(sample.nothing_compared(&rule.compare)),
                 ),

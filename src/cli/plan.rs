@@ -25,7 +25,8 @@ pub struct PlanArgs {
     /// Bootstrap brokers as host:port, separated by commas
     #[arg(long, value_parser = super::servers, value_name = "LIST")]
     pub bootstrap_servers: Option<String>,
-    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, or several with ' | '; repeat for an id of
+    /// several parts
     #[arg(long, value_name = "SOURCE")]
     pub id: Vec<String>,
     /// URL of the schema registry, for avro: and protobuf: paths

@@ -27,7 +27,8 @@ pub struct RekeyArgs {
     /// [default: murmur2]
     #[arg(long, value_name = "PARTITIONER")]
     partitioner: Option<String>,
-    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path; repeat for an id of several parts
+    /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, or several with ' | '; repeat for an id of
+    /// several parts
     #[arg(long, value_name = "SOURCE")]
     id: Vec<String>,
     /// URL of the schema registry, for avro: and protobuf: paths

@@ -77,7 +77,7 @@ choice! {
     OnMissing {
         /// Write it to the clean topic, counted.
         Forward = "forward",
-        /// Drop it, counted with the outcome `missing_id`.
+        /// Drop it, counted with the outcome `missing_id_dropped`.
         Drop = "drop",
         /// Write it to the dead-letter topic.
         DeadLetter = "dead_letter",

@@ -10,8 +10,8 @@ use super::choices::{
     Start, WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, Compared, FLAG, Hash, InsightSources, Instance, Maybe, MaybeText, PropertyMap,
-    RATE, REGISTRY_URL, Servers, Size, SourceTopics, Sources, Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, Compared, FLAG, Hash, IdParts, InsightSources, Instance, Maybe, MaybeText,
+    PropertyMap, RATE, REGISTRY_URL, Servers, Size, SourceTopics, Span, Text, Topic, Whole, Word,
 };
 use super::insight::InsightSource;
 use super::kinds::{KindConfig, KindsForm};
@@ -21,7 +21,7 @@ use super::reading::ConfigReading;
 use super::rules;
 use super::section::{ConfigSection, Form, Key, MaybeTable, Shape, Table, joined, section};
 use super::topic_name::TopicName;
-use crate::dedupe::{Fingerprint, IdSource};
+use crate::dedupe::{Fingerprint, IdPart, IdSource};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// The client rejects a longer session timeout.
@@ -127,8 +127,8 @@ section! {
 section! {
     /// Source and hash of ids.
     IdentityConfig |at, reading| {
-        /// The sources, at least one; several parts form one id.
-        from: Vec<IdSource> => Sources,
+        /// The parts, at least one; several form one id.
+        from: Vec<IdPart> => IdParts,
         /// The policy for a record without an id.
         on_missing: OnMissing = "forward" => Word,
         /// What of two records with one id is compared: sources, or nothing when empty. The whole value if it is not set, unless that is a part
@@ -155,8 +155,9 @@ impl IdentityConfig {
 }
 
 /// What is compared with these values of `identity.from` and `identity.compare`: by default the value, unless that is a part of the id.
-pub(crate) fn compared(from: &[IdSource], compare: Option<&[IdSource]>) -> Vec<IdSource> {
-    let by_default = if from.contains(&IdSource::Value) { Vec::new() } else { vec![IdSource::Value] };
+pub(crate) fn compared(from: &[IdPart], compare: Option<&[IdSource]>) -> Vec<IdSource> {
+    let has_value = from.iter().any(|part| part.sources().contains(&IdSource::Value));
+    let by_default = if has_value { Vec::new() } else { vec![IdSource::Value] };
     compare.map_or(by_default, <[_]>::to_vec)
 }
 

@@ -137,7 +137,7 @@ impl Layer {
             (Shape::Map, Value::Table(values)) => self.take_map(path, values, origin_of),
             (Shape::Map, _) => return Err(ValueFault::new("is not a table", REMEDY)),
             (Shape::List, value) => {
-                let texts = list_of_text(&value)
+                let texts = list_of_text(&value, path == "identity.from")
                     .ok_or_else(|| ValueFault::new("is neither a string nor a list of strings", REMEDY))?;
                 self.insert(path, texts, origin_of);
             }
@@ -176,11 +176,19 @@ impl Layer {
     }
 }
 
-fn list_of_text(value: &Value) -> Option<Vec<String>> {
+fn list_of_text(value: &Value, nests: bool) -> Option<Vec<String>> {
     match value {
+        Value::Array(items) if nests => items.iter().map(element).collect(),
         Value::Array(items) => items.iter().map(scalar).collect(),
         other => Some(vec![scalar(other)?]),
     }
+}
+
+/// A part of an id. A list of texts becomes their JSON array: its sources, and its words.
+fn element(value: &Value) -> Option<String> {
+    let Value::Array(items) = value else { return scalar(value) };
+    let texts: Vec<String> = items.iter().map(scalar).collect::<Option<_>>()?;
+    serde_json::to_string(&texts).ok()
 }
 
 fn scalar(value: &Value) -> Option<String> {

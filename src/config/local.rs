@@ -1,17 +1,17 @@
 //! The part of the configuration that concerns the local state, for commands that connect to no broker.
 
-use super::forms::{Hash, Maybe, Sources};
+use super::forms::{Hash, IdParts, Maybe};
 use super::keys::{Config, HashChoice, HttpConfig, StateConfig, WindowConfig};
 use super::kinds::{KindConfig, KindsForm};
 use super::reading::ConfigReading;
 use super::section::{ConfigSection, Form};
-use crate::dedupe::IdSource;
+use crate::dedupe::IdPart;
 
 /// The configuration for reading the local state. Brokers, topics and group may be missing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Local {
-    /// The sources of an id, if configured; several parts form one id.
-    pub from: Option<Vec<IdSource>>,
+    /// The parts of an id, if configured.
+    pub from: Option<Vec<IdPart>>,
     /// The hash that maps an id to 16 bytes.
     pub hash: HashChoice,
     /// How long an id is stored.
@@ -40,7 +40,7 @@ impl Local {
 
     /// Reads only the keys of the local state. Returns `None` only after a problem was recorded.
     pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
-        let from = Maybe(Sources).read("identity.from", reading);
+        let from = Maybe(IdParts).read("identity.from", reading);
         let hash = Hash.read("identity.hash", reading);
         let window = WindowConfig::read("window", reading);
         let kinds = KindsForm.read("kinds", reading);

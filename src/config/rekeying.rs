@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::choices::OnGap;
-use super::forms::{ADDRESS, FLAG, Instance, Sources, Word};
+use super::forms::{ADDRESS, FLAG, IdParts, Instance, Word};
 use super::keys::{KafkaConfig, RekeyConfig, SESSION_TIMEOUT, SchemasConfig};
 use super::page::Page;
 use super::reading::ConfigReading;
 use super::rules;
 use super::section::{ConfigSection, Form, Table};
-use crate::dedupe::IdSource;
+use crate::dedupe::IdPart;
 
 /// The configuration of `rekey`. Keys that only `run` uses may be missing.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +21,8 @@ pub struct Rekeying {
     pub rekey: RekeyConfig,
     /// The topics that `run` writes with the same configuration: no regular expression matches them.
     pub hidden: Vec<String>,
-    /// `identity.from`: the sources of the id, at least one; several parts form one id.
-    pub id: Vec<IdSource>,
+    /// `identity.from`: the parts of the id, at least one.
+    pub id: Vec<IdPart>,
     /// Schemas of keys and values.
     pub schemas: SchemasConfig,
     /// `group.instance`: the name of this instance in the group, the same after a restart.
@@ -43,7 +43,7 @@ impl Rekeying {
         let kafka = KafkaConfig::read("kafka", reading);
         let rekey = RekeyConfig::read("rekey", reading);
         let hidden = rules::written_by_run(reading).into_iter().map(|(_, name)| name).collect();
-        let id = Sources.read("identity.from", reading);
+        let id = IdParts.read("identity.from", reading);
         let schemas = SchemasConfig::read("schemas", reading);
         rules::schemas_for("identity.from", reading);
         let instance = Instance.read("group.instance", reading);
@@ -71,7 +71,7 @@ impl Rekeying {
         Table.print("kafka", &self.kafka, &mut page);
         Table.print("rekey", &self.rekey, &mut page);
         page.section("identity");
-        Sources.print("from", &self.id, &mut page);
+        IdParts.print("from", &self.id, &mut page);
         Table.print("schemas", &self.schemas, &mut page);
         page.section("group");
         Instance.print("instance", &self.instance, &mut page);

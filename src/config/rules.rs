@@ -10,7 +10,7 @@ use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::section::joined;
 use super::topic_name::TopicName;
-use crate::dedupe::{IdSource, RecordField};
+use crate::dedupe::{IdPart, IdSource, RecordField};
 use crate::units::duration_text;
 
 /// The default of `topics.state`.
@@ -70,20 +70,27 @@ pub(super) fn schemas_for(key: &str, reading: &mut ConfigReading<'_>) {
     let is_set = |key: &str| reading.text(key).is_some_and(|text| !text.is_empty());
     let has = [is_set("schemas.registry"), is_set("schemas.key"), is_set("schemas.value")];
     for text in reading.texts(key).unwrap_or_default() {
-        let needed = text.parse().ok().and_then(|source: IdSource| source.needs_schema());
-        let name = match (needed, has) {
-            (Some(RecordField::Key), [false, false, _]) => "schemas.key",
-            (Some(RecordField::Value), [false, _, false]) => "schemas.value",
-            _ => continue,
+        let name = |needed| match (needed, has) {
+            (RecordField::Key, [false, false, _]) => Some("schemas.key"),
+            (RecordField::Value, [false, _, false]) => Some("schemas.value"),
+            _ => None,
         };
+        let Some(name) = needed_schemas(text).into_iter().find_map(name) else { continue };
         let remedy = format!("set schemas.registry to the URL of the registry, or {name} to a file");
         reading.reject(key, Some(text), ValueFault::new("needs a schema", remedy));
     }
 }
 
+/// What of a record needs a schema to read a part of an id, a source or a kind.
+fn needed_schemas(text: &str) -> Vec<RecordField> {
+    let part: Option<IdPart> = text.parse().ok();
+    let sources = part.iter().flat_map(IdPart::sources);
+    sources.filter_map(IdSource::needs_schema).collect()
+}
+
 /// Rejects a policy for conflicts where nothing is compared.
 pub(super) fn compared_conflicts(
-    from: Option<&Vec<IdSource>>,
+    from: Option<&Vec<IdPart>>,
     compare: Option<&Option<Vec<IdSource>>>,
     policy: Option<OnConflict>,
     reading: &mut ConfigReading<'_>,
@@ -110,14 +117,13 @@ pub(super) fn shown_values(by: Option<&[InsightSource]>, reading: &mut ConfigRea
 
 /// Rejects a field whose schema only a registry has, unless an id or a comparison needs the same: a duplicate does not wait for a schema.
 pub(super) fn schemas_of_others(reading: &mut ConfigReading<'_>) {
-    let needed = |text: &String| text.parse().ok().and_then(|source: IdSource| source.needs_schema());
     let known: Vec<RecordField> = ["identity.from", "identity.compare"]
         .into_iter()
         .flat_map(|key| reading.texts(key).unwrap_or_default())
-        .filter_map(needed)
+        .flat_map(|text| needed_schemas(text))
         .collect();
     for text in reading.texts("insight.by").unwrap_or_default() {
-        let Some(field) = needed(text) else { continue };
+        let Some(field) = needed_schemas(text).pop() else { continue };
         let file = if field == RecordField::Key { "schemas.key" } else { "schemas.value" };
         if reading.text(file).is_none_or(str::is_empty) && !known.contains(&field) {
             let what = "needs a schema, and no source of identity.from or identity.compare needs the same";

@@ -61,7 +61,7 @@ pub(crate) use rekey::{Acknowledgements, TargetWriter, check_rekey};
 pub(crate) use sample::difference::{ComparedPart, compared_parts, place as first_difference};
 pub use sample::sample;
 pub(crate) use sample::{
-    FOLLOWED_IDS, SampleError, SampleLimits, SampleRule, Sampling, TopicSample, sample_ids,
+    FOLLOWED_IDS, Respelled, SampleError, SampleLimits, SampleRule, Sampling, TopicSample, sample_ids,
 };
 pub(crate) use single::{NoRecord, read_record};
 pub use state_topic::KafkaStateLog;

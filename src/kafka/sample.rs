@@ -5,6 +5,7 @@ mod ages;
 pub(super) mod difference;
 mod figures;
 mod ids;
+mod respelled;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,13 +23,17 @@ use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{CompareRule, Coordinates, Digest, IdSource, Identity, Offset, PartitionId};
+use crate::dedupe::{
+    CompareRule, Coordinates, Digest, IdSource, Identity, IdentityRule, Offset, PartitionId,
+};
 use crate::ports::{Failure, Record, Remedy};
 use difference::{ComparedPart, DifferingCopy, compared_parts};
 use figures::SPAN;
 pub use figures::TopicSample;
 pub(crate) use ids::FOLLOWED_IDS;
 use ids::{Identified, SampledIds};
+pub use respelled::Respelled;
+use respelled::SpelledIds;
 
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,7 +64,8 @@ pub enum SampleError {
 
 /// How the records of a sample are identified, and what of them is compared. The errors are reasons why that is not possible.
 pub struct SampleRule<'a> {
-    pub identify: &'a dyn Fn(&RawRecord<'_>) -> Result<Option<Identity>, String>,
+    pub rule: IdentityRule,
+    pub identify: &'a dyn Fn(&IdentityRule, &RawRecord<'_>) -> Result<Option<Identity>, String>,
     pub digest: &'a dyn Fn(&CompareRule, &RawRecord<'_>) -> Result<Digest, String>,
     /// A record with this header is forwarded whatever its id.
     pub force_header: Option<&'a str>,
@@ -69,7 +75,7 @@ pub struct SampleRule<'a> {
 
 impl SampleRule<'_> {
     fn read(&self, compare: &CompareRule, record: &RawRecord<'_>) -> Result<Option<Identified>, String> {
-        let Some(identity) = (self.identify)(record)? else { return Ok(None) };
+        let Some(identity) = (self.identify)(&self.rule, record)? else { return Ok(None) };
         let is_forced = self.force_header.is_some_and(|name| record.has_header(name));
         Ok(Some(Identified { identity, digest: (self.digest)(compare, record)?, is_forced }))
     }
@@ -244,10 +250,17 @@ impl SampleReading<'_> {
         let (mut ids, compare) =
             (SampledIds::new(records, self.now_ms), CompareRule::new(rule.compare.clone()));
         let (mut read, mut failed, begun) = (0, None, clock::monotonic());
+        let mut spelled = SpelledIds::new(&rule.rule);
         self.read(&newest, &mut |record| {
             read += 1;
             match rule.read(&compare, record) {
-                Ok(found) => ids.count(record.coordinates(), record.timestamp_ms(), found),
+                Ok(found) => {
+                    if let Some(found) = &found {
+                        let identify = |other: &IdentityRule| (rule.identify)(other, record).ok().flatten();
+                        spelled.count(record.coordinates(), found.identity, &identify);
+                    }
+                    ids.count(record.coordinates(), record.timestamp_ms(), found);
+                }
                 Err(why) => drop(failed.get_or_insert(why)),
             }
             seen(read);
@@ -260,7 +273,8 @@ impl SampleReading<'_> {
         let is_cut = |partition| newest.get(&partition) != ends.get(&partition);
         let mut sample = ids.finish(is_cut);
         self.locate(rule, &mut sample.examples);
-        Ok(TopicSample { partitions: u32::try_from(ends.len()).unwrap_or(u32::MAX), read, ..sample })
+        let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+        Ok(TopicSample { partitions, read, respelled: spelled.finish(), ..sample })
     }
 
     /// Finds where the records of these examples differ first.

@@ -68,6 +68,7 @@ fn schema(pool: &DescriptorPool, file: &FileDescriptor) -> ProtoSchema {
         let nested = message.child_messages().filter(|child| !child.is_map_entry());
         let fields = message.fields().filter(|field| !field.is_group());
         ProtoMessage {
+            name: message.full_name().to_owned(),
             fields: fields.map(|it| field(message, &it, &place)).collect(),
             nested: nested.map(|child| place(&child)).collect(),
         }
@@ -157,6 +158,8 @@ mod tests {
         assert_eq!(find(&schema, &document, &["at", "seconds"]).as_deref(), Some("7"));
         assert_eq!(find(&schema, &document, &["inner", "codes", "0"]).as_deref(), Some("9"));
         assert_eq!(find(&schema, &document, &["state"]).as_deref(), Some("DONE"));
+        assert_eq!(find(&schema, &document, &[]).as_deref(), Some("shop.Order"));
+        assert_eq!(schema.find_indexed(&[4, 0, 0], &[]).as_deref(), Some(&b"shop.Order.Inner"[..]));
         let nested = [&[4, 0, 0][..], &[0x0a, 4, 9, 0, 0, 0]].concat();
         let path = ["codes".to_owned(), "0".to_owned()];
         assert_eq!(schema.find_indexed(&nested, &path).as_deref(), Some(&b"9"[..]), "maps have no index");

@@ -348,6 +348,40 @@ fn a_header_names_the_schema_in_both() {
 }
 
 #[test]
+fn the_name_of_a_type_is_a_source_in_both() {
+    let avro = r#"["null", {"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"string"}]},
+        {"type":"record","name":"bank.Payment","fields":[{"name":"id","type":"string"}]}]"#;
+    let avro = text_of("AVRO", avro.to_owned());
+    let name = |document: &[u8]| both(&avro, "avro:name", &prefixed(document));
+    assert_eq!(name(&[2, 2, b'7']).as_deref(), Some("shop.Order"));
+    assert_eq!(name(&[4, 2, b'7']).as_deref(), Some("bank.Payment"));
+    assert_eq!([name(&[0]), name(&[6]), name(&[])], [None, None, None]);
+    let protobuf =
+        "syntax = \"proto3\"; package shop; message X {} message A { string id = 1; message B {} }";
+    let protobuf = text_of("PROTOBUF", protobuf.to_owned());
+    let name = |document: &[u8]| both(&protobuf, "protobuf:name", &prefixed(document));
+    assert_eq!(name(&[0]).as_deref(), Some("shop.X"));
+    assert_eq!(name(&[2, 2, 0x0a, 1, b'5']).as_deref(), Some("shop.A"));
+    assert_eq!(name(&[4, 2, 0]).as_deref(), Some("shop.A.B"));
+    assert_eq!([name(&[2, 4]), both(&avro, "protobuf:name", &prefixed(&[0]))], [None, None]);
+}
+
+#[test]
+fn a_source_whose_schema_is_not_registered_does_not_give_way_to_the_next_one() {
+    let avro = r#"{"type":"record","name":"A","fields":[{"name":"id","type":"string"},{"name":"n","type":"string"}]}"#;
+    let avro = text_of("AVRO", avro.to_owned());
+    let of = |document: &[u8], part: &str| {
+        let fields = Fields { key: Some(b"k"), value: Some(document), ..Fields::default() };
+        both_fields(&avro, part, &fields)
+    };
+    assert_eq!(of(&prefixed(&[2, b'7', 0]), "avro:/id | key").as_deref(), Some("7"));
+    assert_eq!(of(&prefixed(&[0, 2, b'7']), "avro:/id | key").as_deref(), Some("k"), "an empty field");
+    assert_eq!(of(b"{}", "avro:/id | key").as_deref(), Some("k"), "no prefix");
+    assert_eq!(of(&[0, 0, 0, 0, 8, 2, b'7', 0], "avro:/id | key"), None, "the schema is not registered");
+    assert_eq!(of(&[0, 0, 0, 0, 9, 2, b'7', 0], "avro:/id | key"), None, "it cannot be fetched");
+}
+
+#[test]
 fn a_written_default_of_a_field_without_presence_is_no_id() {
     let with_presence = "syntax = \"proto3\"; message A { optional int64 id = 1; optional string text = 2; }";
     let without = with_presence.replace("optional ", "");

@@ -158,8 +158,9 @@ fn answer(page: Option<String>) -> (u16, Value) {
     (code, serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1.trim()).unwrap())
 }
 
-fn forget(running: &Running, id: &str) -> (u16, Value) {
-    let body = format!("{{\"id\":\"{id}\"}}");
+/// What `POST /forget` returns for an id in JSON.
+pub fn forget(running: &Running, id: &str) -> (u16, Value) {
+    let body = format!("{{\"id\":{id}}}");
     answer(running.request("POST", "/forget", &[SECRET, JSON], &body, LIMIT))
 }
 
@@ -194,7 +195,7 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
         (200, &Value::Null, &"bloom".into())
     );
     assert_eq!(find(&running, "id=never").0, 404);
-    assert_eq!(forget(&running, "never").0, 404);
+    assert_eq!(forget(&running, "\"never\"").0, 404);
     let (code, refused) = find(&running, "id=x&partition=1");
     assert_eq!(
         (code, refused["error"].as_str().unwrap()),
@@ -210,7 +211,7 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
 
     // One id in the exact window and one in a filter. Each is forwarded once and then a duplicate again.
     for id in ["x", "old"] {
-        let (code, done) = forget(&running, id);
+        let (code, done) = forget(&running, &format!("\"{id}\""));
         assert_eq!((code, done["forgotten"].as_array().unwrap().len()), (200, 1), "{done}");
         assert_eq!(find(&running, &format!("id={id}")).0, 404);
         send(&pipe, &[id, id], start + 4 * HOUR_MS);
@@ -218,10 +219,10 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
     assert_eq!(clean(&pipe)[9..], ["x", "old"]);
 
     // Ids are forgotten, then the local state is lost.
-    assert_eq!(forget(&running, "y").0, 200);
+    assert_eq!(forget(&running, "\"y\"").0, 200);
     let trail = "id forgotten by a request of the admin API id=\"y\" identity=";
     wait_until("the trail in the log", LIMIT, || running.text().contains(trail).then_some(()));
-    assert_eq!(forget(&running, "older").0, 200);
+    assert_eq!(forget(&running, "\"older\"").0, 200);
     running.kill9();
     std::fs::remove_dir_all(&a.state_dir).unwrap();
     let running = a.start();
@@ -229,7 +230,7 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
     assert_eq!(clean(&pipe)[11..], ["y", "older"]);
 
     // An id is forgotten, then the process restarts with the same local state.
-    assert_eq!(forget(&running, "z").0, 200);
+    assert_eq!(forget(&running, "\"z\"").0, 200);
     running.kill9();
     let running = a.start();
     send(&pipe, &["z", "z"], start + 4 * HOUR_MS);
@@ -242,7 +243,7 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let running = a.start();
     running.wait_running(1, LIMIT);
-    assert_eq!(forget(&running, "w").0, 200);
+    assert_eq!(forget(&running, "\"w\"").0, 200);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     let running = b.start();
     send(&pipe, &["w", "w", "v"], start + 4 * HOUR_MS);
@@ -262,14 +263,14 @@ fn nothing_is_forgotten_between_join_and_assignment() {
     active.signal("STOP");
     std::fs::remove_file(&gate).unwrap();
     let answer = wait_until("an answer of the worker", LIMIT, || {
-        let (code, answer) = forget(&joining, "x");
+        let (code, answer) = forget(&joining, "\"x\"");
         // Before the worker has started there is only an error.
         (code != 503 || answer["error"].is_null()).then_some((code, answer))
     });
     active.signal("CONT");
     assert_eq!((answer.0, answer.1["not_ready"].to_string()), (503, "[0,1]".to_owned()), "{}", answer.1);
     wait_until("one of them to be a spare", LIMIT, || joining.has_role("spare").then_some(()));
-    assert_eq!(forget(&active, "x").0, 404, "{}", active.text());
+    assert_eq!(forget(&active, "\"x\"").0, 404, "{}", active.text());
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn the_admin_api_is_disabled_without_a_token() {
     let pipe = Pipe::new(shared_kafka(), "closed", 1);
     let running = pipe.sidecar("a").start();
     send(&pipe, &["x"], now_ms());
-    assert_eq!(forget(&running, "x").0, 403);
+    assert_eq!(forget(&running, "\"x\"").0, 403);
     assert_eq!(find(&running, "id=x").0, 403);
     send(&pipe, &["x"], now_ms());
     assert_eq!(clean(&pipe), ["x"]);

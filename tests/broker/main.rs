@@ -51,6 +51,7 @@ mod schemas;
 mod security;
 mod shared_sides;
 mod spares;
+mod spelled;
 mod standby;
 mod startup;
 mod state_topic;

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use dedupd::cli::{Command, Exit, LogFormat, ServiceArgs, StateCommand, parse_from};
 use dedupd::config::{
-    AsTyped, Config, ConfigSources, IdSource, Local, PartitionBy, Rekeying, Scope, Shape, keys,
+    AsTyped, Config, ConfigSources, IdPart, IdSource, Local, PartitionBy, Rekeying, Scope, Shape, keys,
 };
 use dedupd_audit::Range;
 
@@ -56,7 +56,7 @@ fn every_flag_sets_its_key() {
     assert_eq!(config.kafka.properties.get("client.id"), Some("me"));
     assert_eq!(config.kafka.properties.get("sasl.password"), Some("a=b"));
     assert_eq!(config.topics.state.as_str(), "s");
-    assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("x".to_owned())]);
+    assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("x".to_owned())].map(IdPart::from));
     assert_eq!(
         (config.group.id.as_str(), config.group.instance.as_str(), config.group.workers),
         ("g", "i", 3)
@@ -83,7 +83,7 @@ fn every_flag_of_rekey_sets_its_key() {
     );
     assert_eq!(
         (config.rekey.partitioner, config.id.as_slice()),
-        (PartitionBy::Consistent, &[IdSource::Key][..])
+        (PartitionBy::Consistent, &[IdPart::from(IdSource::Key)][..])
     );
     assert_eq!((config.rekey.group.as_str(), config.instance.as_str()), ("g", "i"));
     assert_eq!(config.listen.to_string(), "0.0.0.0:1");

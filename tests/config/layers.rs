@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupd::config::{AsTyped, Config, ConfigSources, IdSource, OnRewind, Property};
+use dedupd::config::{AsTyped, Config, ConfigSources, IdPart, IdSource, OnRewind, Property};
 
 use super::{LEAST, good, problems_of, sources, with};
 
@@ -12,11 +12,34 @@ fn the_least_is_enough_and_the_rest_follows_from_it() {
     assert_eq!(config.topics.state.as_str(), "clean.dedupd");
     assert_eq!(config.group.id, "dedupd.raw.clean");
     assert_eq!(config.group.instance, "host-1");
-    assert_eq!(config.identity.from, ["json:/id".parse::<IdSource>().unwrap()]);
+    assert_eq!(config.identity.from, ["json:/id".parse::<IdPart>().unwrap()]);
     assert_eq!(config.window.exact, Duration::from_hours(24));
     assert_eq!(config.window.bloom, config.window.exact);
     assert_eq!(config.batch.max_bytes, 256 << 20);
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:9464");
+}
+
+#[test]
+fn parts_of_an_id_have_alternatives_and_words() {
+    let set = |toml: &str| sources(&LEAST.replace("\"json:/id\"", toml), &[]);
+    let from = |toml: &str| Config::from_sources(&set(toml)).unwrap().identity.from;
+    let part = |text: &str| text.parse::<IdPart>().unwrap();
+    assert_eq!(
+        from(r#"["header:ce_id | json:/id (lower)", "key"]"#),
+        [part("header:ce_id | json:/id (lower)"), part("key")]
+    );
+    assert_eq!(
+        from(r#"[["header:ce_id", "json:/id", "(lower)"]]"#),
+        [part("header:ce_id | json:/id (lower)")]
+    );
+    let name = from(r#"[["header:a | key"]]"#);
+    assert_eq!(name[0].sources(), [IdSource::Header("a | key".to_owned())]);
+    let shown = Config::from_sources(&set(r#"[["header:a | key"]]"#)).unwrap().show();
+    assert_eq!(Config::from_sources(&sources(&shown, &[])).unwrap().identity.from, name);
+    let alone = problems_of(&set(r#""key (optional)""#));
+    assert!(alone[0].contains("is optional, but the id has no other part"), "{alone:?}");
+    let word = problems_of(&set(r#""key (lowr)""#));
+    assert!(word[0].contains("has the modifier 'lowr'"), "{word:?}");
 }
 
 #[test]
@@ -63,7 +86,10 @@ fn the_environment_alone_is_enough() {
     assert_eq!(config.topics.raw.as_str(), "123");
     assert_eq!(config.topics.clean.as_str(), "true");
     assert_eq!(config.topics.dead_letter, None, "an empty variable is not set");
-    assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("event-id".to_owned())]);
+    assert_eq!(
+        config.identity.from,
+        [IdSource::Key, IdSource::Header("event-id".to_owned())].map(IdPart::from)
+    );
     assert_eq!(config.batch.max_records, 10_000);
 }
 

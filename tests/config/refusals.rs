@@ -200,7 +200,7 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
     assert_eq!(
         problems_of(&sources(&odd, &[])),
         [
-            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on), as in ["json:/id"]"#
+            r#"identity.from = "json:id" (d.toml): has a JSON pointer that does not start with '/'; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in ["json:/id"]"#
         ]
     );
     for (text, why) in [
@@ -210,7 +210,7 @@ fn raw_may_not_be_clean_and_sources_of_an_id_must_exist() {
         ),
         (
             "json:/id,key",
-            "has several sources in one text, but each is an element of its own, or a flag of its own; give",
+            "has several sources in one text, but each part of an id is an element of its own, or a flag of its own;",
         ),
     ] {
         let odd = LEAST.replace("json:/id", text);
@@ -253,7 +253,7 @@ fn everything_missing_is_named_at_once() {
             "kafka.bootstrap_servers: is missing; give host:port of one or more brokers, or --bootstrap-servers",
             "topics.raw: is missing; give the topic to read, or --raw",
             "topics.clean: is missing; give the topic to write, or --clean",
-            "identity.from: is missing; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on), as in [\"json:/id\"], or --id",
+            "identity.from: is missing; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in [\"json:/id\"], or --id",
         ]
     );
 }

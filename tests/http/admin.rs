@@ -16,7 +16,7 @@ fn controlled(limits: ClientLimits, delay: Duration) -> Server {
 }
 
 fn answering(limits: ClientLimits, delay: Duration, answer: Answer) -> Server {
-    let rule = IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3);
+    let rule = IdentityRule::new(vec![IdSource::Key.into()], Hasher::Xxh3);
     let control = Control::new(rule, 1);
     let requests = control.connect(0);
     std::thread::spawn(move || {

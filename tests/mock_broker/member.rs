@@ -211,7 +211,7 @@ pub fn config(bootstrap: &str, instance: &str, dir: &std::path::Path) -> Config 
 
 /// The identity rule: the key of the record.
 pub fn rule() -> IdentityRule {
-    IdentityRule::new(vec![IdSource::Key], Hasher::Xxh3)
+    IdentityRule::new(vec![IdSource::Key.into()], Hasher::Xxh3)
 }
 
 fn options(settings: &Settings, partition_counts: PartitionCounts) -> WorkerOptions {

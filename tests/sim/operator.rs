@@ -49,7 +49,7 @@ pub struct Forgotten {
 /// The identity rule with this number.
 pub fn rule(number: u8) -> IdentityRule {
     let hasher = if number == 0 { Hasher::Xxh3 } else { Hasher::SipHash { key: [number; 16] } };
-    IdentityRule::new(vec![IdSource::Key], hasher)
+    IdentityRule::new(vec![IdSource::Key.into()], hasher)
 }
 
 /// The offsets of the records of a partition with this id that were forwarded.

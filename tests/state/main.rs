@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use appending::Appending;
 use dedupd::dedupe::{
-    Coordinates, Digest, EntryName, HashKind, Hasher, Identity, Offset, PartitionId, Sequence, StoredOwner,
+    Coordinates, Digest, EntryName, HashKind, Hasher, IdSource, Identity, IdentityRule, Offset, PartitionId,
+    Sequence, StoredOwner,
 };
 use dedupd::ports::{Covered, Head, Store};
 use dedupd::store::{Binding, Copied, SledStore, open, open_copy};
@@ -59,7 +60,7 @@ fn text(partition: PartitionId, number: u64) -> String {
 }
 
 fn id(partition: PartitionId, number: u64, hasher: Hasher) -> Identity {
-    hasher.identify_texts(&[text(partition, number)]).unwrap()
+    IdentityRule::new(vec![IdSource::Key.into()], hasher).identify_texts(&[text(partition, number)]).unwrap()
 }
 
 fn opened(dir: &Path, hash: HashKind) -> SledStore {

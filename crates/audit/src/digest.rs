@@ -54,7 +54,7 @@ impl CompareRule {
         let mut joined = Vec::new();
         for part in self.parts.parts(fields)? {
             let Some(part) = part else { return Ok(Digest::NONE) };
-            join(&mut joined, &part);
+            join(&mut joined, Some(&part));
         }
         Ok(prints.digest(&joined))
     }

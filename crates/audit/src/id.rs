@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
 
+use super::part::Part;
 use super::record::Fields;
 use super::schemas::{Decoders, SchemaSources, behind_prefix, untyped};
 use super::source::{Format, Source};
@@ -17,21 +18,22 @@ use super::source::{Format, Source};
 /// The header in which `rekey` names the record that it copied, see [`is_record_name`]. The last one counts.
 pub(super) const SOURCE_HEADER: &[u8] = b"dedupd.source";
 
-/// Where the id of a record is: one source, or several that make a composite id.
+/// Where the id of a record is: one part, or several that make a composite id.
 #[derive(Debug, Clone)]
 pub struct IdRule {
-    sources: Vec<Source>,
+    parts: Vec<Part>,
     /// Whether the header `dedupd.source` identifies a record without an id.
     by_source: bool,
     decoders: Decoders,
 }
 
 impl IdRule {
-    /// Parses the texts of the sources: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`. The error names the invalid text.
+    /// Parses the texts of the parts: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`, with alternatives and
+    /// words in brackets as in docs/configuration.md. The error names the invalid text.
     pub fn parse<T: AsRef<str>>(texts: &[T]) -> Result<Self, String> {
-        let parse = |text: &str| Source::parse(text).map_err(|why| format!("id source {text:?} {why}"));
-        let sources = texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { sources, by_source: false, decoders: Decoders::default() })
+        let parse = |text: &str| Part::parse(text).map_err(|why| format!("id source {text:?} {why}"));
+        let parts = texts.iter().map(|text| parse(text.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self { parts, by_source: false, decoders: Decoders::default() })
     }
 
     /// Decodes with the schemas from these sources. The error names a file that cannot be used.
@@ -54,54 +56,76 @@ impl IdRule {
 
     /// A rule with the schemas of this one, and other sources. The error names the invalid text.
     pub(super) fn with_sources<T: AsRef<str>>(&self, texts: &[T]) -> Result<Self, String> {
-        Ok(Self { sources: Self::parse(texts)?.sources, by_source: false, ..self.clone() })
+        Ok(Self { parts: Self::parse(texts)?.parts, by_source: false, ..self.clone() })
     }
 
-    /// The canonical bytes of the id that has these parts. The error is that their number differs from that of the sources.
+    /// The canonical bytes of the id that has these parts, empty for one that is absent. The error is that their number differs from that of
+    /// the rule.
     pub(super) fn of_texts(&self, texts: &[String]) -> Result<Vec<u8>, String> {
-        match (texts, self.sources.len()) {
-            ([one], 1) => Ok(uuid(one.as_bytes()).map_or_else(|| one.clone().into_bytes(), Cow::into_owned)),
-            (several, parts) if several.len() == parts => {
+        let counted: Vec<_> =
+            self.parts.iter().zip(texts).map(|(part, text)| part.counted(text.as_bytes().into())).collect();
+        match (counted.as_slice(), texts, self.parts.len()) {
+            ([one], [_], 1) => Ok(uuid(one).map_or_else(|| one.to_vec(), Cow::into_owned)),
+            (several, texts, parts) if texts.len() == parts => {
                 let mut composite = Vec::new();
                 for part in several {
-                    join(&mut composite, part.as_bytes());
+                    join(&mut composite, Some(&**part).filter(|part| !part.is_empty()));
                 }
                 Ok(composite)
             }
-            (other, parts) => Err(format!(
+            (_, other, parts) => Err(format!(
                 "the forgotten id {} must have {parts} parts, one for each id source",
                 other.join(", ")
             )),
         }
     }
 
-    /// The bytes at the first source, as they are in the record.
+    /// The bytes of the first part.
     pub(super) fn value<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
-        self.sources.first().map_or(Ok(None), |source| self.part(source, fields))
+        self.parts.first().map_or(Ok(None), |part| Ok(self.part(part, fields)?.unwrap_or_default()))
     }
 
     fn own<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
-        match self.sources.as_slice() {
-            [] => Ok(None),
-            [one] => Ok(self.part(one, fields)?.map(|id| uuid(&id).unwrap_or(id))),
-            several => {
-                let mut composite = Vec::new();
-                for source in several {
-                    let Some(part) = self.part(source, fields)? else { return Ok(None) };
-                    join(&mut composite, &part);
+        if let [one] = self.parts.as_slice() {
+            let id = self.part(one, fields)?.flatten();
+            return Ok(id.map(|id| uuid(&id).unwrap_or(id)));
+        }
+        let (mut composite, mut has_any) = (Vec::new(), false);
+        for part in &self.parts {
+            match self.part(part, fields)? {
+                Some(Some(value)) => {
+                    has_any = true;
+                    join(&mut composite, Some(&value));
                 }
-                Ok(Some(composite.into()))
+                Some(None) if part.is_optional() => join(&mut composite, None),
+                _ => return Ok(None),
             }
         }
+        Ok(has_any.then_some(composite.into()))
     }
 
-    /// The bytes at each source, as they are in the record.
+    /// The bytes of each part.
     pub(super) fn parts(&self, fields: &Fields<'_>) -> Result<Vec<Option<Vec<u8>>>, String> {
-        let part = |source| Ok(self.part(source, fields)?.map(Cow::into_owned));
-        self.sources.iter().map(part).collect()
+        let part = |part| Ok(self.part(part, fields)?.flatten().map(Cow::into_owned));
+        self.parts.iter().map(part).collect()
     }
 
-    fn part<'a>(&self, source: &Source, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
+    /// The value of a part as it counts, `Some(None)` if the record has none, `None` if nobody can tell because a schema is not registered.
+    fn part<'a>(&self, part: &Part, fields: &Fields<'a>) -> Result<Option<Option<Cow<'a, [u8]>>>, String> {
+        for source in &part.sources {
+            let found = self.at(source, fields)?.map(|value| part.counted(value));
+            if found.as_ref().is_some_and(|value| !value.is_empty()) {
+                return Ok(Some(found));
+            }
+            let Source::Document { is_key, format: Format::Encoded(_), .. } = source else { continue };
+            if self.decoders.lacks_schema(*is_key, fields)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(None))
+    }
+
+    fn at<'a>(&self, source: &Source, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
         let found = match source {
             Source::Key => fields.key.map(Cow::from),
             Source::Value => fields.value.map(Cow::from),
@@ -123,10 +147,12 @@ impl IdRule {
     }
 }
 
-/// Adds a part of a composite id, with its length.
-pub(super) fn join(composite: &mut Vec<u8>, part: &[u8]) {
-    composite.extend_from_slice(format!("{}:", part.len()).as_bytes());
-    composite.extend_from_slice(part);
+/// Adds a part of a composite id, with its length, or `-` for one that is absent.
+pub(super) fn join(composite: &mut Vec<u8>, part: Option<&[u8]>) {
+    let length = part.map_or_else(|| "-".to_owned(), |part| part.len().to_string());
+    composite.extend_from_slice(length.as_bytes());
+    composite.push(b':');
+    composite.extend_from_slice(part.unwrap_or_default());
 }
 
 /// The id of a record that is identified by the header of `rekey`.
@@ -168,7 +194,7 @@ fn header<'a>(name: &[u8], fields: &Fields<'a>) -> Option<Cow<'a, [u8]>> {
 }
 
 /// Normalizes every spelling of a UUID to 32 lower-case hex digits.
-fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
+pub(super) fn uuid<'a>(id: &[u8]) -> Option<Cow<'a, [u8]>> {
     let text = std::str::from_utf8(id).ok()?;
     let digits = match text.len() {
         32 => text.to_ascii_lowercase(),

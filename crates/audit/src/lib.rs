@@ -34,6 +34,7 @@ mod logs;
 mod native;
 mod order;
 mod owners;
+mod part;
 mod partition;
 mod progress;
 mod range;

@@ -1,4 +1,5 @@
-//! Parses the text of an id source: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`.
+//! Parses the text of an id source: `key`, `value`, `header:NAME`, `json:/pointer`, `avro:/path` or `protobuf:/path`, `avro:name` or
+//! `protobuf:name`.
 
 use super::schemas::{Encoding, is_number};
 
@@ -14,7 +15,7 @@ pub(super) enum Source {
         /// Whether it is in the key.
         is_key: bool,
         format: Format,
-        /// Names of members or indexes of elements, from the top of the document: the reference tokens of RFC 6901.
+        /// Names of members or indexes of elements, from the top of the document: the reference tokens of RFC 6901. None: the name of its type.
         path: Vec<String>,
     },
 }
@@ -53,6 +54,8 @@ fn document(text: &str) -> Result<Source, &'static str> {
     let Some((format, path)) = text.split_once(':') else { return Err(UNKNOWN) };
     let (format, path) = match format {
         "json" => (Format::Json, tokens(path)?),
+        "avro" if path == "name" => (Format::Encoded(Encoding::Avro), Vec::new()),
+        "protobuf" if path == "name" => (Format::Encoded(Encoding::Protobuf), Vec::new()),
         "avro" => (Format::Encoded(Encoding::Avro), tokens(path)?),
         "protobuf" => (Format::Encoded(Encoding::Protobuf), tokens(path)?),
         _ => return Err(UNKNOWN),
@@ -71,7 +74,7 @@ fn document(text: &str) -> Result<Source, &'static str> {
     Ok(Source::Document { is_key, format: Format::Numbers, path })
 }
 
-const UNKNOWN: &str = "is none of key, value, header:NAME, json:/pointer, avro:/path and protobuf:/path";
+const UNKNOWN: &str = "is none of key, value, header:NAME, json:/pointer, avro:/path, protobuf:/path, avro:name and protobuf:name";
 
 /// The reference tokens of a pointer (RFC 6901, sections 3 and 4). The empty pointer, which is the whole document, is no source.
 fn tokens(pointer: &str) -> Result<Vec<String>, &'static str> {
@@ -121,6 +124,8 @@ mod tests {
             ("json:/id", json(&["id"])),
             ("json:/", json(&[""])),
             ("key:json:/id", document(true, Format::Json, &["id"])),
+            ("key:avro:name", document(true, Format::Encoded(Encoding::Avro), &[])),
+            ("protobuf:name", document(false, Format::Encoded(Encoding::Protobuf), &[])),
             ("avro:/a/id", document(false, Format::Encoded(Encoding::Avro), &["a", "id"])),
             ("protobuf:/a/0", document(false, Format::Encoded(Encoding::Protobuf), &["a", "0"])),
             ("key:protobuf:/3/1", document(true, Format::Numbers, &["3", "1"])),
@@ -139,6 +144,7 @@ mod tests {
             "json",
             "json:",
             "json:id",
+            "json:name",
             "json:/~",
             "json:/~2",
             "x",

@@ -8,12 +8,12 @@ use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::config::{HashChoice, InsightSource};
-use crate::dedupe::{Fingerprint, IdSource, IdSourceError, SOURCES};
+use crate::dedupe::{Fingerprint, IdPart, IdSource, IdSourceError, SOURCES};
 
-/// The sources of an id, at least one.
-pub(in crate::config) struct Sources;
+/// The parts of an id, at least one.
+pub(in crate::config) struct IdParts;
 
-impl Sources {
+impl IdParts {
     fn parse<S: FromStr<Err = IdSourceError>>(
         key: &str,
         texts: &[String],
@@ -36,18 +36,26 @@ fn some_sources() -> String {
     format!("give {SOURCES}, as in [\"json:/id\"]")
 }
 
-impl Form<Vec<IdSource>> for Sources {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdSource>> {
+impl Form<Vec<IdPart>> for IdParts {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdPart>> {
         let texts = reading.texts(key).unwrap_or_default().to_vec();
         if texts.is_empty() {
             let remedy = format!("{}, or --id", some_sources());
             reading.reject(key, None, ValueFault::new("is missing", remedy));
             return None;
         }
-        Self::parse(key, &texts, &some_sources(), reading)
+        let parts: Vec<IdPart> = Self::parse(key, &texts, &some_sources(), reading)?;
+        if let ([part], Some(text)) = (parts.as_slice(), texts.first())
+            && part.is_optional()
+        {
+            let fault = ValueFault::new("is optional, but the id has no other part", "leave (optional) out");
+            reading.reject(key, Some(text), fault);
+            return None;
+        }
+        Some(parts)
     }
 
-    fn print(&self, name: &str, value: &Vec<IdSource>, page: &mut Page) {
+    fn print(&self, name: &str, value: &Vec<IdPart>, page: &mut Page) {
         page.list(name, value);
     }
 
@@ -72,7 +80,7 @@ impl Form<Option<Vec<IdSource>>> for Compared {
                 None
             }
             [word] if word == OFF => Some(Vec::new()),
-            texts => Sources::parse(key, texts, &some_sources(), reading),
+            texts => IdParts::parse(key, texts, &some_sources(), reading),
         })
     }
 
@@ -103,7 +111,7 @@ impl Form<Vec<InsightSource>> for InsightSources {
             reading.reject(key, None, fault);
             return None;
         }
-        Sources::parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
+        IdParts::parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
     }
 
     fn print(&self, name: &str, value: &Vec<InsightSource>, page: &mut Page) {

@@ -10,7 +10,7 @@ use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::time::Duration;
 
 pub(crate) use identity::OFF;
-pub(super) use identity::{ChangedRules, Compared, Hash, InsightSources, Sources};
+pub(super) use identity::{ChangedRules, Compared, Hash, IdParts, InsightSources};
 pub(crate) use kafka::parse_servers;
 pub(super) use kafka::{PropertyMap, Servers, SourceTopics};
 

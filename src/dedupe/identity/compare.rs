@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::schema::{MissingSchema, Schemas};
-use super::{Fields, Fingerprint, Hasher, IdSource, IdentityRule};
+use super::{Fields, Fingerprint, Hasher, IdPart, IdSource, IdentityRule};
 
 /// What stands for the content of a record, by the rule that made it. Digests of different rules are not compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -73,6 +73,8 @@ impl Digest {
 #[derive(Debug, Clone)]
 pub struct CompareRule {
     parts: IdentityRule,
+    /// Whether it is the whole value.
+    is_whole: bool,
     /// Distinguishes its digests from those of other rules; 0: nothing is compared.
     number: u32,
 }
@@ -84,20 +86,26 @@ impl CompareRule {
         let texts = sources.iter().map(IdSource::to_string);
         let number = Fingerprint::of(std::iter::once("compare".to_owned()).chain(texts)).number();
         let number = if sources.is_empty() { 0 } else { number.max(1) };
-        Self { parts: IdentityRule::new(sources, Hasher::Xxh3), number }
+        let is_whole = sources == [IdSource::Value];
+        Self {
+            parts: IdentityRule::new(sources.into_iter().map(IdPart::from).collect(), Hasher::Xxh3),
+            is_whole,
+            number,
+        }
     }
 
     /// The digest of a record; none when one of the parts is not in it. Fails when a part cannot be read without a schema that is not known.
     #[inline]
     pub fn digest<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Digest, MissingSchema> {
-        let hash = match self.parts.sources.as_slice() {
-            [] => return Ok(Digest::NONE),
+        if self.number == 0 {
+            return Ok(Digest::NONE);
+        }
+        let hash = if self.is_whole {
             // No value has the hash 0 after this.
-            [IdSource::Value] => record.value().map_or(1, xxh3_64),
-            _ => match self.parts.joined(record, schemas)? {
-                Some(joined) => xxh3_64(&joined),
-                None => return Ok(Digest::NONE),
-            },
+            record.value().map_or(1, xxh3_64)
+        } else {
+            let Some(joined) = self.parts.joined(record, schemas)? else { return Ok(Digest::NONE) };
+            xxh3_64(&joined)
         };
         let value = u32::try_from(hash >> 32).unwrap_or(0).max(1);
         Ok(Digest { rule: self.number, value })

@@ -11,7 +11,10 @@ use super::schema::{
 };
 
 /// The forms of a source, for messages.
-pub(crate) const SOURCES: &str = "key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path (of a key: key:json:/pointer and so on)";
+pub(crate) const SOURCES: &str = "key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on)";
+
+/// Instead of a path: the full name of the document's type.
+const NAME: &str = "name";
 
 /// Where a record contains its id, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +31,8 @@ pub enum IdSource {
         field: RecordField,
         /// How it is encoded.
         format: DocumentFormat,
-        /// A JSON pointer (RFC 6901) to the scalar: names, indexes, keys of maps. In Protobuf also field numbers.
+        /// A JSON pointer (RFC 6901) to the scalar: names, indexes, keys of maps. In Protobuf also field numbers. Without tokens it is the
+        /// full name of the document's type.
         path: Pointer,
     },
 }
@@ -82,8 +86,19 @@ pub enum IdSourceError {
     #[error("has the step '{0}', but its path has to name one value, as json:/items/0/id does")]
     Wildcard(String),
     /// Several sources in one text.
-    #[error("has several sources in one text, but each is an element of its own, or a flag of its own")]
+    #[error(
+        "has several sources in one text, but each part of an id is an element of its own, or a flag of its own; alternatives \
+             for one part have ' | ' between them"
+    )]
     Several,
+    /// A word in brackets that is no modifier.
+    #[error(
+        "has the modifier '{0}', but there are: optional, trim, lower, number, uuid (a name that ends in brackets is written as a nested array)"
+    )]
+    Modifier(String),
+    /// Text in square brackets that is no list of sources.
+    #[error("is no array of the texts of at least one source")]
+    List,
 }
 
 impl FromStr for IdSource {
@@ -98,6 +113,9 @@ impl FromStr for IdSource {
             None => (RecordField::Value, text),
         };
         let document = |format, path: &str| {
+            if path == NAME && format != DocumentFormat::Json {
+                return Ok(Self::Document { field, format, path: Pointer::WHOLE });
+            }
             let path: Pointer = path.parse()?;
             if let Some(token) = path.tokens().iter().find(|token| *token == "*" || *token == "-") {
                 return Err(IdSourceError::Wildcard(token.clone()));
@@ -129,7 +147,8 @@ impl fmt::Display for IdSource {
             Self::Value => f.write_str("value"),
             Self::Document { field, format, path } => {
                 let field = if *field == RecordField::Key { "key:" } else { "" };
-                write!(f, "{field}{}:{path}", format.as_str())
+                let name = if path.tokens().is_empty() { NAME } else { "" };
+                write!(f, "{field}{}:{path}{name}", format.as_str())
             }
         }
     }
@@ -179,6 +198,14 @@ impl IdSource {
         Ok(bytes.filter(|bytes| !bytes.is_empty()))
     }
 
+    /// Whether the registry does not have the schema that is needed to read the record here.
+    pub(super) fn is_unregistered<F: Fields>(&self, record: &F, schemas: &Schemas) -> bool {
+        let named = self
+            .needs_schema()
+            .and_then(|field| NamedDocument::of(record, field == RecordField::Key, schemas));
+        named.is_some_and(|named| schemas.is_unregistered(named))
+    }
+
     /// Why a record has no id here, if that is for its schema.
     pub(super) fn without_schema<F: Fields>(&self, record: &F, schemas: &Schemas) -> Option<String> {
         let is_key = self.needs_schema()? == RecordField::Key;
@@ -204,6 +231,8 @@ mod tests {
             "protobuf:/order/lines/0/id",
             "protobuf:/3/1",
             "key:protobuf:/1",
+            "avro:name",
+            "key:protobuf:name",
         ] {
             assert_eq!(text.parse::<IdSource>().unwrap().to_string(), text);
         }
@@ -223,7 +252,17 @@ mod tests {
         for text in ["json:/id,json:/tenant", "key, value", "header:a,header:b", "json:/a,key:json:/b"] {
             assert_eq!(text.parse::<IdSource>(), Err(IdSourceError::Several), "{text}");
         }
-        for text in ["json:", "json:id", "json:/a~2", "json:/~", "avro:id", "protobuf:", "key:avro:"] {
+        for text in [
+            "json:",
+            "json:id",
+            "json:name",
+            "avro:names",
+            "json:/a~2",
+            "json:/~",
+            "avro:id",
+            "protobuf:",
+            "key:avro:",
+        ] {
             assert!(matches!(text.parse::<IdSource>(), Err(IdSourceError::Pointer(_))), "{text}");
         }
         for text in ["protobuf:/0", "protobuf:/1/id", "protobuf:/1x", "protobuf:/536870912", "protobuf:/01"] {
@@ -249,6 +288,7 @@ mod tests {
     fn schemas_are_needed_for_names() {
         let needs = |text: &str| text.parse::<IdSource>().unwrap().needs_schema();
         assert_eq!(needs("avro:/id"), Some(RecordField::Value));
+        assert_eq!(needs("protobuf:name"), Some(RecordField::Value));
         assert_eq!(needs("key:protobuf:/id"), Some(RecordField::Key));
         for text in ["key", "value", "header:id", "json:/id", "protobuf:/1/2", "key:json:/id"] {
             assert_eq!(needs(text), None, "{text}");

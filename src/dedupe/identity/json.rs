@@ -8,7 +8,7 @@ mod scan;
 
 pub(super) use scan::index;
 
-/// A JSON pointer (RFC 6901): `/a/b/0`, with `~0` for `~` and `~1` for `/`. It has at least one token.
+/// A JSON pointer (RFC 6901): `/a/b/0`, with `~0` for `~` and `~1` for `/`. Text has at least one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pointer {
     tokens: Vec<String>,
@@ -51,6 +51,9 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
+    /// The pointer to a whole document.
+    pub(super) const WHOLE: Self = Self { tokens: Vec::new() };
+
     /// Its tokens.
     pub(super) fn tokens(&self) -> &[String] {
         &self.tokens

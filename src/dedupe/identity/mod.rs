@@ -16,6 +16,8 @@ mod fingerprint;
 mod id_source;
 mod json;
 mod kind;
+mod number;
+mod part;
 mod schema;
 mod source_name;
 mod uuid;
@@ -27,6 +29,8 @@ pub use id_source::{DocumentFormat, IdSource, RecordField};
 pub(crate) use id_source::{IdSourceError, SOURCES};
 pub(crate) use kind::MOST_PARTITIONS;
 pub use kind::{KindId, KindRule, WindowId};
+use part::PartValue;
+pub use part::{IdPart, Modifier};
 pub use schema::{
     AvroError, AvroSchema, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated, Schema,
     SchemaId, Schemas,
@@ -118,26 +122,6 @@ enum Domain {
 const XXH3_SEED: u64 = 0x6465_6475_7064_3100;
 
 impl Hasher {
-    /// The identity of an id that is given as the text of each of its parts; `None` when there are no parts or one is
-    /// empty: such a record has no id.
-    #[must_use]
-    pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
-        if texts.iter().any(|text| text.as_ref().is_empty()) {
-            return None;
-        }
-        match texts {
-            [] => None,
-            [text] => Some(self.single(text.as_ref())),
-            parts => {
-                let mut joined = Vec::new();
-                for part in parts {
-                    join(&mut joined, part.as_ref());
-                }
-                Some(self.hash(Domain::Composite, &joined))
-            }
-        }
-    }
-
     fn single(&self, bytes: &[u8]) -> Identity {
         match uuid(bytes) {
             Some(uuid) => self.uuid(uuid),
@@ -178,21 +162,21 @@ fn sip(key: &[u8; 16], domain: Domain, bytes: &[u8]) -> siphasher::sip128::Hash1
     state.finish128()
 }
 
-/// How an identity is derived from a record: the sources of the id, and the hash.
+/// How an identity is derived from a record: the parts of the id, and the hash.
 #[derive(Debug, Clone)]
 pub struct IdentityRule {
-    sources: Vec<IdSource>,
+    parts: Vec<IdPart>,
     hasher: Hasher,
     /// Whether [`SOURCE_HEADER`] identifies a record without an id.
     is_by_source: bool,
 }
 
 impl IdentityRule {
-    /// Several sources form a composite id. A record that lacks one of the parts has no id. Without sources no record
+    /// Several parts form a composite id. A record that lacks a part which is not optional has no id. Without parts no record
     /// has an id.
     #[must_use]
-    pub fn new(sources: Vec<IdSource>, hasher: Hasher) -> Self {
-        Self { sources, hasher, is_by_source: false }
+    pub fn new(parts: Vec<IdPart>, hasher: Hasher) -> Self {
+        Self { parts, hasher, is_by_source: false }
     }
 
     /// With `is_by_source`, a record without an id is identified by its [`SOURCE_HEADER`], if `rekey` wrote that. Such an
@@ -215,13 +199,27 @@ impl IdentityRule {
             HashKind::Xxh3 => "xxh3".to_owned(),
             HashKind::SipHash { key_id } => format!("siphash:{key_id:016x}"),
         };
-        Fingerprint::of(std::iter::once(hash).chain(self.sources.iter().map(IdSource::to_string)))
+        Fingerprint::of(std::iter::once(hash).chain(self.parts.iter().map(IdPart::to_string)))
+    }
+
+    /// This rule with one more modifier each: those that make ids equal which differ only by their spelling.
+    #[must_use]
+    pub fn respelled(&self) -> Vec<(Modifier, Self)> {
+        let is_whole = self.parts.len() == 1;
+        let modifiers = [Modifier::Trim, Modifier::Lower, Modifier::Number, Modifier::Uuid];
+        let spelled = modifiers.into_iter().filter(|modifier| !is_whole || *modifier != Modifier::Uuid);
+        let with = |modifier: Modifier| {
+            let parts: Vec<IdPart> =
+                self.parts.iter().map(|part| part.with(modifier).unwrap_or_else(|| part.clone())).collect();
+            (parts != self.parts).then(|| (modifier, Self { parts, ..self.clone() }))
+        };
+        spelled.filter_map(with).collect()
     }
 
     /// Number of parts of an id.
     #[must_use]
     pub fn parts(&self) -> usize {
-        self.sources.len()
+        self.parts.len()
     }
 
     /// The record's identity; `None` when it has no id. Fails when the id cannot be read without a schema that is not known.
@@ -230,8 +228,11 @@ impl IdentityRule {
         record: &F,
         schemas: &Schemas,
     ) -> Result<Option<Identity>, MissingSchema> {
-        let of_id = match self.sources.as_slice() {
-            [source] => source.bytes(record, schemas)?.map(|bytes| self.hasher.single(&bytes)),
+        let of_id = match self.parts.as_slice() {
+            [part] => match part.read(record, schemas)? {
+                PartValue::Bytes(bytes) => Some(self.hasher.single(&bytes)),
+                PartValue::Absent | PartValue::Unreadable => None,
+            },
             _ => self.joined(record, schemas)?.map(|joined| self.hasher.hash(Domain::Composite, &joined)),
         };
         if of_id.is_some() || !self.is_by_source {
@@ -242,48 +243,81 @@ impl IdentityRule {
     }
 
     /// The bytes of the record's id, equal for equal ids: of a UUID its text with lower-case digits and hyphens, of several
-    /// parts each with its length before it (8 bytes, little-endian), of any other id the bytes as they are in the record.
+    /// parts each with its length before it (8 bytes, little-endian), of any other id the bytes as they count. A part that is absent has the
+    /// length 2^64 - 1.
     /// `None` when the record has no id. Fails when the id cannot be read without a schema that is not known.
     pub fn id<'r, F: Fields>(
         &self,
         record: &'r F,
         schemas: &Schemas,
     ) -> Result<Option<Cow<'r, [u8]>>, MissingSchema> {
-        let [source] = self.sources.as_slice() else {
+        let [part] = self.parts.as_slice() else {
             return Ok(self.joined(record, schemas)?.map(Cow::Owned));
         };
-        Ok(source.bytes(record, schemas)?.map(|bytes| match uuid(&bytes).map(hyphenated) {
+        let PartValue::Bytes(bytes) = part.read(record, schemas)? else { return Ok(None) };
+        Ok(Some(match uuid(&bytes).map(hyphenated) {
             Some(text) if *bytes != text => Cow::Owned(text.to_vec()),
             _ => bytes,
         }))
     }
 
-    /// The parts of a composite id; `None` when one is missing, or the rule has none.
+    /// The parts of a composite id; `None` when one that is not optional is missing, or the record has none.
     fn joined<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Option<Vec<u8>>, MissingSchema> {
-        let mut joined = Vec::with_capacity(64);
-        for source in &self.sources {
-            let Some(part) = source.bytes(record, schemas)? else { return Ok(None) };
-            join(&mut joined, &part);
+        let (mut joined, mut has_part) = (Vec::with_capacity(64), false);
+        for part in &self.parts {
+            match part.read(record, schemas)? {
+                PartValue::Bytes(bytes) => {
+                    has_part = true;
+                    join(&mut joined, &bytes);
+                }
+                PartValue::Absent if part.is_optional() => joined.extend_from_slice(&ABSENT),
+                PartValue::Absent | PartValue::Unreadable => return Ok(None),
+            }
         }
-        Ok((!joined.is_empty()).then_some(joined))
+        Ok(has_part.then_some(joined))
     }
 
-    /// Why a record has no id, as a sentence: for the first source without one.
+    /// Why a record has no id, as a sentence: for the first part that it lacks, each source of that.
     pub fn why_missing<F: Fields>(&self, record: &F, schemas: &Schemas) -> String {
-        let of_schema = self.sources.iter().find_map(|source| source.without_schema(record, schemas));
-        let is_absent = |source: &&IdSource| !matches!(source.bytes(record, schemas), Ok(Some(_)));
-        let of_record = || self.sources.iter().find(is_absent).map(|source| why(source, record));
-        let why = of_schema.or_else(of_record).map(|why| format!(": {why}")).unwrap_or_default();
-        format!("the record has no id{why}")
+        let is_read = |part: &&IdPart| matches!(part.read(record, schemas), Ok(PartValue::Bytes(_)));
+        let lacks = |part: &&IdPart| !part.is_optional() && !is_read(part);
+        let part = self.parts.iter().find(lacks).or_else(|| self.parts.iter().find(|part| !is_read(part)));
+        let sources = part.map(IdPart::sources).unwrap_or_default();
+        let of_source =
+            |source: &IdSource| source.without_schema(record, schemas).unwrap_or_else(|| why(source, record));
+        let whys: Vec<String> = sources.iter().map(of_source).collect();
+        if whys.is_empty() {
+            return "the record has no id".to_owned();
+        }
+        format!("the record has no id: {}", whys.join(", and "))
     }
 
-    /// The identity of an id that is given as one text per part: the same that [`IdentityRule::identify`] returns for a
-    /// record with this id. `None` when the number of texts is not the number of parts, or one is empty.
+    /// The identity of an id that is given as one text per part, empty for a part that is absent: the same that [`IdentityRule::identify`]
+    /// returns for a record with this id. `None` when the number of texts is not the number of parts, or one is empty that is not optional.
     #[must_use]
     pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
-        if texts.len() == self.sources.len() { self.hasher.identify_texts(texts) } else { None }
+        if texts.len() != self.parts.len() {
+            return None;
+        }
+        let spelled = |(part, text): (&IdPart, &T)| part.spelled(Cow::Borrowed(text.as_ref())).into_owned();
+        let texts: Vec<Vec<u8>> = self.parts.iter().zip(texts).map(spelled).collect();
+        let lacks = |(part, text): (&IdPart, &Vec<u8>)| text.is_empty() && !part.is_optional();
+        if texts.iter().all(Vec::is_empty) || self.parts.iter().zip(&texts).any(lacks) {
+            return None;
+        }
+        if let [text] = texts.as_slice() {
+            return Some(self.hasher.single(text));
+        }
+        let mut joined = Vec::new();
+        for text in &texts {
+            if text.is_empty() { joined.extend_from_slice(&ABSENT) } else { join(&mut joined, text) }
+        }
+        Some(self.hasher.hash(Domain::Composite, &joined))
     }
 }
+
+/// Stands for a part that is absent: a length that no part has.
+const ABSENT: [u8; 8] = u64::MAX.to_le_bytes();
 
 /// Appends a part with its length, so that different parts never give the same bytes.
 fn join(joined: &mut Vec<u8>, part: &[u8]) {

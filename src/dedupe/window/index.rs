@@ -96,7 +96,7 @@ impl OwnerIndex {
         ControlFlow::Continue(())
     }
 
-    /// Inserts an owner. Offsets must ascend, except after removals.
+    /// Inserts an owner. Numbers must ascend, except after removals.
     pub fn insert(&mut self, key: &IndexKey, number: Sequence) {
         debug_assert!(number >= self.first_live, "an owner is inserted below the window");
         if self.overwrite(key, number) {

@@ -181,7 +181,8 @@ impl Window {
         Ok(verdict::decide(at, known, self.claims.get(&key.identity).copied()))
     }
 
-    /// The newest owner of an identity, committed or pending, that counts for a record of this time.
+    /// The first owner that is found of an identity, committed or pending, that counts for a record of this time. A late record can be near
+    /// two that are more than the window apart.
     #[inline]
     fn owner_of<O: Owners>(
         &self,

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ages::CopyAges;
 use super::difference::DifferingCopy;
+use super::respelled::Respelled;
 use crate::dedupe::IdSource;
 use crate::units::seconds_text;
 
@@ -45,6 +46,9 @@ pub struct TopicSample {
     /// Some of these.
     #[serde(skip)]
     pub examples: Vec<DifferingCopy>,
+    /// Ids that differ only by their spelling.
+    #[serde(skip)]
+    pub respelled: Vec<Respelled>,
     #[serde(skip)]
     pub ages: CopyAges,
     /// The time of the records, seconds. Later copies are not seen.
@@ -129,6 +133,9 @@ impl fmt::Display for TopicSample {
         } else {
             "no copies were compared"
         };
+        for respelled in &self.respelled {
+            writeln!(f, "  {:<30} {}", "spelling", respelled.warning())?;
+        }
         writeln!(f, "  {:<30} {}", "content", self.conflicts().unwrap_or_else(|| same.to_owned()))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A transaction that stays open for longer than the transaction timeout of a worker belongs to a worker that is gone, or to
 //! another program. Ending it for a writer means to use its transactional id, which fences whoever uses that id. So a writer
-//! that is a member of the group is left out: it ends its own transactions, and what it has left open ([`super`]). Each round
+//! that is a member of the group is left out: it ends its own transactions, and what it has left open ([`crate::pipeline::torn`]). Each round
 //! tries every other known writer once, one in an iteration. If the transaction is still open after the second round, it is
 //! that of another program, and rounds follow in exponential intervals: a writer may have stopped since.
 

@@ -32,7 +32,9 @@ impl CountedBy {
     pub fn new(source: &InsightSource) -> Self {
         let field = match source {
             InsightSource::Partition => None,
-            InsightSource::Field(source) => Some(IdentityRule::new(vec![source.clone()], Hasher::Xxh3)),
+            InsightSource::Field(source) => {
+                Some(IdentityRule::new(vec![source.clone().into()], Hasher::Xxh3))
+            }
         };
         Self { name: source.to_string(), field }
     }

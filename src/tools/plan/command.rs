@@ -1,5 +1,7 @@
 //! The command `plan`: measures the live topic if one is given, and prints the plan.
 
+use std::str::FromStr;
+
 use indicatif::ProgressBar;
 
 use super::{CapacityPlan, Fits, IdKind, MeasuredAges, SHARES, WindowAdvice, Workload};
@@ -7,7 +9,7 @@ use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::config::{OFF, SchemasConfig, compared, duration_text, size_text};
-use crate::dedupe::{Hasher, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
+use crate::dedupe::{Hasher, IdPart, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
 use crate::kafka::{self, SampleError, SampleRule, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
@@ -123,7 +125,7 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
 }
 
 /// The sources that a flag names.
-fn sources(flag: &str, texts: &[String]) -> Result<Vec<IdSource>, ExitError> {
+fn parsed<S: FromStr<Err = IdSourceError>>(flag: &str, texts: &[String]) -> Result<Vec<S>, ExitError> {
     let unusable = |text: &String, error: &IdSourceError| {
         ExitError::new(Exit::Usage, format!("{flag} {text} {error}; give {SOURCES}"))
     };
@@ -135,15 +137,15 @@ fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdSource>>, ExitError>
     match texts {
         [] => Ok(None),
         [word] if word == OFF => Ok(Some(Vec::new())),
-        texts => sources("--compare", texts).map(Some),
+        texts => parsed("--compare", texts).map(Some),
     }
 }
 
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
     let usage = |what: String| ExitError::new(Exit::Usage, what);
-    let sources = sources("--id", &args.id)?;
-    let compare = compared(&sources, compare_sources(&args.compare)?.as_deref());
+    let parts = parsed::<IdPart>("--id", &args.id)?;
+    let compare = compared(&parts, compare_sources(&args.compare)?.as_deref());
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,
@@ -151,10 +153,10 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
         records: if args.full { u64::MAX } else { args.sample },
     };
     let bar = if args.full { ProgressBar::no_length() } else { ProgressBar::new(args.sample) };
-    let rule = IdentityRule::new(sources, Hasher::Xxh3);
     let schemas = BlockingSchemas::open(&SchemasConfig::open(args.schema_registry.clone())).map_err(usage)?;
     let rule = SampleRule {
-        identify: &|record| schemas.identify(&rule, record),
+        rule: IdentityRule::new(parts, Hasher::Xxh3),
+        identify: &|rule, record| schemas.identify(rule, record),
         digest: &|compare, record| schemas.digest(compare, record),
         force_header: args.force_header.as_deref(),
         compare,

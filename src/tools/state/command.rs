@@ -11,7 +11,7 @@ use super::{Lengths, LookupResult, StateError, Transferred};
 use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
 use crate::cli::{Exit, ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
-use crate::dedupe::{Hasher, Identity};
+use crate::dedupe::{Hasher, IdPart, IdSource, Identity, IdentityRule};
 use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
 
 impl From<StateError> for ExitError {
@@ -88,9 +88,12 @@ fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<Identity, Ex
         )));
     }
     let empty = || {
-        usage("--id is empty: a record with an empty part has no id; give a text for each part".to_owned())
+        let what = "--id is empty: a record without a part that is not optional has no id; give a text for each part";
+        usage(what.to_owned())
     };
-    hasher.identify_texts(id).ok_or_else(empty)
+    let plain = || vec![IdPart::from(IdSource::Key); id.len()];
+    let rule = IdentityRule::new(local.from.clone().unwrap_or_else(plain), hasher);
+    rule.identify_texts(id).ok_or_else(empty)
 }
 
 fn export(args: &ExportArgs) -> Result<(), ExitError> {

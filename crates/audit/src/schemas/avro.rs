@@ -69,11 +69,12 @@ impl Avro {
         Ok(Self { root, names })
     }
 
-    /// The scalar at this path.
+    /// The scalar at this path; the full name of the document's type if that is empty.
     pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
-        let (mut at, mut shape, mut path) = (document, &self.root, path.iter());
+        let (mut at, mut shape, is_name, mut path) = (document, &self.root, path.is_empty(), path.iter());
         loop {
             shape = match shape {
+                Shape::Named(name) if is_name => return Some(name.clone().into_bytes().into()),
                 Shape::Named(name) => self.names.get(name)?,
                 Shape::Union(branches) => branches.get(usize::try_from(signed(&mut at)?).ok()?)?,
                 Shape::Record(fields) => {

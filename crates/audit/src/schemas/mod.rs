@@ -167,6 +167,27 @@ impl Decoders {
         })
     }
 
+    /// Whether the registry does not have the schema of the key or the value.
+    pub fn lacks_schema(&self, is_key: bool, fields: &Fields<'_>) -> Result<bool, String> {
+        let (from_file, document) =
+            if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
+        let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
+        let named = fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes());
+        let guid = |header: &[u8]| {
+            let guid = header.strip_prefix(&[1])?.first_chunk::<16>()?;
+            Some(SchemaName::Guid(u128::from_be_bytes(*guid)))
+        };
+        let name = match (document, named) {
+            (None, _) => None,
+            (Some(_), Some((_, Some(header)))) => guid(header),
+            (Some(document), _) => behind_prefix(document).map(|(id, _)| SchemaName::Id(id)),
+        };
+        match name.filter(|_| from_file.is_none()) {
+            Some(name) => Ok(self.fetched(name)?.is_none()),
+            None => Ok(false),
+        }
+    }
+
     fn fetched(&self, name: SchemaName) -> Result<Option<Rc<Decoder>>, String> {
         if let Some(known) = self.by_name.borrow().get(&name) {
             return Ok(known.clone());

@@ -77,9 +77,9 @@ impl Protobuf {
         Ok(Self { file })
     }
 
-    /// The scalar at this path in the first message of the file.
+    /// The scalar at this path in the first message of the file; the full name of the message if the path is empty.
     pub fn find(&self, document: &[u8], path: &[String]) -> Option<Vec<u8>> {
-        find(&self.file.messages().next()?, &pieces(document)?, path).filter(|it| !it.is_empty())
+        found(&self.file.messages().next()?, document, path)
     }
 
     /// The same in a document that begins with the indexes of its message.
@@ -90,8 +90,15 @@ impl Protobuf {
             let nested = message.child_messages().filter(|child| !child.is_map_entry()).nth(index);
             message = nested?;
         }
-        find(&message, &pieces(document)?, path).filter(|it| !it.is_empty())
+        found(&message, document, path)
     }
+}
+
+fn found(message: &MessageDescriptor, document: &[u8], path: &[String]) -> Option<Vec<u8>> {
+    if path.is_empty() {
+        return Some(message.full_name().as_bytes().to_vec());
+    }
+    find(message, &pieces(document)?, path).filter(|it| !it.is_empty())
 }
 
 /// The indexes before a message; none stand for the first message.

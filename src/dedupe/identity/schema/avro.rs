@@ -18,6 +18,8 @@ const DIGITS_MAX: u32 = 1_000;
 #[derive(Debug)]
 pub struct AvroSchema {
     types: Vec<AvroType>,
+    /// The full names of those that have one.
+    names: HashMap<usize, String>,
     /// Whether a value of the type never takes a byte.
     empty: Vec<bool>,
     root: usize,
@@ -83,13 +85,13 @@ impl AvroSchema {
             parser.add(&json(reference.as_ref())?, "")?;
         }
         let root = parser.add(&json(text)?, "")?;
-        let types = parser.types;
+        let (types, names) = (parser.types, parser.names.into_iter());
         let empty = empty_types(&types)?;
-        Ok(Self { types, empty, root })
+        Ok(Self { types, names: names.map(|(name, place)| (place, name)).collect(), empty, root })
     }
 
     /// The scalar at this path: field names, keys of maps, indexes of arrays. Unions are passed through. `None` when there is
-    /// none, or when the bytes up to its end do not match the schema.
+    /// none, or when the bytes up to its end do not match the schema. An empty path stands for the full name of the document's type.
     #[must_use]
     pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
         Input::new(document).find(self, path)

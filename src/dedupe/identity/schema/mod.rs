@@ -135,6 +135,12 @@ impl Schemas {
         })
     }
 
+    /// Whether the registry does not have the schema of a document.
+    pub(super) fn is_unregistered(&self, named: NamedDocument<'_>) -> bool {
+        let of_registry = named.framed().filter(|_| self.of_file(named.is_key).is_none());
+        of_registry.is_some_and(|framed| matches!(self.get(framed.schema), Ok(Schema::Unregistered)))
+    }
+
     /// Why a document has no id, if that is for its schema.
     pub(super) fn without_schema(&self, named: NamedDocument<'_>) -> Option<String> {
         if self.of_file(named.is_key).is_some() {
@@ -146,8 +152,7 @@ impl Schemas {
                 None => "it does not begin with the prefix of a schema registry: a zero byte and the id of its schema".to_owned(),
             });
         };
-        let is_unregistered = matches!(self.get(schema), Ok(Schema::Unregistered));
-        is_unregistered.then(|| format!("the schema registry does not have its schema {schema}"))
+        self.is_unregistered(named).then(|| format!("the schema registry does not have its schema {schema}"))
     }
 }
 

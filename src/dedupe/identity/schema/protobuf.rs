@@ -21,6 +21,8 @@ pub struct ProtoSchema {
 /// A message.
 #[derive(Debug, Default)]
 pub struct ProtoMessage {
+    /// Its full name.
+    pub name: String,
     /// Its fields.
     pub fields: Vec<ProtoField>,
     /// The messages defined in it, in its order, without those that represent the entries of maps.
@@ -144,7 +146,7 @@ impl<'d> Occurrences<'d> {
 
 impl ProtoSchema {
     /// The scalar at this path of field names, indexes and map keys in the first message of the file. `None` when there is none,
-    /// or when the bytes are no such message.
+    /// or when the bytes are no such message. An empty path stands for the full name of the message.
     #[must_use]
     pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
         self.found(*self.roots.first()?, document, path)
@@ -177,6 +179,9 @@ impl ProtoSchema {
     }
 
     fn found<'d>(&self, place: usize, message: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
+        if path.is_empty() {
+            return self.messages.get(place).map(|message| message.name.clone().into_bytes().into());
+        }
         self.read(place, &Occurrences::one(message), path).ok().flatten().filter(|bytes| !bytes.is_empty())
     }
 

@@ -36,10 +36,11 @@ impl<'d> Input<'d> {
     }
 
     pub fn find(&mut self, schema: &AvroSchema, path: &[String]) -> Option<Cow<'d, [u8]>> {
-        let (mut place, mut path) = (schema.root, path.iter());
+        let (mut place, is_name, mut path) = (schema.root, path.is_empty(), path.iter());
         loop {
             place = match schema.of(place)? {
                 AvroType::Union(branches) => self.branch(branches)?,
+                _ if is_name => return schema.names.get(&place).map(|name| name.clone().into_bytes().into()),
                 AvroType::Record(fields) => {
                     let name = path.next()?;
                     let at = fields.iter().position(|(field, _)| field == name)?;

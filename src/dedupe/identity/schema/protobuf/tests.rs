@@ -15,6 +15,7 @@ fn field(name: &str, number: u32, kind: ProtoKind) -> ProtoField {
 /// State state = 7; }`, `Line { string sku = 1; int32 count = 2; }` inside of it, and `Other { int64 n = 1; }` behind it.
 fn schema() -> ProtoSchema {
     let order = ProtoMessage {
+        name: "Order".to_owned(),
         fields: vec![
             field("id", 1, ProtoKind::Text),
             field("line", 2, ProtoKind::Message(1)),
@@ -27,14 +28,15 @@ fn schema() -> ProtoSchema {
         nested: vec![1],
     };
     let line = ProtoMessage {
+        name: "Order.Line".to_owned(),
         fields: vec![field("sku", 1, ProtoKind::Text), field("count", 2, ProtoKind::Int32)],
-        nested: Vec::new(),
+        ..ProtoMessage::default()
     };
     let entry = ProtoMessage {
         fields: vec![field("key", 1, ProtoKind::Text), field("value", 2, ProtoKind::Message(1))],
-        nested: Vec::new(),
+        ..ProtoMessage::default()
     };
-    let other = ProtoMessage { fields: vec![field("n", 1, ProtoKind::Int64)], nested: Vec::new() };
+    let other = ProtoMessage { fields: vec![field("n", 1, ProtoKind::Int64)], ..ProtoMessage::default() };
     ProtoSchema { messages: vec![order, line, entry, other], roots: vec![0, 3] }
 }
 

@@ -1,0 +1,157 @@
+//! A part of an id: alternatives of a source, and words in brackets that say how its value counts.
+
+use std::borrow::Cow;
+
+use serde::de::IgnoredAny;
+
+use super::source::Source;
+
+/// The words that may stand in brackets.
+const WORDS: [&str; 5] = ["optional", "trim", "lower", "number", "uuid"];
+
+/// A part of an id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The first that has a value counts.
+    pub sources: Vec<Source>,
+    words: Vec<String>,
+}
+
+impl Part {
+    /// Parses `SOURCE | SOURCE (WORD, WORD)`, or a JSON array of these texts. The error is the predicate of a sentence about the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('[') {
+            let texts: Vec<String> =
+                serde_json::from_str(text).map_err(|_| "is no array of texts".to_owned())?;
+            let mut part = Self { sources: Vec::new(), words: Vec::new() };
+            for text in texts {
+                match text.strip_prefix('(') {
+                    Some(listed) => part.words.extend(words(listed.trim_end_matches(')'))?),
+                    None => part.sources.push(Source::parse(&text)?),
+                }
+            }
+            return if part.sources.is_empty() { Err("has no source".to_owned()) } else { Ok(part) };
+        }
+        let (sources, words) = match text.rfind(" (").filter(|_| text.ends_with(')')) {
+            Some(at) if is_list(text.get(at + 2..text.len() - 1).unwrap_or_default()) => {
+                let listed = text.get(at + 2..text.len() - 1).unwrap_or_default();
+                (text.get(..at).unwrap_or_default(), words(listed)?)
+            }
+            _ => (text, Vec::new()),
+        };
+        Ok(Self { sources: split(sources)?, words })
+    }
+
+    /// Whether a record without this part may have an id.
+    pub fn is_optional(&self) -> bool {
+        self.has("optional")
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|listed| listed == word)
+    }
+
+    /// The value as it counts.
+    pub fn counted<'a>(&self, value: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
+        let mut value = value;
+        if self.has("trim") {
+            value = Cow::Owned(value.trim_ascii().to_vec());
+        }
+        if self.has("lower") {
+            value = Cow::Owned(value.to_ascii_lowercase());
+        }
+        if let Some(number) = decimal(&value).filter(|_| self.has("number")) {
+            value = Cow::Owned(number.into_bytes());
+        }
+        if let Some(uuid) = super::id::uuid(&value).filter(|_| self.has("uuid")) {
+            value = Cow::Owned(uuid.into_owned());
+        }
+        value
+    }
+}
+
+fn is_list(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| matches!(c, 'a'..='z' | ',' | ' '))
+}
+
+fn words(listed: &str) -> Result<Vec<String>, String> {
+    let words = listed.split(',').map(|word| word.trim().to_owned());
+    words
+        .map(|word| {
+            if WORDS.contains(&word.as_str()) {
+                Ok(word)
+            } else {
+                Err(format!("has '{word}' in brackets, which is none of {}", WORDS.join(", ")))
+            }
+        })
+        .collect()
+}
+
+/// Splits at each ` | ` behind which a source, or what looks like one, follows. From the end, because what does not is a part of the name before it.
+fn split(text: &str) -> Result<Vec<Source>, String> {
+    let starts_source = |text: &str| {
+        let first = text.split(" | ").next().unwrap_or_default();
+        let is_form =
+            first.find(':').is_some_and(|at| first.bytes().take(at).all(|it| it.is_ascii_lowercase()));
+        is_form || Source::parse(first).is_ok()
+    };
+    let places = text.match_indices(" | ").map(|(at, _)| at);
+    let places: Vec<usize> = places.filter(|at| text.get(at + 3..).is_some_and(starts_source)).collect();
+    let begins = std::iter::once(0).chain(places.iter().map(|at| at + 3));
+    let ends = places.iter().copied().chain([text.len()]);
+    let sources =
+        begins.zip(ends).map(|(begin, end)| Source::parse(text.get(begin..end).unwrap_or_default()));
+    sources.map(|source| source.map_err(str::to_owned)).collect()
+}
+
+/// A number of JSON as `±0.DIGITS·10^POWER`, the digits without zeros at either end; nothing for other text.
+fn decimal(text: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(text).ok()?;
+    let is_number =
+        text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && !text.ends_with(char::is_whitespace);
+    serde_json::from_str::<IgnoredAny>(text).ok().filter(|_| is_number)?;
+    let (sign, text) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
+    let (mantissa, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    if power.trim_start_matches(['+', '-']).len() > 15 {
+        return None;
+    }
+    let power: i64 = power.parse().ok()?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_start_matches('0');
+    let leading = i64::try_from(digits.len() - significant.len()).ok()?;
+    let point = i64::try_from(whole.len()).ok()? - leading;
+    match significant.trim_end_matches('0') {
+        "" => Some("0".to_owned()),
+        digits => Some(format!("{sign}0.{digits}^{}", power + point)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_split_at_sources_only() {
+        let sources = |text: &str| Part::parse(text).unwrap().sources;
+        let header = |name: &str| Source::Header(name.into());
+        assert_eq!(sources("header:a | key"), [header("a"), Source::Key]);
+        assert_eq!(sources("header:a | b | key (trim)"), [header("a | b"), Source::Key]);
+        assert_eq!(sources(r#"["header:a | key", "(lower)"]"#), [header("a | key")]);
+        assert_eq!(sources("header:a (B)"), [header("a (B)")]);
+        for text in ["key (tim)", "key | jsn:/a", "[]", "[\"(trim)\"]", "key | header:", "key ()x | json:"] {
+            assert!(Part::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_count_by_their_value() {
+        let forms = |texts: &[&str]| texts.iter().map(|text| decimal(text.as_bytes())).collect::<Vec<_>>();
+        for equal in [&["2", "2.0", "2e0", "0.2E+1"][..], &["0", "-0", "0.00"], &["-25", "-2.5e1"]] {
+            let forms = forms(equal);
+            assert!(forms.iter().all(|form| form.is_some() && *form == forms[0]), "{forms:?}");
+        }
+        assert_eq!(forms(&["007", "+1", ".5", "1 ", "true", "\"2\"", "1e1234567890123456"]), vec![None; 7]);
+        assert_ne!(decimal(b"25"), decimal(b"2.5"));
+    }
+}
