@@ -173,9 +173,12 @@ impl Evidence<'_> {
         entry.end.sections.iter().any(|section| self.clean(section) == visibility)
     }
 
-    /// The last aborted attempt whose records the clean log shows: of the transaction that was committed, or a copy of its entry.
+    /// The last aborted attempt whose records the clean log shows: of the transaction that was committed, or a copy of its entry. Below the newest
+    /// entry that a checkpoint names, it is a copy by a member that repeated a finished repair: written again, it would follow later entries.
     fn hidden_but_in_clean(&self) -> Option<&Entry> {
-        let hidden = self.entries.hidden.iter().filter(|entry| self.entries.is_newest(entry));
+        let named = self.newest().map_or(0, |(_, last)| last.entry.number);
+        let is_newest = |entry: &&Entry| self.entries.is_newest(entry) && entry.end.number >= named;
+        let hidden = self.entries.hidden.iter().filter(is_newest);
         hidden.rev().find(|entry| self.has_clean(entry, CleanVisibility::Yes))
     }
 

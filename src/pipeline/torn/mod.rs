@@ -137,12 +137,18 @@ impl ProducerState {
         if rounds.is_due(now) {
             let writers = known_writers(access.ctx, access.source)?;
             let mut writers = without_live::<W>(&access.ctx.options, access.source, writers)?;
-            writers.insert(access.ctx.options.writer.clone());
+            // Our own transactional id is the last one, because the producer may have to be replaced then.
+            writers.remove(&access.ctx.options.writer);
+            let ours = access.ctx.options.writer.clone();
             let rounds = self.blocked_by_others.get_or_insert_default();
-            rounds.begin(writers, timeout, now);
+            rounds.begin(std::iter::once(ours).chain(writers), timeout, now);
         }
-        let writer = self.blocked_by_others.as_mut().and_then(Rounds::next_writer);
-        writer.map_or(Ok(()), |writer| purge(access, &writer, id, &[]))
+        let Some(writer) = self.blocked_by_others.as_mut().and_then(Rounds::next_writer) else {
+            return Ok(());
+        };
+        purge(access, &writer, id, &[])?;
+        // The marker of this purge may be missing, too. Nobody else ends what a live member has left open.
+        if writer == access.ctx.options.writer { check_cleared::<W>(access.source, id) } else { Ok(()) }
     }
 }
 

@@ -237,3 +237,20 @@ fn only_the_checkpoint_with_the_last_entry_decides() {
     };
     assert_eq!(decide(&by_an_older_one), TornDecision::Agreed, "the case does not depend on it");
 }
+
+/// A member has repeated the repair of the second entry, which another one had finished, and aborted it. Then the third entry, without clean
+/// records, lacks its marker in the journal; a reading begins behind the committed ones.
+#[test]
+fn a_copy_of_an_entry_below_the_named_one_is_not_written_again() {
+    let mut logs = Logs::with(&Visible { entry: true, offsets: true, clean: vec![CleanVisibility::Yes] });
+    let from = logs.journal.len();
+    let copy = EntryEnd::of(2, [].into_iter(), vec![section(0, BEFORE, AFTER, Some(CLEAN_AFTER))]);
+    logs.append(Vec::new(), &copy, false);
+    let third = Visible { entry: false, offsets: true, clean: Vec::new() };
+    logs.add(vec![block(0, AFTER, 30)], 3, vec![section(0, AFTER, 30, None)], &third);
+    logs.low = from as Offset;
+    let TornDecision::Repair(repair) = logs.decide() else { panic!("{logs:#?}") };
+    assert_eq!((repair.name().number, repair.of.number), (3, 3));
+    logs.repair(&repair, [true, true]);
+    assert_eq!((logs.decide(), logs.numbers()), (TornDecision::Agreed, vec![3]));
+}
