@@ -6,6 +6,7 @@ use std::convert::Infallible;
 
 use dedupd::dedupe::{
     Coordinates, Digest, Identity, Offset, Owner, Owners, Positions, Sequence, StampedOwner, StoredOwner,
+    Window,
 };
 use dedupd::ports::SealedLookup;
 
@@ -19,6 +20,8 @@ pub trait Ledger: Owners<Error: std::fmt::Debug> {
     fn append(&mut self, number: Sequence, owners: &[StampedOwner]);
     /// Owners with lower numbers are not needed.
     fn expire(&mut self, first: Sequence);
+    /// Moves old owners from the window into slices.
+    fn seal(&mut self, _window: &mut Window) {}
     /// Finds the slices that may contain these identities.
     fn find(&self, _lookups: &mut [SealedLookup]) {}
     /// Whether an identity that the window does not contain is in a sealed slice.

@@ -46,17 +46,16 @@ impl<L: Ledger> Ours<L> {
         Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
 
-    /// A window whose newest identities, one part in `parts`, are in the exact part, for as long as `held` records arrive. The ledger
-    /// has the others in sealed slices.
-    pub fn sealed(name: &'static str, ids: u64, parts: u64, held: u64, ledger: L) -> Self {
+    /// A window for as long as `records` records arrive. The ledger seals its owners; one part in `parts` and another one are in the index.
+    pub fn sealed(name: &'static str, ids: u64, parts: u64, records: u64, ledger: L) -> Self {
         let limits = WindowLimits {
-            exact: Duration::from_millis(held),
+            exact: Duration::from_millis(records),
             max_ids: u64::MAX,
             time: TimeSource::Record,
             bloom: None,
         };
         let mut window = Window::new(limits, ledger.positions());
-        window.reserve(ids / parts + ids / parts / 64);
+        window.reserve(2 * ids / parts);
         Self { name, window, ledger, at: 0, lookups: Vec::with_capacity(CHUNK), ids }
     }
 
@@ -65,6 +64,7 @@ impl<L: Ledger> Ours<L> {
         self.window.set_horizon(START_MS + self.at.cast_signed());
         let first_needed = self.window.commit();
         self.ledger.expire(first_needed);
+        self.ledger.seal(&mut self.window);
     }
 }
 

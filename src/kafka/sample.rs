@@ -62,10 +62,13 @@ pub enum SampleError {
     Refused(Failure),
 }
 
+/// Applies a rule to a record. The error is the reason why that is not possible.
+pub type Identify<'a> = dyn Fn(&IdentityRule, &RawRecord<'_>) -> Result<Option<Identity>, String> + 'a;
+
 /// How the records of a sample are identified, and what of them is compared. The errors are reasons why that is not possible.
 pub struct SampleRule<'a> {
     pub rule: IdentityRule,
-    pub identify: &'a dyn Fn(&IdentityRule, &RawRecord<'_>) -> Result<Option<Identity>, String>,
+    pub identify: &'a Identify<'a>,
     pub digest: &'a dyn Fn(&CompareRule, &RawRecord<'_>) -> Result<Digest, String>,
     /// A record with this header is forwarded whatever its id.
     pub force_header: Option<&'a str>,

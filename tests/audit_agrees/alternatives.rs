@@ -1,5 +1,7 @@
 //! Alternatives and spellings of parts of an id: both sides give one id to the same records.
 
+use std::borrow::Cow;
+
 use dedupd::dedupe::{Hasher, IdPart, Identity, IdentityRule, Schemas};
 use dedupd_audit::{Fields, IdRule};
 use proptest::prelude::*;
@@ -66,7 +68,7 @@ fn ids(parts: &[String], record: &Spelled) -> (Option<Identity>, Option<Vec<u8>>
     let audit = IdRule::parse(parts).unwrap();
     (
         service.identify(&Sample(&fields), &Schemas::default()).unwrap(),
-        audit.id(&fields).unwrap().map(|id| id.into_owned()),
+        audit.id(&fields).unwrap().map(Cow::into_owned),
     )
 }
 

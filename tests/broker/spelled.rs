@@ -15,10 +15,10 @@ fn sidecar(pipe: &Pipe<'_>, from: &str) -> Sidecar {
 
 fn clean(pipe: &Pipe<'_>) -> Vec<String> {
     let records = pipe.kafka.records(&pipe.clean, Isolation::Committed);
-    records.iter().map(|record| record.text().to_owned()).collect()
+    records.iter().map(|record| record.text().clone()).collect()
 }
 
-/// The same ids with `ce_id` in a header and in the value, as CloudEvents in binary and in structured mode; `messageId` and `messageid`; numbers,
+/// The same ids with `ce_id` in a header and in the value, as `CloudEvents` in binary and in structured mode; `messageId` and `messageid`; numbers,
 /// and a part that is null, absent or empty.
 #[test]
 fn one_id_in_several_places_and_spellings_is_forwarded_once() {

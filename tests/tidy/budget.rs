@@ -35,7 +35,7 @@ const CODE: &[(&str, usize)] = &[
     ("src/tools", 4_320),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings.
-    ("crates/audit", 6_055),
+    ("crates/audit", 6_065),
     ("crates/testkit", 860),
     ("crates/tokens", 240),
 ];
@@ -45,7 +45,7 @@ const PROSE: &[(&str, usize)] = &[
     // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and the dropped records in the audit with what
     // cannot be told of them.
     // Alternatives and words of `identity.from`.
-    ("docs", 29_330),
+    ("docs", 29_400),
     ("docs/decisions", 12_510),
     ("ARCHITECTURE.md", 1_580),
     // A failed worker aborts its transaction; parts of ids.

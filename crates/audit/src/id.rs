@@ -18,6 +18,21 @@ use super::source::{Format, Source};
 /// The header in which `rekey` names the record that it copied, see [`is_record_name`]. The last one counts.
 pub(super) const SOURCE_HEADER: &[u8] = b"dedupd.source";
 
+/// What a record has for a part.
+enum Found<'a> {
+    /// The value as it counts, not empty.
+    Value(Cow<'a, [u8]>),
+    Absent,
+    /// Nobody can tell, because a schema is not registered.
+    Unreadable,
+}
+
+impl<'a> Found<'a> {
+    fn value(self) -> Option<Cow<'a, [u8]>> {
+        if let Self::Value(value) = self { Some(value) } else { None }
+    }
+}
+
 /// Where the id of a record is: one part, or several that make a composite id.
 #[derive(Debug, Clone)]
 pub struct IdRule {
@@ -82,23 +97,23 @@ impl IdRule {
 
     /// The bytes of the first part.
     pub(super) fn value<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
-        self.parts.first().map_or(Ok(None), |part| Ok(self.part(part, fields)?.unwrap_or_default()))
+        self.parts.first().map_or(Ok(None), |part| Ok(self.part(part, fields)?.value()))
     }
 
     fn own<'a>(&self, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
         if let [one] = self.parts.as_slice() {
-            let id = self.part(one, fields)?.flatten();
+            let id = self.part(one, fields)?.value();
             return Ok(id.map(|id| uuid(&id).unwrap_or(id)));
         }
         let (mut composite, mut has_any) = (Vec::new(), false);
         for part in &self.parts {
             match self.part(part, fields)? {
-                Some(Some(value)) => {
+                Found::Value(value) => {
                     has_any = true;
                     join(&mut composite, Some(&value));
                 }
-                Some(None) if part.is_optional() => join(&mut composite, None),
-                _ => return Ok(None),
+                Found::Absent if part.is_optional() => join(&mut composite, None),
+                Found::Absent | Found::Unreadable => return Ok(None),
             }
         }
         Ok(has_any.then_some(composite.into()))
@@ -106,23 +121,22 @@ impl IdRule {
 
     /// The bytes of each part.
     pub(super) fn parts(&self, fields: &Fields<'_>) -> Result<Vec<Option<Vec<u8>>>, String> {
-        let part = |part| Ok(self.part(part, fields)?.flatten().map(Cow::into_owned));
+        let part = |part| Ok(self.part(part, fields)?.value().map(Cow::into_owned));
         self.parts.iter().map(part).collect()
     }
 
-    /// The value of a part as it counts, `Some(None)` if the record has none, `None` if nobody can tell because a schema is not registered.
-    fn part<'a>(&self, part: &Part, fields: &Fields<'a>) -> Result<Option<Option<Cow<'a, [u8]>>>, String> {
+    fn part<'a>(&self, part: &Part, fields: &Fields<'a>) -> Result<Found<'a>, String> {
         for source in &part.sources {
             let found = self.at(source, fields)?.map(|value| part.counted(value));
-            if found.as_ref().is_some_and(|value| !value.is_empty()) {
-                return Ok(Some(found));
+            if let Some(value) = found.filter(|value| !value.is_empty()) {
+                return Ok(Found::Value(value));
             }
             let Source::Document { is_key, format: Format::Encoded(_), .. } = source else { continue };
             if self.decoders.lacks_schema(*is_key, fields)? {
-                return Ok(None);
+                return Ok(Found::Unreadable);
             }
         }
-        Ok(Some(None))
+        Ok(Found::Absent)
     }
 
     fn at<'a>(&self, source: &Source, fields: &Fields<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {

@@ -61,19 +61,19 @@ impl SpelledIds {
         Self { left: MOST_RECORDS, by: rule.respelled().into_iter().map(spelled).collect() }
     }
 
-    /// Counts a record with this identity. `identify` applies another rule to it.
+    /// Counts a record with this identity. `by` applies another rule to it.
     pub(super) fn count(
         &mut self,
         at: Coordinates,
         identity: Identity,
-        identify: &dyn Fn(&IdentityRule) -> Option<Identity>,
+        by: &dyn Fn(&IdentityRule) -> Option<Identity>,
     ) {
         if self.left == 0 {
             return;
         }
         self.left -= 1;
         for Spelled { modifier, rule, first, found } in &mut self.by {
-            let Some(spelled) = identify(rule) else { continue };
+            let Some(spelled) = by(rule) else { continue };
             let (known, first_at) = *first.entry(spelled).or_insert((identity, at));
             if known != identity {
                 let new = || Respelled { modifier: *modifier, records: 0, example: [at, first_at] };
