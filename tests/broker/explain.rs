@@ -1,4 +1,4 @@
-//! `dedupd explain` on a real Apache Kafka: whom it believes, what it compares, and what it says when there is nothing to explain.
+//! `dedupd explain` on a real Apache Kafka: which instance it accepts, what it compares, and its messages when there is nothing to explain.
 
 use std::process::Command;
 use std::time::Duration;

@@ -43,7 +43,7 @@ const CODE: &[(&str, usize)] = &[
 /// Words of the documents of a folder, or of one document.
 const PROSE: &[(&str, usize)] = &[
     // `identity.compare`, `dedupd explain`, `insight.by`, the ages of `plan`, and the dropped records in the audit with what
-    // cannot be told of them.
+    // is not known of them.
     // Alternatives and words of `identity.from`.
     ("docs", 29_400),
     ("docs/decisions", 12_510),

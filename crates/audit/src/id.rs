@@ -23,7 +23,7 @@ enum Found<'a> {
     /// The value as it counts, not empty.
     Value(Cow<'a, [u8]>),
     Absent,
-    /// Nobody can tell, because a schema is not registered.
+    /// It is not known, because a schema is not registered.
     Unreadable,
 }
 

@@ -205,12 +205,12 @@ impl Modifier {
     fn applied(self, bytes: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
         let changed = match self {
             Self::Optional => None,
-            Self::Trim => Some(bytes.trim_ascii().to_vec()),
-            Self::Lower => Some(bytes.to_ascii_lowercase()),
+            Self::Trim => Some(bytes.trim_ascii()).filter(|it| it.len() < bytes.len()).map(<[u8]>::to_vec),
+            Self::Lower => bytes.iter().any(u8::is_ascii_uppercase).then(|| bytes.to_ascii_lowercase()),
             Self::Number => normal_form(&bytes),
             Self::Uuid => uuid(&bytes).map(|uuid| hyphenated(uuid).to_vec()),
         };
-        changed.filter(|changed| *changed != *bytes).map_or(bytes, Cow::Owned)
+        changed.map_or(bytes, Cow::Owned)
     }
 }
 

@@ -90,27 +90,13 @@ impl SpelledIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::{Fields, Hasher, Schemas};
-
-    struct Key(&'static str);
-
-    impl Fields for Key {
-        fn key(&self) -> Option<&[u8]> {
-            Some(self.0.as_bytes())
-        }
-        fn value(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
-        }
-    }
+    use crate::dedupe::Hasher;
 
     fn found(part: &str, keys: &[&'static str]) -> Vec<(Modifier, u64)> {
         let rule = IdentityRule::new(vec![part.parse().unwrap()], Hasher::Xxh3);
         let mut ids = SpelledIds::new(&rule);
         for (offset, key) in keys.iter().enumerate() {
-            let identify = |rule: &IdentityRule| rule.identify(&Key(key), &Schemas::default()).unwrap();
+            let identify = |rule: &IdentityRule| rule.identify_texts(&[key]);
             let at = Coordinates { partition: 0, offset: offset as u64 };
             ids.count(at, identify(&rule).unwrap(), &identify);
         }

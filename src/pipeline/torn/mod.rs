@@ -118,9 +118,7 @@ impl ProducerState {
         let due: Vec<LogId> = due.map(|(log, _)| *log).collect();
         self.open_elsewhere = (now, open);
         let Some(first) = due.first() else { return Ok(()) };
-        let (writer, id) = (access.ctx.options.writer.clone(), first.partition);
-        purge(access, &writer, id, &due)?;
-        check_cleared::<W>(access.source, id)
+        purge_own(access, first.partition, &due)
     }
 
     /// Aborts the pending transactions of known writers in the group's offsets, when these have been blocked for longer than any
@@ -146,9 +144,11 @@ impl ProducerState {
         let Some(writer) = self.blocked_by_others.as_mut().and_then(Rounds::next_writer) else {
             return Ok(());
         };
-        purge(access, &writer, id, &[])?;
-        // The marker of this purge may be missing, too. Nobody else ends what a live member has left open.
-        if writer == access.ctx.options.writer { check_cleared::<W>(access.source, id) } else { Ok(()) }
+        if writer == access.ctx.options.writer {
+            purge_own(access, id, &[])
+        } else {
+            purge(access, &writer, id, &[])
+        }
     }
 }
 
@@ -209,8 +209,7 @@ fn left_open<W: WorkerPorts>(
     let Some(left) = locating.left_open.as_mut().filter(|left| left.place == place) else {
         locating.left_open = Some(LeftOpen { place, rounds: Rounds::after(timeout, now) });
         // Our own transaction has ended, because the new producer fenced the old one.
-        purge(access, &ours, first, &logs)?;
-        return check_cleared::<W>(access.source, first).map(|()| true);
+        return purge_own(access, first, &logs).map(|()| true);
     };
     if left.rounds.is_due(now) {
         let is_first = left.rounds.begun() == 0;
@@ -271,9 +270,16 @@ pub(crate) fn purge<W: WorkerPorts>(
     Ok(())
 }
 
-/// Fails when the marker of our own purge is missing too: our next commit would then commit the offset of the purge.
-fn check_cleared<W: WorkerPorts>(source: &W::Source, id: PartitionId) -> Result<(), WorkerError> {
-    if nothing_pending::<W>(source, &[id], REQUEST_TIMEOUT)? {
+/// The same for our own transactional id. Fails when the marker of the purge is missing, too: our next commit would commit the offset of the
+/// purge, and no other member ends what a live one has left open.
+fn purge_own<W: WorkerPorts>(
+    access: &mut Access<'_, W>,
+    id: PartitionId,
+    logs: &[LogId],
+) -> Result<(), WorkerError> {
+    let writer = access.ctx.options.writer.clone();
+    purge(access, &writer, id, logs)?;
+    if nothing_pending::<W>(access.source, &[id], REQUEST_TIMEOUT)? {
         return Ok(());
     }
     Err(Failure::new(Remedy::Renew, format!(

@@ -107,11 +107,8 @@ impl Decoders {
         let (from_file, document) =
             if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
         let Some(document) = document else { return Ok(None) };
-        let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
-        let named = fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes());
-        // A header without a value is no header.
-        if let (None, Some((_, Some(name)))) = (from_file, named) {
-            return self.named_by_header(encoding, name, document, path);
+        if let (None, Some(header)) = (from_file, naming_header(is_key, fields)) {
+            return self.named_by_header(encoding, header, document, path);
         }
         let framed = behind_prefix(document).map(|(id, rest)| (SchemaName::Id(id), rest));
         let decoder = match (from_file, framed) {
@@ -145,19 +142,16 @@ impl Decoders {
     fn named_by_header<'d>(
         &self,
         encoding: Encoding,
-        name: &[u8],
+        header: &[u8],
         document: &'d [u8],
         path: &[String],
     ) -> Result<Option<Cow<'d, [u8]>>, String> {
-        let Some((guid, indexes)) = name.strip_prefix(&[1]).and_then(|rest| rest.split_at_checked(16)) else {
-            return Ok(None);
-        };
+        let Some((name, indexes)) = named_by(header) else { return Ok(None) };
         // The indexes are not those that the document may begin with.
         if encoding == Encoding::Protobuf && indexes.is_empty() {
             return Ok(None);
         }
-        let guid = guid.iter().fold(0, |guid, byte| guid << 8 | u128::from(*byte));
-        let Some(decoder) = self.fetched(SchemaName::Guid(guid))? else { return Ok(None) };
+        let Some(decoder) = self.fetched(name)? else { return Ok(None) };
         Ok(match (&*decoder, encoding) {
             (Decoder::Avro(avro), Encoding::Avro) => avro.find(document, path),
             (Decoder::Protobuf(protobuf), Encoding::Protobuf) => {
@@ -171,21 +165,12 @@ impl Decoders {
     pub fn lacks_schema(&self, is_key: bool, fields: &Fields<'_>) -> Result<bool, String> {
         let (from_file, document) =
             if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
-        let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
-        let named = fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes());
-        let guid = |header: &[u8]| {
-            let guid = header.strip_prefix(&[1])?.first_chunk::<16>()?;
-            Some(SchemaName::Guid(u128::from_be_bytes(*guid)))
+        let (None, Some(document)) = (from_file, document) else { return Ok(false) };
+        let name = match naming_header(is_key, fields) {
+            Some(header) => named_by(header).map(|(name, _)| name),
+            None => behind_prefix(document).map(|(id, _)| SchemaName::Id(id)),
         };
-        let name = match (document, named) {
-            (None, _) => None,
-            (Some(_), Some((_, Some(header)))) => guid(header),
-            (Some(document), _) => behind_prefix(document).map(|(id, _)| SchemaName::Id(id)),
-        };
-        match name.filter(|_| from_file.is_none()) {
-            Some(name) => Ok(self.fetched(name)?.is_none()),
-            None => Ok(false),
-        }
+        name.map_or(Ok(false), |name| Ok(self.fetched(name)?.is_none()))
     }
 
     fn fetched(&self, name: SchemaName) -> Result<Option<Rc<Decoder>>, String> {
@@ -198,6 +183,18 @@ impl Decoders {
         self.by_name.borrow_mut().insert(name, decoder.clone());
         Ok(decoder)
     }
+}
+
+/// The header that names the schema of the key or the value. One without a value is no header.
+fn naming_header<'d>(is_key: bool, fields: &Fields<'d>) -> Option<&'d [u8]> {
+    let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
+    fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes()).and_then(|(_, value)| *value)
+}
+
+/// The schema that a header names, and what follows its name.
+fn named_by(header: &[u8]) -> Option<(SchemaName, &[u8])> {
+    let (guid, rest) = header.strip_prefix(&[1])?.split_first_chunk::<16>()?;
+    Some((SchemaName::Guid(u128::from_be_bytes(*guid)), rest))
 }
 
 /// The id of the schema and the document itself, behind the prefix of a registry.
