@@ -151,12 +151,22 @@ impl Bench<'_> {
         let seconds: u64 = setting("DEDUPD_BENCH_SECONDS", 30);
         let (records, origin, done) = (rate * seconds, monotonic(), AtomicBool::new(false));
         let arrivals = Arrivals::of(self.kafka, &self.pipe.clean, self.partitions);
-        let (used, began) = (self.cpu(running), monotonic());
+        let committed = || running.metric("dedupd_transactions_total{result=\"committed\"}").unwrap_or(0.0);
+        let (used, began, first) = (self.cpu(running), monotonic(), committed());
         let latencies_ms = std::thread::scope(|scope| {
             let reader = scope.spawn(|| arrivals.latencies_ms(records, origin, &done));
             send(self.kafka, (&self.pipe.raw, self.partitions), (records, rate), origin);
             let elapsed = began.elapsed().as_secs_f64();
-            let [client, broker] = used_since(used, self.cpu(running)).map(|used| used / elapsed * 100.0);
+            let [client, broker] = used_since(used, self.cpu(running));
+            let transactions = committed() - first;
+            println!(
+                "{:<32} {:.1} transactions/s, CPU of each {:.1} ms, of the broker {:.1} ms",
+                format!("{rate} records/s"),
+                transactions / elapsed,
+                client * 1e3 / transactions,
+                broker * 1e3 / transactions
+            );
+            let [client, broker] = [client, broker].map(|used| used / elapsed * 100.0);
             std::thread::sleep(LAG_AFTER);
             let lag = before + records - self.offsets.committed();
             println!(

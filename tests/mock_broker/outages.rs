@@ -125,7 +125,11 @@ fn sending_offsets_ends_in_time_without_the_group_coordinator() {
         // request that waits for it at that moment fails and requires an abort. The next call finds no coordinator.
         if failure.remedy == Remedy::Abort {
             patiently(|wait| sink.abort(wait)).expect("the transaction coordinator is available");
-            sink.begin().unwrap();
+            if sink.begin().is_err() {
+                // The transaction has ended after a connection was lost in it.
+                renewed(&mut sink).expect("the transaction coordinator is available");
+                sink.begin().unwrap();
+            }
             forward(&mut sink, &mut records);
             sink.drain(SLICE).unwrap();
             progress.send("offsets after an abort".to_owned()).unwrap();
