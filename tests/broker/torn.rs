@@ -1,6 +1,6 @@
 //! A broker that is unavailable at the wrong moment causes transactions without a marker (KAFKA-20734).
 //!
-//! Kafka 4.3.0 treats a partition without a leader as deleted: it completes the transaction and never writes the
+//! Kafka 4.3.0 to 4.4.0 treat a partition without a leader as deleted: they complete the transaction and never write the
 //! marker to that partition. Here the coordinators and the raw topic are on node 1. The partitions that lose their
 //! markers are on node 2, which is killed while a transaction is open or about to be committed. dedupd resolves
 //! the leftovers by evidence. The two simple strategies, never purging and always purging, must fail here,

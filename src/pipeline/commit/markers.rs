@@ -1,6 +1,6 @@
 //! Waits until all markers of a transaction are written: only then has it ended.
 //!
-//! The broker responds to the end of a transaction before it has written the markers. Kafka 4.3.0 omits the markers of
+//! The broker responds to the end of a transaction before it has written the markers. Kafka 4.3.0 to 4.4.0 omit the markers of
 //! partitions that have no leader at that moment (see [`crate::pipeline::torn`]). The next marker of the same producer then commits or
 //! aborts what the missing marker left open. A producer therefore begins a transaction only when it has seen every marker of
 //! its last one. This prevents two sequences:

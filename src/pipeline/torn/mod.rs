@@ -1,7 +1,7 @@
 //! Torn transactions: transactions that the broker completed without writing all transaction markers.
 //!
-//! When a partition has no leader at the moment the coordinator writes its marker, Kafka 4.3.0 records the transaction as
-//! complete and never writes that marker (KAFKA-17573, KAFKA-20734). The records stay open in that log. **The next marker of
+//! When a partition has no leader at the moment the coordinator writes its marker, Kafka 4.3.0 to 4.4.0 record the transaction as
+//! complete and never write that marker (KAFKA-17573, KAFKA-20734). The records stay open in that log. **The next marker of
 //! the same producer id commits or aborts them**, whichever transaction that marker belongs to. The group's offsets are such
 //! a log too, one log for all partitions.
 //!
