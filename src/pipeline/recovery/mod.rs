@@ -4,12 +4,12 @@
 //! copy of it that may be too old, too new or missing. `plan` compares the three. The rest of this module carries out the
 //! plan, in parts short enough that the worker keeps polling.
 
-pub mod complete;
+pub mod completed;
 pub mod gap;
 pub mod load;
 pub mod locate;
+pub mod read_whole;
 pub mod restore;
-pub mod restored_offset;
 pub mod start;
 pub mod start_bounds;
 

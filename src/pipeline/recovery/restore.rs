@@ -17,8 +17,8 @@ use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::complete::{misses_entries, restored};
-use crate::pipeline::recovery::restored_offset::expired;
+use crate::pipeline::recovery::completed::expired;
+use crate::pipeline::recovery::read_whole::{if_whole, misses_entries};
 use crate::ports::{Head, LogBounds, StateItem, Store};
 
 /// Local state that a restore begins with.
@@ -140,7 +140,7 @@ impl Recovery {
         // When anything below fails, the journal is read again.
         let restoring = access.ctx.journals.get_mut(id).and_then(|journal| journal.take_restoring(now));
         let Some(restoring) = restoring else { return Ok(()) };
-        let Some(restoring) = restored(access.ctx, id, restoring, next)? else { return Ok(()) };
+        let Some(restoring) = if_whole(access.ctx, id, restoring, next)? else { return Ok(()) };
         restoring.log_left_out(&access.ctx.options.state);
         let took_ms = now.saturating_sub(restoring.progress.since).as_millis();
         tracing::debug!(

@@ -52,7 +52,7 @@ fn ending(committed: Option<LastEntry>, last: Option<LastEntry>, low: Offset) ->
 }
 
 /// The restore, if it has read the whole journal, of which the client reported the end `next`. Otherwise it continues, or the journal is read again.
-pub(crate) fn restored<W: WorkerPorts>(
+pub(crate) fn if_whole<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     mut restoring: Box<Restoring>,
