@@ -96,8 +96,8 @@ pub(super) fn supervise(
     let config = &service.config;
     let lock = Arc::new(Lock::acquire(&config.state.dir)?);
     let hasher = hasher(&config.identity.hash)?;
-    let fingerprint = rule(config, hasher).fingerprint().to_string();
-    service.status.update(|it| it.identity_rule = Some(fingerprint));
+    let ids = rule(config, hasher);
+    service.status.update(|it| it.identity_rule = Some(ids.fingerprint().to_string()));
     let closing = Closing::default();
     let Some(topology) = topology(service, &closing, stop)? else { return Ok(()) };
     topology.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -107,7 +107,7 @@ pub(super) fn supervise(
         service,
         lock,
         store: opened.store.joining(joining(config)),
-        control: Control::new(rule(config, hasher), config.group.workers),
+        control: Control::new(ids, config.group.workers),
         ends: StableEnds::default(),
         partition_counts: PartitionCounts::new(topology.partitions),
         schemas: schemas::start(&config.schemas, stop)

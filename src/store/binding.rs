@@ -30,11 +30,9 @@ pub struct Binding {
     /// Kafka's topic id of the state topic, if known.
     pub state_id: Option<String>,
     /// Names of the kinds with windows of their own, in order. The stored state is complete only for these kinds.
-    #[serde(default)]
     pub kinds: Vec<String>,
     /// The identity rules: first the one for records of no named kind, then one for each of `kinds`. Empty if not
     /// known.
-    #[serde(default)]
     pub rules: Vec<Fingerprint>,
     /// Whether one journal has the owners of all partitions. Otherwise each partition has its own.
     pub topic_scope: bool,

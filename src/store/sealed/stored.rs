@@ -33,8 +33,8 @@ pub(in crate::store) fn read_all(
     for stored in &stored {
         files.push(read_registered(engine, stored, report_progress)?.number);
     }
-    // A file without its entry would be deleted, and copies of its identities would be forwarded. Earlier versions stored no number.
-    if count.is_some_and(|count| *count != counted(files.len())) {
+    // A file without its entry would be deleted, and copies of its identities would be forwarded.
+    if count.as_deref().unwrap_or(&counted(0)) != counted(files.len()) {
         return Err(
             format!("{} slices are registered, and that is not their stored number", files.len()).into()
         );
