@@ -23,17 +23,17 @@ pub struct PlanArgs {
     #[arg(long, value_parser = super::topic, requires = "bootstrap_servers", requires = "id", value_name = "TOPIC")]
     pub raw: Option<String>,
     /// Bootstrap brokers as host:port, separated by commas
-    #[arg(long, value_parser = super::servers, value_name = "LIST")]
+    #[arg(long, requires = "raw", value_parser = super::servers, value_name = "LIST")]
     pub bootstrap_servers: Option<String>,
     /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, or several with ' | '; repeat for an id of
     /// several parts
-    #[arg(long, value_name = "SOURCE")]
+    #[arg(long, requires = "raw", value_name = "SOURCE")]
     pub id: Vec<String>,
     /// URL of the schema registry, for avro: and protobuf: paths
-    #[arg(long, value_name = "URL")]
+    #[arg(long, requires = "raw", value_name = "URL")]
     pub schema_registry: Option<String>,
     /// Number of its newest records to read, all partitions together
-    #[arg(long, default_value_t = 200_000, value_parser = whole::<u64>(1, MAX_SAMPLE), value_name = "COUNT")]
+    #[arg(long, requires = "raw", default_value_t = 200_000, value_parser = whole::<u64>(1, MAX_SAMPLE), value_name = "COUNT")]
     pub sample: u64,
     /// Read all of its records instead, as for the ages of copies; of many ids, only a part is followed
     #[arg(long, requires = "raw", conflicts_with = "sample")]
@@ -45,7 +45,7 @@ pub struct PlanArgs {
     #[arg(long, requires = "raw", value_name = "NAME")]
     pub force_header: Option<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', requires = "raw", value_name = "NAME=VALUE", value_parser = super::property)]
     pub properties: Vec<Property>,
     /// Form of the ids: uuid, or text for anything else
     #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]

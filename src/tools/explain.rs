@@ -15,6 +15,7 @@ use crate::dedupe::{CompareRule, Coordinates, Fields as _, Identity, IdentityRul
 use crate::kafka::{NoRecord, RawRecord, Settings, compared_parts, read_record};
 use crate::pipeline::Kinds;
 use crate::ports::{Failure, Record as _};
+use crate::store::Binding;
 use crate::units::measured_text;
 use asked::{Answered, Question};
 use content::{ComparedContent, described};
@@ -242,7 +243,8 @@ impl Explainer<'_> {
             Answered::Instance(by, owners) => return Ok((by, owners)),
             Answered::Nobody(why) => why,
         };
-        let found = state::look_up(&Local::of(self.config), identity, None).map_err(|error| {
+        let is_ours = |binding: &Binding| self.check_binding(binding);
+        let found = state::look_up(&Local::of(self.config), identity, None, is_ours).map_err(|error| {
             let why = format!("{}; the state was read because {nobody}", error.message);
             ExitError::new(error.exit, why)
         })?;
@@ -255,6 +257,24 @@ impl Explainer<'_> {
         let dir = self.config.state.dir.display();
         let source = format!("the local state in {dir}, because {nobody}");
         Ok((source, found.found.iter().map(place).collect()))
+    }
+
+    /// Fails if local state is that of another raw topic or group.
+    fn check_binding(&self, binding: &Binding) -> Result<(), ExitError> {
+        let (raw, group) = (self.config.topics.raw.as_str(), &self.config.group.id);
+        if binding.raw == raw && binding.group == *group {
+            return Ok(());
+        }
+        Err(ExitError::new(
+            Exit::State,
+            format!(
+                "the local state in {} is of topic {} and group {}, and the record of topic {raw} and group {group}; give the state.dir \
+                 of that group",
+                self.config.state.dir.display(),
+                binding.raw,
+                binding.group
+            ),
+        ))
     }
 
     fn compared(

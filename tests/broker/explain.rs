@@ -145,6 +145,10 @@ fn an_instance_of_another_topic_group_or_rule_is_not_believed() {
     assert_explained(&ours, "0@1", beside.port, 0, &from_state);
     stop(&beside);
     assert_explained(&ours, "0@1", beside.port, 0, &["a duplicate of 0@0", "no instance answers at"]);
+    let mut elsewhere = ours.clone();
+    elsewhere.state_dir = theirs.state_dir.clone();
+    let foreign = format!("is of topic {} and group {}", other.raw, other.group());
+    assert_explained(&elsewhere, "0@1", beside.port, 4, &[&foreign, &pipe.group(), "give the state.dir"]);
 }
 
 #[test]

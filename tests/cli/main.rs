@@ -146,6 +146,8 @@ fn mistakes_are_named() {
         ("plan --events 5 --memory big", "is not a size"),
         ("plan --events 5 --compare json:/a", "--raw <TOPIC>"),
         ("plan --events 5 --force-header f", "--raw <TOPIC>"),
+        ("plan --events 5 --sample 10", "--raw <TOPIC>"),
+        ("plan --events 5 --schema-registry http://r", "--raw <TOPIC>"),
         ("audit --from yesterday", "RFC 3339"),
         ("audit --memory 1MiB", "32MiB"),
         ("inspect", "unrecognized subcommand"),

@@ -31,8 +31,8 @@ const CODE: &[(&str, usize)] = &[
     ("src/schemas", 810),
     // Each owner has a checksum of its own.
     ("src/store", 4_135),
-    // `dedupd explain`, and the recommended window of `plan`.
-    ("src/tools", 4_320),
+    // `dedupd explain`, which refuses the state of another group, and the recommended window of `plan`.
+    ("src/tools", 4_345),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings.
     ("crates/audit", 6_065),

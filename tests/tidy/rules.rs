@@ -82,6 +82,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "kafka",
             "pipeline::Kinds",
             "ports",
+            "store::Binding",
             "tools::health",
             "tools::state",
             "units",

@@ -44,21 +44,23 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
         return Ok(Exit::Done);
     }
     let identity = identity(&args.id, &local, hasher(&local.hash)?)?;
-    let answer = look_up(&local, identity, args.partition)?;
+    let answer =
+        look_up(&local, identity, args.partition, |binding| check_partition(args.partition, binding))?;
     print(&answer, args.json)?;
     Ok(if answer.is_found() { Exit::Done } else { Exit::No })
 }
 
-/// Looks up an identity in the state of a stopped instance.
+/// Looks up an identity in the state of a stopped instance, unless `check` refuses what the state belongs to.
 pub(crate) fn look_up(
     local: &Local,
     identity: Identity,
     partition: Option<u32>,
+    check: impl FnOnce(&Binding) -> Result<(), ExitError>,
 ) -> Result<LookupResult, ExitError> {
     let (hasher, lengths) = (hasher(&local.hash)?, lengths(local));
     with_copy(local, |copied| {
         check_hash(local, hasher, &copied.binding)?;
-        check_partition(partition, &copied.binding)?;
+        check(&copied.binding)?;
         let bar = progress("windows");
         let answer = LookupResult::of(identity, copied, partition, &lengths, &bar)?;
         bar.finish_and_clear();
