@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test integration matrix quick torture sanitize check bench setup setup-build
+.PHONY: help demo try test integration matrix quick torture sanitize check bench setup setup-build
 
 # The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
 # broker. All others are fast and run first. `make integration` runs those that need more programs.
@@ -19,9 +19,12 @@ demo: setup-build ## run dedupd on an embedded broker: duplicates in, an audit a
 	@echo 'Building dedupd; the first build takes some minutes. Then the demo runs for 20 s, with a status page, and audits its output.'
 	cargo run --release -- demo
 
-demo-kafka: setup ## the same on a real Apache Kafka, with kill -9 during the load
+try: ## the promise on a real Apache Kafka: duplicates in, two kills, an audit at the end (installs Java and Kafka)
+	@scripts/setup kafka
 	cargo build --release
-	scripts/demo-kafka
+	dir=$$(mktemp -d); trap 'scripts/kafka-broker stop --dir "$$dir" >/dev/null; rm -rf "$$dir"' EXIT; \
+		scripts/kafka-broker start --port 19092 --dir "$$dir"; \
+		cargo run --release --quiet -- try --bootstrap-servers 127.0.0.1:19092
 
 test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	cargo test --workspace --features failpoints --lib --bins $(addprefix --test ,$(FAST))

@@ -15,6 +15,7 @@ mod rekey;
 mod service;
 mod shell;
 mod state;
+mod trial;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
@@ -31,6 +32,7 @@ pub use service::{CheckArgs, LogFormat, ServiceArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
+pub(crate) use trial::TryArgs;
 
 use crate::config::{Property, TopicName, parse_servers};
 
@@ -58,6 +60,9 @@ pub enum Command {
     /// Run a demonstration: an embedded broker, traffic with real duplicates, and an audit at the end
     #[command(after_help = Exit::listed_below(demo::HELP, demo::CODES))]
     Demo(DemoArgs),
+    /// Try dedupd on a Kafka: topics of its own, real duplicates, two kills, and an audit at the end
+    #[command(after_help = Exit::listed_below(trial::HELP, trial::CODES))]
+    Try(TryArgs),
     /// Write test records to a topic, some of them twice
     #[command(after_help = Exit::listed_below(generate::HELP, generate::CODES))]
     Generate(GenerateArgs),
@@ -87,6 +92,7 @@ pub enum Command {
 const EXAMPLES: &str = "\
 Examples:
   dedupd demo
+  dedupd try --bootstrap-servers localhost:9092
   dedupd run --bootstrap-servers localhost:9092 --raw events.raw --clean events.clean --id json:/id
   dedupd check --config dedupd.toml
   dedupd audit --config dedupd.toml --json

@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn whole_numbers_out_of_range_are_refused_with_the_limits() {
-        let parse = |flag: &str, number: &str| parse_from(["dedupd", "plan", "--events", "1", flag, number]);
+        let sample = ["dedupd", "plan", "--raw", "r", "--bootstrap-servers", "b:1", "--id", "key"];
+        let parse = |flag, number| parse_from(sample.into_iter().chain([flag, number]));
         for (flag, most, above) in [
             ("--partitions", "1000000", "1000001"),
             ("--sample", "1000000000000", "1000000000001"),

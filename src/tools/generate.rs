@@ -62,10 +62,15 @@ fn write(options: &Options, stop: &AtomicBool, bar: &ProgressBar) -> Result<Summ
     let ended = |error: GenerateError| ExitError::new(Exit::StartUp, error.to_string());
     let config = options.client_config().map_err(ended)?;
     let probe = Probe::connect(config, &options.bootstrap_servers, &options.topic, "WRITE")?;
-    generate::run(options, stop, |progress| bar.set_position(progress.delivered)).map_err(|error| match error
-    {
+    generate::run(options, stop, |progress| bar.set_position(progress.delivered))
+        .map_err(|error| failure(error, &probe))
+}
+
+/// Why no load could be written.
+pub(super) fn failure(error: GenerateError, probe: &Probe<'_>) -> ExitError {
+    match error {
         GenerateError::Settings(error) => NoConnection::Settings(error_text(&error)).into(),
         GenerateError::Kafka(error) => probe.failed(&error).into(),
-        other => ended(other),
-    })
+        other => ExitError::new(Exit::StartUp, other.to_string()),
+    }
 }

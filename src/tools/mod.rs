@@ -9,6 +9,7 @@ pub mod health;
 pub mod plan;
 pub mod rekey;
 pub mod state;
+mod trial;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -47,6 +48,10 @@ fn command(command: Command) -> Result<Exit, ExitError> {
         Command::Demo(args) => {
             begin_log_quietly();
             return demo::run(&args);
+        }
+        Command::Try(args) => {
+            begin_log_quietly();
+            return trial::command(&args);
         }
         Command::Generate(args) => println!("{}", generate::command(&args)?),
         Command::Plan(args) => print!("{}", plan::command(&args)?),

@@ -58,4 +58,5 @@ mod state_topic;
 mod takeovers;
 mod topic_scope;
 mod torn;
+mod trial;
 mod upstream;

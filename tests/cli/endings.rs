@@ -96,6 +96,7 @@ fn commands_without_a_broker_report_the_same_reason() {
             &["audit", "--raw", "r", "--clean", "c", "--id", "key"][..],
             &["generate", "--topic", "r"],
             &["plan", "--raw", "r", "--id", "key"],
+            &["try"],
         ];
         let running = commands.map(|command| all.spawn(move || ended(&[command, &servers].concat())));
         running.map(|it| it.join().unwrap())
@@ -172,6 +173,7 @@ fn no_command_prints_the_value_of_a_wrong_property() {
         ("audit", [&servers[..], &topics].concat()),
         ("generate", [&servers[..], &["--topic", "t"]].concat()),
         ("plan", [&servers[..], &["--raw", "r", "--id", "key"]].concat()),
+        ("try", servers.to_vec()),
     ] {
         for (wrong, told) in [
             ("sasl.pasword=canary", "sasl.pasword"),

@@ -69,6 +69,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("tools::state", &["dedupe", "ports", "store", "pipeline"]),
+    ("tools::trial", &["app", "cli", "clock", "kafka", "tools"]),
     ("tools::check", &["app", "cli", "config", "kafka", "tools::plan"]),
     ("tools::audit", &["app", "cli", "clock", "config", "dedupe", "kafka", "locked", "schemas"]),
     (
@@ -138,7 +139,7 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("protox", &["schemas"]),
     ("ureq", &["schemas"]),
     ("dedupd_audit", &["cli", "tools"]),
-    ("testkit", &["tools/demo", "tools/generate"]),
+    ("testkit", &["tools/demo", "tools/generate", "tools/trial"]),
 ];
 
 /// The external crates that `dedupe` may use. They do no I/O.

@@ -169,6 +169,35 @@ pub struct Options {
 }
 
 impl Options {
+    /// The defaults: everything that the topics hold, in topic scope, with a window without an end.
+    #[must_use]
+    pub fn new(bootstrap_servers: &str, raw: &str, clean: &str, id: &str, on_client: OnClient) -> Self {
+        Self {
+            bootstrap_servers: bootstrap_servers.to_owned(),
+            properties: Vec::new(),
+            on_client,
+            raw: vec![raw.to_owned()],
+            clean: clean.to_owned(),
+            id: vec![id.to_owned()],
+            schemas: SchemaSources::default(),
+            kinds: Vec::new(),
+            compare: Vec::new(),
+            require_equal: false,
+            forgotten: Vec::new(),
+            missing_id: MissingId::Forwarded,
+            force_header: None,
+            scope: Scope::Topic,
+            window: None,
+            longest_window: None,
+            range: Range::default(),
+            allow_gone: false,
+            samples: 3,
+            memory: DEFAULT_MEMORY,
+            temp_dir: None,
+            notes: Vec::new(),
+        }
+    }
+
     /// How much the client may prefetch, bytes.
     fn prefetch(&self) -> u64 {
         (self.memory / 4).min(PREFETCH_MAX)

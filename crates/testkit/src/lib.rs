@@ -4,3 +4,4 @@
 
 pub mod generate;
 pub mod mock;
+pub mod pipe;

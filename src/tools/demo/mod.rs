@@ -1,7 +1,7 @@
 //! `dedupd demo`: broker, traffic, pipeline, status page and audit in one process.
 //!
 //! It shows how dedupd works. It cannot show exactly-once, because the embedded broker has no real
-//! transactions. `make demo-kafka` shows that on a real Apache Kafka; the summary refers to it.
+//! transactions. `dedupd try` shows that on a real Apache Kafka; the summary refers to it.
 
 mod live;
 mod summary;
@@ -28,9 +28,9 @@ const RAW: &str = "demo.raw";
 const CLEAN: &str = "demo.clean";
 const STATE: &str = "demo.clean.dedupd";
 /// Where the id of a generated record is.
-const ID: &str = "json:/id";
+pub(super) const ID: &str = "json:/id";
 /// What the attempts of a generated event have in common: a second one may have a field more.
-const COMPARED: [&str; 2] = ["json:/user", "json:/amount"];
+pub(super) const COMPARED: [&str; 2] = ["json:/user", "json:/amount"];
 /// Partitions of each topic.
 const PARTITIONS: i32 = 12;
 /// Maximum wait for the pipeline to become ready, and to process all generated records.
@@ -229,33 +229,16 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
 
 fn audit_options(broker: &Broker, scope: Scope, longest_repeat: Duration) -> audit::Options {
     audit::Options {
-        bootstrap_servers: broker.bootstrap_servers().to_owned(),
-        properties: Vec::new(),
-        on_client: attach_tokens,
-        raw: vec![RAW.to_owned()],
-        clean: CLEAN.to_owned(),
-        id: vec![ID.to_owned()],
-        schemas: audit::SchemaSources::default(),
-        kinds: Vec::new(),
         compare: COMPARED.map(str::to_owned).to_vec(),
-        require_equal: false,
-        forgotten: Vec::new(),
-        missing_id: audit::MissingId::Forwarded,
         scope: match scope {
             Scope::Topic => audit::Scope::Topic,
             Scope::Partition => audit::Scope::Partition,
         },
-        window: None,
         // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records. Only a record that soon follows
         // them may be a copy of one of them.
         longest_window: Some(longest_repeat),
         allow_gone: true,
-        force_header: None,
-        range: audit::Range::default(),
-        samples: 3,
-        memory: audit::DEFAULT_MEMORY,
-        temp_dir: None,
-        notes: Vec::new(),
+        ..audit::Options::new(broker.bootstrap_servers(), RAW, CLEAN, ID, attach_tokens)
     }
 }
 

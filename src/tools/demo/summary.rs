@@ -51,8 +51,8 @@ impl fmt::Display for DemoSummary<'_> {
         write!(
             f,
             "The embedded broker shows how dedupd works. It does not prove exactly-once: it has no real transactions.\n\
-             Next: `make demo-kafka` runs the same on a real Apache Kafka, with kill -9 in the middle; `dedupd check --help` shows \
-             how to start with topics of your own."
+             Next: `dedupd try` runs the same on a Kafka, with kill -9 in the middle (`make try` starts one for it); `dedupd check --help` \
+             shows how to start with topics of your own."
         )
     }
 }
