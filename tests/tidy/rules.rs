@@ -43,8 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("schemas", &["clock", "config", "dedupe", "locked"]),
     ("metrics", &["locked"]),
     ("http", &["metrics", "control", "clock", "units"]),
-    // The dispatch.
-    ("tools", &["app", "cli", "config"]),
+    ("tools", &["app", "cli", "config"]), // the dispatch
     // A tool may not use another, except the demo, which runs all of dedupd in one process.
     ("tools::demo", &["*"]),
     ("tools::plan", &["dedupe", "units"]),
@@ -88,6 +87,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
+    ("tools::forget", &["app", "cli", "config", "tools::health"]),
     ("tools::generate", COMMAND),
     ("tools::health", &["app", "cli", "config"]),
     ("tools::*::command", COMMAND),
