@@ -1,5 +1,6 @@
 //! Derives the settings of each part from the configuration.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::ExitError;
@@ -240,9 +241,9 @@ pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, ExitError> {
         .ok_or_else(|| unusable("does not contain a 128-bit key".to_owned()))
 }
 
-/// The bearer token of the admin API, read from its file.
-pub(super) fn token(config: &Config) -> Result<Option<Token>, ExitError> {
-    let Some(path) = &config.http.token_file else { return Ok(None) };
+/// The bearer token of the admin API, read from `http.token_file`.
+pub(crate) fn token(file: Option<&Path>) -> Result<Option<Token>, ExitError> {
+    let Some(path) = file else { return Ok(None) };
     let unusable = |what: String| {
         let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
         ExitError::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))

@@ -55,7 +55,7 @@ pub struct AuditArgs {
     /// identity.compare names (the value by default)
     #[arg(long)]
     pub require_equal: bool,
-    /// File with the ids that were forgotten (POST /forget), one per line as text, or as a JSON array if the id has several
+    /// File with the ids that were forgotten (dedupd forget), one per line as text, or as a JSON array if the id has several
     /// parts: their records may be missing, or be there several times
     #[arg(long, value_name = "FILE")]
     pub forgotten: Option<PathBuf>,

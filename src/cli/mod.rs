@@ -8,6 +8,7 @@ mod audit;
 mod demo;
 mod exit;
 mod explain;
+mod forget;
 mod generate;
 mod health;
 mod plan;
@@ -24,6 +25,7 @@ pub(crate) use audit::AuditArgs;
 pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
 pub use explain::ExplainArgs;
+pub use forget::ForgetArgs;
 pub(crate) use generate::{Bytes, GenerateArgs};
 pub use health::HealthArgs;
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
@@ -72,6 +74,9 @@ pub enum Command {
     /// Explain what a lookup finds for one record of the raw topic, and how the record with the same id differs
     #[command(after_help = Exit::listed_below(explain::HELP, explain::CODES))]
     Explain(ExplainArgs),
+    /// Have the running instance forget an id, so that the next record with it is forwarded
+    #[command(after_help = Exit::listed_below(forget::HELP, forget::CODES))]
+    Forget(ForgetArgs),
     /// Predict the memory, disk and state topic that a window needs, before it is deployed
     #[command(after_help = Exit::listed_below(plan::HELP, plan::CODES))]
     Plan(PlanArgs),

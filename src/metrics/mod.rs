@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prometheus::IntCounter;
+use prometheus::{Histogram, IntCounter};
 
 use crate::locked::Locked;
 
@@ -29,14 +29,15 @@ pub use duplicates::{
     ValueCount,
 };
 pub use history::{History, Rates, Totals};
-pub(crate) use labels::ClientLabel;
-pub use labels::{ContentLabel, Outcome, PartitionState, Role, Stall, TopicLabel};
+pub use labels::{ClientLabel, ContentLabel, Outcome, PartitionState, Role, Stall, TopicLabel};
 pub(crate) use labels::{OffsetReset, Resolution, RestoreSource, TransactionResult};
 pub use recent::{Recent, Warning};
 pub use rekey::{RekeyMetrics, RekeyStatus};
 pub use standby::StandbyStatus;
-pub use status::{About, PartitionStatus, Snapshot, Status, WindowStatus, WorkerStatus};
-pub(crate) use status::{ClientStatus, KindStatus, Readiness};
+pub(crate) use status::Readiness;
+pub use status::{
+    About, ClientStatus, KindStatus, PartitionStatus, Snapshot, Status, WindowStatus, WorkerStatus,
+};
 
 use registered::Registered;
 
@@ -121,6 +122,11 @@ impl Metrics {
         exposed.difference(&published).for_each(|gone| self.parts.partitions.remove(*gone));
         *exposed = published;
         self.render()
+    }
+
+    /// The ages of duplicates, in seconds.
+    pub fn duplicate_age(&self) -> &Histogram {
+        &self.parts.state.duplicate_age
     }
 
     /// The raw records of each outcome.

@@ -67,6 +67,7 @@ pub struct PartitionStatus {
 /// The windows of one named kind, in all partitions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KindStatus {
+    /// Its name.
     pub kind: String,
     /// Configured length, exact or in filters, in seconds of stream time.
     pub asked_seconds: f64,

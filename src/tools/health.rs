@@ -1,7 +1,9 @@
-//! `dedupd health`: the health check of a container, in which there is no other HTTP client.
+//! `dedupd health`: the health check of a container, in which there is no other HTTP client. Other commands ask a running instance with
+//! the same client.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::app::ExitError;
@@ -10,6 +12,8 @@ use crate::config;
 
 /// For connecting, and for each read and write, unless an answer may take longer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For each read of an answer of the admin API. The instance answers within a minute: it may have to read the owners of a large window.
+pub(super) const ADMIN_PATIENCE: Duration = Duration::from_secs(65);
 /// Longest response that is read, in bytes. The status has some hundred for each partition.
 const MAX_RESPONSE: u64 = 16 << 20;
 
@@ -19,7 +23,7 @@ pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
         .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);
-    let response = get(address, path, None, PATIENCE).map_err(|error| {
+    let response = request(address, path, None, None, PATIENCE).map_err(|error| {
         ExitError::new(Exit::No, format!(
             "no response from http://{address}{path}: {error}; check that the instance runs and that http.listen is its address"
         ))
@@ -43,25 +47,52 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The status code and the body of the response of an instance, each part of which may take `patience`.
+/// The status code and the body of the response of an instance, each part of which may take `patience`. With a body, which is JSON, the
+/// request is a POST.
 pub(super) fn ask(
     listen: SocketAddr,
     path: &str,
     token: Option<&str>,
+    body: Option<&str>,
     patience: Duration,
 ) -> io::Result<(String, String)> {
-    let response = get(reachable(listen), path, token, patience)?;
+    let response = request(reachable(listen), path, token, body, patience)?;
     let answer = outcome(&response).map(|(code, body)| (code.to_owned(), body.to_owned()));
     answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The response to a GET request. With HTTP/1.0 the server closes the connection after it, and does not split it.
-fn get(address: SocketAddr, path: &str, token: Option<&str>, patience: Duration) -> io::Result<String> {
+/// Why an instance refuses a token, by the status code of its answer: the end of a sentence about it. `None` if it does not.
+pub(super) fn refused_token(code: &str, token_file: Option<&Path>) -> Option<String> {
+    match code {
+        "401" => Some(format!(
+            "rejects the token in {}: give the file that its http.token_file names; an instance reads it when it starts",
+            token_file.unwrap_or(Path::new("")).display()
+        )),
+        "403" => Some("has no token: set its http.token_file, and restart it".to_owned()),
+        _ => None,
+    }
+}
+
+/// The response to a request. With HTTP/1.0 the server closes the connection after it, and does not split it.
+fn request(
+    address: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    body: Option<&str>,
+    patience: Duration,
+) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{token}\r\n")?;
+    let (method, content) = match body {
+        None => ("GET", String::new()),
+        Some(body) => {
+            ("POST", format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()))
+        }
+    };
+    let body = body.unwrap_or_default();
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\n{token}{content}\r\n{body}")?;
     let mut response = Vec::new();
     stream.take(MAX_RESPONSE).read_to_end(&mut response)?;
     Ok(String::from_utf8_lossy(&response).into_owned())

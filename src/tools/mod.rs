@@ -4,6 +4,7 @@ pub mod audit;
 mod check;
 pub mod demo;
 mod explain;
+mod forget;
 pub mod generate;
 pub mod health;
 pub mod plan;
@@ -44,6 +45,7 @@ fn command(command: Command) -> Result<Exit, ExitError> {
             let config = load(args.service.config.as_deref(), args.service.overrides())?;
             return explain::command(&config, &args);
         }
+        Command::Forget(args) => return forget::command(&args),
         Command::Rekey(args) => rekey::command(&args)?,
         Command::Demo(args) => {
             begin_log_quietly();

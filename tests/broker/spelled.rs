@@ -1,10 +1,11 @@
 //! Ids that records have in different places or spellings, on a real Apache Kafka: forms that public reports name.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::checking::passed;
-use crate::long_window::{find, forget};
-use crate::support::{Draft, Isolation, Pipe, Sidecar, shared_kafka};
+use crate::long_window::find;
+use crate::support::{Draft, Isolation, Pipe, Running, Sidecar, shared_kafka};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -111,6 +112,14 @@ fn check_names_the_word_when_ids_differ_only_by_their_spelling() {
     assert!(!text.contains("differ"), "{text}");
 }
 
+/// Runs `dedupd forget` with the environment of an instance. Returns the exit code and the output.
+fn forget(instance: &Sidecar, running: &Running, id: [&str; 2]) -> (Option<i32>, String) {
+    let mut command = Command::new(&instance.program);
+    command.arg("forget").args(id).args(["--listen", &format!("127.0.0.1:{}", running.port)]);
+    let output = command.envs(instance.environment.iter().cloned()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
 #[test]
 fn a_part_that_is_absent_is_an_empty_text_for_the_admin_api() {
     let pipe = Pipe::new(shared_kafka(), "spelled-admin", 1);
@@ -125,7 +134,16 @@ fn a_part_that_is_absent_is_an_empty_text_for_the_admin_api() {
     assert_eq!((code, state["found"][0]["offset"].as_u64()), (200, Some(0)), "{state}");
     assert_eq!(find(&running, "id=&id=").0, 400);
     assert_eq!(find(&running, "id=o&id=").0, 400, "the name is not optional");
-    assert_eq!(forget(&running, r#"["","o"]"#).0, 200);
+    let (code, text) = forget(&sidecar, &running, ["o", ""]);
+    assert!(code == Some(2) && text.contains("only a part with (optional) may be empty"), "{text}");
+    let (code, text) = forget(&sidecar, &running, ["", "o"]);
+    assert!(code == Some(0) && text.contains("first had by record 0@0"), "{text}");
     assert_eq!(find(&running, "id=&id=o").0, 404);
+    let (code, text) = forget(&sidecar, &running, ["", "o"]);
+    assert!(code == Some(1) && text.contains("not stored in partitions 0"), "{text}");
+    // It is forwarded once more, and then stored again.
+    pipe.kafka.send(&pipe.raw, &[Draft::new(0, r#"{"name":"O"}"#), Draft::new(0, r#"{"name":"o"}"#)]);
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(clean(&pipe), [r#"{"name":"o"}"#, r#"{"name":"O"}"#]);
     assert_eq!(running.stop(), Some(0), "{}", running.text());
 }

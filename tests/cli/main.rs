@@ -152,6 +152,8 @@ fn mistakes_are_named() {
         ("audit --memory 1MiB", "32MiB"),
         ("inspect", "unrecognized subcommand"),
         ("state", "Usage"),
+        ("forget", "<ID>"),
+        ("forget -17", "-- -1"),
         ("state export", "--to"),
         ("state import", "--from"),
         ("state inspect --partition 3", "--id"),
@@ -183,7 +185,9 @@ fn help_lists_exit_codes_and_environment() {
     }
     assert!(text.contains("DEDUPD_SECTION__KEY") && text.contains("Examples:"));
     let text = parse("--help").unwrap_err();
-    for command in ["run", "check", "demo", "generate", "audit", "plan", "explain", "state", "health"] {
+    for command in
+        ["run", "check", "demo", "generate", "audit", "plan", "explain", "forget", "state", "health"]
+    {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
     }
 }
@@ -195,6 +199,7 @@ fn help_shows_the_defaults_of_the_keys() {
         ("run", "--state-dir", "state", "dir"),
         ("run", "--listen", "http", "listen"),
         ("health", "--listen", "http", "listen"),
+        ("forget", "--listen", "http", "listen"),
         ("run", "--mode", "dedupe", "mode"),
         ("run", "--scope", "dedupe", "scope"),
         ("audit", "--scope", "dedupe", "scope"),

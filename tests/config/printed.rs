@@ -142,7 +142,7 @@ fn the_pages_name_only_keys_that_exist() {
     let top = env!("CARGO_MANIFEST_DIR");
     for section in keys() {
         let (Shape::Section(keys) | Shape::Tables(keys)) = section.shape else { panic!("{}", section.name) };
-        for page in ["README.md", "docs/configuration.md", "docs/operations.md"] {
+        for page in ["README.md", "docs/configuration.md", "docs/messages.md", "docs/operations.md"] {
             let text = std::fs::read_to_string(format!("{top}/{page}")).unwrap();
             for after in text.split(&format!("`{}.", section.name)).skip(1) {
                 let name = after.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().unwrap();

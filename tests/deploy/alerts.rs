@@ -1,6 +1,8 @@
 //! The alerts: Prometheus accepts them, their unit tests pass, and these tests detect a changed rule.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -75,6 +77,53 @@ fn the_alert_tests_detect_a_changed_rule() {
             printed(&output)
         );
     }
+}
+
+/// The address of docs/ is put before every path in one place: by the command in the file, and by a value of the chart.
+#[test]
+fn every_alert_has_a_page_and_every_page_an_alert() {
+    let pages = std::fs::read_dir(Path::new(TOP).join("docs/alerts")).unwrap();
+    let pages: BTreeSet<String> =
+        pages.map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
+    let alerts: BTreeSet<String> =
+        queries::of_the_alerts().iter().map(|alert| format!("{}.md", alert.by)).collect();
+    assert_eq!(pages, alerts);
+    let rules = text("config/alerts.yml");
+    let command = rules.lines().find(|line| line.contains("sed -i")).unwrap();
+    let command = command.trim_start_matches(['#', ' ']);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("alerts.yml"), &rules).unwrap();
+    let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).status().unwrap();
+    assert!(ran.success(), "{command}");
+    let output = promtool(folder.path(), &["check", "rules", "alerts.yml"]);
+    assert!(output.status.success(), "{}", printed(&output));
+    let published = std::fs::read_to_string(folder.path().join("alerts.yml")).unwrap();
+    for (rules, base) in [(rules, "docs"), (published, "https://git.example.com/dedupd/docs")] {
+        let rules: Value = serde_norway::from_str(&rules).unwrap();
+        for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+            let name = rule["alert"].as_str().unwrap();
+            assert_eq!(rule["annotations"]["runbook_url"], format!("{base}/alerts/{name}.md"));
+        }
+    }
+}
+
+/// Cause, place to look and remedy, in few words: it is read at night.
+#[test]
+fn every_page_has_a_cause_a_look_and_a_remedy() {
+    let mut words = 0;
+    for alert in queries::of_the_alerts() {
+        let page = text(&format!("docs/alerts/{}.md", alert.by));
+        let parts: Vec<&str> = page.split("\n\n").collect();
+        let [title, cause, look, remedy] = parts[..] else { panic!("{}: {} parts", alert.by, parts.len()) };
+        assert_eq!(title, format!("# {}", alert.by));
+        for (part, name) in [(cause, "Cause"), (look, "Look"), (remedy, "Remedy")] {
+            assert!(part.starts_with(&format!("**{name}.** ")), "{}: {part}", alert.by);
+        }
+        let count = page.split_whitespace().count();
+        assert!((40..=90).contains(&count), "{}: {count} words", alert.by);
+        words += count;
+    }
+    assert!(words <= 2_500, "{words}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn controlled(limits: ClientLimits, delay: Duration) -> Server {
     answering(limits, delay, Answer::default())
 }
 
-fn answering(limits: ClientLimits, delay: Duration, answer: Answer) -> Server {
+pub fn answering(limits: ClientLimits, delay: Duration, answer: Answer) -> Server {
     let rule = IdentityRule::new(vec![IdSource::Key.into()], Hasher::Xxh3);
     let control = Control::new(rule, 1);
     let requests = control.connect(0);
@@ -30,7 +30,12 @@ fn answering(limits: ClientLimits, delay: Duration, answer: Answer) -> Server {
     Server::start_with(limits, admin)
 }
 
-const SECRET: &str = "a secret of some length";
+/// A filter of the log that rejects texts with a bracket.
+pub fn logging() -> LogFilter {
+    LogFilter::new(|text| if text.contains('{') { Err("a bracket".to_owned()) } else { Ok(text.to_owned()) })
+}
+
+pub const SECRET: &str = "a secret of some length";
 
 #[test]
 fn only_the_admin_api_has_the_longer_time_limit() {

@@ -9,7 +9,9 @@
 
 mod admin;
 mod duplicates;
+mod forget;
 mod health;
+mod openapi;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -27,13 +29,17 @@ use dedupd::metrics::{
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Three samples, five seconds apart.
+/// Three samples, five seconds apart. The lag of the last one is not known.
 fn history() -> History {
     let history = History::default();
     for sample in 0..3 {
         let latency = vec![(0.1, sample * 4_000), (0.5, sample * 4_490), (f64::INFINITY, sample * 4_500)];
-        let totals =
-            Totals { records: sample * 5_000, duplicates: sample * 500, lag: Some(sample * 7), latency };
+        let totals = Totals {
+            records: sample * 5_000,
+            duplicates: sample * 500,
+            lag: (sample < 2).then_some(sample * 7),
+            latency,
+        };
         history.note(Duration::from_secs(sample * 5), totals);
     }
     history

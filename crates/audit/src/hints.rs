@@ -81,7 +81,7 @@ impl Report {
         }
         if counts.duplicated > 0 {
             hints.push(
-                "records of an id that was forgotten (POST /forget) count as duplicated unless --forgotten lists it; after \
+                "records of an id that was forgotten (dedupd forget) count as duplicated unless --forgotten lists it; after \
                  group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
                     .to_owned(),
             );

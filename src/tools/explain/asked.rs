@@ -16,8 +16,6 @@ use crate::tools::health;
 
 /// For each read of the status.
 const STATUS: Duration = Duration::from_secs(3);
-/// The instance answers within a minute: it may have to read the owners of a large window.
-const OWNERS: Duration = Duration::from_secs(65);
 
 /// What an instance shows about itself.
 #[derive(Debug, Deserialize)]
@@ -96,7 +94,7 @@ impl Question<'_> {
     /// Asks the instance at `http.listen`, if it has the same raw topic, group and identity rule. Fails when it has, and does not know the owners.
     pub(super) fn ask(&self) -> Result<Answered, ExitError> {
         let listen = self.config.http.listen;
-        let body = match health::ask(listen, "/status.json", None, STATUS) {
+        let body = match health::ask(listen, "/status.json", None, None, STATUS) {
             Ok((_, body)) => body,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
             Err(error) => {
@@ -136,7 +134,8 @@ impl Question<'_> {
             return Err((Exit::Usage, why.to_owned()));
         };
         let path = format!("/state?identity={}", self.identity);
-        let (code, body) = health::ask(self.config.http.listen, &path, Some(token.secret()), OWNERS)
+        let (listen, token) = (self.config.http.listen, Some(token.secret()));
+        let (code, body) = health::ask(listen, &path, token, None, health::ADMIN_PATIENCE)
             .map_err(|error| (Exit::No, format!("does not answer: {error}; see its log, then retry")))?;
         let answer: OwnersAnswer = serde_json::from_str(&body).map_err(|error| {
             (Exit::No, format!("gave an answer that cannot be read: {error}; is it of another release?"))
@@ -152,28 +151,17 @@ impl Question<'_> {
     /// Why an answer names no owners.
     fn refusal(&self, code: &str, status: &InstanceStatus, answer: OwnersAnswer) -> (Exit, String) {
         let partition = self.partition;
-        let why = match (code, answer.error) {
-            ("401", _) => {
-                let file = self.config.http.token_file.as_ref().map(|path| path.display().to_string());
-                let why = format!(
-                    "rejects the token in {}: give the file that its http.token_file names; an instance reads it when it starts",
-                    file.unwrap_or_default()
-                );
-                return (Exit::Usage, why);
-            }
-            ("403", _) => {
-                return (
-                    Exit::Usage,
-                    "has no token: set its http.token_file and restart it, or stop it".to_owned(),
-                );
-            }
+        if let Some(why) = health::refused_token(code, self.config.http.token_file.as_deref()) {
+            return (Exit::Usage, why);
+        }
+        let why = match answer.error {
             _ if status.role == "spare" => {
                 let active = status.active_instance.as_deref().unwrap_or("not known");
                 format!(
                     "is a spare and has no partition: ask the active instance, which is {active}, with --listen"
                 )
             }
-            (_, Some(error)) => format!("cannot look up the owners: {error}"),
+            Some(error) => format!("cannot look up the owners: {error}"),
             _ if answer.not_ready.contains(&partition) => {
                 format!(
                     "has not restored the state of partition {partition} yet: retry when /readyz says ready"

@@ -111,7 +111,7 @@ impl Child {
 
     /// Number of records that it has processed since its start; 0 while it does not answer.
     pub fn processed(&self) -> u64 {
-        let Ok((_, body)) = health::ask(self.listen, "/status.json", None, ANSWER) else { return 0 };
+        let Ok((_, body)) = health::ask(self.listen, "/status.json", None, None, ANSWER) else { return 0 };
         let status: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
         let records = status.get("records").and_then(serde_json::Value::as_object);
         records.into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()

@@ -1,0 +1,93 @@
+//! `dedupd forget`: has a running instance forget an id.
+
+use std::fmt::Display;
+
+use serde::Deserialize;
+
+use super::health;
+use crate::app::{ExitError, token};
+use crate::cli::{Exit, ForgetArgs};
+use crate::config;
+
+/// The answer to `POST /forget`.
+#[derive(Debug, Deserialize)]
+struct ForgetAnswer {
+    #[serde(default)]
+    identity: String,
+    #[serde(default)]
+    forgotten: Vec<ForgottenOwner>,
+    #[serde(default)]
+    looked_into: Vec<u32>,
+    #[serde(default)]
+    not_ready: Vec<u32>,
+    error: Option<String>,
+}
+
+/// An owner that is forgotten; a filter does not have its place.
+#[derive(Debug, Deserialize)]
+struct ForgottenOwner {
+    partition: Option<u32>,
+    offset: Option<u64>,
+}
+
+/// Sends the request, and prints the owners that are forgotten.
+pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
+    let usage = |why: String| ExitError::new(Exit::Usage, why);
+    let http = config::load_local(args.config.as_deref(), args.overrides())
+        .map_err(|error| usage(error.to_string()))?
+        .http;
+    let token_file = http.token_file.as_deref();
+    let token = token(token_file)?.ok_or_else(|| {
+        usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command".to_owned())
+    })?;
+    let body = serde_json::json!({ "id": args.id, "partition": args.partition }).to_string();
+    let by = format!("the instance at http://{}", http.listen);
+    let secret = Some(token.secret());
+    let (code, body) = health::ask(http.listen, "/forget", secret, Some(&body), health::ADMIN_PATIENCE)
+        .map_err(|error| {
+            let what = "the id may or may not be forgotten: check --listen and that it runs, then repeat";
+            ExitError::new(Exit::No, format!("{by} does not answer: {error}; {what}"))
+        })?;
+    if let Some(why) = health::refused_token(&code, token_file) {
+        return Err(usage(format!("{by} {why}")));
+    }
+    let answer: ForgetAnswer = serde_json::from_str(&body).map_err(|error| {
+        let what = "give the address of dedupd run with --listen";
+        ExitError::new(
+            Exit::No,
+            format!("{by} answered with code {code}, which is not that of dedupd ({error}); {what}"),
+        )
+    })?;
+    let (exit, why) = match code.as_str() {
+        "200" => {
+            let owners = listed(answer.forgotten.iter().map(owner));
+            println!("forgotten: identity {}, first had by record {owners}", answer.identity);
+            return Ok(Exit::Done);
+        }
+        "400" => (Exit::Usage, answer.error.unwrap_or_default()),
+        "404" => {
+            let searched = listed(&answer.looked_into);
+            let what = "check the id, or ask the instance that has the other partitions, with --listen";
+            (Exit::No, format!("the id is not stored in partitions {searched}; {what}"))
+        }
+        _ => (Exit::No, answer.error.unwrap_or_else(|| not_restored(&answer.not_ready))),
+    };
+    Err(ExitError::new(exit, format!("{by}: {why}")))
+}
+
+fn not_restored(partitions: &[u32]) -> String {
+    format!(
+        "the state of partitions {} is not restored yet, so the id may still be there; repeat when /readyz says ready",
+        listed(partitions)
+    )
+}
+
+fn owner(owner: &ForgottenOwner) -> String {
+    let at = owner.partition.zip(owner.offset);
+    at.map_or_else(|| "in a filter".to_owned(), |(partition, offset)| format!("{partition}@{offset}"))
+}
+
+fn listed(values: impl IntoIterator<Item = impl Display>) -> String {
+    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    texts.join(", ")
+}
