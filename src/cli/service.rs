@@ -25,6 +25,9 @@ pub struct ServiceArgs {
     /// State topic [default: CLEAN.dedupd]
     #[arg(long, value_name = "TOPIC")]
     state: Option<String>,
+    /// Create the clean and the state topic if they do not exist (topics.create)
+    #[arg(long)]
+    create: bool,
     /// Source of the id: key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, or several with ' | '; repeat for an id of
     /// several parts
     #[arg(long, value_name = "SOURCE")]
@@ -93,6 +96,7 @@ impl ServiceArgs {
             .with("topics.raw", &self.raw)
             .with("topics.clean", &self.clean)
             .with("topics.state", &self.state)
+            .with("topics.create", self.create.then_some("true"))
             .with("group.id", &self.group)
             .with("group.instance", &self.instance)
             .with("group.workers", &self.workers)

@@ -282,7 +282,7 @@ fn missing_topic(role: &str, name: &str) -> String {
     }
     format!(
         "topic {name} (topics.{role}) does not exist; create it with as many partitions as the raw topic, or set \
-         topics.create = true"
+         topics.create = true (--create)"
     )
 }
 

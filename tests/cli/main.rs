@@ -45,7 +45,7 @@ fn flags_alone_are_a_configuration() {
 #[test]
 fn every_flag_sets_its_key() {
     let args = run(
-        "run -c f.toml --bootstrap-servers a:1 --raw r --clean c --state s --id key --id header:x \
+        "run -c f.toml --bootstrap-servers a:1 --raw r --clean c --state s --create --id key --id header:x \
                     --group g --instance i --scope partition --workers 3 --state-dir /d --listen 0.0.0.0:1 --exact 2h \
                     -X client.id=me -X sasl.password=a=b --log-format json",
     );
@@ -55,7 +55,7 @@ fn every_flag_sets_its_key() {
     assert_eq!(config.kafka.bootstrap_servers, "a:1");
     assert_eq!(config.kafka.properties.get("client.id"), Some("me"));
     assert_eq!(config.kafka.properties.get("sasl.password"), Some("a=b"));
-    assert_eq!(config.topics.state.as_str(), "s");
+    assert_eq!((config.topics.state.as_str(), config.topics.create), ("s", true));
     assert_eq!(config.identity.from, [IdSource::Key, IdSource::Header("x".to_owned())].map(IdPart::from));
     assert_eq!(
         (config.group.id.as_str(), config.group.instance.as_str(), config.group.workers),
@@ -245,11 +245,11 @@ fn the_state_commands_take_what_the_service_takes() {
 
 #[test]
 fn exit_codes_are_the_documented_numbers() {
-    let readme = include_str!("../../README.md");
+    let messages = include_str!("../../docs/messages.md");
     for (exit, code) in EXITS.into_iter().zip(0..) {
         assert_eq!(exit.code(), code);
         let row = format!("| {code} | {} |", exit.meaning());
-        assert!(readme.contains(&row), "not in README: {row}");
+        assert!(messages.contains(&row), "not in docs/messages.md: {row}");
     }
 }
 

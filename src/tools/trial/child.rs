@@ -41,7 +41,7 @@ impl Child {
             free_address().map_err(|why| ExitError::failed(format!("no free port on 127.0.0.1: {why}")))?;
         let state = names.dir.join("state");
         let arguments = [
-            ["run", "--instance=try", "--bootstrap-servers"].map(str::to_owned).to_vec(),
+            ["run", "--instance=try", "--create", "--bootstrap-servers"].map(str::to_owned).to_vec(),
             vec![args.bootstrap_servers.clone()],
             vec![
                 format!("--raw={}", names.raw),
@@ -57,14 +57,12 @@ impl Child {
             let name = name.to_ascii_uppercase().replace('.', "_");
             (format!("DEDUPD_KAFKA__PROPERTIES__{name}"), value.clone())
         };
-        let settings = [
-            ("DEDUPD_TOPICS__CREATE".to_owned(), "true".to_owned()),
-            ("DEDUPD_IDENTITY__COMPARE".to_owned(), format!("[\"{}\"]", COMPARED.join("\",\""))),
-        ];
+        let compared = format!("[\"{}\"]", COMPARED.join("\",\""));
+        let compared = ("DEDUPD_IDENTITY__COMPARE".to_owned(), compared);
         Ok(Self {
             program,
             args: arguments.concat(),
-            environment: properties.iter().map(property).chain(settings).collect(),
+            environment: properties.iter().map(property).chain([compared]).collect(),
             state,
             log: names.dir.join("dedupd.log"),
             listen,
