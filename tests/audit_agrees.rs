@@ -19,6 +19,8 @@ mod encoded;
 mod extremes;
 #[path = "audit_agrees/files.rs"]
 mod files;
+#[path = "audit_agrees/frames.rs"]
+mod frames;
 #[path = "audit_agrees/messages.rs"]
 mod messages;
 #[path = "audit_agrees/names.rs"]

@@ -208,7 +208,8 @@ fn disabled_safeguard() -> Option<crate::pipeline::Safeguard> {
 /// The rule that turns a record, or the text of an id, into an identity.
 pub(crate) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
     let is_by_source = config.identity.on_missing == OnMissing::Source;
-    IdentityRule::new(config.identity.from.clone(), hasher).by_source(is_by_source)
+    let rule = IdentityRule::new(config.identity.from.clone(), hasher).framed(config.schemas.frame);
+    rule.by_source(is_by_source)
 }
 
 /// Whether a record can wait for a schema without limit: the schema determines its id or its kind, or the policy for conflicts depends on its content.

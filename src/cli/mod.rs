@@ -36,7 +36,7 @@ pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 pub(crate) use trial::TryArgs;
 
-use crate::config::{Property, TopicName, parse_servers};
+use crate::config::{Frame, Property, TopicName, parse_servers};
 
 /// Reads a Kafka topic, drops every record whose id was seen before, and writes the rest unchanged
 /// to another topic, exactly once
@@ -148,6 +148,13 @@ fn property(text: &str) -> Result<Property, String> {
 /// Bootstrap brokers, as the configuration reads them.
 fn servers(text: &str) -> Result<String, String> {
     parse_servers(text).map_err(|fault| format!("it {}; {}", fault.what, fault.remedy))
+}
+
+/// A frame, as the configuration reads it.
+fn frame(text: &str) -> Result<Frame, String> {
+    let words: Vec<&str> = Frame::ALL.iter().map(|frame| frame.as_str()).collect();
+    let found = Frame::ALL.into_iter().find(|frame| frame.as_str() == text);
+    found.ok_or_else(|| format!("expected one of {}", words.join(", ")))
 }
 
 /// The name of a topic that Kafka accepts.

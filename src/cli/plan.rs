@@ -1,11 +1,12 @@
 //! `dedupd plan`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use super::{Bytes, Exit};
-use crate::config::{Property, parse_duration};
+use crate::config::{Frame, Property, parse_duration};
 
 /// Maximum of `--sample`.
 const MAX_SAMPLE: u64 = 1_000_000_000_000;
@@ -32,6 +33,12 @@ pub struct PlanArgs {
     /// URL of the schema registry, for avro: and protobuf: paths
     #[arg(long, requires = "raw", value_name = "URL")]
     pub schema_registry: Option<String>,
+    /// Frame of documents: confluent, glue, apicurio, apicurio-content or single-object (schemas.frame)
+    #[arg(long, requires = "raw", value_parser = super::frame, value_name = "FRAME")]
+    pub schema_frame: Option<Frame>,
+    /// File or directory with the schemas of keys and values (schemas.value, schemas.key)
+    #[arg(long, requires = "raw", value_name = "PATH")]
+    pub schema_files: Option<PathBuf>,
     /// Number of its newest records to read, all partitions together
     #[arg(long, requires = "raw", default_value_t = 200_000, value_parser = whole::<u64>(1, MAX_SAMPLE), value_name = "COUNT")]
     pub sample: u64,

@@ -1,5 +1,7 @@
 //! Enumerated values of the configuration.
 
+use crate::dedupe::Frame;
+
 /// Declares an enum whose variants are the allowed words of a key.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -30,6 +32,14 @@ pub(super) trait Choice: Copy + 'static {
 
     /// The word as written in the configuration.
     fn word(self) -> &'static str;
+}
+
+impl Choice for Frame {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
 }
 
 choice! {

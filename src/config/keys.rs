@@ -21,7 +21,7 @@ use super::reading::ConfigReading;
 use super::rules;
 use super::section::{ConfigSection, Form, Key, MaybeTable, Shape, Table, joined, section};
 use super::topic_name::TopicName;
-use crate::dedupe::{Fingerprint, IdPart, IdSource};
+use crate::dedupe::{Fingerprint, Frame, IdPart, IdSource};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// The client rejects a longer session timeout.
@@ -176,13 +176,15 @@ pub enum HashChoice {
 section! {
     /// Schemas of keys and values, from files or a registry. No file is opened during validation.
     SchemasConfig |at, reading| {
-        /// The schema of all values: a file that ends in `.avsc`, `.proto` or `.desc`.
+        /// What stands before a document, unless a header names its schema.
+        frame: Frame = "confluent" => Word,
+        /// The schema of all values: a file that ends in `.avsc`, `.proto` or `.desc`. Or a directory of them by their ids.
         value: Option<PathBuf> => MaybeText,
-        /// The schema of all keys.
+        /// The schema of all keys, or a directory.
         key: Option<PathBuf> => MaybeText,
-        /// The URL of a registry with the API of the Confluent Schema Registry.
+        /// The URL of a registry with the API of the Confluent Schema Registry; with the frames of Apicurio, with its own.
         registry: Option<String> => Maybe(REGISTRY_URL),
-        /// How long a record waits for a schema that the registry does not have. Then the record is without an id.
+        /// How long a record waits for a schema that the registry, or the directory, does not have. Then the record is without an id.
         wait: Duration = "5m" => Span(Duration::ZERO..),
         /// The name of the user, for basic authentication.
         username: Option<String> => MaybeText,
@@ -309,10 +311,17 @@ section! {
 }
 
 impl SchemasConfig {
+    /// What has the schemas with ids, for messages.
+    #[must_use]
+    pub fn holder(&self) -> &'static str {
+        if self.registry.is_some() { "the registry" } else { "the directory of schemas" }
+    }
+
     /// A registry without authorization, or none.
     #[must_use]
     pub fn open(registry: Option<String>) -> Self {
         Self {
+            frame: Frame::default(),
             value: None,
             key: None,
             registry,

@@ -30,7 +30,7 @@ mod small_files;
 mod sources;
 mod topic_name;
 
-pub use crate::dedupe::{IdPart, IdSource};
+pub use crate::dedupe::{Frame, IdPart, IdSource};
 pub use crate::units::parse_duration;
 pub(crate) use crate::units::{duration_text, parse_bytes, size_text};
 pub use as_typed::AsTyped;

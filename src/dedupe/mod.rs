@@ -16,10 +16,10 @@ pub use format::{
     other_version,
 };
 pub use identity::{
-    AvroError, AvroSchema, CompareRule, Content, Digest, DocumentFormat, Fields, HashKind, Hasher, IdPart,
-    IdSource, Identity, IdentityRule, KindId, KindRule, MissingSchema, Modifier, ProtoField, ProtoKind,
-    ProtoMessage, ProtoSchema, RecordField, Repeated, SOURCE_HEADER, Schema, SchemaId, Schemas, WindowId,
-    name_source,
+    AvroError, AvroSchema, CompareRule, Content, Digest, DocumentFormat, Fields, Frame, HashKind, Hasher,
+    IdPart, IdSource, Identity, IdentityRule, KindId, KindRule, MissingSchema, Modifier, Naming, ProtoField,
+    ProtoKind, ProtoMessage, ProtoSchema, RecordField, Repeated, SOURCE_HEADER, Schema, SchemaId, Schemas,
+    WindowId, name_source,
 };
 pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
 pub use window::sealed::{

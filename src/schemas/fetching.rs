@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{FetchError, Registry, SharedSchemas, of_files, parse};
+use super::{FetchError, SchemaOrigin, SharedSchemas, of_files};
 use crate::config::SchemasConfig;
 use crate::dedupe::SchemaId;
 
@@ -14,18 +14,18 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The stack of the thread, bytes. References and imports are followed by recursion, and there can be 1,000 of them.
 const STACK: usize = 16 << 20;
 
-/// Reads the schemas of the files, and starts the thread that fetches those of the registry until `stop` is set. The error is a
+/// Reads the schemas of the files, and starts the thread that fetches those with ids until `stop` is set. The error is a
 /// sentence for the operator.
 pub fn start(config: &SchemasConfig, stop: &Arc<AtomicBool>) -> Result<SharedSchemas, String> {
     let shared = SharedSchemas::new(of_files(config)?, config.wait);
-    let Some(registry) = Registry::open(config)? else { return Ok(shared) };
+    let Some(origin) = SchemaOrigin::open(config)? else { return Ok(shared) };
     let (stop, schemas) = (Arc::clone(stop), shared.clone());
     let work = move || {
         while !stop.load(Ordering::Acquire) {
             for id in schemas.due(CHECK_INTERVAL) {
-                match caught(id, || registry.schema(id).and_then(|text| Ok(parse(id, &text)?))) {
+                match caught(id, || origin.schema(id)) {
                     Ok(schema) => {
-                        tracing::info!(schema = %id, registry = registry.url(), "schema fetched");
+                        tracing::info!(schema = %id, from = origin.name(), "schema fetched");
                         schemas.add(id, schema);
                     }
                     Err(why) => schemas.failed(id, why),

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod fetching;
+mod files;
 mod nesting;
 mod protobuf;
 mod registry;
@@ -23,6 +24,7 @@ use crate::dedupe::{
 };
 use crate::locked::Locked;
 pub use fetching::start;
+pub use files::SchemaOrigin;
 pub use registry::{FetchError, Registry, SchemaText};
 
 /// The first delay after a failed request; each later one is twice the previous.
@@ -163,7 +165,8 @@ impl SharedSchemas {
         if *are_optional {
             tracing::warn!(schema = %id, "waited for this schema long enough: records that need it are not compared");
         } else {
-            tracing::warn!(schema = %id, "the registry does not have this schema: records that need it are without an id, or not compared");
+            let holder = schemas.holder();
+            tracing::warn!(schema = %id, "{holder} does not have this schema: records that need it are without an id, or not compared");
         }
         if requests.keys().filter(|id| schemas.has(**id)).count() > UNREGISTERED {
             requests.retain(|id, _| !schemas.remove(*id));
@@ -175,7 +178,8 @@ impl SharedSchemas {
     pub fn note(&self) -> Option<String> {
         let known = self.shared.known.locked();
         let ids = known.requests.keys().copied().filter(|id| known.schemas.has(*id));
-        if known.are_optional { uncompared(ids) } else { unregistered(ids) }
+        let holder = known.schemas.holder();
+        if known.are_optional { uncompared(holder, ids) } else { unregistered(holder, ids) }
     }
 
     /// Waits at most `wait` for requests that are due.
@@ -198,17 +202,17 @@ impl SharedSchemas {
 }
 
 /// The sentence about schemas that the registry does not have; `None` without any.
-pub fn unregistered(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
+pub fn unregistered(holder: &str, ids: impl Iterator<Item = SchemaId>) -> Option<String> {
     let listed = listed(ids)?;
     Some(format!(
-        "the registry does not have {listed}: these records are without an id (identity.on_missing), or not compared (identity.compare)"
+        "{holder} does not have {listed}: these records are without an id (identity.on_missing), or not compared (identity.compare)"
     ))
 }
 
-fn uncompared(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
+fn uncompared(holder: &str, ids: impl Iterator<Item = SchemaId>) -> Option<String> {
     let listed = listed(ids)?;
     Some(format!(
-        "the registry did not return {listed}: these records are not compared (identity.compare); the log has the reason"
+        "{holder} did not return {listed}: these records are not compared (identity.compare); the log has the reason"
     ))
 }
 
@@ -224,25 +228,32 @@ fn listed(ids: impl Iterator<Item = SchemaId>) -> Option<String> {
     Some(format!("{count} schema(s) that records name, {}{dots}", ids.join(", ")))
 }
 
-/// The schemas from the files of the configuration.
+/// The schemas of all keys and of all values, from the files of the configuration.
 pub fn of_files(config: &SchemasConfig) -> Result<Schemas, String> {
     let read = |name: &str, path: Option<&Path>| {
-        let schema = path.map(|path: &Path| {
+        let schema = path.filter(|path| !files::is_by_id(path, config.frame)).map(|path: &Path| {
             of_file(path).map_err(|why| format!("schemas.{name} = {}: {why}", path.display()))
         });
         schema.transpose().map(|schema| schema.map(Arc::new))
     };
     let key = read("key", config.key.as_deref())?;
-    Ok(Schemas::of_files(key, read("value", config.value.as_deref())?))
+    Ok(Schemas::of_files(key, read("value", config.value.as_deref())?).framed(config.frame, config.holder()))
+}
+
+fn unreadable(error: &dyn std::error::Error) -> String {
+    format!("the file cannot be read: {error}")
+}
+
+fn text_of_file(path: &Path) -> Result<String, String> {
+    let bytes = read_file_of(path, LARGEST_FILE).map_err(|error| unreadable(&error))?;
+    String::from_utf8(bytes).map_err(|error| unreadable(&error))
 }
 
 fn of_file(path: &Path) -> Result<Schema, String> {
-    let unreadable = |error: &dyn std::error::Error| format!("the file cannot be read: {error}");
     let read = || read_file_of(path, LARGEST_FILE).map_err(|error| unreadable(&error));
     match path.extension().and_then(|it| it.to_str()) {
         Some("avsc") => {
-            let text = String::from_utf8(read()?).map_err(|error| unreadable(&error))?;
-            let schema = AvroSchema::parse::<&str>(&text, &[]);
+            let schema = AvroSchema::parse::<&str>(&text_of_file(path)?, &[]);
             schema.map(Schema::Avro).map_err(|error| format!("the schema {error}"))
         }
         // The compiler reads it, and the files that it imports, again.
@@ -260,20 +271,20 @@ pub struct BlockingSchemas {
     unregistered: RefCell<BTreeSet<SchemaId>>,
     /// Why the first record without an id has none.
     why_missing: RefCell<Option<String>>,
-    registry: Option<Registry>,
+    origin: Option<SchemaOrigin>,
 }
 
 impl BlockingSchemas {
     /// Reads the schemas of the files.
     pub fn open(config: &SchemasConfig) -> Result<Self, String> {
         let known = RefCell::new(of_files(config)?);
-        let registry = Registry::open(config)?;
-        Ok(Self { known, unregistered: RefCell::default(), why_missing: RefCell::default(), registry })
+        let origin = SchemaOrigin::open(config)?;
+        Ok(Self { known, unregistered: RefCell::default(), why_missing: RefCell::default(), origin })
     }
 
     /// The schemas that the registry does not have, as a sentence.
     pub fn note(&self) -> Option<String> {
-        unregistered(self.unregistered.borrow().iter().copied())
+        unregistered(self.known.borrow().holder(), self.unregistered.borrow().iter().copied())
     }
 
     /// Why the first record without an id has none, as a sentence.
@@ -304,9 +315,9 @@ impl BlockingSchemas {
                 Ok(found) => return Ok(found),
                 Err(missing) => missing,
             };
-            let registry = self.registry.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;
-            let schema = match registry.schema(id) {
-                Ok(text) => parse(id, &text)?,
+            let origin = self.origin.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;
+            let schema = match origin.schema(id) {
+                Ok(schema) => schema,
                 Err(failed) if failed.is_unregistered => {
                     self.unregistered.borrow_mut().insert(id);
                     Schema::Unregistered

@@ -73,7 +73,13 @@ fn schema(pool: &DescriptorPool, file: &FileDescriptor) -> ProtoSchema {
             nested: nested.map(|child| place(&child)).collect(),
         }
     });
-    ProtoSchema { messages: messages.collect(), roots: file.messages().map(|it| place(&it)).collect() }
+    let mut own: Vec<&MessageDescriptor> = all.iter().filter(|it| it.parent_file() == *file).collect();
+    own.sort_by_key(|message| message.full_name());
+    ProtoSchema {
+        messages: messages.collect(),
+        roots: file.messages().map(|it| place(&it)).collect(),
+        sorted: own.into_iter().map(place).collect(),
+    }
 }
 
 fn field(
@@ -125,6 +131,7 @@ fn kind(of: &Kind, place: &impl Fn(&MessageDescriptor) -> usize) -> ProtoKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedupe::Naming;
 
     fn find(schema: &ProtoSchema, document: &[u8], path: &[&str]) -> Option<String> {
         let path: Vec<String> = path.iter().map(|token| (*token).to_owned()).collect();
@@ -159,10 +166,17 @@ mod tests {
         assert_eq!(find(&schema, &document, &["inner", "codes", "0"]).as_deref(), Some("9"));
         assert_eq!(find(&schema, &document, &["state"]).as_deref(), Some("DONE"));
         assert_eq!(find(&schema, &document, &[]).as_deref(), Some("shop.Order"));
-        assert_eq!(schema.find_indexed(&[4, 0, 0], &[]).as_deref(), Some(&b"shop.Order.Inner"[..]));
+        assert_eq!(
+            schema.find_named(Naming::Indexes, &[4, 0, 0], &[]).as_deref(),
+            Some(&b"shop.Order.Inner"[..])
+        );
         let nested = [&[4, 0, 0][..], &[0x0a, 4, 9, 0, 0, 0]].concat();
         let path = ["codes".to_owned(), "0".to_owned()];
-        assert_eq!(schema.find_indexed(&nested, &path).as_deref(), Some(&b"9"[..]), "maps have no index");
+        assert_eq!(
+            schema.find_named(Naming::Indexes, &nested, &path).as_deref(),
+            Some(&b"9"[..]),
+            "maps have no index"
+        );
         let error = of_texts(order, &[]).unwrap_err();
         assert!(error.contains("line.proto"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! The client of a registry with the API of the Confluent Schema Registry.
+//! The client of a registry with the API of the Confluent Schema Registry, or the own one of Apicurio Registry (versions 2 and 3).
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
 use super::builtin;
 use crate::config::{SchemasConfig, read_small_file};
-use crate::dedupe::SchemaId;
+use crate::dedupe::{Frame, SchemaId};
 
 /// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl From<String> for FetchError {
 #[derive(Default)]
 struct Visited {
     names: HashSet<String>,
-    versions: HashSet<(String, u64)>,
+    paths: HashSet<String>,
 }
 
 /// How requests are authorized. The files are read for each request: a token may be renewed.
@@ -99,10 +99,14 @@ pub struct Registry {
     agent: ureq::Agent,
     url: String,
     access: Authorization,
+    is_apicurio: bool,
 }
 
 /// The error codes with which a registry answers that it does not have a subject, a version or a schema.
 const MISSING: [u64; 3] = [40401, 40402, 40403];
+/// The names of errors with which Apicurio answers that; to a wrong URL it answers `NotFoundException`.
+const MISSING_NAMES: [&str; 3] =
+    ["ArtifactNotFoundException", "ContentNotFoundException", "VersionNotFoundException"];
 /// The path of schemas by GUID.
 const GUIDS: &str = "schemas/guids/";
 
@@ -123,7 +127,8 @@ impl Registry {
             .tls_config(tls(config)?)
             .build()
             .new_agent();
-        let registry = Self { agent, url: url.trim_end_matches('/').to_owned(), access };
+        let is_apicurio = matches!(config.frame, Frame::Apicurio | Frame::ApicurioContent);
+        let registry = Self { agent, url: url.trim_end_matches('/').to_owned(), access, is_apicurio };
         registry.authorization()?;
         Ok(Some(registry))
     }
@@ -136,15 +141,28 @@ impl Registry {
 
     /// The schema with this id, and those that it refers to. The error names the request.
     pub fn schema(&self, id: SchemaId) -> Result<SchemaText, FetchError> {
-        let of = match id {
+        let none = |what: String| FetchError { what, is_unregistered: true };
+        let path = match (self.is_apicurio, id) {
             // Ids are positive, and registries answer to others as to a wrong URL.
-            SchemaId::Number(id) if id > i32::MAX.cast_unsigned() => {
-                let what = format!("{id} is no schema id: it is above 2,147,483,647");
-                return Err(FetchError { what, is_unregistered: true });
+            (false, SchemaId::Number(id)) if id > i32::MAX.cast_unsigned() => {
+                return Err(none(format!("{id} is no schema id: it is above 2,147,483,647")));
             }
-            SchemaId::Number(id) => self.get(&format!("schemas/ids/{id}"))?,
-            SchemaId::Guid(_) => self.get(&format!("{GUIDS}{id}"))?,
+            (true, SchemaId::Global(id) | SchemaId::Content(id)) if id > i64::MAX.cast_unsigned() => {
+                return Err(none(format!("{id} is no schema id: it is above 9,223,372,036,854,775,807")));
+            }
+            (false, SchemaId::Number(id)) => format!("schemas/ids/{id}"),
+            (false, SchemaId::Guid(_)) => format!("{GUIDS}{id}"),
+            (true, SchemaId::Global(id)) => format!("ids/globalIds/{id}"),
+            (true, SchemaId::Content(id)) => format!("ids/contentIds/{id}"),
+            _ => {
+                let api = if self.is_apicurio { "of Apicurio" } else { "of Confluent" };
+                return Err(none(format!(
+                    "{}, with the API {api}, has no schemas by ids like {id}",
+                    self.url
+                )));
+            }
         };
+        let of = self.found(&path)?;
         let mut references = Vec::new();
         self.add_references(&of, &mut Visited::default(), &mut references)?;
         let format = of.get("schemaType").and_then(Value::as_str).unwrap_or("AVRO").to_owned();
@@ -183,33 +201,68 @@ impl Registry {
         texts: &mut Vec<(String, String)>,
     ) -> Result<(), FetchError> {
         for reference in of.get("references").and_then(Value::as_array).into_iter().flatten() {
-            let text = |name| reference.get(name).and_then(Value::as_str);
-            let version = reference.get("version").and_then(Value::as_u64);
-            let (Some(name), Some(subject), Some(version)) = (text("name"), text("subject"), version) else {
+            let name = reference.get("name").and_then(Value::as_str);
+            let (Some(name), Some(path)) = (name, self.path_of(reference)) else {
                 let what = format!("{} returned a reference without name, subject or version", self.url);
                 return Err(what.into());
             };
-            if !visited.names.insert(name.to_owned())
-                || !visited.versions.insert((subject.to_owned(), version))
-            {
+            if !visited.names.insert(name.to_owned()) || !visited.paths.insert(path.clone()) {
                 continue;
             }
-            if visited.versions.len() > REFERENCES_MAX {
+            if visited.paths.len() > REFERENCES_MAX {
                 return Err(format!("{} returned more than {REFERENCES_MAX} references", self.url).into());
             }
-            // A schema that is in use may refer to one that was deleted later.
-            let path = format!("subjects/{}/versions/{version}?deleted=true", escaped(subject));
-            let found = self.get(&path)?;
+            let found = self.found(&path)?;
             self.add_references(&found, visited, texts)?;
             texts.push((name.to_owned(), self.text(&found)?));
         }
         Ok(())
     }
 
+    /// The path of a schema that another one refers to.
+    fn path_of(&self, reference: &Value) -> Option<String> {
+        let text = |name| reference.get(name).and_then(Value::as_str);
+        if self.is_apicurio {
+            let [group, artifact] = [text("groupId").unwrap_or("default"), text("artifactId")?].map(escaped);
+            return Some(format!(
+                "groups/{group}/artifacts/{artifact}/versions/{}",
+                escaped(text("version")?)
+            ));
+        }
+        let version = reference.get("version").and_then(Value::as_u64)?;
+        // A schema that is in use may refer to one that was deleted later.
+        Some(format!("subjects/{}/versions/{version}?deleted=true", escaped(text("subject")?)))
+    }
+
+    /// The schema at this path as the API of Confluent returns it. Apicurio returns the content alone, whose type is seen: Protobuf is no JSON, and a JSON
+    /// schema names itself.
+    fn found(&self, path: &str) -> Result<Value, FetchError> {
+        if !self.is_apicurio {
+            return self.get(path);
+        }
+        // From version 3 on a version of an artifact is an object.
+        let is_object = path.starts_with("groups/") && self.url.ends_with("/v3");
+        let text = self.request(&format!("{path}{}", if is_object { "/content" } else { "" }))?;
+        let references = self.get(&format!("{path}/references"))?;
+        let of = match serde_json::from_str::<Value>(&text) {
+            Ok(schema) if schema.get("$schema").is_some() => "JSON",
+            Ok(_) => "AVRO",
+            Err(_) => "PROTOBUF",
+        };
+        Ok(json!({ "schema": text, "schemaType": of, "references": references }))
+    }
+
     fn get(&self, path: &str) -> Result<Value, FetchError> {
+        let body = self.request(path)?;
+        let is_not_json = |_| format!("GET {}/{path}: the response is not JSON", self.url).into();
+        serde_json::from_str(&body).map_err(is_not_json)
+    }
+
+    fn request(&self, path: &str) -> Result<String, FetchError> {
         let url = format!("{}/{path}", self.url);
-        let mut request =
-            self.agent.get(&url).header("Accept", "application/vnd.schemaregistry.v1+json, application/json");
+        let accepted = "application/vnd.schemaregistry.v1+json, application/json";
+        let accepted = if self.is_apicurio { "*/*" } else { accepted };
+        let mut request = self.agent.get(&url).header("Accept", accepted);
         if let Some(authorization) = self.authorization()? {
             request = request.header("Authorization", authorization);
         }
@@ -217,10 +270,10 @@ impl Registry {
         let mut response = request.call().map_err(failed)?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string().map_err(failed)?;
-        let parsed: Option<Value> = serde_json::from_str(&body).ok();
         if status.is_success() {
-            return parsed.ok_or_else(|| format!("GET {url}: the response is not JSON").into());
+            return Ok(body);
         }
+        let parsed: Option<Value> = serde_json::from_str(&body).ok();
         let message = parsed.as_ref().and_then(|it| it.get("message")).and_then(Value::as_str);
         let message = message.map(|it| format!(": {it}")).unwrap_or_default();
         let advice = match status.as_u16() {
@@ -229,8 +282,10 @@ impl Registry {
         };
         // A wrong URL has a 404 with another code. A registry without GUIDs has none of them, and answers to all as to a wrong URL.
         let code = parsed.as_ref().and_then(|it| it.get("error_code")).and_then(Value::as_u64);
-        let is_unregistered = status.as_u16() == 404
-            && (path.starts_with(GUIDS) || code.is_some_and(|code| MISSING.contains(&code)));
+        let name = parsed.as_ref().and_then(|it| it.get("name")).and_then(Value::as_str);
+        let is_missing = code.is_some_and(|code| MISSING.contains(&code))
+            || self.is_apicurio && name.is_some_and(|name| MISSING_NAMES.contains(&name));
+        let is_unregistered = status.as_u16() == 404 && (path.starts_with(GUIDS) || is_missing);
         Err(FetchError { what: format!("GET {url}: {status}{message}{advice}"), is_unregistered })
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dedupd_audit::{
-    self as audit, AuditError, FetchSchema, MissingId, Options, RecordKind, Report, SchemaName,
+    self as audit, AuditError, FetchSchema, Framing, MissingId, Options, RecordKind, Report, SchemaName,
     SchemaSources, progress_bar, run,
 };
 
@@ -16,10 +16,10 @@ use crate::config::{
     self, Config, KindConfig, OnConflict, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope,
     WindowConfig, WindowTime, duration_text,
 };
-use crate::dedupe::SchemaId;
+use crate::dedupe::{Frame, SchemaId};
 use crate::kafka::connection::{self, NoConnection, attach_tokens};
 use crate::locked::Locked as _;
-use crate::schemas::{self, Registry, SchemaText};
+use crate::schemas::{self, Registry, SchemaOrigin, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
@@ -30,7 +30,7 @@ pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
     let result = run(&options, &progress_bar());
     let mut report = result.map_err(|error| ended(&error, &options))?;
     let missing = unregistered.locked();
-    report.notes.extend(schemas::unregistered(missing.iter().copied()));
+    report.notes.extend(schemas::unregistered(config.schemas.holder(), missing.iter().copied()));
     Ok(report)
 }
 
@@ -116,28 +116,39 @@ fn forgotten(args: &AuditArgs, id_parts: usize) -> Result<Vec<Vec<String>>, Stri
     text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parts).collect()
 }
 
-/// Where the audit gets schemas from. It decodes with them itself.
+/// Where the audit gets schemas from. It decodes with them itself, and reads files itself.
 fn schema_sources(config: &SchemasConfig, unregistered: &Unregistered) -> Result<SchemaSources, String> {
-    let unregistered = Arc::clone(unregistered);
-    let registry = Registry::open(config)?.map(|registry| -> FetchSchema {
-        Arc::new(move |name| {
-            let id = match name {
-                SchemaName::Id(id) => SchemaId::Number(id),
-                SchemaName::Guid(guid) => SchemaId::Guid(guid),
-            };
-            match registry.schema(id) {
-                Ok(SchemaText { format, text, references }) => {
-                    Ok(Some(audit::SchemaText { format, text, references }))
-                }
-                Err(failed) if failed.is_unregistered => {
-                    unregistered.locked().insert(id);
-                    Ok(None)
-                }
-                Err(failed) => Err(failed.what),
+    let (unregistered, has_ids) = (Arc::clone(unregistered), SchemaOrigin::open(config)?.is_some());
+    let registry = Registry::open(config)?;
+    let fetch = move |name| {
+        let id = match name {
+            SchemaName::Id(id) => SchemaId::Number(id),
+            SchemaName::Guid(guid) => SchemaId::Guid(guid),
+            SchemaName::Global(id) => SchemaId::Global(id),
+            SchemaName::Content(id) => SchemaId::Content(id),
+            SchemaName::Fingerprint(fingerprint) => SchemaId::Fingerprint(fingerprint),
+        };
+        match registry.as_ref().map(|registry| registry.schema(id)) {
+            Some(Ok(SchemaText { format, text, references })) => {
+                Ok(Some(audit::SchemaText { format, text, references }))
             }
-        })
-    });
-    Ok(SchemaSources { key: config.key.clone(), value: config.value.clone(), registry })
+            Some(Err(failed)) if !failed.is_unregistered => Err(failed.what),
+            // The audit has searched the files before.
+            Some(Err(_)) | None => {
+                unregistered.locked().insert(id);
+                Ok(None)
+            }
+        }
+    };
+    let registry = has_ids.then(|| -> FetchSchema { Arc::new(fetch) });
+    let framing = match config.frame {
+        Frame::Confluent => Framing::Confluent,
+        Frame::Glue => Framing::Glue,
+        Frame::Apicurio => Framing::ApicurioGlobal,
+        Frame::ApicurioContent => Framing::ApicurioContent,
+        Frame::SingleObject => Framing::SingleObject,
+    };
+    Ok(SchemaSources { framing, key: config.key.clone(), value: config.value.clone(), registry })
 }
 
 /// The end of the command after an error. A failed connection has the same explanation as in the other commands.

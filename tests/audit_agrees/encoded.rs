@@ -336,7 +336,7 @@ fn a_header_names_the_schema_in_both() {
     assert_eq!(of(&protobuf, "protobuf:/id", &indexed, &[0x0a, 1, b'5']), five);
     assert_eq!(of(&protobuf, "protobuf:/id", &guid, &[0x0a, 1, b'5']), None, "no indexes");
     assert_eq!(of(&avro, "protobuf:/id", &guid, &[10]), None);
-    for header in [&[][..], &[1], &[0, 0, 0, 0, 7], &guid[..16]] {
+    for header in [&[][..], &[1], &[0, 0, 0, 7], &[2, 0, 0, 0, 7], &guid[..16]] {
         assert_eq!(of(&avro, "avro:/id", header, &prefixed(&[10])), None, "{header:x?}");
     }
     let other = [&[1], &9_u128.to_be_bytes()[..]].concat();

@@ -29,7 +29,7 @@ fn of_value(dir: &Path, text: &str) -> (Schemas, SchemaSources) {
     std::fs::write(&path, text).unwrap();
     let mut config = dedupd::config::SchemasConfig::open(None);
     config.value = Some(path.clone());
-    let audit = SchemaSources { key: None, value: Some(path), registry: None };
+    let audit = SchemaSources { value: Some(path), ..SchemaSources::default() };
     (dedupd::schemas::of_files(&config).unwrap(), audit)
 }
 
@@ -94,7 +94,7 @@ fn both_read_files() {
     let mut config = dedupd::config::SchemasConfig::open(None);
     (config.key, config.value) = (Some(proto.clone()), Some(avro.clone()));
     let schemas = dedupd::schemas::of_files(&config).unwrap();
-    let audit = SchemaSources { key: Some(proto), value: Some(avro), registry: None };
+    let audit = SchemaSources { key: Some(proto), value: Some(avro), ..SchemaSources::default() };
     let found =
         |source: &str, key: &[u8], value: &[u8]| both((&schemas, &audit), source, (Some(key), Some(value)));
     let b = [0x12, 2, 0x08, 9];

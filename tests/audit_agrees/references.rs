@@ -1,6 +1,6 @@
 //! Schemas of a registry that refer to others, read by both implementations.
 
-use dedupd::config::SchemasConfig;
+use dedupd::config::{Frame, SchemasConfig};
 use dedupd::dedupe::SchemaId;
 use dedupd::schemas::{FetchError, Registry, SchemaText, parse};
 use serde_json::json;
@@ -101,4 +101,43 @@ fn a_schema_with_many_levels_is_rejected_before_it_is_compiled() {
     }
     let document = prefixed(&[2, 2, 0x0a, 1, b'x']);
     assert_eq!(both(&text_of("PROTOBUF", nested(90)), "protobuf:/id", &document).as_deref(), Some("x"));
+}
+
+#[test]
+fn the_own_api_of_apicurio_has_schemas_by_both_ids() {
+    let customer = json!({"type":"record","name":"Customer","fields":[{"name":"name","type":"string"}]});
+    let order = json!({"type":"record","name":"Order","fields":[{"name":"by","type":"Customer"},{"name":"id","type":"string"}]});
+    for (version, content) in [("v2", ""), ("v3", "/content")] {
+        let registry = StubRegistry::start();
+        let page =
+            |path: &str, body: serde_json::Value| registry.set(&format!("{version}/{path}"), 200, body);
+        let reference = json!({"groupId": null, "artifactId": "a b", "version": "1", "name": "Customer"});
+        for ids in ["ids/globalIds/3", "ids/contentIds/4"] {
+            page(ids, order.clone());
+            page(&format!("{ids}/references"), json!([reference]));
+        }
+        let of_customer = "groups/default/artifacts/a%20b/versions/1";
+        page(&format!("{of_customer}{content}"), customer.clone());
+        page(&format!("{of_customer}/references"), json!([]));
+        let missing = |name| json!({ "error_code": 404, "name": name });
+        registry.set(&format!("{version}/ids/globalIds/5"), 404, missing("ArtifactNotFoundException"));
+        registry.set(&format!("{version}/ids/globalIds/6"), 404, missing("NotFoundException"));
+        let url = Some(format!("{}/{version}", registry.url()));
+        let config = SchemasConfig { frame: Frame::Apicurio, ..SchemasConfig::open(url) };
+        let client = Registry::open(&config).unwrap().unwrap();
+        for id in [SchemaId::Global(3), SchemaId::Content(4)] {
+            let schema = client.schema(id).unwrap();
+            let document = prefixed(&[2, b'a', 2, b'b']);
+            assert_eq!(both(&schema, "avro:/id", &document).as_deref(), Some("b"), "{version}: {schema:?}");
+        }
+        let why = |id| client.schema(id).unwrap_err();
+        assert!(why(SchemaId::Global(5)).is_unregistered);
+        assert!(!why(SchemaId::Global(6)).is_unregistered, "a wrong URL");
+        for id in [SchemaId::Number(3), SchemaId::Guid(3), SchemaId::Global(1 << 63)] {
+            assert!(why(id).is_unregistered, "{id}");
+        }
+        let of_confluent = Registry::open(&SchemasConfig::open(Some(registry.url()))).unwrap().unwrap();
+        let why = of_confluent.schema(SchemaId::Global(3)).unwrap_err();
+        assert!(why.is_unregistered && why.what.contains("has no schemas by ids like 3"), "{}", why.what);
+    }
 }

@@ -20,7 +20,7 @@ fn stop(running: &Running) {
 }
 
 /// Runs `dedupd explain` with the configuration of an instance, beside the process that listens on a port. Returns the exit code and the output.
-fn explain(instance: &Sidecar, at: &str, port: u16) -> (Option<i32>, String) {
+pub fn explain(instance: &Sidecar, at: &str, port: u16) -> (Option<i32>, String) {
     let mut command = Command::new(&instance.program);
     command
         .args(["explain", at, "--bootstrap-servers", &instance.bootstrap])

@@ -29,6 +29,7 @@ mod figures;
 mod first_hour;
 mod foreign;
 mod forwarding;
+mod frames;
 mod group;
 mod growth;
 mod harness;

@@ -211,7 +211,7 @@ fn a_schema_file_needs_no_registry() {
 }
 
 /// The output and the exit code of a command with the configuration of a sidecar.
-fn output(sidecar: &Sidecar, arguments: &[&str]) -> (Option<i32>, String) {
+pub fn output(sidecar: &Sidecar, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
     command.args(arguments).args(["--bootstrap-servers", &sidecar.bootstrap, "--raw", &sidecar.raw]);
     let output = command.envs(sidecar.environment.iter().cloned()).output().unwrap();
@@ -246,7 +246,7 @@ fn a_schema_that_the_registry_does_not_have_holds_its_partition_for_a_limited_ti
     assert_eq!(dead.len(), 203);
     let detail = dead[0].headers.iter().find(|(name, _)| name == "dedupd.detail").unwrap().1.clone().unwrap();
     let detail = String::from_utf8(detail).unwrap();
-    assert!(detail.ends_with("the schema registry does not have its schema 17171573"), "{detail}");
+    assert!(detail.ends_with("the registry does not have its schema 17171573"), "{detail}");
     let text = running.text();
     assert!(text.contains("schema not fetched; partitions whose records need it wait"), "{text}");
     assert!(!text.contains("WARN a record needs a schema"), "{text}");

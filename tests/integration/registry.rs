@@ -5,6 +5,9 @@ mod tls;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dedupd::config::{Frame, SchemasConfig};
+use dedupd::dedupe::SchemaId;
+use dedupd::schemas::Registry as Client;
 use serde_json::{Value, json};
 
 use crate::support::{Draft, Pipe, Running, Sidecar, child, ports::free_port, shared_kafka, wait_until};
@@ -102,6 +105,32 @@ fn sidecar(pipe: &Pipe<'_>, registry: &Registry, source: &str) -> Sidecar {
     pipe.sidecar("a")
         .with("DEDUPD_IDENTITY__FROM", &format!("[\"{source}\"]"))
         .with("DEDUPD_SCHEMAS__REGISTRY", &registry.url())
+}
+
+/// Its own API, by both ids.
+#[test]
+fn the_own_api_of_apicurio_returns_the_same_schemas() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::start(free_port(), dir.path());
+    let [order, proto, json, unknown] = registry.fill();
+    registry.register_second_order();
+    let open = |frame, url| {
+        let config = SchemasConfig { frame, ..SchemasConfig::open(Some(url)) };
+        Client::open(&config).unwrap().unwrap()
+    };
+    let own = open(Frame::Apicurio, registry.url().replace("ccompat/v7", "registry/v2"));
+    let confluent = open(Frame::Confluent, registry.url());
+    for id in [order, proto, json, unknown] {
+        let expected = confluent.schema(SchemaId::Number(id)).unwrap();
+        for id in [SchemaId::Global(id.into()), SchemaId::Content(id.into())] {
+            assert_eq!(own.schema(id), Ok(expected.clone()), "{id}");
+        }
+    }
+    let missing = own.schema(SchemaId::Global(99)).unwrap_err();
+    assert!(missing.is_unregistered, "{}", missing.what);
+    let wrong = open(Frame::Apicurio, registry.url().replace("ccompat/v7", "wrong"));
+    let wrong = wrong.schema(SchemaId::Global(1)).unwrap_err();
+    assert!(!wrong.is_unregistered, "{}", wrong.what);
 }
 
 #[test]

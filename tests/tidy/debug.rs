@@ -26,7 +26,7 @@ const QUOTED: &[(&str, &[&str])] = &[
     // What the log prints without quotes.
     ("src/app/log.rs", &["{value:?}"]),
     // Implementations of `Debug`.
-    ("crates/audit/src/schemas/mod.rs", &["{:?}", "{name:?}"]),
+    ("crates/audit/src/schemas/mod.rs", &["{framing:?}", "{key:?}", "{value:?}"]),
     ("src/dedupe/identity/mod.rs", &["{:?}"]),
 ];
 

@@ -6,8 +6,7 @@ use crate::allowed::{LAYERS, MAY_USE, USED_IN};
 use crate::source::{Source, Token};
 
 /// The external crates that `dedupe` may use. They do no I/O.
-const PURE_CRATES: &[&str] =
-    &["crc32c", "memchr", "serde", "serde_json", "siphasher", "thiserror", "xorf", "xxhash_rust"];
+const PURE_CRATES: &str = "crc32c memchr miniz_oxide serde serde_json siphasher thiserror xorf xxhash_rust";
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "process", "thread"];
 
 const LINES_MAX: usize = 400;
@@ -198,7 +197,8 @@ pub fn purity(path: &str, text: &str, dependencies: &BTreeSet<String>) -> Vec<St
     }
     let source = Source::of(text);
     let is_hint = |name: &&String| (path, name.as_str()) == MEMORY_HINT;
-    let crates = dependencies.iter().filter(|name| !PURE_CRATES.contains(&name.as_str()) && !is_hint(name));
+    let crates =
+        dependencies.iter().filter(|name| !PURE_CRATES.split(' ').any(|it| it == *name) && !is_hint(name));
     let foreign =
         crates.flat_map(|name| crate_uses(&source.tokens, name).map(move |line| (line, name.clone())));
     let paths = source.paths(&["std"]).into_iter();

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 use super::part::Part;
 use super::record::Fields;
-use super::schemas::{Decoders, SchemaSources, behind_prefix, untyped};
+use super::schemas::{Decoders, SchemaSources, untyped};
 use super::source::{Format, Source};
 
 /// The header in which `rekey` names the record that it copied, see [`is_record_name`]. The last one counts.
@@ -145,14 +145,14 @@ impl IdRule {
             Source::Value => fields.value.map(Cow::from),
             Source::Header(name) => header(name, fields),
             Source::Document { is_key, format, path } => {
-                let Some(document) = (if *is_key { fields.key } else { fields.value }) else {
-                    return Ok(None);
-                };
+                let bare = |is_message| self.decoders.without_schema(*is_key, fields, is_message);
                 match format {
-                    Format::Json => {
-                        json(behind_prefix(document).map_or(document, |(_, document)| document), path)
-                    }
-                    Format::Numbers => untyped(document, path).map(Cow::from),
+                    Format::Json => match bare(false) {
+                        Some(Cow::Borrowed(document)) => json(document, path),
+                        Some(Cow::Owned(document)) => json(&document, path).map(|it| it.into_owned().into()),
+                        None => None,
+                    },
+                    Format::Numbers => bare(true).and_then(|it| untyped(&it, path)).map(Cow::from),
                     Format::Encoded(encoding) => self.decoders.find(*encoding, *is_key, fields, path)?,
                 }
             }

@@ -66,7 +66,7 @@ pub use range::{Moment, Part, Range};
 pub use reader::Span;
 pub use record::{Content, Differing, Exempt, Fields, Fingerprint, Fingerprints, Header, Seen};
 pub use report::{PartitionReport, Report};
-pub use schemas::{FetchSchema, SchemaName, SchemaSources, SchemaText};
+pub use schemas::{FetchSchema, Framing, SchemaName, SchemaSources, SchemaText};
 pub use spill::Scratch;
 pub use topic::TopicComparison;
 

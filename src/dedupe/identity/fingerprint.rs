@@ -2,7 +2,7 @@
 //!
 //! Identities of different rules must not be compared: equal bytes from another field are another event. The fingerprint
 //! covers everything that determines the bytes and the window: the sources of the id's parts in their order, the hash
-//! with the id of its key, and for a named kind the source and the values that select it. It does not cover the name of
+//! with the id of its key, the frame of documents unless it is the default, and for a named kind the source and the values that select it. It does not cover the name of
 //! a kind (windows of kinds are separate anyway), the order of its values, or settings that only decide how a record is
 //! treated (`force_header`, `on_missing`, window lengths).
 
@@ -85,13 +85,17 @@ impl From<Fingerprint> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::identity::{Hasher, IdentityRule, KindRule};
+    use crate::dedupe::identity::{Frame, Hasher, IdentityRule, KindRule};
 
     const SIP: Hasher = Hasher::SipHash { key: *b"0123456789abcdef" };
 
     fn rule(sources: &[&str], hasher: Hasher) -> Fingerprint {
         IdentityRule::new(sources.iter().map(|source| source.parse().unwrap()).collect(), hasher)
             .fingerprint()
+    }
+
+    fn framed(source: &str, frame: Frame) -> Fingerprint {
+        IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3).framed(frame).fingerprint()
     }
 
     fn kind(source: &str, values: &[&str], of: Fingerprint) -> Fingerprint {
@@ -114,7 +118,11 @@ mod tests {
             kind("header:type", &["payment"], base),
             kind("json:/type", &["payment", "refund"], base),
             kind("json:/type", &["payment"], rule(&["json:/event_id"], Hasher::Xxh3)),
+            framed("json:/order_id", Frame::Glue),
+            framed("json:/order_id", Frame::Apicurio),
         ];
+        assert_eq!(framed("json:/order_id", Frame::Confluent), base);
+        assert_eq!(framed("key", Frame::Glue), rule(&["key"], Hasher::Xxh3), "no document");
         for (number, one) in all.iter().enumerate() {
             assert!(all.iter().skip(number + 1).all(|other| other != one), "{number}: {one}");
         }

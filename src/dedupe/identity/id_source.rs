@@ -6,9 +6,7 @@ use std::str::FromStr;
 
 use super::Fields;
 use super::json::{Pointer, PointerError};
-use super::schema::{
-    Extracted, NamedDocument, Schemas, field_number, find_by_numbers, is_of_numbers, prefixed,
-};
+use super::schema::{Extracted, NamedDocument, Schemas, field_number, find_by_numbers, is_of_numbers};
 
 /// The forms of a source, for messages.
 pub(crate) const SOURCES: &str = "key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on)";
@@ -175,23 +173,21 @@ impl IdSource {
             Self::Value => record.value().map(Cow::Borrowed),
             Self::Document { field, format, path } => {
                 let is_key = *field == RecordField::Key;
-                let Some(document) = (if is_key { record.key() } else { record.value() }) else {
-                    return Ok(None);
+                let named = match self.needs_schema() {
+                    Some(_) => schemas.named(record, is_key),
+                    None => NamedDocument::without_schema(record, is_key, schemas.frame()),
                 };
-                let named = || NamedDocument::of(record, is_key, schemas);
+                let Some(named) = named else { return Ok(None) };
                 match format {
-                    DocumentFormat::Json => {
-                        path.find(prefixed(document).map_or(document, |(_, document)| document))
-                    }
-                    DocumentFormat::Avro => {
-                        named().map_or(Ok(None), |named| schemas.avro(named, path.tokens()))?
-                    }
+                    DocumentFormat::Json => match named.optionally_framed() {
+                        Some(framed) => framed.find(|document| path.find(document)),
+                        None => path.find(named.bytes),
+                    },
+                    DocumentFormat::Avro => schemas.avro(named, path.tokens())?,
                     DocumentFormat::Protobuf if is_of_numbers(path.tokens()) => {
-                        find_by_numbers(document, path.tokens())
+                        find_by_numbers(named, path.tokens())
                     }
-                    DocumentFormat::Protobuf => {
-                        named().map_or(Ok(None), |named| schemas.protobuf(named, path.tokens()))?
-                    }
+                    DocumentFormat::Protobuf => schemas.protobuf(named, path.tokens())?,
                 }
             }
         };
@@ -200,16 +196,14 @@ impl IdSource {
 
     /// Whether the registry does not have the schema that is needed to read the record here.
     pub(super) fn is_unregistered<F: Fields>(&self, record: &F, schemas: &Schemas) -> bool {
-        let named = self
-            .needs_schema()
-            .and_then(|field| NamedDocument::of(record, field == RecordField::Key, schemas));
+        let named = self.needs_schema().and_then(|field| schemas.named(record, field == RecordField::Key));
         named.is_some_and(|named| schemas.is_unregistered(named))
     }
 
     /// Why a record has no id here, if that is for its schema.
     pub(super) fn without_schema<F: Fields>(&self, record: &F, schemas: &Schemas) -> Option<String> {
         let is_key = self.needs_schema()? == RecordField::Key;
-        schemas.without_schema(NamedDocument::of(record, is_key, schemas)?)
+        schemas.without_schema(schemas.named(record, is_key)?)
     }
 }
 

@@ -32,8 +32,8 @@ pub use kind::{KindId, KindRule, WindowId};
 use part::PartValue;
 pub use part::{IdPart, Modifier};
 pub use schema::{
-    AvroError, AvroSchema, MissingSchema, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated, Schema,
-    SchemaId, Schemas,
+    AvroError, AvroSchema, Frame, MissingSchema, Naming, ProtoField, ProtoKind, ProtoMessage, ProtoSchema,
+    Repeated, Schema, SchemaId, Schemas,
 };
 use source_name::is_source_name;
 pub use source_name::name_source;
@@ -169,6 +169,8 @@ pub struct IdentityRule {
     hasher: Hasher,
     /// Whether [`SOURCE_HEADER`] identifies a record without an id.
     is_by_source: bool,
+    /// For the fingerprint: what a record is read with comes with the schemas.
+    frame: Frame,
 }
 
 impl IdentityRule {
@@ -176,7 +178,7 @@ impl IdentityRule {
     /// has an id.
     #[must_use]
     pub fn new(parts: Vec<IdPart>, hasher: Hasher) -> Self {
-        Self { parts, hasher, is_by_source: false }
+        Self { parts, hasher, is_by_source: false, frame: Frame::default() }
     }
 
     /// With `is_by_source`, a record without an id is identified by its [`SOURCE_HEADER`], if `rekey` wrote that. Such an
@@ -184,6 +186,12 @@ impl IdentityRule {
     #[must_use]
     pub fn by_source(self, is_by_source: bool) -> Self {
         Self { is_by_source, ..self }
+    }
+
+    /// With documents in this frame.
+    #[must_use]
+    pub fn framed(self, frame: Frame) -> Self {
+        Self { frame, ..self }
     }
 
     /// The hash kind as written into block headers.
@@ -199,7 +207,12 @@ impl IdentityRule {
             HashKind::Xxh3 => "xxh3".to_owned(),
             HashKind::SipHash { key_id } => format!("siphash:{key_id:016x}"),
         };
-        Fingerprint::of(std::iter::once(hash).chain(self.parts.iter().map(IdPart::to_string)))
+        let mut sources = self.parts.iter().flat_map(IdPart::sources);
+        let has_document = sources.any(|source| matches!(source, IdSource::Document { .. }));
+        // The default has no text, so that earlier fingerprints remain.
+        let frame = Some(self.frame).filter(|frame| has_document && *frame != Frame::default());
+        let frame = frame.map(|frame| format!("frame:{}", frame.as_str()));
+        Fingerprint::of(std::iter::once(hash).chain(self.parts.iter().map(IdPart::to_string)).chain(frame))
     }
 
     /// This rule with one more modifier each: those that make ids equal which differ only by their spelling.
@@ -283,8 +296,9 @@ impl IdentityRule {
         let lacks = |part: &&IdPart| !part.is_optional() && !is_read(part);
         let part = self.parts.iter().find(lacks).or_else(|| self.parts.iter().find(|part| !is_read(part)));
         let sources = part.map(IdPart::sources).unwrap_or_default();
-        let of_source =
-            |source: &IdSource| source.without_schema(record, schemas).unwrap_or_else(|| why(source, record));
+        let of_source = |source: &IdSource| {
+            source.without_schema(record, schemas).unwrap_or_else(|| why(source, record, schemas.frame()))
+        };
         let whys: Vec<String> = sources.iter().map(of_source).collect();
         if whys.is_empty() {
             return "the record has no id".to_owned();

@@ -9,7 +9,7 @@ use serde_json::Deserializer;
 use super::Fields;
 use super::id_source::{DocumentFormat, IdSource, RecordField};
 use super::json::Pointer;
-use super::schema::prefixed;
+use super::schema::Frame;
 
 /// Most field names in a reason, and most characters of each.
 const NAMES: usize = 8;
@@ -21,14 +21,14 @@ const PREFIXES: [(&[u8], &str); 8] = [
     (b"\x28\xb5\x2f\xfd", "is compressed with zstd by its producer"),
     (b"\x04\x22\x4d\x18", "is compressed with lz4 by its producer"),
     (b"\x82SNAPPY", "is compressed with snappy by its producer"),
-    (b"\xc3\x01", "is in the single-object encoding of Avro"),
-    (b"\x03\x00", "has the prefix of the serializer of AWS Glue"),
-    (b"\x03\x05", "has the prefix of the serializer of AWS Glue"),
+    (b"\xc3\x01", "is in the single-object encoding of Avro; set schemas.frame = \"single-object\""),
+    (b"\x03\x00", "has the frame of AWS Glue; set schemas.frame = \"glue\""),
+    (b"\x03\x05", "has the frame of AWS Glue; set schemas.frame = \"glue\""),
     (b"\xef\xbb\xbf", "begins with a byte order mark"),
 ];
 
 /// Why the record has nothing at this source, as a clause.
-pub(super) fn why<F: Fields>(source: &IdSource, record: &F) -> String {
+pub(super) fn why<F: Fields>(source: &IdSource, record: &F, frame: Frame) -> String {
     match source {
         IdSource::Key => "it has no key".to_owned(),
         IdSource::Value => "it has no value".to_owned(),
@@ -40,32 +40,32 @@ pub(super) fn why<F: Fields>(source: &IdSource, record: &F) -> String {
             };
             match document {
                 None | Some([]) => format!("it has no {part}"),
-                Some(document) => format!("its {part} {}", in_document(*format, path, document)),
+                Some(document) => format!("its {part} {}", in_document(*format, path, document, frame)),
             }
         }
     }
 }
 
-fn in_document(format: DocumentFormat, path: &Pointer, document: &[u8]) -> String {
-    if let Some((_, what)) = PREFIXES.iter().find(|(first, _)| document.starts_with(first)) {
+fn in_document(format: DocumentFormat, path: &Pointer, document: &[u8], frame: Frame) -> String {
+    let text = frame.split(document).map(|framed| framed.rest);
+    if let Some((_, what)) = PREFIXES.iter().find(|(first, _)| text.is_none() && document.starts_with(first))
+    {
         return (*what).to_owned();
     }
     match format {
-        DocumentFormat::Json => in_json(path, document),
+        DocumentFormat::Json => in_json(path, text.unwrap_or(document), text.is_some()),
         DocumentFormat::Avro | DocumentFormat::Protobuf => {
             format!("has no value at {path} that can be an id")
         }
     }
 }
 
-fn in_json(path: &Pointer, document: &[u8]) -> String {
-    let (prefix, text) = prefixed(document).map_or((None, document), |(id, text)| (Some(id), text));
+fn in_json(path: &Pointer, text: &[u8], is_framed: bool) -> String {
     match text.trim_ascii_start().first() {
         Some(b'{') => in_object(path, text),
         Some(b'[') => format!("is a JSON array, and has nothing at {path} that can be an id"),
-        _ if prefix.is_some() => {
-            "is no JSON behind the five bytes of a schema registry; give avro:/path or protobuf:/path"
-                .to_owned()
+        _ if is_framed => {
+            "is no JSON behind the frame of a schema registry; give avro:/path or protobuf:/path".to_owned()
         }
         _ => "is not JSON: it begins with neither '{' nor '['".to_owned(),
     }
@@ -122,16 +122,23 @@ mod tests {
             (json(br#"{"schema":{},"payload":{"eventId":7}}"#), "give json:/payload/eventId"),
             (json(b"{\"eventId\":1}\n{\"eventId\":2}"), "its value has other text behind its document"),
             (json(b"\x1f\x8b\x08"), "its value is compressed with gzip"),
-            (json(b"\xc3\x01abc"), "is in the single-object encoding of Avro"),
-            (json(b"\x03\x00abc"), "has the prefix of the serializer of AWS Glue"),
-            (json(b"\0\0\0\0\x07\x02a"), "is no JSON behind the five bytes of a schema registry"),
+            (
+                json(b"\xc3\x01abc"),
+                "is in the single-object encoding of Avro; set schemas.frame = \"single-object\"",
+            ),
+            (json(b"\x03\x00abc"), "has the frame of AWS Glue; set schemas.frame = \"glue\""),
+            (json(b"\0\0\0\0\x07\x02a"), "is no JSON behind the frame of a schema registry"),
             (json(b"\0\0\0\0\x07{}"), "has no field \"eventId\"; its fields are: "),
             (json(br#"[{"eventId":1}]"#), "is a JSON array, and has nothing at /eventId"),
             (json(b"eventId=1"), "is not JSON"),
             (json(br#"{"x":NaN,"eventId":1}"#), "is not valid JSON: expected value at line 1 column 6"),
         ];
         for ((source, value), expected) in cases {
-            let found = why(&source.parse().unwrap(), &SampleRecord { value, ..SampleRecord::default() });
+            let found = why(
+                &source.parse().unwrap(),
+                &SampleRecord { value, ..SampleRecord::default() },
+                Frame::default(),
+            );
             assert!(found.contains(expected), "{source}: {found}");
         }
     }

@@ -153,7 +153,13 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
         records: if args.full { u64::MAX } else { args.sample },
     };
     let bar = if args.full { ProgressBar::no_length() } else { ProgressBar::new(args.sample) };
-    let schemas = BlockingSchemas::open(&SchemasConfig::open(args.schema_registry.clone())).map_err(usage)?;
+    let schemas = SchemasConfig {
+        frame: args.schema_frame.unwrap_or_default(),
+        value: args.schema_files.clone(),
+        key: args.schema_files.clone(),
+        ..SchemasConfig::open(args.schema_registry.clone())
+    };
+    let schemas = BlockingSchemas::open(&schemas).map_err(usage)?;
     let rule = SampleRule {
         rule: IdentityRule::new(parts, Hasher::Xxh3),
         identify: &|rule, record| schemas.identify(rule, record),

@@ -257,7 +257,7 @@ fn named(name: &str, namespace: Option<&str>, names: &BTreeMap<String, Shape>) -
     }
 }
 
-fn in_namespace(name: &str, namespace: Option<&str>) -> String {
+pub(super) fn in_namespace(name: &str, namespace: Option<&str>) -> String {
     match namespace {
         Some(namespace) if !namespace.is_empty() && !name.contains('.') => format!("{namespace}.{name}"),
         _ => name.to_owned(),

@@ -2,6 +2,8 @@
 
 mod avro;
 mod depth;
+mod fingerprint;
+mod frame;
 mod protobuf;
 
 use std::borrow::Cow;
@@ -12,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub use frame::{Framing, SchemaName};
 pub(super) use protobuf::{is_number, untyped};
 
 use super::record::Fields;
 use avro::Avro;
+use frame::Framed;
 use protobuf::Protobuf;
 
 /// A schema as a registry stores it.
@@ -29,24 +33,18 @@ pub struct SchemaText {
     pub references: Vec<(String, String)>,
 }
 
-/// What names the schema of a document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SchemaName {
-    /// The id in the prefix of the document.
-    Id(u32),
-    /// The GUID in a header of the record.
-    Guid(u128),
-}
-
 /// Returns a schema, nothing when the registry does not have it, or why it cannot be fetched.
 pub type FetchSchema = Arc<dyn Fn(SchemaName) -> Result<Option<SchemaText>, String> + Send + Sync>;
 
 /// Where schemas come from.
 #[derive(Clone, Default)]
 pub struct SchemaSources {
-    /// The file with the schema of all keys: `.avsc`, `.proto`, or `.desc`.
+    /// What is before a document, unless a header names its schema.
+    pub framing: Framing,
+    /// The file with the schema of all keys: `.avsc`, `.proto`, or `.desc`; or a directory of them, each named by the id of its schema. With
+    /// [`Framing::SingleObject`] a file is found by its fingerprint.
     pub key: Option<PathBuf>,
-    /// The file with the schema of all values.
+    /// The same for values.
     pub value: Option<PathBuf>,
     /// The registry.
     pub registry: Option<FetchSchema>,
@@ -54,8 +52,8 @@ pub struct SchemaSources {
 
 impl fmt::Debug for SchemaSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let registry = self.registry.is_some();
-        write!(f, "SchemaSources {{ key: {:?}, value: {:?}, registry: {registry} }}", self.key, self.value)
+        let (Self { framing, key, value, .. }, registry) = (self, self.registry.is_some());
+        write!(f, "SchemaSources {{ {framing:?}, key: {key:?}, value: {value:?}, registry: {registry} }}")
     }
 }
 
@@ -89,6 +87,7 @@ impl Decoders {
         let open = |path: &Option<PathBuf>| {
             let opened = path
                 .as_deref()
+                .filter(|path| !sources.is_by_id(path))
                 .map(|path| of_file(path).map_err(|why| format!("the schema in {}: {why}", path.display())));
             opened.transpose().map(|it| it.map(Rc::new))
         };
@@ -104,103 +103,142 @@ impl Decoders {
         fields: &Fields<'d>,
         path: &[String],
     ) -> Result<Option<Cow<'d, [u8]>>, String> {
-        let (from_file, document) =
-            if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
+        let (from_file, document) = self.document(is_key, fields);
         let Some(document) = document else { return Ok(None) };
-        if let (None, Some(header)) = (from_file, naming_header(is_key, fields)) {
-            return self.named_by_header(encoding, header, document, path);
-        }
-        let framed = behind_prefix(document).map(|(id, rest)| (SchemaName::Id(id), rest));
-        let decoder = match (from_file, framed) {
+        let framing = self.sources.framing;
+        // With a file, Confluent's prefix is optional and its headers have no effect.
+        let is_optional = from_file.is_some() && framing == Framing::Confluent;
+        let framed =
+            if is_optional { framing.of(document) } else { framing.in_record(document, is_key, fields) };
+        let decoder = match (from_file, &framed) {
             (Some(decoder), _) => Rc::clone(decoder),
-            (None, Some((name, _))) => match self.fetched(name)? {
+            (None, Some(framed)) => match self.fetched(framed.schema)? {
                 Some(decoder) => decoder,
                 None => return Ok(None),
             },
             (None, None) => return Ok(None),
         };
+        let behind = framed.as_ref().and_then(Framed::document);
         Ok(match (&*decoder, encoding) {
-            (Decoder::Avro(avro), Encoding::Avro) => match (from_file, framed) {
-                (None, Some((_, rest))) => avro.find(rest, path),
-                // Without an id, the whole document has to match, in one way only: zero bytes can be a prefix or fields.
-                _ => match (avro.is_whole(document), framed.filter(|(_, rest)| avro.is_whole(rest))) {
-                    (true, None) => avro.find(document, path),
-                    (false, Some((_, rest))) => avro.find(rest, path),
+            (Decoder::Avro(avro), Encoding::Avro) => {
+                let whole = |document: &&[u8]| from_file.is_none() || avro.is_whole(document);
+                let bare = Some(document).filter(|_| is_optional).filter(whole);
+                // The whole document has to match in one way only: zero bytes can be a prefix or fields.
+                match (bare, behind.filter(|it| whole(&&**it))) {
+                    (Some(document), None) | (None, Some(Cow::Borrowed(document))) => {
+                        avro.find(document, path)
+                    }
+                    (None, Some(Cow::Owned(document))) => {
+                        avro.find(&document, path).map(|it| Cow::Owned(it.into_owned()))
+                    }
                     _ => None,
-                },
-            },
-            (Decoder::Protobuf(protobuf), Encoding::Protobuf) => match framed {
-                Some((_, rest)) => protobuf.find_indexed(rest, path),
-                None => protobuf.find(document, path),
+                }
+            }
+            (Decoder::Protobuf(protobuf), Encoding::Protobuf) => match (&framed, behind) {
+                (Some(framed), Some(behind)) => framed
+                    .message(&behind)
+                    .and_then(|(message, document)| protobuf.find_named(&message, document, path)),
+                (None, _) if is_optional => protobuf.find(document, path),
+                _ => None,
             }
             .map(Cow::from),
             _ => None,
         })
     }
 
-    /// A document whose schema is named in a header: the byte 1 and a GUID, in Protobuf then the indexes of the message.
-    fn named_by_header<'d>(
+    /// A document that is read without a schema, and behind the name of its schema if it has one.
+    pub fn without_schema<'d>(
         &self,
-        encoding: Encoding,
-        header: &[u8],
-        document: &'d [u8],
-        path: &[String],
-    ) -> Result<Option<Cow<'d, [u8]>>, String> {
-        let Some((name, indexes)) = named_by(header) else { return Ok(None) };
-        // The indexes are not those that the document may begin with.
-        if encoding == Encoding::Protobuf && indexes.is_empty() {
-            return Ok(None);
+        is_key: bool,
+        fields: &Fields<'d>,
+        is_message: bool,
+    ) -> Option<Cow<'d, [u8]>> {
+        let (_, document) = self.document(is_key, fields);
+        let framed = self.sources.framing.without_schema(document?, is_key, fields);
+        let Some(framed) = framed else { return document.map(Cow::from) };
+        let behind = framed.document()?;
+        if !is_message {
+            return Some(behind);
         }
-        let Some(decoder) = self.fetched(name)? else { return Ok(None) };
-        Ok(match (&*decoder, encoding) {
-            (Decoder::Avro(avro), Encoding::Avro) => avro.find(document, path),
-            (Decoder::Protobuf(protobuf), Encoding::Protobuf) => {
-                protobuf.find_indexed(&[indexes, document].concat(), path).map(Cow::from)
-            }
-            _ => None,
+        let at = behind.len().checked_sub(framed.message(&behind)?.1.len())?;
+        Some(match behind {
+            Cow::Borrowed(behind) => behind.get(at..)?.into(),
+            Cow::Owned(behind) => behind.get(at..)?.to_vec().into(),
         })
+    }
+
+    fn document<'d>(&self, is_key: bool, fields: &Fields<'d>) -> (&Option<Rc<Decoder>>, Option<&'d [u8]>) {
+        if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) }
     }
 
     /// Whether the registry does not have the schema of the key or the value.
     pub fn lacks_schema(&self, is_key: bool, fields: &Fields<'_>) -> Result<bool, String> {
-        let (from_file, document) =
-            if is_key { (&self.key, fields.key) } else { (&self.value, fields.value) };
-        let (None, Some(document)) = (from_file, document) else { return Ok(false) };
-        let name = match naming_header(is_key, fields) {
-            Some(header) => named_by(header).map(|(name, _)| name),
-            None => behind_prefix(document).map(|(id, _)| SchemaName::Id(id)),
-        };
-        name.map_or(Ok(false), |name| Ok(self.fetched(name)?.is_none()))
+        let (None, Some(document)) = self.document(is_key, fields) else { return Ok(false) };
+        let framed = self.sources.framing.in_record(document, is_key, fields);
+        framed.map_or(Ok(false), |framed| Ok(self.fetched(framed.schema)?.is_none()))
     }
 
     fn fetched(&self, name: SchemaName) -> Result<Option<Rc<Decoder>>, String> {
         if let Some(known) = self.by_name.borrow().get(&name) {
             return Ok(known.clone());
         }
-        let fetch = self.sources.registry.as_ref().ok_or("no schema registry is configured")?;
-        let fetched = fetch(name).and_then(|schema| schema.as_ref().map(of_text).transpose());
-        let decoder = fetched.map_err(|why| format!("schema {name:?}: {why}"))?.map(Rc::new);
+        let of_name = || match (self.sources.file_of(name)?, &self.sources.registry) {
+            (Some(path), _) => of_file(&path).map(Some),
+            (None, Some(fetch)) => fetch(name)?.as_ref().map(of_text).transpose(),
+            (None, None) => Err("no schema registry is configured".to_owned()),
+        };
+        let decoder = of_name().map_err(|why| format!("schema {}: {why}", name.file_stem()))?.map(Rc::new);
         self.by_name.borrow_mut().insert(name, decoder.clone());
         Ok(decoder)
     }
 }
 
-/// The header that names the schema of the key or the value. One without a value is no header.
-fn naming_header<'d>(is_key: bool, fields: &Fields<'d>) -> Option<&'d [u8]> {
-    let header = if is_key { "__key_schema_id" } else { "__value_schema_id" };
-    fields.headers.iter().rfind(|(name, _)| *name == header.as_bytes()).and_then(|(_, value)| *value)
-}
+impl SchemaSources {
+    /// Whether schemas are found at this path by their ids.
+    fn is_by_id(&self, path: &Path) -> bool {
+        self.framing == Framing::SingleObject || path.is_dir()
+    }
 
-/// The schema that a header names, and what follows its name.
-fn named_by(header: &[u8]) -> Option<(SchemaName, &[u8])> {
-    let (guid, rest) = header.strip_prefix(&[1])?.split_first_chunk::<16>()?;
-    Some((SchemaName::Guid(u128::from_be_bytes(*guid)), rest))
-}
+    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let key = self.key.iter().filter(|key| Some(*key) != self.value.as_ref());
+        key.chain(&self.value).filter(|path| self.is_by_id(path))
+    }
 
-/// The id of the schema and the document itself, behind the prefix of a registry.
-pub(super) fn behind_prefix(document: &[u8]) -> Option<(u32, &[u8])> {
-    let [0, a, b, c, d, rest @ ..] = document else { return None };
-    Some((u32::from_be_bytes([*a, *b, *c, *d]), rest))
+    /// The file of the schema with this name; nothing if there is none. Two with the same name are an error.
+    fn file_of(&self, name: SchemaName) -> Result<Option<PathBuf>, String> {
+        let mut files = Vec::new();
+        for path in self.paths() {
+            let unreadable = |error: std::io::Error| format!("{}: {error}", path.display());
+            if path.is_dir() {
+                let entries = std::fs::read_dir(path).map_err(unreadable)?;
+                files.extend(entries.flatten().map(|entry| entry.path()));
+            } else {
+                files.push(path.clone());
+            }
+        }
+        let ending = |path: &Path| path.extension().map(|it| it.to_string_lossy().into_owned());
+        let SchemaName::Fingerprint(fingerprint) = name else {
+            let stem = name.file_stem();
+            let is_schema = |path: &Path| {
+                ["avsc", "proto", "desc"].map(str::to_owned).contains(&ending(path).unwrap_or_default())
+            };
+            files.retain(|path| path.file_stem().is_some_and(|it| *it == *stem) && is_schema(path));
+            return if files.len() > 1 {
+                Err("several files are named by it".to_owned())
+            } else {
+                Ok(files.pop())
+            };
+        };
+        for path in files.into_iter().filter(|path| ending(path).is_some_and(|it| it == "avsc")) {
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let own = fingerprint::fingerprint(&text);
+            if own.ok_or_else(|| format!("{} is no Avro schema", path.display()))? == fingerprint {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn of_file(path: &Path) -> Result<Decoder, String> {

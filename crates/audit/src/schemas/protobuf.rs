@@ -15,6 +15,7 @@ use protox::prost_reflect::{
 };
 
 use super::depth::depth;
+use super::frame::Message;
 
 /// The name of a schema among the files that it imports.
 const SCHEMA: &str = "dedupd-audit.proto";
@@ -82,14 +83,30 @@ impl Protobuf {
         found(&self.file.messages().next()?, document, path)
     }
 
-    /// The same in a document that begins with the indexes of its message.
-    pub fn find_indexed(&self, mut document: &[u8], path: &[String]) -> Option<Vec<u8>> {
-        let mut indexes = indexes(&mut document)?.into_iter();
-        let mut message = self.file.messages().nth(indexes.next().unwrap_or(0))?;
-        for index in indexes {
-            let nested = message.child_messages().filter(|child| !child.is_map_entry()).nth(index);
-            message = nested?;
-        }
+    /// The same in the message with this name.
+    pub fn find_named(&self, name: &Message<'_>, document: &[u8], path: &[String]) -> Option<Vec<u8>> {
+        let message = match name {
+            Message::Top(name) => self.file.messages().find(|it| it.name().as_bytes() == *name)?,
+            Message::Alphabetical(at) => {
+                let mut all: Vec<MessageDescriptor> = self.file.messages().collect();
+                let mut next = 0;
+                while let Some(inner) = all.get(next).map(|it| it.child_messages().collect::<Vec<_>>()) {
+                    all.extend(inner);
+                    next += 1;
+                }
+                all.sort_by(|one, other| one.full_name().cmp(other.full_name()));
+                all.into_iter().nth(*at)?
+            }
+            Message::Indexes(indexes) => {
+                let mut indexes = indexes.iter();
+                let mut message = self.file.messages().nth(indexes.next().copied().unwrap_or(0))?;
+                for index in indexes {
+                    let nested = message.child_messages().filter(|child| !child.is_map_entry()).nth(*index);
+                    message = nested?;
+                }
+                message
+            }
+        };
         found(&message, document, path)
     }
 }
@@ -102,7 +119,7 @@ fn found(message: &MessageDescriptor, document: &[u8], path: &[String]) -> Optio
 }
 
 /// The indexes before a message; none stand for the first message.
-fn indexes(at: &mut &[u8]) -> Option<Vec<usize>> {
+pub(super) fn indexes(at: &mut &[u8]) -> Option<Vec<usize>> {
     let count = u64::try_from(signed(at)?).ok()?;
     (0..count).map(|_| usize::try_from(signed(at)?).ok()).collect()
 }
@@ -226,11 +243,7 @@ pub fn is_number(token: &str) -> bool {
 }
 
 /// The value at these field numbers, without a schema.
-pub fn untyped(mut document: &[u8], numbers: &[String]) -> Option<Vec<u8>> {
-    if let Some((_, rest)) = super::behind_prefix(document) {
-        document = rest;
-        indexes(&mut document)?;
-    }
+pub fn untyped(document: &[u8], numbers: &[String]) -> Option<Vec<u8>> {
     let (last, way) = numbers.split_last()?;
     let mut here = pieces(document)?;
     for step in way {
@@ -280,6 +293,11 @@ fn pieces(mut at: &[u8]) -> Option<Pieces<'_>> {
         }
     }
     groups.is_empty().then_some(all)
+}
+
+/// A number without a sign.
+pub fn unsigned(at: &mut &[u8]) -> Option<u64> {
+    decode_varint(at).ok()
 }
 
 /// A signed number in zigzag encoding.

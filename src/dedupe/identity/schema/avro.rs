@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+mod canonical;
 mod read;
 
 use read::Input;

@@ -1,40 +1,24 @@
 //! Schemas, and what is read with them: only the way to one value is decoded.
 //!
-//! A document of a schema registry starts with a zero byte and the id of its schema, 4 bytes, big-endian. JSON and Protobuf
-//! never start with a zero byte, so both are read with and without this prefix. Instead, a header can name the schema by its GUID.
+//! A document of a schema registry starts with a frame that names its schema, as a zero byte and an id of 4 bytes. JSON and Protobuf never start like a
+//! frame, so what needs no schema is read with and without it. Instead, a header can name the schema.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use super::Fields;
-use super::uuid::hyphenated;
 
 mod avro;
 mod decimal;
+mod frame;
 mod protobuf;
 
 pub use avro::{AvroError, AvroSchema};
-pub use protobuf::{ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated};
+use frame::Framed;
+pub(super) use frame::NamedDocument;
+pub use frame::{Frame, SchemaId};
+pub use protobuf::{Naming, ProtoField, ProtoKind, ProtoMessage, ProtoSchema, Repeated};
 pub(super) use protobuf::{field_number, find_by_numbers, is_of_numbers};
-
-/// The name of a schema in its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SchemaId {
-    /// The id in a prefix.
-    Number(u32),
-    /// The GUID in a header.
-    Guid(u128),
-}
-
-impl fmt::Display for SchemaId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(id) => write!(f, "{id}"),
-            Self::Guid(guid) => f.write_str(&String::from_utf8_lossy(&hyphenated(guid.to_be_bytes()))),
-        }
-    }
-}
 
 /// The id of a record cannot be read before this schema is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +45,9 @@ pub struct Schemas {
     by_id: Vec<(SchemaId, Arc<Schema>)>,
     key: Option<Arc<Schema>>,
     value: Option<Arc<Schema>>,
+    frame: Frame,
+    /// What has those with ids, for messages.
+    holder: &'static str,
 }
 
 impl Schemas {
@@ -68,7 +55,18 @@ impl Schemas {
     /// the prefix.
     #[must_use]
     pub fn of_files(key: Option<Arc<Schema>>, value: Option<Arc<Schema>>) -> Self {
-        Self { by_id: Vec::new(), key, value }
+        Self { key, value, ..Self::default() }
+    }
+
+    /// With this frame of documents, and what has the schemas with ids, for messages.
+    #[must_use]
+    pub fn framed(self, frame: Frame, holder: &'static str) -> Self {
+        Self { frame, holder, ..self }
+    }
+
+    /// The frame of documents.
+    pub(super) fn frame(&self) -> Frame {
+        self.frame
     }
 
     /// Adds or replaces a schema of the registry.
@@ -101,107 +99,80 @@ impl Schemas {
         if is_key { self.key.as_deref() } else { self.value.as_deref() }
     }
 
-    /// The value at this path into an Avro document. With a schema from a file the prefix is optional, and the document has to
+    /// The key or the value of a record, and what names its schema. With a schema from a file, no header is needed.
+    pub(super) fn named<'d, F: Fields>(&self, record: &'d F, is_key: bool) -> Option<NamedDocument<'d>> {
+        if self.of_file(is_key).is_some() && self.frame == Frame::Confluent {
+            return NamedDocument::without_schema(record, is_key, self.frame);
+        }
+        NamedDocument::of(record, is_key, self.frame)
+    }
+
+    /// The value at this path into an Avro document. With a schema from a file the prefix of Confluent is optional, and a document in any frame has to
     /// end where the schema ends: otherwise the bytes of another schema, or of the prefix, could look like an id. A document that
     /// does so with and without a prefix has no id: the zero bytes can also be fields, and the last byte of the prefix the length
     /// of a string, so that many records would have the same id.
     pub(super) fn avro<'d>(&self, named: NamedDocument<'d>, path: &[String]) -> Extracted<'d> {
-        let document = named.bytes;
-        if let Some(schema) = self.of_file(named.is_key) {
-            let Schema::Avro(schema) = schema else { return Ok(None) };
-            let matching = |document: &&[u8]| schema.matches(document);
-            let whole = Some(document).filter(matching);
-            let behind_prefix = prefixed(document).map(|(_, rest)| rest).filter(matching);
+        let Some(schema) = self.of_file(named.is_key) else {
+            let Some(framed) = named.framed() else { return Ok(None) };
+            let Schema::Avro(schema) = self.get(framed.schema)? else { return Ok(None) };
+            return Ok(framed.find(|document| schema.find(document, path)));
+        };
+        let Schema::Avro(schema) = schema else { return Ok(None) };
+        let matching = |document: &&[u8]| schema.matches(document);
+        if self.frame == Frame::Confluent {
+            let whole = Some(named.bytes).filter(matching);
+            let behind_prefix = self.frame.split(named.bytes).map(|framed| framed.rest).filter(matching);
             return Ok(whole.xor(behind_prefix).and_then(|document| schema.find(document, path)));
         }
-        let Some(framed) = named.framed() else { return Ok(None) };
-        let Schema::Avro(schema) = self.get(framed.schema)? else { return Ok(None) };
-        Ok(schema.find(framed.rest, path))
+        let find = |framed: Framed<'d>| {
+            framed.find(|document| Some(document).filter(matching).and_then(|it| schema.find(it, path)))
+        };
+        Ok(named.framed().and_then(find))
     }
 
-    /// The value at this path of field names into a Protobuf message. Without the prefix it is the first message of the file.
+    /// The value at this path of field names into a Protobuf message. Without the prefix of Confluent it is the first message of the file.
     pub(super) fn protobuf<'d>(&self, named: NamedDocument<'d>, path: &[String]) -> Extracted<'d> {
-        let framed = named.framed();
-        let schema = match (self.of_file(named.is_key), &framed) {
+        let of_file = self.of_file(named.is_key);
+        let (framed, is_optional) = (named.framed(), self.frame == Frame::Confluent);
+        let schema = match (of_file, &framed) {
             (Some(schema), _) => schema,
             (None, Some(framed)) => self.get(framed.schema)?,
             (None, None) => return Ok(None),
         };
         let Schema::Protobuf(schema) = schema else { return Ok(None) };
         Ok(match framed {
-            Some(Framed { indexes: Some(indexes), rest, .. }) => schema.find_at(indexes, rest, path),
-            Some(Framed { rest, .. }) => schema.find_indexed(rest, path),
-            None => schema.find(named.bytes, path),
+            Some(framed) => framed.find(|document| schema.find_named(framed.naming, document, path)),
+            None if is_optional => schema.find(named.bytes, path),
+            None => None,
         })
+    }
+
+    /// The schema that a document needs, unless a file has it.
+    fn needed<'d>(&self, named: &NamedDocument<'d>) -> Option<Framed<'d>> {
+        named.framed().filter(|_| self.of_file(named.is_key).is_none())
     }
 
     /// Whether the registry does not have the schema of a document.
     pub(super) fn is_unregistered(&self, named: NamedDocument<'_>) -> bool {
-        let of_registry = named.framed().filter(|_| self.of_file(named.is_key).is_none());
-        of_registry.is_some_and(|framed| matches!(self.get(framed.schema), Ok(Schema::Unregistered)))
+        self.needed(&named).is_some_and(|framed| matches!(self.get(framed.schema), Ok(Schema::Unregistered)))
     }
 
     /// Why a document has no id, if that is for its schema.
     pub(super) fn without_schema(&self, named: NamedDocument<'_>) -> Option<String> {
-        if self.of_file(named.is_key).is_some() {
+        if self.of_file(named.is_key).is_some() && self.frame == Frame::Confluent {
             return None;
         }
-        let Some(Framed { schema, .. }) = named.framed() else {
-            return Some(match named.header {
-                Some(_) => format!("its header {} is not the byte 1 and a GUID", named.header_name()),
-                None => "it does not begin with the prefix of a schema registry: a zero byte and the id of its schema".to_owned(),
-            });
-        };
-        self.is_unregistered(named).then(|| format!("the schema registry does not have its schema {schema}"))
-    }
-}
-
-/// A document of a record, and the header of the record that names its schema.
-#[derive(Clone, Copy)]
-pub(super) struct NamedDocument<'d> {
-    is_key: bool,
-    bytes: &'d [u8],
-    header: Option<&'d [u8]>,
-}
-
-/// What names the schema of a document, and the document without that.
-struct Framed<'d> {
-    schema: SchemaId,
-    /// The indexes of a Protobuf message, if they are not in the rest.
-    indexes: Option<&'d [u8]>,
-    rest: &'d [u8],
-}
-
-impl<'d> NamedDocument<'d> {
-    /// The key or the value of a record; `None` when it is null. A schema from a file needs no name.
-    pub fn of<F: Fields>(record: &'d F, is_key: bool, schemas: &Schemas) -> Option<Self> {
-        let named = Self { is_key, bytes: if is_key { record.key() } else { record.value() }?, header: None };
-        let header = schemas.of_file(is_key).is_none().then(|| record.header(named.header_name()));
-        Some(Self { header: header.flatten(), ..named })
+        let needed = self.needed(&named).filter(|_| self.is_unregistered(named));
+        let unregistered =
+            |it: Framed<'_>| format!("{} does not have its schema {}", self.holder(), it.schema);
+        needed.map(unregistered).or_else(|| named.why_unnamed())
     }
 
-    fn header_name(&self) -> &'static str {
-        if self.is_key { "__key_schema_id" } else { "__value_schema_id" }
-    }
-
-    /// A header takes precedence, as in the deserializers of Confluent: without one, a zero byte is a prefix.
-    fn framed(&self) -> Option<Framed<'d>> {
-        let Some(header) = self.header else {
-            return prefixed(self.bytes).map(|(schema, rest)| Framed { schema, indexes: None, rest });
-        };
-        let (name, indexes) = header.split_first_chunk::<17>()?;
-        let [1, guid @ ..] = name else { return None };
-        let schema = SchemaId::Guid(u128::from_be_bytes(*guid));
-        Some(Framed { schema, indexes: Some(indexes), rest: self.bytes })
+    /// What has the schemas with ids, for messages.
+    pub(crate) fn holder(&self) -> &'static str {
+        self.holder
     }
 }
 
 /// The bytes found in a document, if any.
 pub(super) type Extracted<'d> = Result<Option<Cow<'d, [u8]>>, MissingSchema>;
-
-/// The id of the schema, and what follows the prefix; `None` without a prefix.
-pub(super) fn prefixed(document: &[u8]) -> Option<(SchemaId, &[u8])> {
-    let (prefix, rest) = document.split_first_chunk::<5>()?;
-    let [0, id @ ..] = prefix else { return None };
-    Some((SchemaId::Number(u32::from_be_bytes(*id)), rest))
-}

@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 
+mod naming;
 mod numbers;
 mod wire;
 
 use super::super::json::index;
-pub use numbers::{field_number, find_by_numbers, is_of_numbers};
+use naming::MessageName;
+pub use naming::Naming;
+pub(in super::super) use numbers::find_by_numbers;
+pub use numbers::{field_number, is_of_numbers};
 use wire::{Malformed, Wire, WireValue};
 
 /// The messages of a file and of what it imports. They refer to each other by their place in `messages`.
@@ -16,6 +20,8 @@ pub struct ProtoSchema {
     pub messages: Vec<ProtoMessage>,
     /// The top-level messages of the file itself, in its order.
     pub roots: Vec<usize>,
+    /// All messages of the file itself, those of the entries of maps too, by their full names.
+    pub sorted: Vec<usize>,
 }
 
 /// A message.
@@ -152,22 +158,31 @@ impl ProtoSchema {
         self.found(*self.roots.first()?, document, path)
     }
 
-    /// The same in a document that starts with the indexes of its message, as behind the prefix of a registry.
+    /// The same in a document that names its message so.
     #[must_use]
-    pub fn find_indexed<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
-        let mut wire = Wire::new(document);
-        let place = self.place(&mut wire)?;
-        self.found(place, wire.rest(), path)
+    pub fn find_named<'d>(
+        &self,
+        naming: Naming<'_>,
+        document: &'d [u8],
+        path: &[String],
+    ) -> Option<Cow<'d, [u8]>> {
+        let (name, message) = naming.split(document)?;
+        self.found(self.place(&name)?, message, path)
     }
 
-    /// The same in a message whose indexes are apart.
-    pub fn find_at<'d>(&self, indexes: &[u8], message: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
-        self.found(self.place(&mut Wire::new(indexes))?, message, path)
-    }
-
-    /// The place of the message with these indexes.
-    fn place(&self, wire: &mut Wire<'_>) -> Option<usize> {
-        let indexes = message_indexes(wire)?;
+    /// The place of the message with this name.
+    fn place(&self, name: &MessageName<'_>) -> Option<usize> {
+        let indexes = match name {
+            MessageName::Indexes(indexes) => indexes,
+            MessageName::Sorted(number) => return self.sorted.get(*number).copied(),
+            MessageName::Simple(name) => {
+                let is_named = |place: &usize| {
+                    let full = self.messages.get(*place).and_then(|it| it.name.rsplit('.').next());
+                    full.is_some_and(|full| full.as_bytes() == *name)
+                };
+                return self.roots.iter().copied().find(is_named);
+            }
+        };
         let (mut candidates, mut place) = (&self.roots, None);
         // No index is written as a count of zero and stands for the first message.
         for index in if indexes.is_empty() { &[0] } else { indexes.as_slice() } {
@@ -356,12 +371,6 @@ fn text<'d>(kind: &ProtoKind, value: WireValue<'d>) -> Read<'d> {
 fn low_half(value: u64) -> u32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
-}
-
-/// The indexes of a message: their number, and each of them.
-fn message_indexes(wire: &mut Wire<'_>) -> Option<Vec<usize>> {
-    let mut index = || usize::try_from(wire.signed().ok()?).ok();
-    (0..index()?).map(|_| index()).collect()
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::super::super::json::index;
-use super::super::prefixed;
-use super::wire::{Wire, WireValue};
-use super::{Occurrences, message_indexes};
+use super::super::NamedDocument;
+use super::Occurrences;
+use super::wire::WireValue;
 
 /// Whether a path is one of field numbers: a name does not start with a digit.
 pub fn is_of_numbers(path: &[String]) -> bool {
@@ -19,8 +19,18 @@ pub fn field_number(token: &str) -> Option<u32> {
 
 /// The scalar at this path of field numbers, without a schema: a varint as a signed number of 64 bits, other numbers without
 /// sign, bytes and strings as they are.
-pub fn find_by_numbers<'d>(document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
-    let mut message = Occurrences::one(behind_indexes(document)?);
+pub(in super::super::super) fn find_by_numbers<'d>(
+    named: NamedDocument<'d>,
+    path: &[String],
+) -> Option<Cow<'d, [u8]>> {
+    match named.optionally_framed() {
+        Some(framed) => framed.find(|document| find(framed.naming.split(document)?.1, path)),
+        None => find(named.bytes, path),
+    }
+}
+
+fn find<'d>(message: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
+    let mut message = Occurrences::one(message);
     let (last, messages) = path.split_last()?;
     for step in messages {
         let step = field_number(step)?;
@@ -56,12 +66,4 @@ fn untyped(value: WireValue<'_>) -> Option<Cow<'_, [u8]>> {
         WireValue::Group => return None,
     };
     Some(Cow::Owned(text.into_bytes()))
-}
-
-/// The message behind the prefix of a registry and the indexes of the message, or the whole document.
-fn behind_indexes(document: &[u8]) -> Option<&[u8]> {
-    let Some((_, rest)) = prefixed(document) else { return Some(document) };
-    let mut wire = Wire::new(rest);
-    message_indexes(&mut wire)?;
-    Some(wire.rest())
 }

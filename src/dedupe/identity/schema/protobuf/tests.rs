@@ -1,4 +1,6 @@
+use super::super::{Frame, NamedDocument};
 use super::*;
+use crate::dedupe::identity::tests::SampleRecord;
 
 fn field(name: &str, number: u32, kind: ProtoKind) -> ProtoField {
     ProtoField {
@@ -37,7 +39,7 @@ fn schema() -> ProtoSchema {
         ..ProtoMessage::default()
     };
     let other = ProtoMessage { fields: vec![field("n", 1, ProtoKind::Int64)], ..ProtoMessage::default() };
-    ProtoSchema { messages: vec![order, line, entry, other], roots: vec![0, 3] }
+    ProtoSchema { messages: vec![order, line, entry, other], roots: vec![0, 3], sorted: Vec::new() }
 }
 
 fn path(path: &str) -> Vec<String> {
@@ -49,7 +51,9 @@ fn find(document: &[u8], at: &str) -> Option<String> {
 }
 
 fn by_numbers(document: &[u8], at: &str) -> Option<String> {
-    find_by_numbers(document, &path(at)).map(|found| String::from_utf8_lossy(&found).into_owned())
+    let record = SampleRecord { value: Some(document), ..SampleRecord::default() };
+    let named = NamedDocument::without_schema(&record, false, Frame::default()).unwrap();
+    find_by_numbers(named, &path(at)).map(|found| String::from_utf8_lossy(&found).into_owned())
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn a_later_member_of_a_oneof_replaces_an_earlier_one() {
 #[test]
 fn the_indexes_select_the_message() {
     let indexed = |document: &[u8], at| {
-        let found = schema().find_indexed(document, &path(at)).map(Cow::into_owned);
+        let found = schema().find_named(Naming::Indexes, document, &path(at)).map(Cow::into_owned);
         found.map(|found| String::from_utf8(found).unwrap())
     };
     assert_eq!(indexed(&[0, 0x0a, 1, b'x'], "/id").as_deref(), Some("x"));

@@ -96,7 +96,7 @@ impl<'d> Wire<'d> {
         self.varint().map(zigzag)
     }
 
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    pub fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let [byte] = *self.array()?;
