@@ -33,7 +33,7 @@ pub use rekey::RekeyArgs;
 pub use service::{CheckArgs, LogFormat, ServiceArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs, write_man_pages};
 pub use state::StateCommand;
-pub(crate) use state::{ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
+pub(crate) use state::{ExportArgs, FilterArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 pub(crate) use trial::TryArgs;
 
 use crate::config::{Frame, Property, TopicName, parse_servers};

@@ -128,7 +128,7 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number of records per second, as in 5000 or 0.5".to_owned())
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-10..=0.5).contains(rate));
     rate.ok_or_else(|| "expected a rate from 1e-10 to 0.5, as in 1e-9".to_owned())
 }

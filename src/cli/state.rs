@@ -24,6 +24,9 @@ pub enum StateCommand {
     /// Write the whole state to a file
     #[command(after_help = Exit::listed_below(EXPORT_HELP, EXPORT_CODES))]
     Export(ExportArgs),
+    /// Write a portable Bloom filter of all ids, or ask one for an id
+    #[command(after_help = Exit::listed_below(FILTER_HELP, FILTER_CODES))]
+    Filter(FilterArgs),
     /// Fill an empty state directory from an exported file
     #[command(after_help = Exit::listed_below(IMPORT_HELP, IMPORT_CODES))]
     Import(ImportArgs),
@@ -76,6 +79,23 @@ pub struct ExportArgs {
     /// The file, which must not exist
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
+    /// Location of the state.
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// Flags of `state filter`.
+#[derive(Debug, Clone, Args)]
+pub struct FilterArgs {
+    /// The file of the filter, which must not exist unless it is asked
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Ask the file for this id; repeat for the parts of an id of several parts, in the order of identity.from
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub contains: Vec<String>,
+    /// Expected share of ids that were not seen and that the filter contains all the same
+    #[arg(long, default_value_t = 1e-6, value_parser = super::plan::rate, conflicts_with = "contains", value_name = "RATE")]
+    pub false_positive_rate: f64,
     /// Location of the state.
     #[command(flatten)]
     pub local: LocalArgs,
@@ -135,6 +155,16 @@ only filters of them.
 Examples:
   dedupd state export --config /etc/dedupd.toml --to events.state";
 const EXPORT_CODES: &[Exit] = &[Exit::Done, Exit::Usage, Exit::State];
+
+const FILTER_HELP: &str = "\
+For programs that ask \"seen before?\" elsewhere: the file is a Bloom filter of Apache DataSketches, which
+has libraries for Java and C++. Its items are the identities, 16 bytes each (docs/tools.md). Ids beyond
+window.exact are not in it. With --contains, the answer is the exit code too.
+
+Examples:
+  dedupd state filter --config /etc/dedupd.toml --file events.filter
+  dedupd state filter --config /etc/dedupd.toml --file events.filter --contains order-17";
+const FILTER_CODES: &[Exit] = &[Exit::Done, Exit::No, Exit::Usage, Exit::State];
 
 const IMPORT_HELP: &str = "\
 The whole file is verified before the directory is changed. The instance with this state.dir then uses

@@ -9,7 +9,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 use super::{Lengths, LookupResult, StateError, Transferred};
 use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
-use crate::cli::{Exit, ExportArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
+use crate::cli::{Exit, ExportArgs, FilterArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
 use crate::dedupe::{Hasher, IdPart, IdSource, Identity, IdentityRule};
 use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
@@ -26,6 +26,7 @@ pub fn command(command: &StateCommand) -> Result<Exit, ExitError> {
     match command {
         StateCommand::Inspect(args) => inspect(args),
         StateCommand::Export(args) => export(args).map(|()| Exit::Done),
+        StateCommand::Filter(args) => filter(args),
         StateCommand::Import(args) => import(args).map(|()| Exit::Done),
         StateCommand::Reset(args) => reset(args),
     }
@@ -107,10 +108,34 @@ fn export(args: &ExportArgs) -> Result<(), ExitError> {
     })?;
     bar.finish_and_clear();
     println!("{} written: {}", args.to.display(), amount(&done));
+    tell_left_out(filtered);
+    Ok(())
+}
+
+fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
+    let local = load(&args.local)?;
+    if !args.contains.is_empty() {
+        let identity = identity(&args.contains, &local, hasher(&local.hash)?)?;
+        let is_found = super::may_contain(&args.file, &identity)?;
+        println!("{}", if is_found { "yes, or a false positive" } else { "no" });
+        return Ok(if is_found { Exit::Done } else { Exit::No });
+    }
+    let bar = progress("ids");
+    let (made, filtered) = with_copy(&local, |copied| {
+        let (store, binding) = (&copied.store, &copied.binding);
+        let made = super::write_filter(store, binding, &args.file, args.false_positive_rate, &bar)?;
+        Ok((made, super::left_out(store, binding)))
+    })?;
+    bar.finish_and_clear();
+    println!("{} written: {} ids, {}", args.file.display(), HumanCount(made.ids), ByteSize(made.bytes));
+    tell_left_out(filtered);
+    Ok(Exit::Done)
+}
+
+fn tell_left_out(filtered: u64) {
     if filtered > 0 {
         println!("not written: {} ids beyond window.exact, which are in filters only", HumanCount(filtered));
     }
-    Ok(())
 }
 
 fn amount(done: &Transferred) -> String {

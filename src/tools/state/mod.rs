@@ -6,6 +6,7 @@
 mod command;
 mod error;
 pub mod file;
+mod filter;
 mod find;
 mod inspect;
 mod lookup;
@@ -17,6 +18,7 @@ mod whole;
 pub use command::command;
 pub(crate) use command::look_up;
 pub(crate) use error::StateError;
+pub use filter::{FilterSummary, may_contain, write_filter};
 pub use find::{Found, Places, find};
 pub use inspect::inspect;
 pub use lookup::{FoundOwner, Lengths, LookupResult, Standing};

@@ -42,14 +42,22 @@ pub fn export(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
+    put_in_place(to, |part| write(store, binding, part, bar))
+}
+
+/// Writes a file that must not exist: beside it under another name, and renamed once it is complete and durable.
+pub(super) fn put_in_place<T>(
+    to: &Path,
+    write: impl FnOnce(&Path) -> Result<T, StateError>,
+) -> Result<T, StateError> {
     if to.exists() {
         return Err(StateError::file(to, "already exists; delete it, or choose another name"));
     }
     let mut name = to.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".part-{}", std::process::id()));
     let part = to.with_file_name(name);
-    let written = write(store, binding, &part, bar).and_then(|done| {
-        put_in_place(&part, to).map_err(|e| StateError::io(to, "be written", &e))?;
+    let written = write(&part).and_then(|done| {
+        rename(&part, to).map_err(|e| StateError::io(to, "be written", &e))?;
         Ok(done)
     });
     if written.is_err() {
@@ -59,7 +67,7 @@ pub fn export(
     written
 }
 
-fn put_in_place(part: &Path, to: &Path) -> io::Result<()> {
+fn rename(part: &Path, to: &Path) -> io::Result<()> {
     fs::rename(part, to)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()

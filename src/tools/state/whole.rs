@@ -118,7 +118,7 @@ fn parts(minutes: &BTreeMap<i64, u64>, most: u64) -> Vec<Range<i64>> {
 }
 
 /// Visits runs without the owners that are in slices, each with the number of its first owner.
-fn for_each_unsealed(
+pub(super) fn for_each_unsealed(
     store: &impl Store,
     window: WindowId,
     mut visit: impl FnMut(Sequence, &[StoredOwner]) -> Result<(), StoreError>,
