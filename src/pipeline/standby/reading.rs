@@ -10,6 +10,7 @@ use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore;
 use crate::pipeline::standby::Standby;
+use crate::pipeline::standby::copies::Refusal;
 use crate::ports::{StateItem, StateLog};
 
 /// How long a read waits for a record.
@@ -86,7 +87,8 @@ impl<W: WorkerPorts> Standby<W> {
     fn misses_entries(&mut self, id: PartitionId, Lacking { last, next }: Lacking) {
         let topic = &self.ctx.options.state;
         let why = format!("topic {topic} lacks records of committed entries between {last} and {next}");
-        self.refuse(Some(id), &why);
+        // A restore from the start of the journal may have them.
+        self.refuse(Some(id), &Refusal { why, is_lasting: false });
     }
 
     /// The journal was read to its end.
