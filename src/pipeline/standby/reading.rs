@@ -79,14 +79,13 @@ impl<W: WorkerPorts> Standby<W> {
                 self.copies.read(id, next, false);
             }
         } else {
-            self.misses_entries(id, Lacking { last: number, next: number });
+            self.misses_entries(id, Lacking::records_of(number));
         }
         Ok(())
     }
 
-    fn misses_entries(&mut self, id: PartitionId, Lacking { last, next }: Lacking) {
-        let topic = &self.ctx.options.state;
-        let why = format!("topic {topic} lacks records of committed entries between {last} and {next}");
+    fn misses_entries(&mut self, id: PartitionId, gap: Lacking) {
+        let why = format!("topic {} partition {id} {}", self.ctx.options.state, gap.what());
         // A restore from the start of the journal may have them.
         self.refuse(Some(id), &Refusal { why, is_lasting: false });
     }
