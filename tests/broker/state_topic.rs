@@ -178,6 +178,29 @@ fn a_copy_of_the_last_entry_ends_a_restore_with_its_offset() {
     assert!(!text.contains("lacks records") && !text.contains("replicas"), "nothing is missing: {text}");
 }
 
+#[test]
+fn a_record_of_another_program_in_the_state_topic_is_reported_while_it_runs() {
+    let pipe = Pipe::new(shared_kafka(), "foreign-state", 1);
+    let running = pipe.sidecar("a").start();
+    let reports = || {
+        let all = running.complaints().into_iter();
+        all.filter(|line| line.contains("this instance has not written")).collect::<Vec<_>>()
+    };
+    for part in 0..4 {
+        send(&pipe, "id", part * 10..(part + 1) * 10);
+        pipe.wait_caught_up(1, LIMIT);
+    }
+    assert_eq!(reports(), [""; 0], "the control");
+    pipe.kafka.send(&state_topic(&pipe), &[Draft::new(0, "x"), Draft::new(0, "y")]);
+    for part in 4..8 {
+        send(&pipe, "id", part * 10..(part + 1) * 10);
+        pipe.wait_caught_up(1, LIMIT);
+    }
+    let found = reports();
+    assert!(found.len() == 1 && found[0].contains("offsets=2"), "{found:?}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+}
+
 /// What this build cannot read would otherwise count as absent.
 #[test]
 fn state_of_another_release_ends_the_process() {
