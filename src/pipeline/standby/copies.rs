@@ -32,14 +32,14 @@ struct Copy {
     is_complete: bool,
     /// The stable end of the journal when the lag was measured.
     end: Option<Offset>,
-    refused: Option<Refusal>,
+    refused: Option<RefusedCopy>,
     /// Whether the journal had lost its start when reading began there.
     is_cut: bool,
 }
 
 /// Why a copy cannot be continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct RefusedCopy {
     pub why: String,
     /// Whether a takeover that reads the journal there fails, too.
     pub is_lasting: bool,
@@ -99,13 +99,13 @@ impl Copies {
     }
 
     /// Notes why a copy is refused. Returns whether that is another reason than before.
-    pub fn refuse(&mut self, id: PartitionId, refusal: &Refusal) -> bool {
+    pub fn refuse(&mut self, id: PartitionId, refusal: &RefusedCopy) -> bool {
         let copy = self.all.entry(id).or_default();
         copy.refused.replace(refusal.clone()).as_ref() != Some(refusal)
     }
 
     /// The refused copies.
-    pub fn refusals(&self) -> impl Iterator<Item = (PartitionId, &Refusal)> {
+    pub fn refusals(&self) -> impl Iterator<Item = (PartitionId, &RefusedCopy)> {
         self.all.iter().filter_map(|(id, copy)| Some((*id, copy.refused.as_ref()?)))
     }
 

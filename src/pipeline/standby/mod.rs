@@ -33,7 +33,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
-use crate::pipeline::standby::copies::{Copies, Refusal};
+use crate::pipeline::standby::copies::{Copies, RefusedCopy};
 use crate::pipeline::worker::sealing::Sealer;
 use crate::ports::{Committed, Remedy, Store, StoreError};
 
@@ -226,21 +226,21 @@ impl<W: WorkerPorts> Standby<W> {
                     WorkerError::Kafka(failed) => failed.remedy == Remedy::Stop,
                     error => matches!(error, WorkerError::Fatal(Fatal::Operator(_))),
                 };
-                self.refuse(id, &Refusal { why: error.to_string(), is_lasting });
+                self.refuse(id, &RefusedCopy { why: error.to_string(), is_lasting });
             }
         }
         Ok(())
     }
 
     /// Pauses copies whose state topic cannot be used. Without them, a takeover restores the state as it does without a standby.
-    fn refuse(&mut self, id: Option<PartitionId>, refusal: &Refusal) {
+    fn refuse(&mut self, id: Option<PartitionId>, refusal: &RefusedCopy) {
         let not_before = self.ctx.clock.elapsed() + REFUSED_PAUSE;
         // The client returns each record once: without a journal, each of them may have lost one.
         let ids = id.map_or_else(|| self.ctx.journals.ids(|_| true), |id| vec![id]);
         let logged: Vec<PartitionId> =
             ids.iter().copied().filter(|id| self.copies.refuse(*id, refusal)).collect();
         if !logged.is_empty() {
-            let Refusal { why, is_lasting } = refusal;
+            let RefusedCopy { why, is_lasting } = refusal;
             let then = if *is_lasting {
                 "fails, too, if it has to read the state topic there"
             } else {

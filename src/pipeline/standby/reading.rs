@@ -10,7 +10,7 @@ use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore;
 use crate::pipeline::standby::Standby;
-use crate::pipeline::standby::copies::Refusal;
+use crate::pipeline::standby::copies::RefusedCopy;
 use crate::ports::{StateItem, StateLog};
 
 /// How long a read waits for a record.
@@ -87,7 +87,7 @@ impl<W: WorkerPorts> Standby<W> {
     fn misses_entries(&mut self, id: PartitionId, gap: Lacking) {
         let why = format!("topic {} partition {id} {}", self.ctx.options.state, gap.what());
         // A restore from the start of the journal may have them.
-        self.refuse(Some(id), &Refusal { why, is_lasting: false });
+        self.refuse(Some(id), &RefusedCopy { why, is_lasting: false });
     }
 
     /// The journal was read to its end.
