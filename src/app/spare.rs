@@ -235,6 +235,7 @@ impl Spare {
             return;
         }
         let found = self.needs.check().err();
+        let found = found.or_else(|| self.follower.as_ref().and_then(Follower::obstacle));
         if let Some(why) = found.as_ref().filter(|_| found != self.obstacle.0) {
             tracing::warn!(
                 "this instance could not take over: {why}; checking again every {} s",

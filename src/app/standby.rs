@@ -88,6 +88,11 @@ impl Follower {
         Ok(())
     }
 
+    /// What a takeover would fail at, as far as the state topic was read.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        self.standby.status().blocks
+    }
+
     /// Leaves the copies to a worker that is about to start.
     pub(super) fn release(&mut self) {
         self.standby.release();

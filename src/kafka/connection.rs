@@ -158,7 +158,8 @@ pub fn error_text(error: &KafkaError) -> String {
                 "the Kafka client cannot be created: {what}; correct the properties under [kafka.properties]"
             )
         }
-        other => other.to_string(),
+        // The client writes so that a topic has no id.
+        other => other.to_string().replace("((null))[", "["),
     }
 }
 

@@ -206,7 +206,10 @@ impl Source for KafkaSource {
             return failed;
         }
         match self.member.context().problem() {
-            Some(problem) => Failure { what: format!("{}: {}", failed.what, problem.what), ..failed },
+            Some(problem) => Failure {
+                what: format!("{}; the last connection that failed: {}", failed.what, problem.what),
+                ..failed
+            },
             None => failed,
         }
     }

@@ -137,8 +137,10 @@ fn check_policies(
 ) {
     if clean.get("message.timestamp.type").is_some_and(|kind| kind == "LogAppendTime") {
         findings.warnings.push(format!(
-            "topic {} has message.timestamp.type=LogAppendTime: the broker replaces the records' timestamps",
-            settings.clean
+            "topic {} has message.timestamp.type=LogAppendTime: the broker replaces the timestamps of the records, so they are not \
+             those of raw, and dedupd audit counts each record as altered; run {}",
+            settings.clean,
+            altered(&settings.bootstrap_servers, &settings.clean, "message.timestamp.type=CreateTime")
         ));
     }
     for (name, _) in side.iter().filter(|(_, topic)| is_compacted(topic)) {

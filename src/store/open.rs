@@ -192,6 +192,10 @@ impl From<sled::Error> for OpenFailure {
     fn from(error: sled::Error) -> Self {
         match error {
             sled::Error::Io(cause) if needs_operator(&cause) => Self::Disk(cause),
+            // The engine does not report which file it was.
+            sled::Error::Corruption { .. } => {
+                Self::Unusable("a file of the database (conf, db or snap.*) has damaged bytes".to_owned())
+            }
             other => Self::Unusable(other.to_string()),
         }
     }

@@ -31,6 +31,13 @@ fn a_member_of_another_program_fails_the_check_and_a_compacted_raw_whose_key_is_
     assert!(text.contains(compacted) && text.contains(dropped), "{text}");
     let by_value = passed(&pipe.sidecar("a"));
     assert!(by_value.contains(compacted) && !by_value.contains(dropped), "{by_value}");
+    kafka.create_topic(&pipe.clean, 1, &[("message.timestamp.type", "LogAppendTime")]);
+    let text = passed(&sidecar);
+    let restored = format!("--entity-name {} --add-config message.timestamp.type=CreateTime", pipe.clean);
+    assert!(
+        text.contains("dedupd audit counts each record as altered; run ") && text.contains(&restored),
+        "{text}"
+    );
     let other: BaseConsumer = kafka
         .client_config()
         .set("group.id", pipe.group())

@@ -178,6 +178,11 @@ fn beside(name: &str, scope: Scope) {
         (committed(&pipe, 0) > 0 && committed(&pipe, 1) > 0).then_some(())
     });
     let (foreign, offset) = open_transaction(&pipe, &pipe.clean);
+    wait_until("what partition 0 waits for", LIMIT, || {
+        let page = running.get("/readyz")?;
+        page.contains("partition 0 is starting (waits for the end of an open transaction in clean 0 (1))")
+            .then_some(())
+    });
     match scope {
         Scope::Partition => watch(&pipe, &[&running]),
         Scope::Topic => {
@@ -189,6 +194,10 @@ fn beside(name: &str, scope: Scope) {
     }
     assert_undisturbed(&running);
     assert_reported(&pipe, &running, offset);
+    let claims = running.complaints();
+    let of_open =
+        |line: &&String| line.contains("left open") || line.contains("the markers of the last transaction");
+    assert!(claims.iter().filter(of_open).all(|line| line.contains("of another program")), "{claims:?}");
     load.finish();
     assert_resumes(&pipe, &foreign, &running);
     let findings = pipe.audit_after(&running);

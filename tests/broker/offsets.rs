@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, Sidecar, compacting_kafka};
+use crate::support::{Draft, Pipe, Sidecar, compacting_kafka, shared_kafka};
 #[cfg(feature = "failpoints")]
 use crate::support::{Isolation, wait_until};
 
@@ -73,6 +73,26 @@ fn a_group_without_offsets_continues_at_the_end_of_the_state() {
         }
         assert_only_new_ids_are_forwarded(&pipe, &sidecar, "the group has no committed offset");
     }
+}
+
+#[test]
+fn an_older_checkpoint_at_the_current_offset_is_not_said_to_be_the_fault_of_a_broker() {
+    let pipe = Pipe::new(shared_kafka(), "older-checkpoint", 1);
+    let sidecar = leaving(&pipe);
+    pipe.kafka.send(&pipe.raw, &numbered(0..10));
+    through(&pipe, &sidecar);
+    let (_, older) = pipe.kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap();
+    pipe.kafka.send(&pipe.raw, &numbered(5..20));
+    through(&pipe, &sidecar);
+    let (offset, _) = pipe.kafka.committed(&pipe.group(), &pipe.raw, 0).unwrap();
+    pipe.kafka.commit_with(&pipe.group(), (&pipe.raw, 0), offset, &older);
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    let repairs =
+        running.complaints().into_iter().find(|line| line.contains("repairing its traces")).unwrap();
+    assert!(repairs.contains("or another program has set offsets or checkpoints of the group"), "{repairs}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    pipe.assert_exactly_once();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Load, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
+use crate::support::{Draft, Load, Pipe, Running, Scope, Sidecar, shared_kafka, wait_until};
 
 const PARTITIONS: usize = 6;
 const LIMIT: Duration = Duration::from_mins(1);
@@ -162,4 +162,32 @@ fn a_damaged_copy_is_rebuilt_and_a_takeover_without_one_restores() {
     assert!(restored(&other, "state_topic") >= IDS, "{}", other.text());
     load.more(10_000);
     pipe.finish(load, [&other]);
+}
+
+#[test]
+fn a_spare_that_cannot_read_the_state_topic_is_not_ready_and_says_what_a_takeover_does() {
+    let pipe = Pipe::new(shared_kafka(), "standby-unusable", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 500);
+    let sidecars = ["a", "b"].map(|name| standby(&pipe, name));
+    let active = sidecars[0].start();
+    active.wait_running(PARTITIONS, LIMIT);
+    let spare = sidecars[1].start();
+    wait_copied(&spare, 1);
+    assert!(spare.is_ready(), "the control: {}", spare.text());
+
+    pipe.kafka.send(&format!("{}.dedupd", pipe.clean), &[Draft::new(0, "of another program")]);
+    load.more(500);
+    wait_until("a spare that is not ready", LIMIT, || {
+        let page = spare.get("/readyz").filter(|_| !spare.is_ready())?;
+        (page.contains("could not take over: topic ") && page.contains("contains no usable block"))
+            .then_some(())
+    });
+    let copy = spare.complaints().into_iter().find(|line| line.contains("no standby copy")).unwrap();
+    assert!(copy.contains("a takeover fails, too, if it has to read the state topic there"), "{copy}");
+    active.kill9();
+    assert_eq!(spare.wait(LIMIT).code(), Some(6), "{}", spare.text());
+    // The state of the active instance does not need that record.
+    let active = sidecars[0].start();
+    active.wait_running(PARTITIONS, LIMIT);
+    pipe.finish(load, [&active]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Draft, Pipe, shared_kafka, wait_until};
+use crate::support::{Draft, Pipe, Record, shared_kafka, wait_until};
 use dedupd::dedupe::{Checkpoint, KindId, WindowCheckpoint};
 use dedupd::pipeline::metadata_bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -149,6 +149,56 @@ fn the_largest_checkpoints_of_many_partitions_fit_into_one_commit() {
     };
     assert_eq!(commit(metadata_bytes(PARTITIONS), "bounded"), Ok(()));
     assert!(commit(3_300, "unbounded").is_err(), "the broker accepts more than documented");
+}
+
+#[test]
+fn a_copy_of_the_last_entry_ends_a_restore_with_its_offset() {
+    let pipe = Pipe::new(shared_kafka(), "copied-entry", 1);
+    let sidecar = pipe.sidecar("a");
+    let running = sidecar.start();
+    send(&pipe, "id", 0..10);
+    pipe.wait_caught_up(1, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    let topic = state_topic(&pipe);
+    let last = pipe.kafka.ended_records(&topic).pop().unwrap();
+    let (_, copied_at) = pipe.kafka.watermarks(&topic, 0);
+    let Record { key, value, headers, .. } = last;
+    pipe.kafka.send(&topic, &[Draft { key, value, headers, ..Draft::default() }]);
+
+    // Local state has that entry.
+    let running = sidecar.start();
+    running.wait_running(1, LIMIT);
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    std::fs::remove_dir_all(&sidecar.state_dir).unwrap();
+    let running = sidecar.start();
+    assert_eq!(running.wait(LIMIT).code(), Some(6), "{}", running.text());
+    let text = running.text();
+    let what = format!("topic {topic} partition 0 has entry 1 again at offset {copied_at}, behind entry 1: ");
+    assert!(text.contains(&what) && text.contains("set topics.state to a new topic"), "{text}");
+    assert!(!text.contains("lacks records") && !text.contains("replicas"), "nothing is missing: {text}");
+}
+
+#[test]
+fn a_record_of_another_program_in_the_state_topic_is_reported_while_it_runs() {
+    let pipe = Pipe::new(shared_kafka(), "foreign-state", 1);
+    let running = pipe.sidecar("a").start();
+    let reports = || {
+        let all = running.complaints().into_iter();
+        all.filter(|line| line.contains("this instance has not written")).collect::<Vec<_>>()
+    };
+    for part in 0..4 {
+        send(&pipe, "id", part * 10..(part + 1) * 10);
+        pipe.wait_caught_up(1, LIMIT);
+    }
+    assert_eq!(reports(), [""; 0], "the control");
+    pipe.kafka.send(&state_topic(&pipe), &[Draft::new(0, "x"), Draft::new(0, "y")]);
+    for part in 4..8 {
+        send(&pipe, "id", part * 10..(part + 1) * 10);
+        pipe.wait_caught_up(1, LIMIT);
+    }
+    let found = reports();
+    assert!(found.len() == 1 && found[0].contains("offsets=2"), "{found:?}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
 }
 
 /// What this build cannot read would otherwise count as absent.

@@ -239,6 +239,7 @@ fn fill(server: &Server) {
         complete: 1,
         lag_records: Some(7),
         refused: Some("why".to_owned()),
+        blocks: None,
         slow: Some("waits".to_owned()),
     };
     let client = ClientStatus { round_trip_seconds: 0.1, ..ClientStatus::default() };

@@ -29,8 +29,8 @@ pub enum Gone {
     Nothing,
     /// Retention or compaction may have deleted raw records since they were processed, and the oldest clean
     /// records. Differences that this can explain are counted separately and are not findings: a clean
-    /// record whose raw record is missing or differs, one out of order where raw has holes, and lost records
-    /// before the first remaining one of a `clean_trimmed` partition.
+    /// record whose raw record is missing or differs, a second one that differs and is more than one window away, one out of
+    /// order where raw has holes, and lost records before the first remaining one of a `clean_trimmed` partition.
     Allowed {
         /// Whether clean begins above offset 0.
         clean_trimmed: bool,

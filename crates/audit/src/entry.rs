@@ -177,6 +177,8 @@ pub(super) struct Copy {
     pub row: u64,
     /// Fields that differ.
     pub fields: Differing,
+    /// From the stream time of its raw record to its timestamp, ms; at least 0.
+    pub distance_ms: i64,
     /// Marks of the raw record.
     pub marks: Marks,
     pub round: Round,
@@ -192,6 +194,7 @@ encode_fields!(Copy {
     chain: u64,
     row: u64,
     fields: Differing,
+    distance_ms: i64,
     marks: Marks,
     round: Round,
     in_order: bool
@@ -218,6 +221,7 @@ impl Copy {
             chain,
             row,
             fields: Differing::default(),
+            distance_ms: 0,
             marks: Marks::default(),
             round,
             in_order: false,
@@ -230,6 +234,7 @@ impl Copy {
         self.raw_offset = entry.offset;
         self.row = row;
         self.fields = entry.content.differing(content);
+        self.distance_ms = entry.time_ms.saturating_sub(content.timestamp_ms()).saturating_abs();
         self.marks = entry.marks;
     }
 

@@ -104,9 +104,13 @@ impl Evaluation<'_, '_> {
             let mut unchanged = kept.fields.is_none();
             let mut is_held = kept.fields.is_at_most_headers();
             while let Some(other) = self.streams.copies.next_if(|copy| copy.raw_place() == place)? {
+                // Those of raw records that are deleted differ from the one that is left.
+                let deleted = if unchanged || !other.fields.is_none() { &other } else { kept };
                 unchanged |= other.fields.is_none();
                 is_held |= other.fields.is_at_most_headers();
-                if !self.may_repeat(other.marks) {
+                if self.allows_gone() && self.is_of_another(deleted) {
+                    self.outcome.gone += 1;
+                } else if !self.may_repeat(other.marks) {
                     self.add(Step::Copies, Kind::Duplicated, &other, Differing::default());
                 }
             }
@@ -118,6 +122,11 @@ impl Evaluation<'_, '_> {
         let in_order = kept.is_some_and(|kept| kept.in_order);
         self.read_ahead.push_back(ExpectedRecord { raw_offset, seen: kept.is_some(), in_order, entry });
         Ok(true)
+    }
+
+    /// Whether a clean record is certainly of another raw record than the one that it is matched to, and not within one window of that.
+    fn is_of_another(&self, copy: &Copy) -> bool {
+        !copy.fields.is_at_most_headers() && !self.rules.within_window(0, copy.distance_ms)
     }
 
     /// Whether clean may hold a raw record several times: `rekey` writes it at least once, and dedupd forwards each of these

@@ -82,7 +82,9 @@ impl Report {
         if counts.duplicated > 0 {
             hints.push(
                 "records of an id that was forgotten (dedupd forget) count as duplicated unless --forgotten lists it; after \
-                 group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from"
+                 group.on_rewind = \"reemit\" the records that were written again do: audit what followed with --from; where a limit \
+                 (window.max_ids, window.max_memory, state.max_disk) has shortened the window, copies further apart than what is \
+                 left do: audit with that length (--window, and the window in /status.json)"
                     .to_owned(),
             );
         }

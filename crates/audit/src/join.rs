@@ -55,6 +55,8 @@ struct Slot {
     chain: Chain,
     /// Whether the records are in the chains, although there may be only one.
     is_chained: bool,
+    /// Whether the partition of clean has a record with the fingerprint.
+    is_seen: bool,
 }
 
 impl<'a> Joined<'a> {
@@ -179,7 +181,13 @@ impl<'a> Joined<'a> {
 
     fn open_slot(&mut self, first: &Record, is_chained: bool) {
         let chain = Chain { start: self.chains.len(), len: 1 };
-        self.slots.push(Slot { partition: self.number(first), first: *first, chain, is_chained });
+        self.slots.push(Slot {
+            partition: self.number(first),
+            first: *first,
+            chain,
+            is_chained,
+            is_seen: false,
+        });
     }
 
     fn link(&mut self, entry: &Record) -> io::Result<()> {
@@ -199,16 +207,14 @@ impl<'a> Joined<'a> {
         group: u64,
         records: &mut Sorted<Record>,
     ) -> io::Result<()> {
-        let slots = std::mem::take(&mut self.slots);
-        let mut next = slots.iter().peekable();
-        // Whether all slots are explained by a clean record whose raw record was deleted.
+        let mut slots = std::mem::take(&mut self.slots);
+        let mut next = slots.iter_mut().peekable();
+        // Whether all slots are explained by a clean record whose raw record was deleted, in whatever partition it is.
         let mut is_explained = false;
         while let Some(partition) =
             records.peek().filter(|r| r.fingerprint == fingerprint).map(|r| self.number(&r))
         {
-            while let Some(slot) = next.next_if(|slot| slot.partition < partition) {
-                self.unseen_slot(slot, is_explained)?;
-            }
+            while next.next_if(|slot| slot.partition < partition).is_some() {}
             let is_rekeyed = self.is_rekeyed;
             let is_here = |record: &Record| {
                 record.fingerprint == fingerprint && (is_rekeyed || record.partition == partition)
@@ -221,6 +227,8 @@ impl<'a> Joined<'a> {
                 }
                 continue;
             };
+            slot.is_seen = true;
+            let slot = *slot;
             if slot.chain.len == 1 {
                 let row = if slot.is_chained { slot.chain.start } else { 0 };
                 while let Some(record) = self.next_clean(records, is_here)? {
@@ -238,7 +246,10 @@ impl<'a> Joined<'a> {
                 self.several(slot.chain, &mut clean)?;
             }
         }
-        next.try_for_each(|slot| self.unseen_slot(slot, is_explained))?;
+        slots
+            .iter()
+            .filter(|slot| !slot.is_seen)
+            .try_for_each(|slot| self.unseen_slot(slot, is_explained))?;
         if is_explained && self.chains.len() > group {
             self.claims.push(Claim::anywhere(group, fingerprint))?;
         }
@@ -282,6 +293,8 @@ impl<'a> Joined<'a> {
 
     /// Adds the record of a slot without a clean record, unless it is in the chains.
     fn unseen_slot(&mut self, slot: &Slot, is_explained: bool) -> io::Result<()> {
+        // A forced record is due whatever the others are.
+        let is_explained = is_explained && !slot.first.marks.has(Marks::FORCED);
         match (slot.is_chained, is_explained) {
             (true, _) => Ok(()),
             (false, true) => self.repeated.add_only(&slot.first),

@@ -116,13 +116,19 @@ impl Logs {
             let count = own.map(part).filter(|(low, span)| *low > 0 && *low == span.low).count();
             if count > 0 {
                 notes.push(format!(
-                    "{} no longer starts at offset 0 in {count} partitions: the deleted records cause findings \
+                    "{} no longer starts at offset 0 in {count} partitions: the deleted records may cause findings \
                      ({counts_as}); allow them with --allow-gone",
                     topic.reader.topic()
                 ));
             }
         };
-        self.raw.iter().for_each(|topic| trimmed(topic, |spans| (spans.raw_low, spans.raw), "phantom"));
+        // A copy in another partition is explained only by a clean record that may have lost its raw record.
+        let of_raw = match options.scope {
+            Scope::Partition => "phantom, altered, out of order, duplicated",
+            Scope::Topic => "phantom, altered, out of order, duplicated, lost",
+            Scope::Topics => "phantom, altered",
+        };
+        self.raw.iter().for_each(|topic| trimmed(topic, |spans| (spans.raw_low, spans.raw), of_raw));
         trimmed(&self.clean, |spans| (spans.clean_low, spans.clean), "lost");
         notes
     }

@@ -154,9 +154,11 @@ struct Held {
     row: u64,
     clean: Clean,
     in_order: bool,
+    /// Whether it may be of a raw record that was deleted.
+    may_be_gone: bool,
 }
 
-encode_fields!(Held { row: u64, clean: Clean, in_order: bool });
+encode_fields!(Held { row: u64, clean: Clean, in_order: bool, may_be_gone: bool });
 
 impl Held {
     /// Sorts by row; of several copies, the one in order comes first.
@@ -189,7 +191,8 @@ impl Owners<'_> {
             if copy.marks.has(Marks::REPEAT) {
                 let (partition, offset) = copy.clean_place();
                 let clean = Clean { partition, offset };
-                held.push(Held { row: copy.row, clean, in_order: copy.in_order })?;
+                let may_be_gone = self.topic.allows_gone && !copy.fields.is_at_most_headers();
+                held.push(Held { row: copy.row, clean, in_order: copy.in_order, may_be_gone })?;
             }
         }
         let forwarded = self.claim(chains, held)?;
@@ -210,7 +213,13 @@ impl Owners<'_> {
             }
             let kept = held.next_if(|held| held.row == row)?;
             // Further copies of one raw record are duplicates whatever the other records are.
-            while held.next_if(|held| held.row == row)?.is_some() {}
+            let mut may_be_gone = kept.is_some_and(|held| held.may_be_gone);
+            while let Some(other) = held.next_if(|held| held.row == row)? {
+                may_be_gone |= other.may_be_gone;
+            }
+            if may_be_gone {
+                self.claims.push(Claim::anywhere(group, record.fingerprint))?;
+            }
             let here =
                 last.as_mut().filter(|last| (last.group, last.record.partition) == (group, record.partition));
             if let Some(Held { clean, in_order, .. }) = kept {

@@ -270,7 +270,7 @@ impl fmt::Display for Report {
             )?;
         }
         if self.total.gone > 0 {
-            writeln!(f, "{} differences are explained by records deleted from the topics", self.total.gone)?;
+            writeln!(f, "differences explained by records deleted from the topics: {}", self.total.gone)?;
         }
         if self.range != Range::default() {
             let text = |ms: Option<i64>, none: &str| ms.map_or_else(|| none.to_owned(), rfc3339);

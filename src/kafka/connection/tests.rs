@@ -123,3 +123,9 @@ fn tokens_and_tickets_have_their_own_advice() {
                  supported mechanisms:  (after 1ms in state AUTH_HANDSHAKE)";
     assert!(advice(state).is_some_and(|advice| advice.contains("expired token")));
 }
+
+#[test]
+fn a_topic_without_an_id_has_no_null_behind_its_name() {
+    let error = KafkaError::AdminOpCreation("raw((null))[0](Broker: fenced), raw((null))[1]".to_owned());
+    assert!(error_text(&error).ends_with(": raw[0](Broker: fenced), raw[1]"), "{}", error_text(&error));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dedupe::{EntryEnd, EntryName, KindId, LastEntry, PartitionId, Section, StateKey};
+use crate::dedupe::{EntryEnd, EntryName, KindId, LastEntry, Offset, PartitionId, Section, StateKey};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -35,6 +35,7 @@ pub(super) fn store_entries<W: WorkerPorts>(ctx: &mut Context<W>) -> Result<Vec<
         let Some(sections) = sections.remove(&journal.id) else { continue };
         let entry = new_entry(journal, options, sections);
         let name = entry.end.name();
+        journal.open.records = entry.records.len() as u64 + 1;
         journal.open.last_entry = Some(LastEntry { entry: name, from: Some(journal.end.next) });
         // It has no owners, and the store has the others until the commit: the name would claim that they are forgotten.
         if journal.open.forgotten.is_none() {
@@ -67,6 +68,23 @@ fn store_owners(journal: &Journal, store: &mut impl Store, name: EntryName) -> R
         }
     }
     Ok(())
+}
+
+/// Warns if others have written to a journal between the last two entries, of which the second ends at this offset.
+pub(super) fn note_foreign<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, end: Offset) {
+    let Some(journal) = ctx.journals.get_mut(id).filter(|journal| journal.open.last_entry.is_some()) else {
+        return;
+    };
+    if let Some(offsets) = journal.own.committed(journal.open.records, end) {
+        tracing::warn!(
+            journal = id,
+            offsets,
+            before = end.saturating_sub(journal.open.records),
+            "topic {} has records or markers that this instance has not written: let no other program write there. A restart without local \
+             state, and a spare, may fail at them: run dedupd check",
+            ctx.options.state
+        );
+    }
 }
 
 impl<W: WorkerPorts> Committer<W> {

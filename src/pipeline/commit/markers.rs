@@ -200,8 +200,8 @@ fn missing(places: &str, waited: Duration) -> Failure {
     Failure::new(
         Remedy::Renew,
         format!(
-            "the markers of the last transaction are missing after {} s in {places}; replacing the producer and \
-             continuing from the committed offset",
+            "the markers of the last transaction are missing after {} s in {places}, or hidden behind an open transaction of \
+             another program; replacing the producer and continuing from the committed offset",
             waited.as_secs()
         ),
     )

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Offset, PartitionId, Windows};
 use crate::metrics::TransactionResult;
-use crate::pipeline::commit::entry::store_entries;
+use crate::pipeline::commit::entry::{note_foreign, store_entries};
 use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
 use crate::pipeline::commit::transaction::Transaction;
@@ -201,6 +201,9 @@ impl<W: WorkerPorts> Committer<W> {
     fn apply(&mut self, ctx: &mut Context<W>) -> Result<(), WorkerError> {
         for id in ctx.journals.ids(Journal::is_running) {
             let end = self.sink.state_end(id);
+            if let Some(end) = end {
+                note_foreign(ctx, id, end);
+            }
             commit_journal(ctx, id, end)?;
         }
         self.transaction.close();

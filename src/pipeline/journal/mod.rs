@@ -8,6 +8,7 @@ pub mod forgetting;
 pub mod journals;
 pub mod loading;
 pub mod local;
+mod own;
 pub mod phase;
 pub mod read_progress;
 pub mod reading;
@@ -29,6 +30,7 @@ use crate::dedupe::{
 pub(crate) use crate::pipeline::journal::journals::Journals;
 use crate::pipeline::journal::loading::Loading;
 use crate::pipeline::journal::local::UNDONE;
+use crate::pipeline::journal::own::OwnRecords;
 pub(crate) use crate::pipeline::journal::phase::{LeftOpen, Locating, Phase};
 use crate::pipeline::journal::reading::Reading;
 use crate::pipeline::journal::restoring::Restoring;
@@ -62,6 +64,8 @@ impl JournalEnd {
 pub struct OpenEntry {
     /// Its name, once its owners are stored.
     pub last_entry: Option<LastEntry>,
+    /// Number of its records.
+    pub records: u64,
     /// The identities that it forgets.
     pub forgotten: Option<ForgetRecord>,
     /// Owners of these that only the store has.
@@ -86,6 +90,7 @@ pub struct Journal {
     pub windows: Option<Windows>,
     /// What the open transaction adds.
     pub open: OpenEntry,
+    pub(crate) own: OwnRecords,
     /// Where the last section of each partition ends.
     pub covered: BTreeMap<PartitionId, Covered>,
     /// Kinds whose windows start empty with the next commit, because a change of their rule was accepted.
@@ -111,6 +116,7 @@ impl Journal {
             phase: Phase::locating(now),
             windows: None,
             open: OpenEntry::default(),
+            own: OwnRecords::default(),
             covered: BTreeMap::new(),
             reset_kinds: BTreeSet::new(),
             is_undone: false,
@@ -193,6 +199,7 @@ impl Journal {
     /// Returns to `Locating`, where the committed offsets are read again, not before `not_before`. What was being read or undone is dropped: it must
     /// not be mistaken for complete windows.
     pub fn relocate(&mut self, not_before: Duration) {
+        self.own.interrupt();
         match &mut self.phase {
             Phase::Locating(locating) => (locating.not_before, locating.blocked) = (not_before, None),
             Phase::Undoing(_) => {
@@ -308,6 +315,7 @@ impl Journal {
 
     /// Undoes the aborted transaction.
     pub fn abort(&mut self) {
+        self.own.interrupt();
         self.open = OpenEntry::default();
         self.windows.iter_mut().for_each(Windows::abort);
     }

@@ -34,13 +34,31 @@ pub(crate) enum Taken {
     Lacks(Lacking),
 }
 
-/// Where a journal lacks committed records.
+/// Where the entries of a journal do not follow each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lacking {
-    /// Number of the last entry before them.
+    /// Number of the last entry before that place.
     pub last: u64,
-    /// Number of the first entry behind them, or of the one that lacks records.
+    /// Number of the first entry behind it, or of the one that lacks records.
     pub next: u64,
+    /// Offset of that entry, if it is one that the journal had before: a copy. Otherwise committed records are missing.
+    pub again_at: Option<Offset>,
+}
+
+impl Lacking {
+    /// An entry that cannot follow the ones before.
+    pub(crate) fn records_of(number: u64) -> Self {
+        Self { last: number, next: number, again_at: None }
+    }
+
+    /// What is wrong, as the predicate of a sentence about the topic.
+    pub(crate) fn what(&self) -> String {
+        let Self { last, next, again_at } = self;
+        match again_at {
+            Some(at) => format!("has entry {next} again at offset {at}, behind entry {last}"),
+            None => format!("lacks records of committed entries between {last} and {next}"),
+        }
+    }
 }
 
 /// The rules by which entries follow each other.
@@ -73,7 +91,10 @@ impl Reading {
             None => self.stored.filter(|last| number > *last && !follows(*last)),
         };
         match lacks_behind {
-            Some(last) => Ok(Taken::Lacks(Lacking { last, next: number })),
+            Some(last) => {
+                let again_at = Some(entry.at).filter(|_| number <= last);
+                Ok(Taken::Lacks(Lacking { last, next: number, again_at }))
+            }
             None => Ok(Taken::Entry(Box::new(entry))),
         }
     }
@@ -202,7 +223,10 @@ mod tests {
             match reading.take(record, rules).unwrap() {
                 Taken::Nothing => {}
                 Taken::Entry(entry) => taken.push(Ok(entry.end.number)),
-                Taken::Lacks(Lacking { last, next }) => taken.push(Err((last, next))),
+                Taken::Lacks(Lacking { last, next, again_at }) => {
+                    assert_eq!(again_at, Some(offset).filter(|_| next <= last));
+                    taken.push(Err((last, next)));
+                }
             }
         }
         taken
@@ -219,6 +243,13 @@ mod tests {
         assert_eq!(taken(&[end_of(6, &[]), end_of(8, &[])], ALL), [Ok(6), Err((6, 8))]);
         // An entry that is there twice was committed twice.
         assert_eq!(taken(&[end_of(6, &[]), end_of(6, &[])], ALL), [Ok(6), Err((6, 6))]);
+        assert_eq!(
+            taken(&[end_of(6, &[]), end_of(7, &[]), end_of(6, &[])], ALL),
+            [Ok(6), Ok(7), Err((7, 6))]
+        );
+        let texts = [Some(9), None].map(|again_at| Lacking { last: 6, next: 6, again_at }.what());
+        assert_eq!(texts[0], "has entry 6 again at offset 9, behind entry 6");
+        assert_eq!(texts[1], "lacks records of committed entries between 6 and 6");
         let rules = ReadRules { numbers: false, ..ALL };
         assert_eq!(taken(&[end_of(6, &[]), end_of(8, &[])], rules), [Ok(6), Ok(8)]);
     }

@@ -162,7 +162,9 @@ impl WindowLimiter {
                 _ if lag.lagging(window.configured()).is_some() => {
                     "raise the limit until it has caught up".to_owned()
                 }
-                _ => format!("to size the window, run: {}", plan_command(options, window, rate, count)),
+                _ => {
+                    format!("to size the window, run: {}", plan_command(limit, window, options, rate, count))
+                }
             };
             let (effect, cause) = (limit_text(limit, window, options), lag.cause(window));
             tracing::warn!(journal, kind = options.kinds.name_of(kind), "{effect}{cause}; {remedy}");
@@ -245,12 +247,25 @@ fn limit_text(limit: Limit, window: &Window, options: &WorkerOptions) -> String 
     format!("{limit}: ids are stored for {}{part} instead of {configured}", seconds_text(all))
 }
 
-/// The command that computes what the configured window requires, for this process at the observed rate.
-fn plan_command(options: &WorkerOptions, window: &Window, ids_a_second: f64, partitions: u64) -> String {
+/// The command that computes what the configured window requires, for this process at the observed rate. Memory is left out where it is not
+/// what limits the window.
+fn plan_command(
+    limit: Limit,
+    window: &Window,
+    options: &WorkerOptions,
+    ids_a_second: f64,
+    journals: u64,
+) -> String {
     let limits: &Limits = &options.limits;
+    // In topic scope one journal has all partitions.
+    let partitions = if options.is_topic_wide() {
+        options.partition_counts.count().into()
+    } else {
+        journals.saturating_mul(limits.workers)
+    };
     let has_filters = window.configured() > window.exact();
     let bloom = has_filters.then(|| format!(" --bloom {}", duration_text(window.configured())));
-    let memory = limits.max_memory.map(|bytes| format!(" --memory {bytes}"));
+    let memory = limits.max_memory.filter(|_| limit != Limit::Ids).map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));
     let more: String = [bloom, memory, evict].into_iter().flatten().collect();
@@ -258,6 +273,6 @@ fn plan_command(options: &WorkerOptions, window: &Window, ids_a_second: f64, par
         "dedupd plan --events {:.3} --exact {} --partitions {}{more}",
         (ids_a_second * limits.workers as f64).max(0.001),
         duration_text(window.exact()),
-        partitions.saturating_mul(limits.workers).max(1)
+        partitions.max(1)
     )
 }

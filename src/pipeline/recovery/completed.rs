@@ -98,7 +98,7 @@ fn end_offset<W: WorkerPorts>(
             tracing::warn!(
                 partition = id,
                 offset = covered,
-                "the group has no committed offset (offsets expire when a group is empty for long); \
+                "the group has no committed offset: it was empty for long, or its offsets or the raw topic were deleted; \
                  continuing at the end of the state"
             );
             access.ctx.report.metrics.offset_resets(OffsetReset::Expired).inc();

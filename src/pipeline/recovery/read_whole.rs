@@ -88,31 +88,46 @@ pub(crate) fn if_whole<W: WorkerPorts>(
         committed = committed.map(tracing::field::display),
         "the restore ended before the last committed entry; reading again"
     );
-    read_again(ctx, id, committed).map(|()| None)
+    read_again(ctx, id, committed, None).map(|()| None)
 }
 
-/// The journal lacks committed records, as far as it was read.
+/// The journal lacks committed records, as far as it was read, or has some twice.
 pub(crate) fn misses_entries<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     gap: Lacking,
 ) -> Result<(), WorkerError> {
-    tracing::warn!(
-        journal = id,
-        last = gap.last,
-        next = gap.next,
-        "the journal lacks records of committed entries; reading again"
-    );
+    let (last, next) = (gap.last, gap.next);
+    match gap.again_at {
+        Some(offset) => {
+            tracing::warn!(
+                journal = id,
+                entry = next,
+                offset,
+                last,
+                "the journal has an entry again; reading again"
+            );
+        }
+        None => {
+            tracing::warn!(
+                journal = id,
+                last,
+                next,
+                "the journal lacks records of committed entries; reading again"
+            );
+        }
+    }
     let restoring = ctx.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
     let named = restoring.and_then(|restoring| restoring.located.last_entry);
     ctx.reopen_journal(id);
-    read_again(ctx, id, named)
+    read_again(ctx, id, named, Some(gap))
 }
 
 fn read_again<W: WorkerPorts>(
     ctx: &mut Context<W>,
     id: PartitionId,
     named: Option<LastEntry>,
+    gap: Option<Lacking>,
 ) -> Result<(), WorkerError> {
     let now = ctx.clock.elapsed();
     let Some(journal) = ctx.journals.get_mut(id) else { return Ok(()) };
@@ -120,7 +135,10 @@ fn read_again<W: WorkerPorts>(
     // Retention may have deleted the last entry since.
     journal.is_checked = false;
     if journal.early_ends >= ATTEMPTS {
-        return Err(ends_early(&ctx.options, id, named).into());
+        let again = gap.filter(|gap| gap.again_at.is_some());
+        let fatal =
+            again.map_or_else(|| ends_early(&ctx.options, id, named), |gap| repeats(&ctx.options, id, gap));
+        return Err(fatal.into());
     }
     journal.unload(now + PAUSE);
     Ok(())
@@ -158,10 +176,27 @@ fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<LastEntry>
     Fatal::Operator(format!(
         "{ATTEMPTS} restores from topic {} partition {id} ended before the last committed entry{named}, or lack records: check the \
          replicas of that partition (kafka-topics.sh --describe); dedupd continues when the leader shows all committed \
-         records. If they are lost, continue from the committed offsets with windows that start empty: set topics.state to a new topic and {}",
+         records. If they are lost, {}",
         options.state,
-        options.to_current()
+        with_empty_windows(options)
     ))
+}
+
+fn repeats(options: &WorkerOptions, id: PartitionId, gap: Lacking) -> Fatal {
+    Fatal::Operator(format!(
+        "topic {} partition {id} {}: another program may have copied records there, and a restore cannot rely on their order. An \
+         instance that has its local state, up to that entry, starts without them. Otherwise {}",
+        options.state,
+        gap.what(),
+        with_empty_windows(options)
+    ))
+}
+
+fn with_empty_windows(options: &WorkerOptions) -> String {
+    format!(
+        "continue from the committed offsets with windows that start empty: set topics.state to a new topic and {}",
+        options.to_current()
+    )
 }
 
 /// The stream time, in epoch milliseconds, from which on the windows are complete when older entries are deleted.

@@ -160,11 +160,7 @@ fn restore_entry<W: WorkerPorts>(
     entry: &Entry,
 ) -> Result<(), WorkerError> {
     let number = entry.end.number;
-    if apply_entry(ctx, id, entry)? {
-        Ok(())
-    } else {
-        misses_entries(ctx, id, Lacking { last: number, next: number })
-    }
+    if apply_entry(ctx, id, entry)? { Ok(()) } else { misses_entries(ctx, id, Lacking::records_of(number)) }
 }
 
 /// What follows where [`skips_records`].

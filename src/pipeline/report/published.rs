@@ -9,7 +9,7 @@ use crate::pipeline::kinds::Kinds;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::stall::no_record;
 use crate::pipeline::report::Shown;
-use crate::ports::Store;
+use crate::ports::{LogId, Store};
 
 /// What is published about all windows of a worker.
 pub(crate) struct Figures {
@@ -60,6 +60,13 @@ pub(super) fn kinds<'a>(journals: &Journals, names: impl Iterator<Item = &'a str
     KindStatus::of_all(&statuses.collect::<Vec<_>>())
 }
 
+/// What a journal waits for, if its logs have open records.
+fn open_transaction(journal: &Journal) -> Option<String> {
+    let Phase::Locating(locating) = journal.phase() else { return None };
+    let logs: Vec<LogId> = locating.left_open.as_ref()?.place.iter().map(|(log, _)| *log).collect();
+    Some(format!("waits for the end of an open transaction in {}", LogId::listed(&logs)))
+}
+
 /// Number of identities in the windows of a journal.
 fn ids_of(windows: &Windows) -> u64 {
     windows.iter().map(|(_, window)| window.ids()).sum()
@@ -105,9 +112,14 @@ pub(super) fn status(
             }
             None if waits.is_some() => waits,
             None if running.is_some() => None,
-            None => partition.rejections.retry().map(str::to_owned).or_else(|| {
-                has_others.then(|| "waits until the state of all partitions is complete".to_owned())
-            }),
+            None => partition
+                .rejections
+                .retry()
+                .map(str::to_owned)
+                .or_else(|| open_transaction(journal?))
+                .or_else(|| {
+                    has_others.then(|| "waits until the state of all partitions is complete".to_owned())
+                }),
         },
         next: running.map(|it| it.next),
         committed: running.map(|it| it.committed),

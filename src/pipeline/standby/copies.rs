@@ -32,10 +32,17 @@ struct Copy {
     is_complete: bool,
     /// The stable end of the journal when the lag was measured.
     end: Option<Offset>,
-    /// Why it is refused.
-    refused: Option<String>,
+    refused: Option<RefusedCopy>,
     /// Whether the journal had lost its start when reading began there.
     is_cut: bool,
+}
+
+/// Why a copy cannot be continued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RefusedCopy {
+    pub why: String,
+    /// Whether a takeover that reads the journal there fails, too.
+    pub is_lasting: bool,
 }
 
 /// All copies of a process, by their journals.
@@ -92,9 +99,14 @@ impl Copies {
     }
 
     /// Notes why a copy is refused. Returns whether that is another reason than before.
-    pub fn refuse(&mut self, id: PartitionId, why: &str) -> bool {
+    pub fn refuse(&mut self, id: PartitionId, refusal: &RefusedCopy) -> bool {
         let copy = self.all.entry(id).or_default();
-        copy.refused.replace(why.to_owned()).as_deref() != Some(why)
+        copy.refused.replace(refusal.clone()).as_ref() != Some(refusal)
+    }
+
+    /// The refused copies.
+    pub fn refusals(&self) -> impl Iterator<Item = (PartitionId, &RefusedCopy)> {
+        self.all.iter().filter_map(|(id, copy)| Some((*id, copy.refused.as_ref()?)))
     }
 
     /// Whether every copy that can be read was read to the end.
@@ -155,12 +167,12 @@ impl Copies {
             let copy = self.all.get(&id)?;
             Some(copy.end?.saturating_sub(copy.next))
         };
-        let is_refused = |copy: &&Copy| copy.refused.is_some();
         StandbyStatus {
             journals: journals.ids(is_followed).len() as u64,
             complete: self.all.values().filter(|copy| copy.is_complete).count() as u64,
             lag_records: self.measured(journals).into_iter().map(lag).sum(),
-            refused: self.all.values().find(is_refused).and_then(|copy| copy.refused.clone()),
+            refused: self.refusals().map(|(_, refusal)| refusal.why.clone()).next(),
+            blocks: None,
             slow: None,
         }
     }

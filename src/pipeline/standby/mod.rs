@@ -33,7 +33,7 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::progress::Progress;
 use crate::pipeline::report::WorkerReport;
-use crate::pipeline::standby::copies::Copies;
+use crate::pipeline::standby::copies::{Copies, RefusedCopy};
 use crate::pipeline::worker::sealing::Sealer;
 use crate::ports::{Committed, Remedy, Store, StoreError};
 
@@ -179,7 +179,18 @@ impl<W: WorkerPorts> Standby<W> {
     /// What the copies are like now.
     #[must_use]
     pub fn status(&self) -> StandbyStatus {
-        self.copies.status(&self.ctx.journals)
+        let lasting = self.copies.refusals().filter(|(_, refusal)| refusal.is_lasting);
+        let blocks =
+            lasting.filter(|(id, _)| !self.has_all(*id)).map(|(_, refusal)| refusal.why.clone()).next();
+        StandbyStatus { blocks, ..self.copies.status(&self.ctx.journals) }
+    }
+
+    /// Whether the local store has the last entry that the group has committed, so that a takeover need not read the journal.
+    fn has_all(&self, id: PartitionId) -> bool {
+        let committed =
+            self.group.get(&id).and_then(|checkpoint| checkpoint.last_entry).map(|last| last.entry);
+        let head = self.ctx.store.head(id.into()).ok().flatten();
+        committed.is_some() && head.is_some_and(|head| head.last_entry == committed)
     }
 
     /// Handles a failure, of one journal or of all. Returns an error when the process has to end.
@@ -210,20 +221,32 @@ impl<W: WorkerPorts> Standby<W> {
                     None => self.not_before = now + RETRY_PAUSE,
                 }
             }
-            (error, id) => self.refuse(id, &error.to_string()),
+            (error, id) => {
+                let is_lasting = match &error {
+                    WorkerError::Kafka(failed) => failed.remedy == Remedy::Stop,
+                    error => matches!(error, WorkerError::Fatal(Fatal::Operator(_))),
+                };
+                self.refuse(id, &RefusedCopy { why: error.to_string(), is_lasting });
+            }
         }
         Ok(())
     }
 
     /// Pauses copies whose state topic cannot be used. Without them, a takeover restores the state as it does without a standby.
-    fn refuse(&mut self, id: Option<PartitionId>, why: &str) {
+    fn refuse(&mut self, id: Option<PartitionId>, refusal: &RefusedCopy) {
         let not_before = self.ctx.clock.elapsed() + REFUSED_PAUSE;
         // The client returns each record once: without a journal, each of them may have lost one.
         let ids = id.map_or_else(|| self.ctx.journals.ids(|_| true), |id| vec![id]);
         let logged: Vec<PartitionId> =
-            ids.iter().copied().filter(|id| self.copies.refuse(*id, why)).collect();
+            ids.iter().copied().filter(|id| self.copies.refuse(*id, refusal)).collect();
         if !logged.is_empty() {
-            tracing::warn!(journals = %ranges(logged), "no standby copy: {why}; a takeover restores the state from the state topic");
+            let RefusedCopy { why, is_lasting } = refusal;
+            let then = if *is_lasting {
+                "fails, too, if it has to read the state topic there"
+            } else {
+                "reads the state topic itself"
+            };
+            tracing::warn!(journals = %ranges(logged), "no standby copy: {why}; a takeover {then}");
         }
         for id in ids {
             self.abandon(id, not_before);

@@ -10,6 +10,7 @@ use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::recovery::restore;
 use crate::pipeline::standby::Standby;
+use crate::pipeline::standby::copies::RefusedCopy;
 use crate::ports::{StateItem, StateLog};
 
 /// How long a read waits for a record.
@@ -78,15 +79,15 @@ impl<W: WorkerPorts> Standby<W> {
                 self.copies.read(id, next, false);
             }
         } else {
-            self.misses_entries(id, Lacking { last: number, next: number });
+            self.misses_entries(id, Lacking::records_of(number));
         }
         Ok(())
     }
 
-    fn misses_entries(&mut self, id: PartitionId, Lacking { last, next }: Lacking) {
-        let topic = &self.ctx.options.state;
-        let why = format!("topic {topic} lacks records of committed entries between {last} and {next}");
-        self.refuse(Some(id), &why);
+    fn misses_entries(&mut self, id: PartitionId, gap: Lacking) {
+        let why = format!("topic {} partition {id} {}", self.ctx.options.state, gap.what());
+        // A restore from the start of the journal may have them.
+        self.refuse(Some(id), &RefusedCopy { why, is_lasting: false });
     }
 
     /// The journal was read to its end.

@@ -257,7 +257,12 @@ pub(crate) fn purge<W: WorkerPorts>(
             "the offsets of the group are not readable yet: aborting what a transaction may have left there"
         );
     } else {
-        tracing::warn!(partition = id, writer, logs = %LogId::listed(logs), "aborting what a transaction left open");
+        tracing::warn!(
+            partition = id,
+            writer,
+            logs = %LogId::listed(logs),
+            "aborting what a transaction left open, if it was of this writer; what stays open may be of another program"
+        );
     }
     let position = CommitPosition { partition: id, next, metadata };
     let purged =

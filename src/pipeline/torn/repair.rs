@@ -199,7 +199,8 @@ fn repair<W: WorkerPorts>(
         entry = repair.end.number,
         decision = name,
         read = %evidence.summary(),
-        "the broker left the last transaction without some of its markers; repairing its traces"
+        "the logs disagree about the last transaction: a broker has not written all of its markers, or another program has set offsets or \
+         checkpoints of the group; repairing its traces"
     );
     let resolution = if repair.rewound.is_empty() { Resolution::Redone } else { Resolution::Rewound };
     let mut positions: Vec<CommitPosition> =

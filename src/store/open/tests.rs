@@ -99,7 +99,7 @@ fn error_panic_and_hang_of_the_engine_all_quarantine_the_database() {
         Ok(())
     };
     let faults: [(&str, Duration, InjectedFault); 3] = [
-        ("page 7", DEADLINE, Box::new(|| Err(sled::Error::ReportableBug("page 7".into())))),
+        ("conf, db or snap.*", DEADLINE, Box::new(|| Err(sled::Error::Corruption { at: None, bt: () }))),
         ("panicked: page 8", DEADLINE, Box::new(|| panic!("page 8"))),
         ("no progress", Duration::from_millis(500), Box::new(hang)),
     ];

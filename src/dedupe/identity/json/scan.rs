@@ -63,7 +63,7 @@ pub(super) fn scalar(text: &[u8]) -> Option<Cow<'_, [u8]>> {
 /// document from a value on.
 ///
 /// Searched is only what costs little: another last byte than the bracket that closes the document, and a closing bracket
-/// before an opening one. Whether that is outside of the document is then read. If the document breaks the grammar behind
+/// before an opening one. A document that was cut off behind the value has no text behind it. Whether that is outside of the document is then read. If the document breaks the grammar behind
 /// `found`, its end is not known, and two such brackets count.
 #[inline(always)]
 pub(super) fn has_text_behind(document: &[u8], found: &[u8]) -> bool {

@@ -270,7 +270,14 @@ impl Evaluation<'_> {
             let unchanged = copies.iter().any(|copy| self.clean[*copy].content == entry.record.content);
             let kept = copies.iter().find(|copy| self.in_order[**copy]).unwrap_or(&copies[0]);
             if at != *kept {
-                self.add(Kind::Duplicated, Some(place), Some(at));
+                let is_same = |at: usize| self.clean[at].content == entry.record.content;
+                // Of a kept record that differs and one that does not, the raw record of the first is deleted.
+                let first_same = copies.iter().find(|copy| **copy != *kept && is_same(**copy));
+                let deleted = if !is_same(*kept) && first_same == Some(&at) { *kept } else { at };
+                let apart_ms = entry.time_ms - self.clean[deleted].content.timestamp_ms();
+                let is_another = !owners::is_alike(&self.clean[deleted], &entry.record)
+                    && !self.expected.within_window(0, apart_ms.abs());
+                self.add_unless(self.allows_gone() && is_another, Kind::Duplicated, Some(place), Some(at));
                 continue;
             }
             self.outcome.outside += u64::from(entry.outside);

@@ -60,7 +60,7 @@ fn findings(raw: &Logs, clean: &Logs) -> Vec<String> {
     outcome.samples.iter().map(ToString::to_string).collect()
 }
 
-fn record(id: &str, ms: i64) -> Written {
+pub(super) fn record(id: &str, ms: i64) -> Written {
     with_id(id, 10_000 + ms)
 }
 

@@ -99,6 +99,6 @@ impl Evaluation<'_> {
 }
 
 /// Whether nothing but the headers differs.
-fn is_alike(one: &Seen, other: &Seen) -> bool {
+pub(super) fn is_alike(one: &Seen, other: &Seen) -> bool {
     one.content.differing(&other.content).names().all(|name| name == "headers")
 }
