@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::bounds::bytes_of;
 use crate::long_window::{find, with_token};
 use crate::support::proxy::Direction;
-use crate::support::{Draft, Isolation, Kafka, Pipe, Running, now_ms, shared_kafka, tool, wait_until};
+use crate::support::{Draft, Isolation, Kafka, Pipe, Running, config_tool, now_ms, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -114,7 +114,7 @@ fn a_slow_broker_a_quota_and_a_broker_that_is_gone_are_measured() {
         "--entity-name",
         "measured",
     ];
-    tool("kafka.admin.ConfigCommand", &[&["--bootstrap-server", kafka.bootstrap()], &quota[..]].concat());
+    config_tool(&[&["--bootstrap-server", kafka.bootstrap()], &quota[..]].concat());
     at_least(&throttle, 0.1);
     assert!(running.value(&down) < 0.5, "the broker is up");
     load.finish();

@@ -218,7 +218,7 @@ fn help_shows_the_defaults_of_the_keys() {
 #[test]
 fn the_state_commands_take_what_the_service_takes() {
     let text = parse("state --help").unwrap_err();
-    for command in ["inspect", "export", "import", "reset"] {
+    for command in ["inspect", "export", "filter", "import", "reset"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in\n{text}");
         let help = parse(&format!("state {command} --help")).unwrap_err();
         for part in ["--config", "--state-dir", "Exit codes:\n  0  "] {

@@ -1,6 +1,7 @@
 //! The JVM of the broker and of its tools: options, class path, tools of Kafka.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -26,6 +27,18 @@ pub fn tool(class: &str, arguments: &[&str]) -> String {
     text
 }
 
+/// Runs the tool that changes settings of clients and users. It moved in 4.4.
+pub fn config_tool(arguments: &[&str]) -> String {
+    let moved = fs::read_dir(libs()).unwrap().flatten().any(|jar| {
+        let name = jar.file_name().into_string().unwrap();
+        let version = name.strip_prefix("kafka-tools-").and_then(|rest| rest.strip_suffix(".jar"));
+        let numbers: Vec<u32> =
+            version.into_iter().flat_map(|it| it.split('.')).flat_map(str::parse).collect();
+        numbers.as_slice() >= &[4, 4]
+    });
+    tool(if moved { "org.apache.kafka.tools.ConfigCommand" } else { "kafka.admin.ConfigCommand" }, arguments)
+}
+
 /// JVM options that load the broker's classes from an archive (class data sharing). This saves a third to a half of
 /// the CPU time of each start. A JVM ignores an archive that is missing or belongs to other jars.
 pub fn shared_classes() -> [String; 2] {
@@ -36,8 +49,13 @@ pub fn class_archive() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("classes-{}.jsa", pinned_version()))
 }
 
-/// The class path of the jars. Panics with the setup command if they are missing.
+/// The class path of the jars.
 pub fn class_path() -> String {
+    libs().join("*").to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// The directory of the jars. Panics with the setup command if it is missing.
+fn libs() -> PathBuf {
     let home = env::var_os("DEDUPD_KAFKA_HOME").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join(".kafka").join(pinned_version()),
         PathBuf::from,
@@ -48,7 +66,7 @@ pub fn class_path() -> String {
         "no Kafka jars in {}: run scripts/setup, or set DEDUPD_KAFKA_HOME to a directory with libs/",
         libs.display()
     );
-    libs.join("*").to_str().expect("a path in UTF-8").to_owned()
+    libs
 }
 
 /// The version in `scripts/kafka/pom.xml`, the only place that contains it.

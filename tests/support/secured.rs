@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::certificates::{issue, make_authorities};
 use super::ports::free_port;
-use super::{Kafka, Sidecar, tool};
+use super::{Kafka, Sidecar, config_tool, tool};
 
 /// Passwords of the two users on the broker.
 pub const TRUSTED: &str = "trusted-passphrase-1";
@@ -53,7 +53,7 @@ impl Secured {
         let config = format!("SCRAM-SHA-512=[password={password}]");
         let which = ["--entity-type", "users", "--entity-name", user];
         let alter = ["--bootstrap-server", self.kafka.bootstrap(), "--alter", "--add-config", &config];
-        tool("kafka.admin.ConfigCommand", &[&alter[..], &which].concat());
+        config_tool(&[&alter[..], &which].concat());
     }
 
     /// `host:port` of a listener.

@@ -128,7 +128,7 @@ pub const USED_IN: &[(&str, &[&str])] = &[
     ("zstd_safe", &["kafka"]),
     ("clap", &["cli", "main"]),
     ("prometheus", &["metrics"]),
-    ("datasketches", &["pipeline/report"]),
+    ("datasketches", &["pipeline/report", "tools/state"]),
     ("tokio", &["app", "http", "tools/demo", "tools/generate", "tools/rekey", "kafka/admin"]),
     ("axum", &["http"]),
     ("toml", &["config"]),
