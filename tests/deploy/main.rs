@@ -45,7 +45,8 @@ fn errors(query: &Workload) -> Vec<String> {
         };
         for (label, _, value) in selector.matchers {
             let own = row.label.filter(|own| own.name == label);
-            let elsewhere = ["job", "instance"].contains(&label.as_str()) || (row.by_kind && label == "kind");
+            let elsewhere =
+                ["job", "instance"].contains(&label.as_str()) || row.configured.contains(&label.as_str());
             if own.is_none() && !elsewhere {
                 errors.push(format!("{by}: {} has no label {label}", row.name));
             }

@@ -13,7 +13,7 @@ use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
 use crate::kafka::{Closing, Settings, SourceReader, check_rekey};
-use crate::metrics::RekeyMetrics;
+use crate::metrics::{About, RekeyMetrics};
 use crate::pipeline::{Fatal, REPLACED_MAX, Rivals, second_process};
 use crate::ports::Remedy;
 use crate::schemas;
@@ -31,7 +31,7 @@ pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
 async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let shutdown = signal();
     let listener = listen(config.listen, "status", "/status.json").await?;
-    let (metrics, stop) = (RekeyMetrics::default(), Arc::new(AtomicBool::new(false)));
+    let (metrics, stop) = (RekeyMetrics::new(about(&config)), Arc::new(AtomicBool::new(false)));
     let endpoint = RekeyEndpoint { metrics: metrics.clone(), config: config.show().into() };
     let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
     let work = Work {
@@ -84,6 +84,18 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
 
 fn ended(what: String, is_rival: bool) -> Fatal {
     if is_rival { second_process(&what, "rekey.group and group.instance") } else { Fatal::Operator(what) }
+}
+
+/// The identification of this process; its target is the raw topic of `run`.
+fn about(config: &Rekeying) -> About {
+    About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        group: config.rekey.group.clone(),
+        instance: config.instance.clone(),
+        raw: config.rekey.from.join(","),
+        clean: config.rekey.to.as_str().to_owned(),
+        scope: "rekey".to_owned(),
+    }
 }
 
 /// The settings of the clients: those of `run`, with the target in the place of the clean topic.
