@@ -64,6 +64,12 @@ impl RekeyMetrics {
         self.status.locked().clone()
     }
 
+    /// Memory of the process, in bytes; 0 where it is not known.
+    pub fn resident_bytes(&self) -> f64 {
+        self.process.read();
+        self.process.resident.get()
+    }
+
     /// Publishes the status. A failure stays.
     pub fn publish(&self, status: RekeyStatus) {
         let mut published = self.status.locked();

@@ -30,9 +30,14 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 28] = [
+const CHANGES: [(&str, &str); 30] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
-    ("dedupd_info\n        for: 5m\n        labels: { severity: critical }\n        annotations:\n          runbook_url: docs/alerts/DedupdNotReady", "dedupd_info\n        for: 4m\n        labels: { severity: critical }\n        annotations:\n          runbook_url: docs/alerts/DedupdNotReady"),
+    (
+        "(dedupd_ready == 0)\n          * on (job, instance) group_left (raw, group) dedupd_info{scope!=",
+        "(dedupd_ready == 1)\n          * on (job, instance) group_left (raw, group) dedupd_info{scope!=",
+    ),
+    ("dedupd_info{scope=\"rekey\"}\n        for: 5m", "dedupd_info{scope=\"rekey\"}\n        for: 4m"),
+    ("(delta(dedupd_rekey_lag_records[10m])) > 0", "(delta(dedupd_rekey_lag_records[10m])) >= 0"),
     ("max by (job, group) (dedupd_role", "min by (job, group) (dedupd_role"),
     ("on (job, group)\n          max by (job, group)", "on (job)\n          max by (job)"),
     ("unassigned_partitions > 0", "unassigned_partitions > 2"),

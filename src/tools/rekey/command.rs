@@ -12,7 +12,7 @@ use crate::clock::monotonic;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
-use crate::kafka::{Closing, Settings, SourceReader, check_rekey};
+use crate::kafka::{Closing, Create, Settings, SourceReader, check_rekey};
 use crate::metrics::{About, RekeyMetrics};
 use crate::pipeline::{Fatal, REPLACED_MAX, Rivals, second_process};
 use crate::ports::Remedy;
@@ -32,7 +32,8 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let shutdown = signal();
     let listener = listen(config.listen, "status", "/status.json").await?;
     let (metrics, stop) = (RekeyMetrics::new(about(&config)), Arc::new(AtomicBool::new(false)));
-    let endpoint = RekeyEndpoint { metrics: metrics.clone(), config: config.show().into() };
+    let endpoint =
+        RekeyEndpoint { metrics: metrics.clone(), config: config.show().into(), began: monotonic() };
     let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
     let work = Work {
         name: "rekey",
@@ -48,7 +49,8 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
 
 fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
     let (settings, closing, from) = (settings(config), Closing::default(), &config.rekey.from);
-    let check = || check_rekey(&settings, from, &closing);
+    let create = if config.create { Create::Perform } else { Create::Never };
+    let check = || check_rekey(&settings, from, create, &closing);
     let Some(checks) = await_broker(check, |why| metrics.not_ready(why), stop)? else { return Ok(()) };
     checks.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let settings = Settings { largest_batch: checks.largest_batch, ..settings };
