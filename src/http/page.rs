@@ -19,7 +19,7 @@ const REFRESH_S: u32 = 5;
 const WARNINGS_MS: i64 = 3_600_000;
 
 /// What the head of a page shows.
-pub(super) struct Head<'a> {
+pub(super) struct PageHead<'a> {
     pub about: &'a About,
     /// The role of the instance.
     pub role: &'a str,
@@ -29,8 +29,8 @@ pub(super) struct Head<'a> {
 }
 
 /// A whole page with this content, HTML.
-pub(super) fn document(head: &Head<'_>, content: &str) -> String {
-    let Head { about, role, readiness, now_ms } = head;
+pub(super) fn document(head: &PageHead<'_>, content: &str) -> String {
+    let PageHead { about, role, readiness, now_ms } = head;
     let title = format!("{} to {}", escaped(&about.raw), escaped(&about.clean));
     format!(
         "<!doctype html>\n<html lang=\"en\" data-version=\"{version}\" data-refresh=\"{REFRESH_S}\"><head><meta charset=\"utf-8\">\
@@ -79,7 +79,7 @@ pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
             .collect::<String>(),
     );
     let role = status.role().0.as_str();
-    document(&Head { about: &shown.status.about, role, readiness: &readiness, now_ms }, &content)
+    document(&PageHead { about: &shown.status.about, role, readiness: &readiness, now_ms }, &content)
 }
 
 fn word(readiness: &Readiness) -> &'static str {

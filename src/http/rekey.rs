@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use super::page::{self, Figure, Head};
+use super::page::{self, Figure, PageHead};
 use super::routes::page_headers;
 use super::server::{ClientLimits, serve_router};
 use super::texts::{bytes, escaped, grouped};
@@ -77,7 +77,7 @@ fn render(shown: &RekeyEndpoint, now_ms: i64) -> String {
         status.lag.iter().map(row).collect::<String>()
     );
     page::document(
-        &Head { about: metrics.about(), role: "rekey", readiness: &readiness(status), now_ms },
+        &PageHead { about: metrics.about(), role: "rekey", readiness: &readiness(status), now_ms },
         &content,
     )
 }

@@ -34,7 +34,8 @@ impl ProcessMetrics {
         if let Some(most) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
             self.max_files.set(most as f64);
         }
-        let Some(counted) = fs::read_to_string("/proc/self/stat").ok().and_then(|text| Counted::read(&text))
+        let Some(counted) =
+            fs::read_to_string("/proc/self/stat").ok().and_then(|text| SystemFigures::read(&text))
         else {
             return;
         };
@@ -54,14 +55,14 @@ impl ProcessMetrics {
 
 /// What `/proc/self/stat` contains.
 #[derive(Debug, PartialEq)]
-struct Counted {
+struct SystemFigures {
     cpu_seconds: f64,
     threads: f64,
     started_after_boot: f64,
     virtual_bytes: f64,
 }
 
-impl Counted {
+impl SystemFigures {
     /// Fields 14, 15, 20, 22 and 23, counted after the name, which may contain blanks.
     fn read(stat: &str) -> Option<Self> {
         let (_, fields) = stat.rsplit_once(')')?;
@@ -98,9 +99,9 @@ mod tests {
         assert_eq!(resident_bytes("VmHWM:\t 20 kB\n"), None);
         let stat = "42 (a) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 7 0 1200 4096 9";
         let counted =
-            Counted { cpu_seconds: 3.0, threads: 7.0, started_after_boot: 12.0, virtual_bytes: 4096.0 };
-        assert_eq!(Counted::read(stat), Some(counted));
-        assert_eq!(Counted::read("42 (x) S 1"), None);
+            SystemFigures { cpu_seconds: 3.0, threads: 7.0, started_after_boot: 12.0, virtual_bytes: 4096.0 };
+        assert_eq!(SystemFigures::read(stat), Some(counted));
+        assert_eq!(SystemFigures::read("42 (x) S 1"), None);
         assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\n"), Some(1_700_000_000.0));
     }
 }
