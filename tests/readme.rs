@@ -22,7 +22,7 @@ fn markdown(row: &Row) -> String {
         [] => format!("`{}`", label.name),
         values => format!("`{}`: {}", label.name, values.join(", ")),
     });
-    let labels: Vec<_> = row.by_kind.then(|| "`kind`".to_owned()).into_iter().chain(label).collect();
+    let labels: Vec<_> = row.configured.iter().map(|name| format!("`{name}`")).chain(label).collect();
     format!("| `{}` | {kind} | {} | {} | {} |\n", row.name, row.unit, labels.join("; "), row.help)
 }
 

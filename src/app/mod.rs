@@ -80,6 +80,7 @@ impl Service {
             instance: config.group.instance.clone(),
             raw: config.topics.raw.as_str().to_owned(),
             clean: config.topics.clean.as_str().to_owned(),
+            scope: config.dedupe.scope.as_str().to_owned(),
         };
         let status = Arc::new(Status::new(about, config.group.workers));
         if config.dedupe.scope == Scope::Topic {

@@ -21,6 +21,8 @@ pub struct Rekeying {
     pub rekey: RekeyConfig,
     /// The topics that `run` writes with the same configuration: no regular expression matches them.
     pub hidden: Vec<String>,
+    /// `topics.create`: whether a missing target topic is created.
+    pub create: bool,
     /// `identity.from`: the parts of the id, at least one.
     pub id: Vec<IdPart>,
     /// Schemas of keys and values.
@@ -43,6 +45,7 @@ impl Rekeying {
         let kafka = KafkaConfig::read("kafka", reading);
         let rekey = RekeyConfig::read("rekey", reading);
         let hidden = rules::written_by_run(reading).into_iter().map(|(_, name)| name).collect();
+        let create = FLAG.read("topics.create", reading);
         let id = IdParts.read("identity.from", reading);
         let schemas = SchemasConfig::read("schemas", reading);
         rules::schemas_for("identity.from", reading);
@@ -55,6 +58,7 @@ impl Rekeying {
             kafka: kafka?,
             rekey: rekey?,
             hidden,
+            create: create?,
             id: id?,
             schemas: schemas?,
             instance: instance?,
@@ -70,6 +74,8 @@ impl Rekeying {
         let mut page = Page::default();
         Table.print("kafka", &self.kafka, &mut page);
         Table.print("rekey", &self.rekey, &mut page);
+        page.section("topics");
+        FLAG.print("create", &self.create, &mut page);
         page.section("identity");
         IdParts.print("from", &self.id, &mut page);
         Table.print("schemas", &self.schemas, &mut page);

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::partitions::partitions;
 use super::texts::{bytes, escaped, grouped, rounded_down};
 use super::{Endpoint, chart, duplicates};
-use crate::metrics::{KindStatus, Outcome, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus};
+use crate::metrics::{About, KindStatus, Outcome, Readiness, Role, Snapshot, Totals, Warning, WorkerStatus};
 use crate::units::seconds_text;
 
 const STYLE: &str = include_str!("page.css");
@@ -18,11 +18,19 @@ const REFRESH_S: u32 = 5;
 /// Age up to which a warning is on the page, in ms.
 const WARNINGS_MS: i64 = 3_600_000;
 
-/// The whole page, at `now_ms` in epoch milliseconds.
-pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
-    let about = &shown.status.about;
-    let status = shown.status.snapshot();
-    let (total, readiness) = (status.total(), status.readiness());
+/// What the head of a page shows.
+pub(super) struct PageHead<'a> {
+    pub about: &'a About,
+    /// The role of the instance.
+    pub role: &'a str,
+    pub readiness: &'a Readiness,
+    /// Epoch milliseconds.
+    pub now_ms: i64,
+}
+
+/// A whole page with this content, HTML.
+pub(super) fn document(head: &PageHead<'_>, content: &str) -> String {
+    let PageHead { about, role, readiness, now_ms } = head;
     let title = format!("{} to {}", escaped(&about.raw), escaped(&about.clean));
     format!(
         "<!doctype html>\n<html lang=\"en\" data-version=\"{version}\" data-refresh=\"{REFRESH_S}\"><head><meta charset=\"utf-8\">\
@@ -33,15 +41,27 @@ pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
          <p class=\"quiet\">group {group}, instance {instance} ({role}), version {version}; as of {now}</p>\n\
          <div class=\"waiting\" id=\"unanswered\" hidden><strong>No answer</strong> since <time></time>: this is the state \
          before. The page continues when the instance answers.</div>\n\
-         {readiness}{warnings}{figures}\
-         <main class=\"columns\"><section>{charts}<h2>Records since the start</h2>\n\
-         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table></section>\n\
-         <section><h2>Partitions</h2>\n{partitions}{kinds}</section></main>\n{duplicates}\
+         {readiness}{content}\
          <nav><a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> \
          <a href=\"/config\">configuration</a> <a href=\"/status.json\">this page as JSON</a></nav></body></html>\n",
-        word = word(&readiness),
-        now = time(now_ms),
-        readiness = readiness_section(&readiness),
+        word = word(readiness),
+        now = time(*now_ms),
+        readiness = readiness_section(readiness),
+        group = escaped(&about.group),
+        instance = escaped(&about.instance),
+        version = escaped(&about.version),
+    )
+}
+
+/// The page of `run`, at `now_ms` in epoch milliseconds.
+pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
+    let status = shown.status.snapshot();
+    let (total, readiness) = (status.total(), status.readiness());
+    let content = format!(
+        "{warnings}{figures}\
+         <main class=\"columns\"><section>{charts}<h2>Records since the start</h2>\n\
+         <table><tr><th>outcome<th class=\"number\">records</tr>\n{records}</table></section>\n\
+         <section><h2>Partitions</h2>\n{partitions}{kinds}</section></main>\n{duplicates}",
         charts = chart::charts(&shown.history.rates()),
         figures = figures(&all_figures(shown, &status, &total, now_ms)),
         partitions = partitions(&status.workers),
@@ -57,11 +77,9 @@ pub(super) fn render(shown: &Endpoint, now_ms: i64) -> String {
             )
             .map(|(outcome, count)| count_row(outcome, count))
             .collect::<String>(),
-        role = status.role().0.as_str(),
-        group = escaped(&about.group),
-        instance = escaped(&about.instance),
-        version = escaped(&about.version),
-    )
+    );
+    let role = status.role().0.as_str();
+    document(&PageHead { about: &shown.status.about, role, readiness: &readiness, now_ms }, &content)
 }
 
 fn word(readiness: &Readiness) -> &'static str {

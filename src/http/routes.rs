@@ -103,11 +103,14 @@ async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
 }
 
 async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
+    (page_headers(), page::render(&shown, wall_ms()))
+}
+
+/// The headers of a status page: it loads nothing but its script.
+pub(super) fn page_headers() -> [(HeaderName, &'static str); 2] {
     let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; \
                   frame-ancestors 'none'";
-    let headers: [(HeaderName, &str); 2] =
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
-    (headers, page::render(&shown, wall_ms()))
+    [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)]
 }
 
 /// The effective configuration, as TOML.

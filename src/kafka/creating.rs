@@ -32,6 +32,14 @@ pub enum Create {
     Perform,
 }
 
+/// The topic whose partitions, replication and settings a created one gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Model {
+    pub source: String,
+    pub partitions: usize,
+    pub replication: i32,
+}
+
 /// The topics as the broker describes them.
 pub(super) struct FoundTopics {
     pub raw: TopicShape,
@@ -66,14 +74,7 @@ impl FoundTopics {
 
     /// Takes these missing topics for created.
     fn plan(mut self, wanted: &[NewTopic<'_>], partitions: usize) -> Self {
-        for NewTopic { name, config, .. } in wanted {
-            let (count, settings) =
-                (self.replication, config.iter().map(|(key, value)| format!(", {key}={value}")));
-            self.planned.push(format!(
-                "a start creates topic {name} with {partitions} partitions, replication factor {count}{}",
-                settings.collect::<String>()
-            ));
-        }
+        self.planned.extend(wanted.iter().map(|new| planned(new, partitions, self.replication)));
         let side = self.side.iter_mut().map(|(_, shape)| shape);
         let missing = [&mut self.clean, &mut self.state].into_iter().chain(side);
         for shape in missing.filter(|shape| **shape == TopicShape::Missing) {
@@ -125,6 +126,26 @@ impl TopicAdmin {
             return Ok(found.plan(&wanted, partitions));
         }
         wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
+    }
+
+    /// Creates the target of `rekey`. It keeps all records with one key, because several topics may have the same keys. Returns
+    /// what a start does when the brokers only validate it.
+    pub(super) fn create_target(&self, model: &Model, create: Create) -> Result<Option<String>, CheckError> {
+        let Model { source, partitions, replication } = model;
+        let configs = inherited(&self.topic_configs(source)?, true);
+        let count = i32::try_from(*partitions).unwrap_or(i32::MAX);
+        let new = NewTopic::new(&self.settings.clean, count, TopicReplication::Fixed(*replication));
+        let new = configs.iter().fold(new, |new, (key, value)| new.set(key, value));
+        let wanted = [new];
+        let answers = native::create_topics(self.admin.inner(), &wanted, self.execution(create));
+        self.accept(answers, Operation::Create, create)?;
+        if create == Create::Validate {
+            return Ok(wanted.first().map(|new| planned(new, *partitions, *replication)));
+        }
+        wait_for("the target topic was created", || {
+            Ok((self.topic(&self.settings.clean)?.0 != TopicShape::Missing).then_some(()))
+        })?;
+        Ok(None)
     }
 
     fn execution(&self, create: Create) -> Execution {
@@ -221,6 +242,15 @@ impl TopicAdmin {
             Ok(Some(self.topics()?).filter(has_all))
         })
     }
+}
+
+/// What a start does about a missing topic.
+fn planned(NewTopic { name, config, .. }: &NewTopic<'_>, partitions: usize, replication: i32) -> String {
+    let settings = config.iter().map(|(key, value)| format!(", {key}={value}"));
+    format!(
+        "a start creates topic {name} with {partitions} partitions, replication factor {replication}{}",
+        settings.collect::<String>()
+    )
 }
 
 /// New topics and partitions do not appear at once in the metadata of every broker.

@@ -117,6 +117,7 @@ impl Metrics {
     /// Sets the gauges from the published status and returns the metrics in the Prometheus text format.
     /// Removes the series of partitions that are no longer published.
     pub fn scrape(&self, status: &Status) -> String {
+        self.parts.process.describe(&status.about);
         let mut exposed = self.exposed.locked();
         let published = self.parts.update_from(&status.snapshot());
         exposed.difference(&published).for_each(|gone| self.parts.partitions.remove(*gone));

@@ -32,7 +32,7 @@ impl Registered {
             partitions: ByPartition::new(&registry),
             state: StateMetrics::new(&registry),
             group: GroupMetrics::new(&registry),
-            process: ProcessMetrics::of_this_build(&registry),
+            process: ProcessMetrics::new(&registry),
             registry,
         }
     }

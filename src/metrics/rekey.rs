@@ -7,6 +7,7 @@ use prometheus::Registry;
 use serde::Serialize;
 
 use super::registered::{flag, set, text};
+use super::status::About;
 use super::table::{ProcessMetrics, RekeyHandles};
 use crate::locked::Locked;
 
@@ -16,6 +17,7 @@ pub struct RekeyMetrics {
     pub(crate) parts: Arc<RekeyHandles>,
     process: Arc<ProcessMetrics>,
     registry: Registry,
+    about: Arc<About>,
     status: Arc<Mutex<RekeyStatus>>,
 }
 
@@ -36,23 +38,36 @@ pub struct RekeyStatus {
     pub lag: BTreeMap<String, u64>,
 }
 
-impl Default for RekeyMetrics {
-    fn default() -> Self {
+impl RekeyMetrics {
+    /// Registers everything, for this process: `raw` are its source topics, `clean` is its target.
+    pub fn new(about: About) -> Self {
         let registry = Registry::new();
         let starting = RekeyStatus { not_ready: Some("is starting".to_owned()), ..RekeyStatus::default() };
+        let process = ProcessMetrics::new(&registry);
+        process.describe(&about);
         Self {
             parts: Arc::new(RekeyHandles::new(&registry)),
-            process: Arc::new(ProcessMetrics::of_this_build(&registry)),
+            process: Arc::new(process),
             registry,
+            about: Arc::new(about),
             status: Arc::new(Mutex::new(starting)),
         }
     }
-}
 
-impl RekeyMetrics {
+    /// The identification of this process.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
     /// The status as it was last published.
     pub fn status(&self) -> RekeyStatus {
         self.status.locked().clone()
+    }
+
+    /// Memory of the process, in bytes; 0 where it is not known.
+    pub fn resident_bytes(&self) -> f64 {
+        self.process.read();
+        self.process.resident.get()
     }
 
     /// Publishes the status. A failure stays.
@@ -107,7 +122,7 @@ mod tests {
 
     #[test]
     fn exported_and_documented_metrics_are_those_of_the_table() {
-        let metrics = RekeyMetrics::default();
+        let metrics = RekeyMetrics::new(About { raw: "a,b".to_owned(), ..About::default() });
         metrics.publish(RekeyStatus { lag: BTreeMap::from([("a".to_owned(), 7)]), ..RekeyStatus::default() });
         metrics.parts.written.inc_by(3);
         let page = metrics.scrape();
@@ -125,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_is_no_longer_assigned_has_no_lag() {
-        let metrics = RekeyMetrics::default();
+        let metrics = RekeyMetrics::new(About { raw: "a,b".to_owned(), ..About::default() });
         metrics.publish(RekeyStatus { lag: BTreeMap::from([("a".to_owned(), 7)]), ..RekeyStatus::default() });
         assert!(metrics.scrape().contains("topic=\"a\""));
         metrics.publish(RekeyStatus::default());
@@ -134,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_stays() {
-        let metrics = RekeyMetrics::default();
+        let metrics = RekeyMetrics::new(About { raw: "a,b".to_owned(), ..About::default() });
         assert!(!metrics.status().is_ready(), "it is ready before it has started");
         metrics.publish(RekeyStatus::default());
         assert!(metrics.status().is_ready());

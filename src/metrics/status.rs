@@ -24,6 +24,8 @@ pub struct About {
     pub raw: String,
     /// The topic that is written.
     pub clean: String,
+    /// `dedupe.scope`, or `rekey`.
+    pub scope: String,
 }
 
 /// The effective window of a partition compared with the configured one.

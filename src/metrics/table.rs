@@ -38,7 +38,7 @@ metrics! {
         records: IntCounterVec = "dedupd_records_total", "records",
             "Raw records by outcome, counted at the commit.", by("outcome", Outcome::NAMES);
         kind_records: IntCounterVec = "dedupd_kind_records_total", "records",
-            "Raw records by kind of [[kinds]] and outcome, counted at the commit.", by("outcome", Outcome::NAMES), by_kind();
+            "Raw records by kind of [[kinds]] and outcome, counted at the commit.", by("outcome", Outcome::NAMES), configured(&["kind"]);
         bytes: IntCounterVec = "dedupd_bytes_total", "bytes",
             "Bytes of keys and values read or written, counted at the commit.", by("topic", TopicLabel::NAMES);
         latency: Histogram = "dedupd_latency_seconds", "seconds",
@@ -122,9 +122,9 @@ metrics! {
             "For how much longer than the window ids are held, because of the slowest partition, in stream time; /readyz names it. \
              0 with dedupe.scope = partition.";
         kind_seconds: GaugeVec = "dedupd_kind_window_seconds", "seconds",
-            "How far back identities of a kind are stored, in stream time, in the partition where this is shortest.", by_kind();
+            "How far back identities of a kind are stored, in stream time, in the partition where this is shortest.", configured(&["kind"]);
         kind_ids: GaugeVec = "dedupd_kind_window_ids", "identities",
-            "Identities in the windows of a kind.", by_kind();
+            "Identities in the windows of a kind.", configured(&["kind"]);
         elsewhere: IntCounter = "dedupd_duplicates_elsewhere_total", "records",
             "Duplicates whose owner is in another partition of raw, counted at the commit; dedupd_records_total contains them.";
         not_compared: IntCounter = "dedupd_duplicates_not_compared_total", "records",
@@ -189,12 +189,23 @@ metrics! {
     ProcessMetrics {
         ready: Gauge = "dedupd_ready", "0 or 1",
             "1 when /readyz returns 200, else 0.";
-        build: GaugeVec = "dedupd_build_info", "1",
-            "Always 1; the label is the version.", by("version", &[]);
+        info: GaugeVec = "dedupd_info", "1",
+            "Always 1. Topics, group, instance name, scope (topic, partition or rekey) and version, to join with other metrics.",
+            configured(&["raw", "clean", "group", "member", "scope", "version"]);
         resident: Gauge = "process_resident_memory_bytes", "bytes",
             "Resident memory of the process (Linux).";
+        virtual_memory: Gauge = "process_virtual_memory_bytes", "bytes",
+            "Virtual memory of the process (Linux).";
         cpu: prometheus::Counter = "process_cpu_seconds_total", "seconds",
             "User and system CPU time of the process (Linux).";
+        started: Gauge = "process_start_time_seconds", "seconds",
+            "Start of the process, in seconds since 1970 (Linux).";
+        threads: Gauge = "process_threads", "threads",
+            "Threads of the process (Linux).";
+        open_files: Gauge = "process_open_fds", "files",
+            "Open file descriptors (Linux).";
+        max_files: Gauge = "process_max_fds", "files",
+            "Most file descriptors that the process may have open.";
     }
 }
 

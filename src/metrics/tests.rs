@@ -14,6 +14,7 @@ fn about() -> About {
         instance: text("i"),
         raw: text("raw"),
         clean: text("clean"),
+        scope: text("topic"),
     }
 }
 
@@ -119,7 +120,6 @@ fn fixed_labels_start_at_zero_and_count_up() {
         "dedupd_transaction_seconds_bucket{le=\"0.15\"} 1",
         "dedupd_torn_transactions_total{resolution=\"redone\"} 1",
         "dedupd_restored_ids_total{source=\"state_topic\"} 4",
-        concat!("dedupd_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
     }
@@ -176,14 +176,27 @@ fn a_value_never_known_has_no_series_and_a_value_no_longer_known_keeps_its_last_
 }
 
 #[test]
-fn memory_and_cpu_time_of_the_process_are_plausible() {
-    let page = Metrics::new().render();
+fn what_the_system_counts_for_the_process_is_plausible() {
+    let page = Metrics::new().scrape(&Status::new(about(), 1));
+    let info =
+        "dedupd_info{clean=\"clean\",group=\"g\",member=\"i\",raw=\"raw\",scope=\"topic\",version=\"1\"} 1\n";
+    assert!(page.contains(info), "{page}");
     let value = |name: &str| -> f64 {
         let line = page.lines().find(|line| line.starts_with(name)).unwrap();
         line.rsplit_once(' ').unwrap().1.parse().unwrap()
     };
     assert!(value("process_resident_memory_bytes ") > 1_000_000.0);
+    assert!(value("process_virtual_memory_bytes ") > value("process_resident_memory_bytes "));
     assert!(value("process_cpu_seconds_total ") < 100_000.0);
+    assert!(value("process_threads ") >= 1.0);
+    assert!((3.0..value("process_max_fds ")).contains(&value("process_open_fds ")));
+    let first = |path: &str, start: &str| -> f64 {
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(start)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (booted, up) = (first("/proc/stat", "btime "), first("/proc/uptime", ""));
+    assert!((booted..booted + up + 2.0).contains(&value("process_start_time_seconds ")));
 }
 
 #[test]

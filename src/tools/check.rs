@@ -7,7 +7,7 @@ use crate::app::{
 };
 use crate::cli::Exit;
 use crate::config::{Config, Mode, RekeyConfig, Scope};
-use crate::kafka::{Closing, Forecast, Member, Settings, check_rekey, forecast};
+use crate::kafka::{Closing, Create, Forecast, Member, Settings, check_rekey, forecast};
 
 /// Most members that are named.
 const NAMED: usize = 8;
@@ -98,7 +98,8 @@ fn not_checked(config: &Config, holder: Option<String>, creates: bool) -> String
 fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
     let to = stage.to.as_str();
     let settings = Settings { clean: to.to_owned(), group: stage.group.clone(), ..settings(config, 0) };
-    match check_rekey(&settings, &stage.from, &Closing::default()) {
+    let create = if config.topics.create { Create::Validate } else { Create::Never };
+    match check_rekey(&settings, &stage.from, create, &Closing::default()) {
         Ok(checks) => {
             let raw = config.topics.raw.as_str();
             let apart = (to != raw).then(|| {
@@ -106,7 +107,8 @@ fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
             });
             let warnings = checks.warnings.into_iter().chain(apart);
             let warnings = warnings.map(|warning| format!("warning: rekey: {warning}"));
-            warnings.chain(["rekey: all checks passed".to_owned()]).collect()
+            let planned = checks.planned.map(|what| format!("rekey: {what}"));
+            warnings.chain(planned).chain(["rekey: all checks passed".to_owned()]).collect()
         }
         Err(problems) => {
             let problems = problems.to_string();

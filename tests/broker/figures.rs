@@ -28,10 +28,11 @@ fn bytes_of_keys_and_values(kafka: &Kafka, topic: &str) -> f64 {
     records.iter().map(|record| length(&record.key) + length(&record.value)).sum::<usize>() as f64
 }
 
-fn resident_bytes(running: &Running) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+/// The number behind a name in a file of the process in `/proc`.
+fn system_figure(running: &Running, file: &str, name: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/{file}", running.pid())).unwrap();
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn cpu_seconds(running: &Running) -> f64 {
@@ -68,7 +69,12 @@ fn counts_bytes_and_times_are_those_of_the_topics_and_of_the_system() {
     assert!((began as f64..=now_ms() as f64).contains(&at), "{at}");
     let version = Command::new(env!("CARGO_BIN_EXE_dedupd")).arg("--version").output().unwrap().stdout;
     let version = String::from_utf8(version).unwrap().trim().replace("dedupd ", "");
-    exactly(&format!("dedupd_build_info{{version=\"{version}\"}}"), 1.0);
+    let (raw, clean, group) = (&pipe.raw, &pipe.clean, pipe.group());
+    let info = format!(
+        "dedupd_info{{clean=\"{clean}\",group=\"{group}\",member=\"a\",raw=\"{raw}\",scope=\"{}\",version=\"{version}\"}}",
+        running.status().unwrap()["about"]["scope"].as_str().unwrap()
+    );
+    exactly(&info, 1.0);
     for client in ["consumer", "producer"] {
         assert!(
             running.value(&format!("dedupd_client_queued_records{{client=\"{client}\"}}")) < 0.5,
@@ -77,7 +83,15 @@ fn counts_bytes_and_times_are_those_of_the_topics_and_of_the_system() {
     }
     wait_near(&running, "dedupd_state_disk_bytes", || bytes_of(&sidecar.state_dir) as f64, 0.1);
     wait_near(&running, "process_cpu_seconds_total", || cpu_seconds(&running), 0.2);
-    wait_near(&running, "process_resident_memory_bytes", || resident_bytes(&running), 0.2);
+    let kilobytes = |name: &str| system_figure(&running, "status", name) * 1024.0;
+    wait_near(&running, "process_resident_memory_bytes", || kilobytes("VmRSS:"), 0.2);
+    wait_near(&running, "process_virtual_memory_bytes", || kilobytes("VmSize:"), 0.2);
+    wait_near(&running, "process_threads", || system_figure(&running, "status", "Threads:"), 0.2);
+    wait_near(&running, "process_max_fds", || system_figure(&running, "limits", "Max open files"), 1e-9);
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", running.pid())).unwrap().count() as f64;
+    wait_near(&running, "process_open_fds", files, 0.2);
+    // The process starts a little after the file with its number exists.
+    wait_near(&running, "process_start_time_seconds", || began as f64 / 1e3, 1e-7);
 }
 
 #[test]

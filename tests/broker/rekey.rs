@@ -206,6 +206,39 @@ fn an_orderly_restart_repeats_nothing_and_a_grown_target_is_used() {
     assert!(records.iter().any(|record| record.partition > 0));
 }
 
+/// Its page, and a target that it creates like the source with the most partitions; records with one key are kept.
+#[test]
+fn a_missing_target_is_created_when_that_is_configured() {
+    let kafka = shared_kafka();
+    kafka.create_topic("created.a", 2, &[("cleanup.policy", "compact")]);
+    kafka.create_topic("created.b", 5, &[("cleanup.policy", "compact"), ("max.message.bytes", "2000000")]);
+    kafka.produce("created.a", 1, &[("x", "1")]);
+    kafka.produce("created.b", 4, &[("x", "2")]);
+    let create = || ("DEDUPD_TOPICS__CREATE".to_owned(), "true".to_owned());
+    let mut unnamed = Rekey::new(kafka, "created.to", "--from ^created[.][ab]$ --id key");
+    unnamed.environment.push(create());
+    let running = unnamed.start();
+    assert_eq!(running.wait(LIMIT).code(), Some(3));
+    assert!(
+        running.text().contains("rekey.from names no existing topic whose settings it can have"),
+        "{}",
+        running.text()
+    );
+
+    let mut rekey = Rekey::new(kafka, "created.to", "--from created.a --from created.b --id key");
+    rekey.environment.push(create());
+    let running = rekey.start();
+    rekey.wait_done(kafka, &["created.a", "created.b"]);
+    assert_eq!(kafka.partitions("created.to"), 5);
+    let config = kafka.topic_config("created.to");
+    assert_eq!(config["cleanup.policy"], "delete");
+    assert!(config["max.message.bytes"].parse::<u64>().unwrap() >= 2_000_000);
+    let page = running.get("/").unwrap();
+    assert!(page.contains("dedupd: created.a,created.b to created.to"), "{page}");
+    assert_eq!(running.stop(), Some(0), "{}", running.text());
+    assert_eq!(kafka.records("created.to", Isolation::Committed).len(), 2);
+}
+
 #[test]
 fn missing_topics_and_gaps_end_it_with_what_to_do() {
     let kafka = shared_kafka();

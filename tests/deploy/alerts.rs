@@ -30,11 +30,16 @@ fn every_alert_fires_when_it_should_and_only_then() {
 }
 
 /// Changes of one rule each, which the tests must detect.
-const CHANGES: [(&str, &str); 28] = [
+const CHANGES: [(&str, &str); 30] = [
     ("up{job=\"dedupd\"} == 0", "up == 0"),
-    ("dedupd_ready == 0\n        for: 5m", "dedupd_ready == 0\n        for: 4m"),
+    (
+        "(dedupd_ready == 0)\n          * on (job, instance) group_left (raw, group) dedupd_info{scope!=",
+        "(dedupd_ready == 1)\n          * on (job, instance) group_left (raw, group) dedupd_info{scope!=",
+    ),
+    ("dedupd_info{scope=\"rekey\"}\n        for: 5m", "dedupd_info{scope=\"rekey\"}\n        for: 4m"),
+    ("(delta(dedupd_rekey_lag_records[10m])) > 0", "(delta(dedupd_rekey_lag_records[10m])) >= 0"),
     ("max by (job, group) (dedupd_role", "min by (job, group) (dedupd_role"),
-    ("on (job, group) max by (job, group)", "on (job) max by (job)"),
+    ("on (job, group)\n          max by (job, group)", "on (job)\n          max by (job)"),
     ("unassigned_partitions > 0", "unassigned_partitions > 2"),
     ("{reason=\"not_fetched\"}", ""),
     ("{reason=\"not_fetched\"}[1h])) > 3", "{reason=\"not_fetched\"}[1h])) > 0"),

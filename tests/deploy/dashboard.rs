@@ -33,9 +33,39 @@ fn every_query_uses_the_selected_data_source() {
     let names: Vec<_> = variables.map(|it| it["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["datasource", "instance", "partition"],
+        ["datasource", "topic", "group", "instance", "partition"],
         "the data source must be first, because the others query it"
     );
+}
+
+/// "All" instances are those of the chosen topics, so that each panel that filters by instance also filters by topic.
+#[test]
+fn the_instances_are_those_of_the_chosen_topics_and_groups() {
+    let dashboard = dashboard();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let instance = variables.iter().find(|it| it["name"] == "instance").unwrap();
+    let definition = instance["definition"].as_str().unwrap();
+    assert!(definition.contains("raw=~\"$topic\", group=~\"$group\""), "{definition}");
+    assert_eq!((&instance["includeAll"], &instance["allValue"]), (&true.into(), &Value::Null));
+    let mut joined = 0;
+    for panel in panels() {
+        for target in panel["targets"].as_array().unwrap() {
+            let expr = target["expr"].as_str().unwrap();
+            let of = &panel["title"];
+            // Those of `rekey` are none of them: it writes the topic that they read.
+            let filter = if expr.contains("dedupd_rekey_") {
+                "{clean=~\"$topic\""
+            } else {
+                "{instance=~\"$instance\""
+            };
+            assert!(expr.contains(filter), "{of} shows all instances: {expr}");
+            // A series of each version that ran in the time of the panel; one of them must remain.
+            let join = "group_left (raw, group) max by (job, instance, raw, group) (dedupd_info{raw=~\"$topic\", group=~\"$group\"";
+            assert_eq!(expr.matches("group_left (raw").count(), expr.matches(join).count(), "{of}");
+            joined += usize::from(expr.contains(join));
+        }
+    }
+    assert!(joined > 8, "{joined}");
 }
 
 #[test]

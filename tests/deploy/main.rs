@@ -20,13 +20,18 @@ mod systemd;
 
 use std::path::{Path, PathBuf};
 
-use configured::configuration;
-use dedupd::metrics::table::{MetricKind, Row, rows};
+use configured::{configuration, rekeying};
+use dedupd::metrics::table::{MetricKind, Row, rekey_rows, rows};
 use queries::{Workload, selectors};
+
+/// The metrics of the service and of `rekey`; those of the process are in both.
+fn all() -> impl Iterator<Item = &'static Row> {
+    rows().chain(rekey_rows())
+}
 
 /// The row of the metrics table for a name in an expression.
 fn row_of(name: &str) -> Option<&'static Row> {
-    rows().find(|row| match row.kind {
+    all().find(|row| match row.kind {
         MetricKind::Counter | MetricKind::Gauge => row.name == name,
         MetricKind::Histogram(_) => {
             name.strip_prefix(row.name).is_some_and(|end| ["_bucket", "_sum", "_count"].contains(&end))
@@ -45,7 +50,8 @@ fn errors(query: &Workload) -> Vec<String> {
         };
         for (label, _, value) in selector.matchers {
             let own = row.label.filter(|own| own.name == label);
-            let elsewhere = ["job", "instance"].contains(&label.as_str()) || (row.by_kind && label == "kind");
+            let elsewhere =
+                ["job", "instance"].contains(&label.as_str()) || row.configured.contains(&label.as_str());
             if own.is_none() && !elsewhere {
                 errors.push(format!("{by}: {} has no label {label}", row.name));
             }
@@ -73,7 +79,7 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
     let selectors: Vec<_> = queries.iter().flat_map(|it| selectors(&it.expr)).collect();
     let is_used =
         |row: &Row| selectors.iter().any(|it| row_of(&it.metric).is_some_and(|of| of.name == row.name));
-    let unused: Vec<_> = rows().filter(|row| !is_used(row)).map(|row| row.name).collect();
+    let unused: Vec<_> = all().filter(|row| !is_used(row)).map(|row| row.name).collect();
     assert!(unused.is_empty(), "neither on the dashboard nor in an alert: {unused:?}");
 }
 

@@ -58,7 +58,9 @@ pub fn of_the_alerts() -> Vec<Workload> {
 }
 
 fn replaced(expr: &str) -> String {
-    let expr = expr.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$partition", ".*");
+    let all = |expr: String, name: &str| expr.replace(name, ".*");
+    let expr = expr.replace("$__rate_interval", "1m");
+    let expr = ["$topic", "$group", "$instance", "$partition"].into_iter().fold(expr, all);
     assert!(!expr.contains('$'), "a variable that this test does not support: {expr}");
     expr
 }

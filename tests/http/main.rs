@@ -68,6 +68,7 @@ impl Server {
             instance: text("i"),
             raw: text("raw<b>"),
             clean: text("clean"),
+            scope: text("topic"),
         };
         let (metrics, status) = (Metrics::new(), Arc::new(Status::new(about, 1)));
         let (stop, stopped) = oneshot::channel::<()>();

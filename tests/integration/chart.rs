@@ -7,10 +7,10 @@ mod helm;
 mod refusals;
 
 use dedupd::app::window_memory;
-use dedupd::config::{Config, OnStop, Scope};
+use dedupd::config::{Config, OnStop, Rekeying, Scope};
 use serde_json::{Value, json};
 
-use configured::configuration;
+use configured::{configuration, rekeying};
 use helm::{Rendered, documents, printed, text, validate, value_files, values};
 
 fn all() -> Vec<String> {
@@ -32,20 +32,35 @@ fn mount<'a>(set: &'a Value, volume: &str) -> &'a str {
     mount["mountPath"].as_str().unwrap()
 }
 
-/// The configuration of the first pod of a set, as dedupd reads it.
-fn config_of(rendered: &Rendered, set: &Value) -> Config {
+/// Arguments, file and environment of the first pod of a set.
+fn sources(rendered: &Rendered, set: &Value) -> (Vec<String>, (String, String), [(String, String); 1]) {
     let words = container(set)["args"].as_array().unwrap().iter();
     let arguments: Vec<String> = words.map(|word| word.as_str().unwrap().to_owned()).collect();
     let name = set["metadata"]["name"].as_str().unwrap();
     assert_eq!(
-        container(set)["env"],
-        json!([{ "name": "DEDUPD_GROUP__INSTANCE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }])
+        container(set)["env"][0],
+        json!({ "name": "DEDUPD_GROUP__INSTANCE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } })
     );
     let environment = [("DEDUPD_GROUP__INSTANCE".to_owned(), format!("{name}-0"))];
     let map = &rendered.get("ConfigMap", name)["data"];
     let toml = map["dedupd.toml"].as_str().unwrap().to_owned();
-    let file = (format!("{}/dedupd.toml", mount(set, "config")), toml);
+    (arguments, (format!("{}/dedupd.toml", mount(set, "config")), toml), environment)
+}
+
+/// The configuration of the first pod of a set, as dedupd reads it.
+fn config_of(rendered: &Rendered, set: &Value) -> Config {
+    let (arguments, file, environment) = sources(rendered, set);
     configuration(&arguments, &file, &environment)
+}
+
+/// The same of a set of `rekey`.
+fn rekeying_of(rendered: &Rendered, set: &Value) -> Rekeying {
+    let (arguments, file, environment) = sources(rendered, set);
+    rekeying(&arguments, &file, &environment)
+}
+
+fn is_rekey(set: &Value) -> bool {
+    container(set)["args"][0] == "rekey"
 }
 
 /// A quantity with the unit Mi or Gi, in MiB.
@@ -57,7 +72,7 @@ fn mebibytes(quantity: &Value) -> u64 {
 
 #[test]
 fn helm_accepts_the_chart_with_every_value_file() {
-    assert_eq!(value_files(), ["forty-topics", "one-topic", "partition-scope", "secured"]);
+    assert_eq!(value_files(), ["forty-topics", "one-topic", "partition-scope", "rekey", "secured"]);
     for name in all() {
         let arguments = values(&name);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -86,7 +101,7 @@ fn every_rendered_resource_is_valid_for_kubernetes() {
 fn dedupd_accepts_every_rendered_configuration() {
     for name in all() {
         let rendered = Rendered::of(&name);
-        for set in rendered.kinds("StatefulSet") {
+        for set in rendered.kinds("StatefulSet").into_iter().filter(|set| !is_rekey(set)) {
             let config = config_of(&rendered, set);
             assert_eq!(config.state.dir.display().to_string(), mount(set, "state"));
             assert!(config.http.listen.ip().is_unspecified());
@@ -100,6 +115,61 @@ fn dedupd_accepts_every_rendered_configuration() {
             assert_eq!((config.group.on_stop, config.group.session_timeout.as_secs()), expected, "{name}");
         }
     }
+}
+
+#[test]
+fn rekey_is_a_set_without_local_state_whose_target_is_read_by_another_set() {
+    let rendered = Rendered::of("rekey");
+    let set = rendered.get("StatefulSet", "dedupd-rekey-events-raw");
+    assert!(is_rekey(set) && set["spec"]["volumeClaimTemplates"].is_null());
+    let mounts = container(set)["volumeMounts"].as_array().unwrap();
+    assert!(mounts.iter().all(|mount| mount["name"] != "state"));
+    let config = rekeying_of(&rendered, set);
+    assert_eq!(config.rekey.from, ["orders", "payments"]);
+    assert_eq!((config.instance.as_str(), config.create), ("dedupd-rekey-events-raw-0", true));
+    assert_eq!(container(set)["ports"][0]["containerPort"], config.listen.port());
+    let run = config_of(&rendered, rendered.get("StatefulSet", "dedupd-events-raw"));
+    assert_eq!((run.topics.raw, run.dedupe.scope), (config.rekey.to, Scope::Partition));
+}
+
+#[test]
+fn what_a_cluster_requires_of_pods_is_in_the_values() {
+    let rendered = Rendered::of("secured");
+    let set = rendered.get("StatefulSet", "dedupd-orders");
+    let own = &set["spec"]["selector"]["matchLabels"];
+    let spread = &pod(set)["topologySpreadConstraints"][0];
+    assert_eq!((&spread["labelSelector"]["matchLabels"], &spread["maxSkew"]), (own, &json!(1)));
+    assert_eq!(container(set)["env"][1], json!({ "name": "KRB5_CONFIG", "value": "/etc/krb5/krb5.conf" }));
+    assert_eq!(mount(set, "krb5"), "/etc/krb5");
+    let volumes = pod(set)["volumes"].as_array().unwrap();
+    assert!(volumes.contains(&json!({ "name": "krb5", "configMap": { "name": "krb5" } })));
+    let probe = &container(set)["livenessProbe"];
+    assert_eq!((&probe["failureThreshold"], &probe["periodSeconds"]), (&json!(12), &json!(10)));
+    assert_eq!(set["metadata"]["labels"]["example.com/owner"], "streams");
+    assert_eq!(set["metadata"]["annotations"]["example.com/page"], "kafka");
+    assert_eq!(set["spec"]["template"]["metadata"]["labels"]["example.com/cost"], "kafka");
+    assert_eq!(pod(set)["serviceAccountName"], "dedupd");
+    let account = rendered.get("ServiceAccount", "dedupd");
+    assert_eq!(account["metadata"]["annotations"]["example.com/role"], "dedupd");
+    assert!(Rendered::of("default").kinds("ServiceAccount").is_empty());
+}
+
+#[test]
+fn a_copy_of_the_chart_has_the_alerts_and_the_dashboard() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy");
+    let mut cp = std::process::Command::new("cp");
+    let copied = cp.args(["-r", helm::CHART]).arg(&copy).current_dir(helm::TOP).status().unwrap();
+    assert!(copied.success());
+    let set = "prometheusRule.enabled=true,dashboard.enabled=true";
+    let output = helm::helm_on(&copy, &["template", "dedupd"], &["--set", set]);
+    assert!(output.status.success(), "{}", printed(&output));
+    let resources = documents(&String::from_utf8(output.stdout).unwrap());
+    let get = |name: &str| resources.iter().find(|it| it["metadata"]["name"] == name).unwrap();
+    let dashboard = get("dedupd-dashboard");
+    assert_eq!(dashboard["data"]["dedupd.json"], text("dashboards/dedupd.json"));
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(get("dedupd")["spec"], documents(&text("config/alerts.yml"))[0]);
 }
 
 /// The memory limit leaves at least 100 MiB for the windows.
@@ -238,7 +308,7 @@ fn the_operator_scrapes_all_pods_and_has_the_alerts() {
     }
     let relabelings = monitor["spec"]["endpoints"][0]["relabelings"].as_array().unwrap();
     let targets: Vec<_> = relabelings.iter().map(|relabeling| &relabeling["targetLabel"]).collect();
-    assert_eq!(targets, ["instance", "group"]);
+    assert_eq!(targets, ["instance"], "raw and group are labels of dedupd_info");
     let pods = &rendered.get("StatefulSet", "dedupd-orders")["spec"]["template"]["metadata"]["annotations"];
     assert!(pods["prometheus.io/scrape"].is_null(), "the pods would be scraped twice");
     let rule = rendered.get("PrometheusRule", "dedupd");

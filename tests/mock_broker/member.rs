@@ -79,6 +79,7 @@ impl Member {
             instance: settings.transactional_id.clone(),
             raw: settings.raw.clone(),
             clean: settings.clean.clone(),
+            scope: String::new(),
         };
         let (status, metrics) = (Arc::new(Status::new(about, 1)), Metrics::new());
         let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), 0);

@@ -19,14 +19,14 @@ const CODE: &[(&str, usize)] = &[
     // Contents are compared (0060): a digest in every stored form of an owner. Alternatives, spellings and type names as sources of ids.
     // The frames of Confluent, AWS Glue, Apicurio and Avro before a document, headers instead, and fingerprints of Avro.
     ("src/dedupe", 6_620),
-    // The block of duplicates on the status page, with a chart of their ages.
-    ("src/http", 965),
+    // The block of duplicates on the status page, with a chart of their ages. The page of `rekey`.
+    ("src/http", 1_040),
     // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`, which says why
     // there is none. Whether clean has committed records.
-    // Ids that differ only by their spelling.
-    ("src/kafka", 7_585),
-    // What that block shows: single duplicates, sources of several workers, needed windows.
-    ("src/metrics", 1_245),
+    // Ids that differ only by their spelling. `rekey` creates its target.
+    ("src/kafka", 7_650),
+    // What that block shows: single duplicates, sources of several workers, needed windows. The usual metrics of a process.
+    ("src/metrics", 1_310),
     // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources. A worker that fails aborts
     // its transaction. Causes that are not known are not claimed; records of others in a journal, and a spare that cannot read it, are reported.
     ("src/pipeline", 11_280),
@@ -36,8 +36,8 @@ const CODE: &[(&str, usize)] = &[
     // Each owner has a checksum of its own.
     ("src/store", 4_135),
     // `dedupd try`, instead of a script; `dedupd forget`; `dedupd explain`, which refuses the state of another group, and the recommended
-    // window of `plan`.
-    ("src/tools", 4_835),
+    // window of `plan`. `dedupd state filter`. What `rekey` is.
+    ("src/tools", 4_940),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings, frames, fingerprints and directories of schemas. What a deleted record explains.
     ("crates/audit", 6_440),
@@ -52,14 +52,14 @@ const PROSE: &[(&str, usize)] = &[
     // is not known of them.
     // Alternatives and words of `identity.from`.
     // `dedupd try`; the table of frames; when to take another tool; exit codes, which the README had; what `--allow-gone` explains,
-    // documents that end early, records of others in state.
-    ("docs", 28_910),
-    // A page for each alert, with what operations.md had about it. A spare that cannot read the state topic.
-    ("docs/alerts", 1_670),
+    // documents that end early, records of others in state; the portable filter; metrics and target of `rekey`.
+    ("docs", 29_400),
+    // A page for each alert, with what operations.md had about it. A spare that cannot read the state topic. Two of `rekey`.
+    ("docs/alerts", 1_830),
     ("docs/decisions", 12_610),
-    ("ARCHITECTURE.md", 1_605),
-    // A failed worker aborts its transaction; parts of ids; `dedupd try`, `dedupd forget`, pages of alerts.
-    ("CHANGELOG.md", 1_070),
+    ("ARCHITECTURE.md", 1_610),
+    // A failed worker aborts its transaction; parts of ids; `dedupd try`, `forget`, `state filter`, pages of alerts; `rekey` in the chart.
+    ("CHANGELOG.md", 1_110),
     ("CONTRIBUTING.md", 1_450),
     ("README.md", 1_340),
     ("SECURITY.md", 500),

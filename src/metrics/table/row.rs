@@ -36,8 +36,8 @@ pub struct Row {
     pub unit: &'static str,
     /// Its label, if it has one.
     pub label: Option<Label>,
-    /// Whether the label `kind`, the name of a kind in `[[kinds]]`, precedes `label`.
-    pub by_kind: bool,
+    /// Labels that precede `label`; their values come from the configuration.
+    pub configured: &'static [&'static str],
     /// One sentence.
     pub help: &'static str,
 }
@@ -45,15 +45,15 @@ pub struct Row {
 impl Row {
     /// The row of a handle of type `H`.
     pub(super) const fn new<H: Declared>(name: &'static str, unit: &'static str, help: &'static str) -> Self {
-        Self { name, kind: H::KIND, unit, label: None, by_kind: false, help }
+        Self { name, kind: H::KIND, unit, label: None, configured: &[], help }
     }
 
     pub(super) const fn by(self, name: &'static str, values: &'static [&'static str]) -> Self {
         Self { label: Some(Label { name, values }), ..self }
     }
 
-    pub(super) const fn by_kind(self) -> Self {
-        Self { by_kind: true, ..self }
+    pub(super) const fn configured(self, labels: &'static [&'static str]) -> Self {
+        Self { configured: labels, ..self }
     }
 
     pub(super) const fn within(self, bounds: &'static [f64]) -> Self {
@@ -62,7 +62,7 @@ impl Row {
 
     /// The names of its labels, in order.
     fn labels(&self) -> Vec<&'static str> {
-        self.by_kind.then_some("kind").into_iter().chain(self.label.map(|label| label.name)).collect()
+        self.configured.iter().copied().chain(self.label.map(|label| label.name)).collect()
     }
 
     fn options(&self) -> Opts {
@@ -78,7 +78,7 @@ impl Row {
 
     /// Creates the series whose labels are known in advance, at 0.
     fn at_zero<B: MetricVecBuilder>(&self, series: MetricVec<B>) -> MetricVec<B> {
-        for value in self.label.iter().filter(|_| !self.by_kind).flat_map(|label| label.values) {
+        for value in self.label.iter().filter(|_| self.configured.is_empty()).flat_map(|label| label.values) {
             drop(series.with_label_values(&[*value]));
         }
         series

@@ -12,8 +12,8 @@ use crate::clock::monotonic;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
 use crate::http::{RekeyEndpoint, serve_rekey};
-use crate::kafka::{Closing, Settings, SourceReader, check_rekey};
-use crate::metrics::RekeyMetrics;
+use crate::kafka::{Closing, Create, Settings, SourceReader, check_rekey};
+use crate::metrics::{About, RekeyMetrics};
 use crate::pipeline::{Fatal, REPLACED_MAX, Rivals, second_process};
 use crate::ports::Remedy;
 use crate::schemas;
@@ -31,8 +31,9 @@ pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
 async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let shutdown = signal();
     let listener = listen(config.listen, "status", "/status.json").await?;
-    let (metrics, stop) = (RekeyMetrics::default(), Arc::new(AtomicBool::new(false)));
-    let endpoint = RekeyEndpoint { metrics: metrics.clone(), config: config.show().into() };
+    let (metrics, stop) = (RekeyMetrics::new(about(&config)), Arc::new(AtomicBool::new(false)));
+    let endpoint =
+        RekeyEndpoint { metrics: metrics.clone(), config: config.show().into(), began: monotonic() };
     let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
     let work = Work {
         name: "rekey",
@@ -48,7 +49,8 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
 
 fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Result<(), ExitError> {
     let (settings, closing, from) = (settings(config), Closing::default(), &config.rekey.from);
-    let check = || check_rekey(&settings, from, &closing);
+    let create = if config.create { Create::Perform } else { Create::Never };
+    let check = || check_rekey(&settings, from, create, &closing);
     let Some(checks) = await_broker(check, |why| metrics.not_ready(why), stop)? else { return Ok(()) };
     checks.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let settings = Settings { largest_batch: checks.largest_batch, ..settings };
@@ -84,6 +86,18 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
 
 fn ended(what: String, is_rival: bool) -> Fatal {
     if is_rival { second_process(&what, "rekey.group and group.instance") } else { Fatal::Operator(what) }
+}
+
+/// The identification of this process; its target is the raw topic of `run`.
+fn about(config: &Rekeying) -> About {
+    About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        group: config.rekey.group.clone(),
+        instance: config.instance.clone(),
+        raw: config.rekey.from.join(","),
+        clean: config.rekey.to.as_str().to_owned(),
+        scope: "rekey".to_owned(),
+    }
 }
 
 /// The settings of the clients: those of `run`, with the target in the place of the clean topic.

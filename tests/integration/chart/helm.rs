@@ -29,8 +29,13 @@ pub fn printed(output: &Output) -> String {
 
 /// Runs a command of Helm on the chart, with further arguments.
 pub fn helm(command: &[&str], more: &[&str]) -> Output {
+    helm_on(Path::new(CHART), command, more)
+}
+
+/// The same on a copy of the chart.
+pub fn helm_on(chart: &Path, command: &[&str], more: &[&str]) -> Output {
     let mut run = Command::new(program("bin/helm"));
-    run.args(command).args([CHART, "--kube-version", KUBERNETES]).args(more);
+    run.args(command).arg(chart).args(["--kube-version", KUBERNETES]).args(more);
     run.current_dir(TOP).output().expect("helm starts")
 }
 

@@ -12,6 +12,8 @@ fn wrong_values_are_rejected_by_name() {
         ("replicas=0", "'/replicas': minimum: got 0, want 1"),
         ("replica=2", "additional properties 'replica'"),
         ("topics=null", "missing property 'topics'"),
+        ("topics[0].mode=rekey", "missing properties 'from', 'to'"),
+        ("livenessProbe.httpGet=a", "'/livenessProbe': additional properties 'httpGet'"),
         ("topics[0].raw=a", "missing property 'clean'"),
         ("resources.limits=2Gi", "'/resources/limits': got string, want object"),
         ("persistence.size=large", "'/persistence/size': 'large' does not match pattern"),

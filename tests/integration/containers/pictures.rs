@@ -68,7 +68,7 @@ pub fn dashboard() {
     let size = (pixels(24 * COLUMN), pixels(HEAD + LINES * LINE));
     let root = SVGBackend::new(&path, size).into_drawing_area();
     root.fill(&WHITE).unwrap();
-    let title = "The first panels of dashboards/dedupd.json, drawn from their queries and a Prometheus that scrapes an instance on Apache Kafka; not a screenshot of Grafana";
+    let title = "Panels of dashboards/dedupd.json, drawn from their queries and a Prometheus that scrapes an instance on Apache Kafka; not a screenshot of Grafana";
     text(&root, title, (8, 10), 13, BLACK);
     for panel in panels.iter().filter(drawn) {
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
@@ -105,7 +105,9 @@ fn draw(area: &Area<'_>, panel: &Value) {
 /// The series of a query over the last minutes. The instance's own labels fill in the legend.
 fn series_of(target: &Value) -> Vec<Series> {
     let expr = target["expr"].as_str().unwrap();
-    let expr = expr.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$partition", ".*");
+    let all = |expr: String, name: &str| expr.replace(name, ".*");
+    let expr = expr.replace("$__rate_interval", "1m");
+    let expr = ["$topic", "$group", "$instance", "$partition"].into_iter().fold(expr, all);
     let now = now_ms() / 1_000;
     let path = format!("query_range?query={}&start={}&end={now}&step=4", escaped(&expr), now - SPAN);
     let data = prometheus(&path).unwrap_or_else(|| panic!("Prometheus rejects {expr}"));

@@ -119,6 +119,7 @@ pub(super) fn status(workers: usize) -> Status {
         instance: "sim".to_owned(),
         raw: "raw".to_owned(),
         clean: "clean".to_owned(),
+        scope: "partition".to_owned(),
     };
     Status::new(about, workers)
 }

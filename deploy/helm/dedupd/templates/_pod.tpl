@@ -4,8 +4,8 @@
 terminationGracePeriodSeconds: 20
 # It sends no request to Kubernetes.
 automountServiceAccountToken: false
-{{- with $values.serviceAccountName }}
-serviceAccountName: {{ . | quote }}
+{{- if or $values.serviceAccount.create $values.serviceAccount.name }}
+serviceAccountName: {{ default .root.Release.Name $values.serviceAccount.name | quote }}
 {{- end }}
 {{- with $values.imagePullSecrets }}
 imagePullSecrets:
@@ -30,27 +30,34 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  {{- $own := dict "matchLabels" (include "dedupd.selector" $ | fromYaml) }}
+  - {{- hasKey . "labelSelector" | ternary . (set (deepCopy .) "labelSelector" $own) | toYaml | nindent 4 }}
+  {{- end }}
+{{- end }}
 containers:
   - name: dedupd
     image: "{{ $values.image.repository }}:{{ default .root.Chart.AppVersion $values.image.tag }}"
     imagePullPolicy: {{ $values.image.pullPolicy | quote }}
-    args: [run, --config, /etc/dedupd/dedupd.toml, --log-format, json]
+    args: [{{ .topic.mode }}, --config, /etc/dedupd/dedupd.toml, --log-format, json]
     env:
       # The pod's name: the same after each restart.
       - name: DEDUPD_GROUP__INSTANCE
         valueFrom: { fieldRef: { fieldPath: metadata.name } }
+      {{- with .topic.env }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
     ports:
       - { name: http, containerPort: 9464 }
     # Loading a large window takes time, and is work: alive from the start, ready when it is done.
     livenessProbe:
       httpGet: { path: /livez, port: http }
-      periodSeconds: 10
-      timeoutSeconds: 5
-      failureThreshold: 6
+      {{- toYaml $values.livenessProbe | nindent 6 }}
     readinessProbe:
       httpGet: { path: /readyz, port: http }
-      periodSeconds: 5
-      timeoutSeconds: 5
+      {{- toYaml $values.readinessProbe | nindent 6 }}
     resources:
       {{- toYaml .topic.resources | nindent 6 }}
     securityContext:
@@ -59,10 +66,15 @@ containers:
       capabilities: { drop: [ALL] }
     volumeMounts:
       - { name: config, mountPath: /etc/dedupd, readOnly: true }
+      {{- if eq .topic.mode "run" }}
       - { name: state, mountPath: /var/lib/dedupd }
+      {{- end }}
       - { name: tmp, mountPath: /tmp }
       {{- range $place, $secret := .topic.secrets }}
       - { name: secret-{{ $place }}, mountPath: /run/secrets/{{ $secret }}, readOnly: true }
+      {{- end }}
+      {{- with .topic.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
       {{- end }}
 volumes:
   - name: config
@@ -74,7 +86,10 @@ volumes:
   # Temporary files of `audit`, `state inspect` and `state export`: the last two copy the local state.
   - name: tmp
     emptyDir: { sizeLimit: {{ .topic.persistence.size | quote }} }
-  {{- if not .topic.persistence.enabled }}
+  {{- with .topic.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if and (eq .topic.mode "run") (not .topic.persistence.enabled) }}
   - name: state
     emptyDir: { sizeLimit: {{ .topic.persistence.size | quote }} }
   {{- end }}

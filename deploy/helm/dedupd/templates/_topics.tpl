@@ -18,17 +18,20 @@
 {{- $topics := list -}}
 {{- $names := dict -}}
 {{- range .Values.topics -}}
-{{- $common := pick $root.Values "replicas" "config" "secrets" "resources" "persistence" -}}
+{{- $common := pick $root.Values "replicas" "config" "secrets" "env" "extraVolumes" "extraVolumeMounts" "resources" "persistence" -}}
 {{- $topic := include "dedupd.merge" (list $common .) | fromJson -}}
-{{- $name := default (regexReplaceAll "[^a-z0-9]+" (lower .raw) "-" | trimAll "-") .name -}}
+{{- $mode := default "run" .mode -}}
+{{- $source := eq $mode "rekey" | ternary (printf "rekey-%s" .to) .raw -}}
+{{- $name := default (regexReplaceAll "[^a-z0-9]+" (lower $source) "-" | trimAll "-") .name -}}
 {{- $fullname := printf "%s-%s" $root.Release.Name $name -}}
 {{- if gt (len $fullname) 52 -}}
-{{- fail (printf "topics: the name %s of %s is longer than 52 characters; give the entry a shorter name" $fullname .raw) -}}
+{{- fail (printf "topics: the name %s of %s is longer than 52 characters; give the entry a shorter name" $fullname $source) -}}
 {{- end -}}
 {{- if hasKey $names $name -}}
-{{- fail (printf "topics: %s and %s both have the name %s; give the entries different names" (get $names $name) .raw $name) -}}
+{{- fail (printf "topics: %s and %s both have the name %s; give the entries different names" (get $names $name) $source $name) -}}
 {{- end -}}
-{{- $_ := set $names $name .raw -}}
+{{- $_ := set $names $name $source -}}
+{{- $_ := set $topic "mode" $mode -}}
 {{- $_ := set $topic "name" $name -}}
 {{- $_ := set $topic "fullname" $fullname -}}
 {{- $_ := set $topic "config" (include "dedupd.config" $topic | fromJson) -}}
@@ -39,12 +42,17 @@
 
 {{/* The configuration of a topic: the values' own, and what the chart sets. */}}
 {{- define "dedupd.config" -}}
-{{- $raw := dict "raw" .raw "clean" .clean -}}
-{{- $ours := dict "topics" $raw "state" (dict "dir" "/var/lib/dedupd") "http" (dict "listen" "0.0.0.0:9464") -}}
+{{- $ours := dict "http" (dict "listen" "0.0.0.0:9464") -}}
+{{- if eq .mode "rekey" -}}
+{{- $_ := set $ours "rekey" (dict "from" .from "to" .to) -}}
+{{- else -}}
+{{- $_ := set $ours "topics" (dict "raw" .raw "clean" .clean) -}}
+{{- $_ := set $ours "state" (dict "dir" "/var/lib/dedupd") -}}
+{{- end -}}
 {{- $config := include "dedupd.merge" (list .config $ours) | fromJson -}}
 {{- $group := default dict $config.group -}}
 {{- $scope := get (default dict $config.dedupe) "scope" -}}
-{{- if and (eq $scope "partition") (ne (toString $group.static_membership) "false") -}}
+{{- if and (eq .mode "run") (eq $scope "partition") (ne (toString $group.static_membership) "false") -}}
 {{- /* A restarted pod resumes its partitions. The session covers its stop, a pull of the image and its start. */ -}}
 {{- $group = include "dedupd.merge" (list (dict "on_stop" "remain" "session_timeout" "45s") $group) | fromJson -}}
 {{- end -}}
@@ -89,6 +97,9 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "dedupd.labels" -}}
