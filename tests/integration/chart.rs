@@ -32,8 +32,14 @@ fn mount<'a>(set: &'a Value, volume: &str) -> &'a str {
     mount["mountPath"].as_str().unwrap()
 }
 
-/// Arguments, file and environment of the first pod of a set.
-fn sources(rendered: &Rendered, set: &Value) -> (Vec<String>, (String, String), [(String, String); 1]) {
+/// What the first pod of a set starts dedupd with.
+struct Start {
+    arguments: Vec<String>,
+    file: (String, String),
+    environment: [(String, String); 1],
+}
+
+fn start_of(rendered: &Rendered, set: &Value) -> Start {
     let words = container(set)["args"].as_array().unwrap().iter();
     let arguments: Vec<String> = words.map(|word| word.as_str().unwrap().to_owned()).collect();
     let name = set["metadata"]["name"].as_str().unwrap();
@@ -44,18 +50,18 @@ fn sources(rendered: &Rendered, set: &Value) -> (Vec<String>, (String, String), 
     let environment = [("DEDUPD_GROUP__INSTANCE".to_owned(), format!("{name}-0"))];
     let map = &rendered.get("ConfigMap", name)["data"];
     let toml = map["dedupd.toml"].as_str().unwrap().to_owned();
-    (arguments, (format!("{}/dedupd.toml", mount(set, "config")), toml), environment)
+    Start { arguments, file: (format!("{}/dedupd.toml", mount(set, "config")), toml), environment }
 }
 
 /// The configuration of the first pod of a set, as dedupd reads it.
 fn config_of(rendered: &Rendered, set: &Value) -> Config {
-    let (arguments, file, environment) = sources(rendered, set);
+    let Start { arguments, file, environment } = start_of(rendered, set);
     configuration(&arguments, &file, &environment)
 }
 
 /// The same of a set of `rekey`.
 fn rekeying_of(rendered: &Rendered, set: &Value) -> Rekeying {
-    let (arguments, file, environment) = sources(rendered, set);
+    let Start { arguments, file, environment } = start_of(rendered, set);
     rekeying(&arguments, &file, &environment)
 }
 
