@@ -14,6 +14,7 @@ mod damage;
 mod finding;
 #[path = "../support/memory_store.rs"]
 mod memory_store;
+mod portable;
 mod sealed;
 mod transfer;
 

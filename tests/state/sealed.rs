@@ -11,6 +11,7 @@ use dedupd::tools::state::{Lengths, LookupResult, Standing, export, import, insp
 use indicatif::ProgressBar;
 use serde_json::Value;
 
+use super::portable::assert_filter;
 use super::*;
 
 type Model = BTreeMap<(PartitionId, Offset), Identity>;
@@ -381,24 +382,6 @@ fn commands_show_filters_and_an_export_reports_what_it_has_not() {
         assert_eq!(store.missing_ms(0.into()), Ok(arrival(in_filter - 1) + 1));
         store.close().unwrap();
         fs::remove_file(file).unwrap();
-        a_portable_filter_has_what_is_stored_exactly(dir, in_filter);
+        assert_filter(dir, in_filter);
     });
-}
-
-fn a_portable_filter_has_what_is_stored_exactly(dir: &Path, from: u64) {
-    let file = dir.with_extension("filter");
-    let words = ["filter", "--file", file.to_str().unwrap()];
-    let made = dedupd(dir, &words);
-    assert!(made.code == 0 && made.out.contains("which are in filters only"), "{made:?}");
-    let again = dedupd(dir, &words);
-    assert!(again.code == 4 && again.err.contains("already exists"), "{again:?}");
-    let mut stored = 0;
-    for id in (from..from + 6).chain([100]).map(|number| format!("order-0-{number}")) {
-        let is_stored = dedupd(dir, &["inspect", "--id", &id]).code == 0;
-        let asked = dedupd(dir, &[&words[..], &["--contains", &id]].concat());
-        assert_eq!((asked.code, asked.out.starts_with("yes")), (i32::from(!is_stored), is_stored), "{id}");
-        stored += u32::from(is_stored);
-    }
-    assert!((1..7).contains(&stored), "{stored}");
-    fs::remove_file(file).unwrap();
 }

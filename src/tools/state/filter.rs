@@ -28,7 +28,7 @@ impl Hash for Item<'_> {
 
 /// What a filter has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterSummary {
+pub struct PortableFilter {
     /// Number of identities.
     pub ids: u64,
     /// Size of the file.
@@ -43,7 +43,7 @@ pub fn write_filter(
     to: &Path,
     rate: f64,
     bar: &ProgressBar,
-) -> Result<FilterSummary, StateError> {
+) -> Result<PortableFilter, StateError> {
     let windows = counted(store, binding, bar)?;
     let ids: u64 = windows.iter().map(|window| window.stored.ids()).sum();
     bar.reset();
@@ -74,7 +74,7 @@ pub fn write_filter(
         };
         write().map_err(|error| StateError::io(to, "be written", &error))
     })?;
-    Ok(FilterSummary { ids, bytes: bytes.len() as u64 })
+    Ok(PortableFilter { ids, bytes: bytes.len() as u64 })
 }
 
 /// Whether a file with a filter may contain an identity. False means that it does not.
