@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::rekey::Rekey;
 use crate::support::{Pipe, child, ports::free_port, shared_kafka, wait_until};
 use programs::{printed, program, promtool, text};
 use queries::Workload;
@@ -168,7 +169,7 @@ fn a_real_prometheus_has_data_for_dashboard_and_alerts() {
 
     let empty: BTreeSet<&str> = EMPTY.iter().map(|(by, _)| *by).collect();
     let queries = queries::of_the_dashboard();
-    for query in queries.iter().filter(|query| !empty.contains(query.by.as_str())) {
+    for query in queries.iter().filter(|query| !is_of_rekey(query) && !empty.contains(query.by.as_str())) {
         wait_for_data(&prometheus, query);
     }
     for (by, why) in EMPTY {
@@ -176,7 +177,7 @@ fn a_real_prometheus_has_data_for_dashboard_and_alerts() {
         assert_eq!(prometheus.query(&query.expr), Ok(Vec::new()), "{by}: {why}");
     }
     // The metrics of each alert have data, so an alert without samples does not fire.
-    for rule in queries::of_the_alerts() {
+    for rule in queries::of_the_alerts().into_iter().filter(|rule| !is_of_rekey(rule)) {
         // A backlog of two seconds, or a scrape that took too long, satisfies some for a moment, which their `for` allows.
         wait_until(&format!("{} not to fire", rule.by), SOON, || {
             (prometheus.query(&rule.expr) == Ok(Vec::new())).then_some(()).or_else(pause)
@@ -196,6 +197,37 @@ fn a_real_prometheus_has_data_for_dashboard_and_alerts() {
     assert_eq!(dedupd.stop(), Some(0));
     // The committed rules are active. This alert fires after two more minutes.
     prometheus.wait_for("ALERTS{alertname=\"DedupdDown\", alertstate=\"pending\"} == 1");
+}
+
+/// Whether a query is about the stage before the service.
+fn is_of_rekey(query: &Workload) -> bool {
+    query.expr.contains("dedupd_rekey_") || query.expr.contains("scope=\"rekey\"")
+}
+
+#[test]
+fn a_real_prometheus_has_data_for_the_panels_and_alerts_of_rekey() {
+    let pipe = Pipe::new(shared_kafka(), "monitored-rekey", PARTITIONS);
+    let load = pipe.load(PARTITIONS, 400);
+    let to = "monitored-rekey.by-id";
+    pipe.kafka.create_topic(to, PARTITIONS, &[]);
+    let rekey = Rekey::new(pipe.kafka, to, &format!("--from {} --id json:/id", pipe.raw)).start();
+    let prometheus = Prometheus::start(rekey.port);
+    prometheus.wait_scraping();
+    let (panels, rules) = (queries::of_the_dashboard(), queries::of_the_alerts());
+    let [panels, rules] = [panels, rules].map(|all| all.into_iter().filter(is_of_rekey).collect::<Vec<_>>());
+    assert!(!panels.is_empty() && !rules.is_empty());
+    panels.iter().for_each(|query| wait_for_data(&prometheus, query));
+    for rule in &rules {
+        wait_until(&format!("{} not to fire", rule.by), SOON, || {
+            (prometheus.query(&rule.expr) == Ok(Vec::new())).then_some(()).or_else(pause)
+        });
+        for selector in queries::selectors(&rule.expr) {
+            wait_for_data(&prometheus, &Workload { by: rule.by.clone(), expr: selector.metric });
+        }
+    }
+    check_metrics(&rekey.page("/metrics"));
+    load.finish();
+    assert_eq!(rekey.stop(), Some(0));
 }
 
 fn assert_figures(prometheus: &Prometheus) {
