@@ -216,7 +216,9 @@ fn a_real_prometheus_has_data_for_the_panels_and_alerts_of_rekey() {
     let (panels, rules) = (queries::of_the_dashboard(), queries::of_the_alerts());
     let [panels, rules] = [panels, rules].map(|all| all.into_iter().filter(is_of_rekey).collect::<Vec<_>>());
     assert!(!panels.is_empty() && !rules.is_empty());
-    panels.iter().for_each(|query| wait_for_data(&prometheus, query));
+    for query in &panels {
+        wait_for_data(&prometheus, query);
+    }
     for rule in &rules {
         wait_until(&format!("{} not to fire", rule.by), SOON, || {
             (prometheus.query(&rule.expr) == Ok(Vec::new())).then_some(()).or_else(pause)
