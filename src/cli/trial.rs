@@ -33,7 +33,7 @@ state are kept and named.
 
 On brokers of this machine the duplicates are real: connections are closed before the broker's
 acknowledgement, and a producer without idempotence retries. On other brokers, and with TLS or SASL,
-records are only written twice on purpose, and the output says so.
+records are only written twice on purpose, and the output states it.
 
 Needs the permissions of `dedupd run`, and to create and delete topics and to delete groups whose
 names begin with dedupd-try-.

@@ -8,6 +8,19 @@ use dedupd::metrics::{
 
 use super::{Server, assert_in_order, running};
 
+/// One with a content that differs.
+pub fn duplicate() -> DuplicateStatus {
+    DuplicateStatus {
+        committed_ms: 1_000,
+        partition: 5,
+        offset: 77,
+        owner_partition: 4,
+        owner_offset: 33,
+        age_seconds: Some(90.0),
+        content: ContentLabel::Different,
+    }
+}
+
 #[test]
 fn the_page_and_the_json_show_the_same_duplicates_and_sources() {
     let server = Server::start(ClientLimits::default());
@@ -18,15 +31,7 @@ fn the_page_and_the_json_show_the_same_duplicates_and_sources() {
     {
         server.metrics.records(outcome).inc_by(count);
     }
-    let one = DuplicateStatus {
-        committed_ms: 1_000,
-        partition: 5,
-        offset: 77,
-        owner_partition: 4,
-        owner_offset: 33,
-        age_seconds: Some(90.0),
-        content: ContentLabel::Different,
-    };
+    let one = duplicate();
     let count = |value: &str, most| ValueCount { value: Some(value.to_owned()), least: 2, most };
     let source = SourceStatus {
         by: "header:app".to_owned(),

@@ -7,12 +7,13 @@ use std::time::Duration;
 use dedupd::control::{Answer, OwnerPlace, WindowPart};
 use dedupd::http::{AdminApi, ClientLimits, Token};
 use dedupd::metrics::{
-    ClientLabel, ClientStatus, ContentLabel, DuplicateStatus, DuplicatesStatus, KindStatus, Role,
-    SourceStatus, StandbyStatus, TopValues, ValueCount, WorkerStatus,
+    ClientLabel, ClientStatus, DuplicateStatus, DuplicatesStatus, KindStatus, Role, SourceStatus,
+    StandbyStatus, TopValues, ValueCount, WorkerStatus,
 };
 use serde_json::{Value, json};
 
 use super::admin::{SECRET, answering, logging};
+use super::duplicates::duplicate;
 use super::{Server, running};
 
 fn specification() -> Value {
@@ -202,15 +203,7 @@ impl Client<'_> {
 
 /// A status in which every field has a value.
 fn fill(server: &Server) {
-    let one = DuplicateStatus {
-        committed_ms: 1_000,
-        partition: 5,
-        offset: 77,
-        owner_partition: 4,
-        owner_offset: 33,
-        age_seconds: Some(90.0),
-        content: ContentLabel::Different,
-    };
+    let one = duplicate();
     let count = |value: Option<&str>| ValueCount { value: value.map(str::to_owned), least: 2, most: 3 };
     let values = TopValues { values: vec![count(Some("a")), count(None)], unlisted_most: 3 };
     let source = SourceStatus { by: "key".to_owned(), duplicates: values.clone(), conflicts: values };

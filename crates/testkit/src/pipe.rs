@@ -15,16 +15,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const ATTEMPTS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Whether the committed offsets of the group are the ends of all partitions of a topic.
-pub fn is_consumed(
-    config: &ClientConfig,
-    group: &str,
-    topic: &str,
-    partitions: i32,
-) -> Result<bool, KafkaError> {
+/// A client that reads the offsets of a group.
+pub fn reader(config: &ClientConfig, group: &str) -> Result<Authenticated<BaseConsumer>, KafkaError> {
     let mut config = config.clone();
     config.set("group.id", group);
-    let reader: Authenticated<BaseConsumer> = dedupd_tokens::create(&config, DefaultConsumerContext)?;
+    dedupd_tokens::create(&config, DefaultConsumerContext)
+}
+
+/// Whether the committed offsets of its group are the ends of all partitions of a topic.
+pub fn is_consumed(reader: &BaseConsumer, topic: &str, partitions: i32) -> Result<bool, KafkaError> {
     let mut wanted = TopicPartitionList::new();
     wanted.add_partition_range(topic, 0, partitions - 1);
     let committed = reader.committed_offsets(wanted, TIMEOUT)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dedupd_audit as audit;
 use indicatif::HumanCount;
+use rdkafka::ClientConfig;
 use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 use testkit::pipe;
 
@@ -55,11 +56,8 @@ impl Names {
 
 /// Runs the trial. The exit code is that of the audit.
 pub fn command(args: &TryArgs) -> Result<Exit, ExitError> {
-    let trial =
-        Trial { args, properties: properties(&args.properties)?, names: Names::new(), began: monotonic() };
-    let config = trial.options(false).client_config();
-    let config = config.map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
-    let probe = Probe::connect(config, &args.bootstrap_servers, &trial.names.raw, "WRITE")?;
+    let trial = Trial::new(args)?;
+    let probe = Probe::connect(trial.config.clone(), &args.bootstrap_servers, &trial.names.raw, "WRITE")?;
     std::fs::create_dir_all(&trial.names.dir).map_err(|why| {
         ExitError::new(Exit::State, format!("{} cannot be created: {why}", trial.names.dir.display()))
     })?;
@@ -97,6 +95,8 @@ struct Trial<'a> {
     args: &'a TryArgs,
     properties: Vec<(String, String)>,
     names: Names,
+    /// Of the clients that neither produce nor belong to the child.
+    config: ClientConfig,
     began: std::time::Instant,
 }
 
@@ -106,24 +106,32 @@ struct TrialTraffic {
     thread: JoinHandle<Result<Summary, GenerateError>>,
 }
 
-impl Trial<'_> {
-    fn options(&self, cut_acks: bool) -> Options {
-        Options {
-            bootstrap_servers: self.args.bootstrap_servers.clone(),
-            properties: self.properties.clone(),
-            topic: self.names.raw.clone(),
-            partitions: Some(self.args.partitions),
-            shape: EventShape {
-                seed: fastrand::u64(..),
-                size: SIZE,
-                duplicates: REPEATED,
-                keys: 10_000,
-                repeatable: generate::REPEATABLE,
-            },
-            records: Some(self.args.records),
-            rate: Some(self.args.rate),
-            cut_acks,
-        }
+/// The traffic, with what the brokers are asked for.
+fn options(args: &TryArgs, properties: &[(String, String)], raw: &str) -> Options {
+    Options {
+        bootstrap_servers: args.bootstrap_servers.clone(),
+        properties: properties.to_vec(),
+        topic: raw.to_owned(),
+        partitions: Some(args.partitions),
+        shape: EventShape {
+            seed: fastrand::u64(..),
+            size: SIZE,
+            duplicates: REPEATED,
+            keys: 10_000,
+            repeatable: generate::REPEATABLE,
+        },
+        records: Some(args.records),
+        rate: Some(args.rate),
+        cut_acks: false,
+    }
+}
+
+impl<'a> Trial<'a> {
+    fn new(args: &'a TryArgs) -> Result<Self, ExitError> {
+        let (properties, names) = (properties(&args.properties)?, Names::new());
+        let config = options(args, &properties, &names.raw).client_config();
+        let config = config.map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+        Ok(Self { args, properties, names, config, began: monotonic() })
     }
 
     fn say(&self, what: &str) {
@@ -170,7 +178,8 @@ impl Trial<'_> {
 
     /// Starts the producer. Where it cannot cut acknowledgements, it repeats records on purpose only.
     fn traffic(&self, stop: &Arc<AtomicBool>) -> TrialTraffic {
-        let (real, open) = (self.options(true), self.options(false));
+        let open = options(self.args, &self.properties, &self.names.raw);
+        let real = Options { cut_acks: true, ..open.clone() };
         println!(
             "traffic      {} records, {} a second; one in ten is written twice",
             HumanCount(self.args.records),
@@ -206,10 +215,12 @@ impl Trial<'_> {
             thread::sleep(POLL_INTERVAL);
             child.check()?;
             if traffic.thread.is_finished() {
-                // Its error says more than that of the child.
-                let ended_at = *ended_at.get_or_insert_with(monotonic);
-                if traffic.sent.load(Ordering::Acquire) < self.args.records || ended_at.elapsed() > PATIENCE {
+                // Its error has more detail than that of the child.
+                if traffic.sent.load(Ordering::Acquire) < self.args.records {
                     return Ok(());
+                }
+                if ended_at.get_or_insert_with(monotonic).elapsed() > PATIENCE {
+                    return Err(child.failed("dedupd run processes no records, so it was not killed twice"));
                 }
             }
             let due = self.args.records * (kills + 1) / (KILLS + 1);
@@ -231,14 +242,13 @@ impl Trial<'_> {
 
     /// Waits until the group has committed the end of raw.
     fn await_all(&self, child: &mut Child, stop: &AtomicBool) -> Result<(), ExitError> {
-        let config = self.options(false).client_config();
-        let config = config.map_err(|error| ExitError::failed(error.to_string()))?;
+        let unread = |why| ExitError::failed(format!("committed offsets cannot be read: {why}"));
+        let reader = pipe::reader(&self.config, &self.names.group).map_err(unread)?;
         let partitions = i32::try_from(self.args.partitions).unwrap_or(i32::MAX);
         let began = monotonic();
         loop {
             child.check()?;
-            let is_over = pipe::is_consumed(&config, &self.names.group, &self.names.raw, partitions);
-            if is_over.map_err(|why| ExitError::failed(format!("committed offsets cannot be read: {why}")))? {
+            if pipe::is_consumed(&reader, &self.names.raw, partitions).map_err(unread)? {
                 return Ok(());
             }
             if began.elapsed() > PATIENCE || stop.load(Ordering::Acquire) {
@@ -266,8 +276,7 @@ impl Trial<'_> {
     /// Removes what it has made, and names what is left.
     fn remove(&self) {
         let Names { raw, clean, state, group, dir } = &self.names;
-        let config = self.options(false).client_config().map_err(|why| why.to_string());
-        match config.and_then(|config| pipe::remove(&config, &[raw, clean, state], group)) {
+        match pipe::remove(&self.config, &[raw, clean, state], group) {
             Ok(left) => left
                 .iter()
                 .for_each(|(what, why)| println!("{what} could not be deleted: {why}; delete it by hand")),
