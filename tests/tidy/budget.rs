@@ -54,7 +54,7 @@ const PROSE: &[(&str, usize)] = &[
     // Alternatives and words of `identity.from`.
     // `dedupd try`; the table of frames; when to take another tool; exit codes, which the README had; what `--allow-gone` explains,
     // documents that end early, records of others in state; the portable filter; metrics and target of `rekey`.
-    ("docs", 27_320),
+    ("docs", 25_170),
     // A page for each alert, with what operations.md had about it. A spare that cannot read the state topic. Two of `rekey`.
     ("docs/alerts", 1_830),
     ("docs/decisions", 12_610),
