@@ -62,7 +62,7 @@ const PROSE: &[(&str, usize)] = &[
     // A failed worker aborts its transaction; parts of ids; `dedupd try`, `forget`, `state filter`, pages of alerts; `rekey` in the chart.
     ("CHANGELOG.md", 1_110),
     ("CONTRIBUTING.md", 1_450),
-    ("README.md", 1_340),
+    ("README.md", 1_330),
     ("SECURITY.md", 500),
 ];
 
