@@ -107,8 +107,7 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
                     few_ids
                         .into_iter()
                         .chain(sample.respelled.iter().map(Respelled::warning))
-                        .chain(sample.conflicts())
-                        .chain(sample.nothing_compared(&rule.compare)),
+                        .chain(sample.content_warning()),
                 ),
             }
             sample.advice(Some(config.dedupe.scope))

@@ -277,7 +277,8 @@ impl SampleReading<'_> {
         let mut sample = ids.finish(is_cut);
         self.locate(rule, &mut sample.examples);
         let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
-        Ok(TopicSample { partitions, read, respelled: spelled.finish(), ..sample })
+        let compare = rule.compare.iter().map(ToString::to_string).collect();
+        Ok(TopicSample { partitions, read, compare, respelled: spelled.finish(), ..sample })
     }
 
     /// Finds where the records of these examples differ first.

@@ -87,6 +87,8 @@ fn copies_with_other_content_are_a_warning_that_names_the_field() {
     let nowhere = with(id, Some(r#"["header:nowhere"]"#));
     let none = "none of the 80 records of the sample with an id has header:nowhere as a text, a number or a boolean: nothing is compared";
     assert!(nowhere.contains(&format!("\nwarning: {none}")), "{nowhere}");
+    let nowhere = planned_with(&pipe, &["--compare", "header:nowhere"]);
+    assert!(nowhere.contains(none), "{nowhere}");
     let planned = planned(&pipe, &["--id", "json:/event_id"]);
     assert!(planned.contains(&format!("  content                        {warning}")), "{planned}");
     assert!(!planned.contains("secret") && planned.contains("37.50 % of the newest 80"), "{planned}");

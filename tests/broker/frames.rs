@@ -1,12 +1,13 @@
 //! Tests on a real Apache Kafka: records in the frame of AWS Glue, with schemas from a directory.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 use crate::explain::explain;
 use crate::schemas::{output, string};
-use crate::support::{Draft, Pipe, shared_kafka, wait_until};
+use crate::support::{Draft, Isolation, Pipe, Rekey, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const V1: &str = r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"}]}"#;
@@ -66,4 +67,39 @@ fn records_of_glue_are_deduplicated_with_schemas_that_are_added_to_a_directory()
         let (code, text) = output(&sidecar, arguments);
         assert!(code == Some(0) && !text.contains("without an id"), "{code:?} {text}");
     }
+}
+
+/// In one spelling, plain and packed, an id has one partition; the control distinguishes the spellings.
+#[test]
+fn rekey_finds_the_ids_of_a_frame_in_any_spelling() {
+    let kafka = shared_kafka();
+    kafka.create_topic("frames.from", 2, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("01010101-0101-0101-0101-010101010101.avsc"), V1).unwrap();
+    let drafts = (0..20).flat_map(|id| {
+        let upper = draft(1, false, &id.to_string(), &string(&format!("A{id}")));
+        let lower = draft(1, true, &id.to_string(), &string(&format!("a{id}")));
+        [upper, Draft { partition: 1, ..lower }]
+    });
+    kafka.send("frames.from", &drafts.collect::<Vec<_>>());
+    let moved = |to: &str, from: &str| {
+        kafka.create_topic(to, 7, &[]);
+        let mut rekey = Rekey::new(kafka, to, "--from frames.from");
+        for (key, value) in [
+            ("DEDUPD_IDENTITY__FROM", from),
+            ("DEDUPD_SCHEMAS__FRAME", "glue"),
+            ("DEDUPD_SCHEMAS__VALUE", dir.path().to_str().unwrap()),
+        ] {
+            rekey.environment.push((key.to_owned(), value.to_owned()));
+        }
+        let running = rekey.start();
+        rekey.wait_done(kafka, &["frames.from"]);
+        assert_eq!(running.metric("dedupd_rekey_missing_id_total"), Some(0.0), "{}", running.text());
+        assert_eq!(running.stop(), Some(0), "{}", running.text());
+        let records = kafka.records(to, Isolation::Committed);
+        assert_eq!(records.len(), 40);
+        records.into_iter().map(|it| (it.key, it.partition)).collect::<BTreeSet<_>>().len()
+    };
+    assert_eq!(moved("frames.to", "avro:/id (lower)"), 20);
+    assert!(moved("frames.to.control", "avro:/id") > 20);
 }

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::ages::CopyAges;
 use super::difference::DifferingCopy;
 use super::respelled::Respelled;
-use crate::dedupe::IdSource;
 use crate::units::seconds_text;
 
 /// The rate is measured over at most this time.
@@ -37,6 +36,9 @@ pub struct TopicSample {
     pub one_in: u64,
     /// Records whose id is followed.
     pub followed: u64,
+    /// The sources of what is compared.
+    #[serde(skip)]
+    pub compare: Vec<String>,
     /// Records with an id, and without what is compared.
     pub without_content: u64,
     /// Copies that were compared with the first record with their id.
@@ -64,10 +66,17 @@ impl TopicSample {
         self.repeats as f64 / self.followed.max(1) as f64
     }
 
-    /// The warning about copies that differ from the first record with their id.
+    /// The warning about copies that differ from the first record with their id, or that what is compared is in no record.
     #[must_use]
-    pub fn conflicts(&self) -> Option<String> {
-        let Self { compared, differing, examples, .. } = self;
+    pub fn content_warning(&self) -> Option<String> {
+        let Self { compared, differing, examples, with_id, compare, .. } = self;
+        if !compare.is_empty() && *with_id > 0 && self.without_content == *with_id {
+            return Some(format!(
+                "none of the {with_id} records of the sample with an id has {} as a text, a number or a boolean: nothing is compared, and \
+                 no conflict is found; correct identity.compare",
+                compare.join(" and ")
+            ));
+        }
         let example = |it: &DifferingCopy| {
             let place =
                 it.place.as_ref().map(|place| format!(" (first difference: {place})")).unwrap_or_default();
@@ -82,21 +91,6 @@ impl TopicSample {
                  example, {}. Add the field that distinguishes them to identity.from; or, if attempts of one event differ, as by a time of \
                  sending, name the fields that do not in identity.compare",
                 examples.join(", and ")
-            )
-        })
-    }
-
-    /// The warning that what is compared is in no record.
-    #[must_use]
-    pub fn nothing_compared(&self, sources: &[IdSource]) -> Option<String> {
-        let is_nowhere = !sources.is_empty() && self.with_id > 0 && self.without_content == self.with_id;
-        let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
-        is_nowhere.then(|| {
-            format!(
-                "none of the {} records of the sample with an id has {} as a text, a number or a boolean: nothing is compared, and no \
-                 conflict is found; correct identity.compare",
-                self.with_id,
-                names.join(" and ")
             )
         })
     }
@@ -136,6 +130,6 @@ impl fmt::Display for TopicSample {
         for respelled in &self.respelled {
             writeln!(f, "  {:<30} {}", "spelling", respelled.warning())?;
         }
-        writeln!(f, "  {:<30} {}", "content", self.conflicts().unwrap_or_else(|| same.to_owned()))
+        writeln!(f, "  {:<30} {}", "content", self.content_warning().unwrap_or_else(|| same.to_owned()))
     }
 }

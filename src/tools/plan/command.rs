@@ -59,7 +59,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         let scope = sample.as_ref().map(|sample| {
             serde_json::json!({ "recommended": sample.recommended_scope(), "advice": sample.advice(None) })
         });
-        let conflicts = sample.as_ref().and_then(TopicSample::conflicts);
+        let conflicts = sample.as_ref().and_then(TopicSample::content_warning);
         let all = serde_json::json!({
             "plan": plan, "fits": fits, "sample": sample, "scope": scope, "conflicts": conflicts, "ages": advice, "schemas": note
         });
