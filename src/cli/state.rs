@@ -158,7 +158,7 @@ const EXPORT_CODES: &[Exit] = &[Exit::Done, Exit::Usage, Exit::State];
 
 const FILTER_HELP: &str = "\
 For programs that ask \"seen before?\" elsewhere: the file is a Bloom filter of Apache DataSketches, which
-has libraries for Java and C++. Its items are the identities, 16 bytes each (docs/tools.md). Ids beyond
+has libraries for Java and C++. Its items are the identities, 16 bytes each (docs/state-format.md). Ids beyond
 window.exact are not in it. With --contains, the answer is the exit code too.
 
 Examples:

@@ -6,6 +6,7 @@
 pub mod coordinates;
 pub mod format;
 pub mod identity;
+pub(crate) mod varint;
 pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};

@@ -40,6 +40,9 @@ pub(super) type Client = Arc<Authenticated<ThreadedProducer<Deliveries>>>;
 
 /// Interval at which a wait for delivery reports checks for a failure.
 const FLUSH_WAIT: Duration = Duration::from_millis(20);
+/// Interval at which a wait looks whether the client's own thread has taken delivery reports. A poll would compete with that thread, and
+/// spin, because the client's waits are whole milliseconds.
+const SERVED_WAIT: Duration = Duration::from_millis(1);
 /// Longest time that a send waits for space in the client's queue.
 const QUEUE_FULL_WAIT: Duration = Duration::from_secs(30);
 /// Longest time that a send waits until the producer's metadata shows a new partition; well below the transaction timeout.
@@ -135,7 +138,7 @@ fn retried(client: &Client, topic: &TopicHandle, record: &mut Outgoing<'_>) -> R
                     && clock::monotonic()
                         < *deadline.get_or_insert_with(|| clock::monotonic() + QUEUE_FULL_WAIT) =>
             {
-                client.poll(Duration::from_millis(1));
+                std::thread::sleep(SERVED_WAIT);
             }
             // The topic has grown: the partition exists, but this client's metadata does not show it yet.
             Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownPartition))

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dedupe::{EntryName, PartitionId, Sequence, WindowId};
+use crate::dedupe::{EntryName, PartitionId, Sequence, WindowId, varint};
 use crate::ports::{Covered, Head};
 
 const VERSION: u8 = 7;
@@ -43,10 +43,9 @@ pub(super) fn encode(window: WindowId, head: &Head, counts: &Counts) -> Vec<u8> 
     out.extend_from_slice(&encode_head(head));
     let mut before = 0;
     for (partition, end) in &head.covered {
-        push(&mut out, u64::from(partition - before));
-        push(&mut out, end.next);
-        let ahead = end.time_ms.wrapping_sub(head.time_ms);
-        push(&mut out, (ahead << 1 ^ ahead >> 63).cast_unsigned());
+        varint::push(&mut out, u64::from(partition - before));
+        varint::push(&mut out, end.next);
+        varint::push(&mut out, varint::zigzag(end.time_ms.wrapping_sub(head.time_ms)));
         before = *partition;
     }
     out.extend_from_slice(&checksum(window, &out).to_le_bytes());
@@ -67,10 +66,10 @@ pub(super) fn decode(window: WindowId, bytes: &[u8]) -> Option<(Head, Counts)> {
     let mut head = decode_head(head);
     let mut partition: PartitionId = 0;
     while !ends.is_empty() {
-        partition = partition.checked_add(u32::try_from(take(&mut ends)?).ok()?)?;
-        let (next, ahead) = (take(&mut ends)?, take(&mut ends)?);
-        let ahead = (ahead >> 1).cast_signed() ^ -(ahead & 1).cast_signed();
-        head.covered.insert(partition, Covered { next, time_ms: head.time_ms.wrapping_add(ahead) });
+        partition = partition.checked_add(u32::try_from(varint::take(&mut ends)?).ok()?)?;
+        let (next, ahead) = (varint::take(&mut ends)?, varint::take(&mut ends)?);
+        let time_ms = head.time_ms.wrapping_add(varint::unzigzag(ahead));
+        head.covered.insert(partition, Covered { next, time_ms });
     }
     Some((head, Counts { runs, identities, next_number, missing_ms: missing.cast_signed() }))
 }
@@ -112,26 +111,6 @@ pub(super) fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Head {
         last_entry: entry(next()),
         confirmed_entry: entry(next()),
         covered: BTreeMap::new(),
-    }
-}
-
-fn push(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    out.push(number.to_le_bytes()[0]);
-}
-
-fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let (mut number, mut shift) = (0, 0);
-    loop {
-        let byte = *bytes.split_off_first()?;
-        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        shift += 7;
-        if byte < 0x80 {
-            return Some(number);
-        }
     }
 }
 

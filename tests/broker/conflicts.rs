@@ -120,7 +120,9 @@ fn planted_conflicts_are_found_wherever_their_owner_is_and_none_is_invented() {
     let [equal, conflicts] = assert_found(&pipe);
     println!("{equal} equal, {conflicts} conflicts");
     assert!(equal > 10_000 && conflicts > 2_000);
-    b.audit().unwrap();
+    let audited = b.audit().unwrap();
+    let compared = format!("{equal} equal, {conflicts} not equal, 0 not compared");
+    assert!(audited.contains(&compared), "{compared} is not in:\n{audited}");
 }
 
 /// Snowplow's case: ids that were used again for another event. By default the whole value is compared.

@@ -100,8 +100,8 @@ impl Sidecar {
         format!("dedupd.{}.{}.{last}", self.raw, self.clean)
     }
 
-    /// Runs `dedupd audit` with its configuration. The error is the output.
-    pub fn audit(&self) -> Result<(), String> {
+    /// Runs `dedupd audit` with its configuration. Returns what it prints, as an error if it finds one.
+    pub fn audit(&self) -> Result<String, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dedupd"));
         command
             .args([
@@ -119,7 +119,8 @@ impl Sidecar {
         }
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        if output.status.success() { Ok(printed) } else { Err(printed) }
     }
 
     /// Compares only ids: every copy of a load whose records all differ is a duplicate, and no conflict.

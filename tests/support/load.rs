@@ -162,7 +162,9 @@ impl Writer {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
                 due -= 1.0;
             }
-            self.producer.poll(Duration::from_millis(2));
+            // The client spins in the last millisecond of a poll that waits.
+            std::thread::sleep(Duration::from_millis(5));
+            self.producer.poll(Duration::ZERO);
         }
         self.producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
     }
@@ -197,7 +199,8 @@ impl Writer {
             .headers(headers);
         record.timestamp = self.clock.as_ref().map(StreamClock::advance);
         while let Err((_, returned)) = self.producer.send(record) {
-            self.producer.poll(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
+            self.producer.poll(Duration::ZERO);
             record = returned;
         }
     }

@@ -15,9 +15,10 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
     ("ports", &["dedupe"]),
     ("dedupe", &[]),
     ("dedupe::coordinates", &[]),
-    ("dedupe::identity", &["dedupe::coordinates"]),
+    ("dedupe::varint", &[]),
+    ("dedupe::identity", &["dedupe::coordinates", "dedupe::varint"]),
     // A format is a value and its bytes. The windows produce and read such values, and no format depends on a window.
-    ("dedupe::format", &["dedupe::coordinates", "dedupe::identity"]),
+    ("dedupe::format", &["dedupe::coordinates", "dedupe::identity", "dedupe::varint"]),
     ("dedupe::window", &["dedupe::coordinates", "dedupe::identity", "dedupe::format"]),
     ("store", &["dedupe", "ports", "clock::monotonic", "units", "locked"]),
     ("kafka", &["dedupe", "ports", "config", "clock", "units", "locked"]),

@@ -254,7 +254,7 @@ impl<'a> Faults<'a> {
     }
 
     /// Runs `dedupd audit`. The error is its output.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn audit(&self) -> Result<String, String> {
         self.sidecars[0].audit()
     }
 

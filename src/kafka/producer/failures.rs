@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, PurgeConfig};
 
-use super::{ActiveProducer, Client, KafkaSink};
+use super::{ActiveProducer, Client, KafkaSink, SERVED_WAIT};
 use crate::clock;
 use crate::kafka::error::failure_with_permission;
 use crate::ports::{Failure, OutputTopic, Remedy};
@@ -69,7 +69,7 @@ pub(super) fn drop_queued(client: &Client, wait: Duration) {
     while client.in_flight_count() > 0 && clock::monotonic() < deadline {
         // The client puts records back into its queue that were sent behind a rejected one.
         client.purge(PurgeConfig::default().queue());
-        client.poll(Duration::from_millis(1));
+        std::thread::sleep(SERVED_WAIT);
     }
 }
 

@@ -100,9 +100,11 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Polls delivery reports for at most `wait`; fails if a record was not written.
+    /// Waits this long and takes the delivery reports; fails if a record was not written.
     pub fn poll(&self, wait: Duration) -> Result<(), KafkaError> {
-        self.producer.poll(wait);
+        // The client would wait as long, and spin in the last millisecond.
+        std::thread::sleep(wait);
+        self.producer.poll(Duration::ZERO);
         let why = self.producer.context().why.lock().unwrap_or_else(PoisonError::into_inner).clone();
         why.map_or(Ok(()), Err)
     }

@@ -6,6 +6,7 @@
 
 use super::{BlockError, Owner};
 use crate::dedupe::coordinates::Coordinates;
+use crate::dedupe::varint;
 
 /// Appends the places and times of owners.
 pub(super) fn push_places(out: &mut Vec<u8>, owners: &[Owner], base_ms: i64) {
@@ -14,12 +15,12 @@ pub(super) fn push_places(out: &mut Vec<u8>, owners: &[Owner], base_ms: i64) {
         one.at.partition == other.at.partition && one.at.offset <= other.at.offset
     };
     for run in owners.chunk_by(is_run) {
-        push_varint(out, u64::from(run.first().map_or(0, |owner| owner.at.partition)));
-        push_varint(out, run.len() as u64);
+        varint::push(out, u64::from(run.first().map_or(0, |owner| owner.at.partition)));
+        varint::push(out, run.len() as u64);
         let mut offset = 0;
         for owner in run {
-            push_varint(out, owner.at.offset - offset);
-            push_varint(out, zigzag(owner.time_ms.wrapping_sub(time_ms)));
+            varint::push(out, owner.at.offset - offset);
+            varint::push(out, varint::zigzag(owner.time_ms.wrapping_sub(time_ms)));
             (offset, time_ms) = (owner.at.offset, owner.time_ms);
         }
     }
@@ -33,13 +34,13 @@ pub(super) fn read_places(
 ) -> Result<(), BlockError> {
     let mut time_ms = base_ms;
     while !bytes.is_empty() {
-        let partition = u32::try_from(take_varint(&mut bytes)?);
+        let partition = u32::try_from(take(&mut bytes)?);
         let partition = partition.map_err(|_| BlockError::Inconsistent("a partition beyond 32 bits"))?;
-        let (count, mut offset) = (take_varint(&mut bytes)?, 0_u64);
+        let (count, mut offset) = (take(&mut bytes)?, 0_u64);
         for _ in 0..count {
-            let distance = take_varint(&mut bytes)?;
+            let distance = take(&mut bytes)?;
             offset = offset.checked_add(distance).ok_or(BlockError::Inconsistent("offset overflow"))?;
-            time_ms = time_ms.wrapping_add(unzigzag(take_varint(&mut bytes)?));
+            time_ms = time_ms.wrapping_add(varint::unzigzag(take(&mut bytes)?));
             let at = Coordinates { partition, offset };
             if !Owner::is_possible(at, time_ms) {
                 return Err(BlockError::Inconsistent("an owner with an impossible place or time"));
@@ -50,34 +51,7 @@ pub(super) fn read_places(
     Ok(())
 }
 
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)).cast_unsigned()
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
-}
-
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value.to_le_bytes()[0] & 0x7f) | 0x80);
-        value >>= 7;
-    }
-    out.push(value.to_le_bytes()[0]);
-}
-
-#[inline]
-fn take_varint(bytes: &mut &[u8]) -> Result<u64, BlockError> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let Some((byte, rest)) = bytes.split_first() else {
-            return Err(BlockError::Inconsistent("fewer places than identities"));
-        };
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-    Err(BlockError::Inconsistent("a number longer than 64 bits"))
+fn take(bytes: &mut &[u8]) -> Result<u64, BlockError> {
+    varint::take(bytes)
+        .ok_or(BlockError::Inconsistent("places that end early, or a number longer than 64 bits"))
 }

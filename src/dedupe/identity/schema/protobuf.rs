@@ -7,6 +7,7 @@ mod numbers;
 mod wire;
 
 use super::super::json::index;
+use crate::dedupe::varint;
 use naming::MessageName;
 pub use naming::Naming;
 pub(in super::super) use numbers::find_by_numbers;
@@ -348,8 +349,10 @@ fn text<'d>(kind: &ProtoKind, value: WireValue<'d>) -> Read<'d> {
         (ProtoKind::Int64, WireValue::Varint(value)) => value.cast_signed().to_string(),
         (ProtoKind::Uint32, WireValue::Varint(value)) => low_half(value).to_string(),
         (ProtoKind::Uint64, WireValue::Varint(value)) => value.to_string(),
-        (ProtoKind::Sint32, WireValue::Varint(value)) => wire::zigzag(u64::from(low_half(value))).to_string(),
-        (ProtoKind::Sint64, WireValue::Varint(value)) => wire::zigzag(value).to_string(),
+        (ProtoKind::Sint32, WireValue::Varint(value)) => {
+            varint::unzigzag(u64::from(low_half(value))).to_string()
+        }
+        (ProtoKind::Sint64, WireValue::Varint(value)) => varint::unzigzag(value).to_string(),
         (ProtoKind::Bool, WireValue::Varint(value)) => (value != 0).to_string(),
         (ProtoKind::Enum(names), WireValue::Varint(value)) => {
             let number = low_half(value).cast_signed();

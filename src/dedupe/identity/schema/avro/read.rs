@@ -6,6 +6,7 @@ use super::super::super::json::index;
 use super::super::super::uuid::hyphenated;
 use super::super::decimal::decimal_text;
 use super::{AvroSchema, AvroType, BytesText};
+use crate::dedupe::varint;
 
 /// The bytes that are left. Every function returns `None` when they do not match the schema.
 pub(super) struct Input<'d> {
@@ -221,19 +222,7 @@ impl<'d> Input<'d> {
     }
 
     fn long(&mut self) -> Option<i64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let [byte] = *self.array()?;
-            // The tenth byte has one bit.
-            if shift == 63 && byte > 1 {
-                return None;
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed());
-            }
-        }
-        None
+        varint::take(&mut self.rest).map(varint::unzigzag)
     }
 
     fn take(&mut self, length: u64) -> Option<&'d [u8]> {

@@ -1,6 +1,7 @@
 //! The wire format of Protobuf.
 
 use super::ProtoKind;
+use crate::dedupe::varint;
 
 /// Most groups inside of each other, as in other implementations.
 const DEPTH_MAX: usize = 100;
@@ -93,23 +94,11 @@ impl<'d> Wire<'d> {
 
     /// A signed number in zigzag encoding.
     pub fn signed(&mut self) -> Result<i64, Malformed> {
-        self.varint().map(zigzag)
+        self.varint().map(varint::unzigzag)
     }
 
     pub fn varint(&mut self) -> Result<u64, Malformed> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let [byte] = *self.array()?;
-            // The tenth byte has one bit.
-            if shift == 63 && byte > 1 {
-                return Err(Malformed);
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(Malformed)
+        varint::take(&mut self.rest).ok_or(Malformed)
     }
 
     fn array<const N: usize>(&mut self) -> Result<&'d [u8; N], Malformed> {
@@ -117,9 +106,4 @@ impl<'d> Wire<'d> {
         self.rest = rest;
         Ok(array)
     }
-}
-
-/// Decodes the zigzag encoding.
-pub(super) fn zigzag(value: u64) -> i64 {
-    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
