@@ -31,7 +31,7 @@ test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	cargo test --workspace --features failpoints --doc
 	cargo test --workspace --features failpoints $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
 
-integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, containers, Helm (downloads 500 MB)
+integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, MirrorMaker 2, Debezium, containers, Helm (downloads 580 MB)
 	@scripts/setup integration
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo test --workspace --all-features --test integration -- --test-threads=2

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::dedupe::{IdSource, IdSourceError};
+use crate::dedupe::{IdSource, IdSourceError, LoneSource};
 
 /// What contains the values by which duplicates are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,11 @@ impl FromStr for InsightSource {
     type Err = IdSourceError;
 
     fn from_str(text: &str) -> Result<Self, IdSourceError> {
-        if text == "partition" { Ok(Self::Partition) } else { text.parse().map(Self::Field) }
+        if text == "partition" {
+            Ok(Self::Partition)
+        } else {
+            text.parse().map(|LoneSource(it)| Self::Field(it))
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::rules;
 use super::section::{ConfigSection, Form, Key, Shape, joined, section};
-use crate::dedupe::{IdSource, KindId};
+use crate::dedupe::{IdSource, KindId, LoneSource};
 
 /// Maximum number of kinds: each has a window in every partition, and a share of the limits.
 const MOST_KINDS: usize = 8;
@@ -170,8 +170,8 @@ const KIND_NAME: Parsed<String> = Parsed {
 const KIND_SOURCE: Parsed<IdSource> = Parsed {
     remedy: "give the header or the path that contains the kind: header:NAME, json:/pointer, avro:/path or protobuf:/path",
     parse: |text| match text.parse() {
-        Ok(IdSource::Key | IdSource::Value) => Err("is not supported for kinds".to_owned()),
-        Ok(source) => Ok(source),
+        Ok(LoneSource(IdSource::Key | IdSource::Value)) => Err("is not supported for kinds".to_owned()),
+        Ok(LoneSource(source)) => Ok(source),
         Err(error) => Err(error.to_string()),
     },
     toml: |source| quoted(&source.to_string()),

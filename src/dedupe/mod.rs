@@ -22,7 +22,7 @@ pub use identity::{
     ProtoKind, ProtoMessage, ProtoSchema, RecordField, Repeated, SOURCE_HEADER, Schema, SchemaId, Schemas,
     WindowId, name_source,
 };
-pub(crate) use identity::{Fingerprint, IdSourceError, MOST_PARTITIONS, SOURCES};
+pub(crate) use identity::{Fingerprint, IdSourceError, LoneSource, MOST_PARTITIONS, SOURCES};
 pub use window::sealed::{
     FILTERS, FilterBits, FilterPart, FirstLevels, MERGED_PART, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice,
     SliceBuilder, SliceCoverage, slice_ids,

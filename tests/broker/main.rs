@@ -22,6 +22,7 @@ mod check_findings;
 mod checking;
 mod compacted;
 mod conflicts;
+mod cookbook;
 mod crash;
 mod encoded;
 mod explain;

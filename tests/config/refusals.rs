@@ -149,6 +149,10 @@ const CASES: &[(&str, &str)] = &[
         r#"identity.compare (d.toml): is an empty list; write "off" to compare nothing, or leave it out for the default"#,
     ),
     (
+        r#"identity.compare = "header:ce_type | json:/type""#,
+        r#"identity.compare = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from may have; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in ["json:/id"]"#,
+    ),
+    (
         r#"identity.on_missing = "dead_letter""#,
         r#"identity.on_missing = "dead_letter" (d.toml): requires a dead-letter topic, but topics.dead_letter is not set; set topics.dead_letter, or choose another policy"#,
     ),

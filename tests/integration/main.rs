@@ -1,4 +1,5 @@
-//! Tests with other systems than Apache Kafka: schema registries, OIDC providers, KDCs, containers and charts.
+//! Tests with other systems than Apache Kafka: schema registries, OIDC providers, KDCs, `MirrorMaker` 2, Debezium, containers
+//! and charts.
 //!
 //! `make integration` installs these systems (`scripts/setup integration`, in `.integration`) and runs the tests. `make test` does not.
 #![allow(
@@ -14,8 +15,11 @@ mod grafana;
 mod support;
 
 mod chart;
+mod connect;
+mod debezium;
 mod gate;
 mod kerberos;
+mod mirror;
 mod msk_iam;
 mod oidc;
 mod registry;

@@ -8,7 +8,7 @@ use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::config::{HashChoice, InsightSource};
-use crate::dedupe::{Fingerprint, IdPart, IdSource, IdSourceError, SOURCES};
+use crate::dedupe::{Fingerprint, IdPart, IdSource, IdSourceError, LoneSource, SOURCES};
 
 /// The parts of an id, at least one.
 pub(in crate::config) struct IdParts;
@@ -80,7 +80,8 @@ impl Form<Option<Vec<IdSource>>> for Compared {
                 None
             }
             [word] if word == OFF => Some(Vec::new()),
-            texts => IdParts::parse(key, texts, &some_sources(), reading),
+            texts => IdParts::parse(key, texts, &some_sources(), reading)
+                .map(|sources: Vec<LoneSource>| sources.into_iter().map(|source| source.0).collect()),
         })
     }
 

@@ -94,6 +94,9 @@ pub enum IdSourceError {
         "has the modifier '{0}', but there are: optional, trim, lower, number, uuid (a name that ends in brackets is written as a nested array)"
     )]
     Modifier(String),
+    /// What a part of an id may have, in a text for another key.
+    #[error("has alternatives or words in brackets, which only identity.from may have")]
+    Lone,
     /// Text in square brackets that is no list of sources.
     #[error("is no array of the texts of at least one source")]
     List,

@@ -29,6 +29,7 @@ pub use id_source::{DocumentFormat, IdSource, RecordField};
 pub(crate) use id_source::{IdSourceError, SOURCES};
 pub(crate) use kind::MOST_PARTITIONS;
 pub use kind::{KindId, KindRule, WindowId};
+pub(crate) use part::LoneSource;
 use part::PartValue;
 pub use part::{IdPart, Modifier};
 pub use schema::{

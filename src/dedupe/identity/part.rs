@@ -93,6 +93,22 @@ impl FromStr for IdPart {
     }
 }
 
+/// A source where a part has neither alternatives nor modifiers. Texts with them are refused, and not taken for a long name.
+#[derive(Debug)]
+pub struct LoneSource(pub IdSource);
+
+impl FromStr for LoneSource {
+    type Err = IdSourceError;
+
+    fn from_str(text: &str) -> Result<Self, IdSourceError> {
+        let is_more = |part: IdPart| part.sources.len() > 1 || !part.modifiers.is_empty();
+        if text.parse().is_ok_and(is_more) {
+            return Err(IdSourceError::Lone);
+        }
+        text.parse().map(Self)
+    }
+}
+
 /// The inverse of parsing.
 impl fmt::Display for IdPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

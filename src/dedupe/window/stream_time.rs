@@ -47,12 +47,12 @@ impl RecordTime {
 }
 
 impl RecordTime {
-    /// The shortest window in which an owner with this stream time counts for the record, ms; `None` while one of the times is unknown.
+    /// The shortest window in which the record finds an owner with this stream time, ms; `None` while one of the times is unknown. A late record has
+    /// no shorter one: its own time decides which owners count, but they expire by the clock of the partition.
     #[must_use]
     pub fn distance_ms(self, owner_ms: i64) -> Option<i64> {
         let is_known = self.stream_ms > 0 && owner_ms > 0;
-        let distance = self.own_ms.saturating_sub(owner_ms).max(owner_ms.saturating_sub(self.stream_ms));
-        is_known.then_some(distance.max(0))
+        is_known.then(|| self.stream_ms.saturating_sub(owner_ms).saturating_abs())
     }
 }
 

@@ -266,6 +266,16 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_is_written_late_with_its_old_timestamp_needs_a_window_until_its_arrival() {
+        let mut ids = SampledIds::new(9, NOW);
+        for (offset, id, seconds) in [(0, 1, 100), (1, 2, 700), (2, 1, 100), (3, 1, 650)] {
+            ids.count(at(0, offset), Some(NOW - 1_000_000 + seconds * 1_000), Some(found(id, Digest::NONE)));
+        }
+        let ages = ids.finish(|_| false).ages;
+        assert_eq!((ages.copies(), ages.longest().as_secs()), (2, 600));
+    }
+
+    #[test]
     fn a_sample_covers_the_time_of_its_busiest_partition_unless_all_are_read_whole() {
         let covered = |is_cut: fn(PartitionId) -> bool| {
             let mut ids = SampledIds::new(9, NOW);

@@ -9,7 +9,9 @@ use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::config::{OFF, SchemasConfig, compared, duration_text, size_text};
-use crate::dedupe::{Hasher, IdPart, IdSource, IdSourceError, IdentityRule, SOURCES, SealedBytes};
+use crate::dedupe::{
+    Hasher, IdPart, IdSource, IdSourceError, IdentityRule, LoneSource, SOURCES, SealedBytes,
+};
 use crate::kafka::{self, SampleError, SampleRule, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
@@ -137,7 +139,10 @@ fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdSource>>, ExitError>
     match texts {
         [] => Ok(None),
         [word] if word == OFF => Ok(Some(Vec::new())),
-        texts => parsed("--compare", texts).map(Some),
+        texts => {
+            let sources = parsed::<LoneSource>("--compare", texts)?;
+            Ok(Some(sources.into_iter().map(|source| source.0).collect()))
+        }
     }
 }
 
