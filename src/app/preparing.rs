@@ -100,7 +100,10 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
     let mut warnings = Vec::new();
     let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &rule) {
         Ok(sample) => {
-            let few_ids = sample.few_ids(schemas.why_missing(), "identity.from");
+            let needs_schema =
+                config.identity.from.iter().flat_map(IdPart::sources).any(|it| it.needs_schema().is_some());
+            let setting = if needs_schema { "identity.from or the section schemas" } else { "identity.from" };
+            let few_ids = sample.few_ids(schemas.why_missing(), setting);
             match few_ids {
                 Some(what) if sample.with_id == 0 => return Err(ExitError::new(Exit::StartUp, what)),
                 few_ids => warnings.extend(
@@ -114,8 +117,8 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
         }
         Err(failed) => {
             check_read(&failed, "whether the records of raw have an id")?;
-            let why = failed.unretried();
-            format!("raw was not sampled, so it is not known which dedupe.scope is needed: {why}")
+            warnings.push(format!("raw was not sampled: {}", failed.unretried()));
+            "raw was not sampled, so it is not known which dedupe.scope is needed".to_owned()
         }
     };
     warnings.extend(schemas.note());

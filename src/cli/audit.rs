@@ -94,6 +94,9 @@ impl AuditArgs {
         let is_repeated =
             |(at, topic): (usize, &String)| self.raw.iter().take(at).any(|other| other == topic);
         match self.scope.as_deref() {
+            Some(other) if ![TOPICS, "topic", "partition"].contains(&other) => {
+                Err(format!("--scope {other} is not valid; give topic, partition or {TOPICS}"))
+            }
             Some(TOPICS) if self.raw.is_empty() => Err(format!(
                 "--scope {TOPICS} requires the topics that `dedupd rekey` reads; name each of them with --raw"
             )),

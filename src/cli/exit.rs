@@ -35,7 +35,7 @@ impl Exit {
     /// What the code means, in every command.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::Done => "done, or stopped by SIGTERM, SIGINT or SIGHUP",
+            Self::Done => "done; a service was stopped by SIGTERM, SIGINT or SIGHUP",
             Self::No => {
                 "the answer is no: the audit has findings, the id is not stored, the instance is not ready"
             }

@@ -11,8 +11,11 @@ use crate::config::AsTyped;
 #[derive(Debug, Clone, Args)]
 pub struct ForgetArgs {
     /// The id: a text for each part of identity.from, in this order. An absent optional part is an empty text
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required_unless_present = "identity")]
     pub id: Vec<String>,
+    /// What stands for the id, 32 hex digits, as dedupd explain prints it: for an id that is not UTF-8
+    #[arg(long, value_name = "HEX", conflicts_with = "id")]
+    pub identity: Option<String>,
     /// Forget the id among the records of this partition only
     #[arg(long, value_name = "NUMBER")]
     pub partition: Option<u32>,

@@ -32,7 +32,7 @@ result and removes the topics. Touches nothing else. If the audit finds a differ
 state are kept and named.
 
 On brokers of this machine the duplicates are real: connections are closed before the broker's
-acknowledgement, and a producer without idempotence retries. On other brokers, and with TLS or SASL,
+acknowledgement, and a producer without idempotence retries. On other brokers, and with TLS,
 records are only written twice on purpose, and the output states it.
 
 Needs the permissions of `dedupd run`, and to create and delete topics and to delete groups whose

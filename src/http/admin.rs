@@ -72,8 +72,22 @@ enum Id {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ForgetRequest {
-    id: Id,
+    id: Option<Id>,
+    identity: Option<String>,
     partition: Option<u32>,
+}
+
+impl ForgetRequest {
+    /// The id, or what stands for it; `None` without either or with both.
+    fn asked(self) -> Option<(AskedId, Option<u32>)> {
+        let asked = match (self.id, self.identity) {
+            (Some(Id::Text(text)), None) => AskedId::Id(vec![text]),
+            (Some(Id::Parts(parts)), None) => AskedId::Id(parts),
+            (None, Some(identity)) => AskedId::identity(&identity)?,
+            _ => return None,
+        };
+        Some((asked, self.partition))
+    }
 }
 
 /// Proof that the client sent the bearer token. Extracted before the request body is read.
@@ -112,6 +126,13 @@ pub(super) async fn state(
     let (mut texts, mut identity, mut partition) = (Vec::new(), None, None);
     for (name, value) in parameters {
         match (name.as_str(), value.parse::<u32>()) {
+            // What stands for bytes that are no UTF-8.
+            ("id", _) if value.contains(char::REPLACEMENT_CHARACTER) => {
+                return error_response(
+                    StatusCode::BAD_REQUEST,
+                    "the id is not UTF-8; use identity=32 hex digits, which dedupd explain prints for a record",
+                );
+            }
             ("id", _) => texts.push(value),
             ("partition", Ok(number)) => partition = Some(number),
             ("identity", _) if let Some(asked) = AskedId::identity(&value) => identity = Some(asked),
@@ -140,20 +161,13 @@ pub(super) async fn forget(
             "unsupported content type; send content-type: application/json",
         );
     }
-    match serde_json::from_slice::<ForgetRequest>(&body) {
-        Ok(ForgetRequest { id, partition }) => {
-            let texts = match id {
-                Id::Text(text) => vec![text],
-                Id::Parts(parts) => parts,
-            };
-            request(shown.admin, AskedId::Id(texts), partition, true).await
+    let usage = r#"send {"id": "TEXT"}, {"id": ["PART", "PART"]} or {"identity": "32 hex digits"}, and optionally "partition": NUMBER"#;
+    match serde_json::from_slice::<ForgetRequest>(&body).map(ForgetRequest::asked) {
+        Ok(Some((asked, partition))) => request(shown.admin, asked, partition, true).await,
+        Ok(None) => {
+            error_response(StatusCode::BAD_REQUEST, &format!("the body names no id, or two; {usage}"))
         }
-        Err(error) => error_response(
-            StatusCode::BAD_REQUEST,
-            &format!(
-                r#"invalid body: {error}; send {{"id": "TEXT"}} or {{"id": ["PART", "PART"], "partition": NUMBER}}"#
-            ),
-        ),
+        Err(error) => error_response(StatusCode::BAD_REQUEST, &format!("invalid body: {error}; {usage}")),
     }
 }
 

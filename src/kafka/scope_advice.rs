@@ -16,16 +16,22 @@ impl TopicSample {
         self.few_ids(why, setting).filter(|_| self.with_id == 0)
     }
 
-    /// The warning about a sample in which most records have no id, for this reason.
+    /// The warning about a sample in which one record in a hundred or more has no id, for this reason.
     #[must_use]
     pub fn few_ids(&self, why: Option<String>, setting: &str) -> Option<String> {
         let example = why.map(|why| format!("; for example, {why}")).unwrap_or_default();
         let Self { read, with_id, .. } = self;
-        let how_many = match *with_id {
-            0 => format!("none of the newest {read} records of raw has an id"),
-            ids => format!("{} of the newest {read} records of raw have no id", read - ids),
+        let missing = read - with_id;
+        let (how_many, unless) = match *with_id {
+            0 => (format!("none of the newest {read} records of raw has an id"), ""),
+            _ => {
+                let have = if missing == 1 { "has" } else { "have" };
+                let how_many = format!("{missing} of the newest {read} records of raw {have} no id");
+                (how_many, ", unless these need none (identity.on_missing)")
+            }
         };
-        (*with_id < read.div_ceil(2)).then(|| format!("{how_many}{example}; correct {setting}"))
+        (missing > 0 && missing * 100 >= *read)
+            .then(|| format!("{how_many}{example}; correct {setting}{unless}"))
     }
 
     /// What the sample shows about the scope, and what to do, in one line. `scope` is the configured one, if there is one.
@@ -108,9 +114,14 @@ mod tests {
         );
         assert_eq!(sample(1, 0, 0).no_ids(None, "--id"), None);
         assert_eq!(TopicSample::default().no_ids(None, "--id"), None);
-        let few = sample(4, 0, 0).few_ids(None, "--id");
-        assert_eq!(few.as_deref(), Some("5 of the newest 9 records of raw have no id; correct --id"));
-        assert_eq!(sample(5, 0, 0).few_ids(None, "--id"), None);
+        let few = |with_id, read| TopicSample { read, ..sample(with_id, 0, 0) }.few_ids(None, "--id");
+        assert_eq!(
+            few(8, 9).as_deref(),
+            Some(
+                "1 of the newest 9 records of raw has no id; correct --id, unless these need none (identity.on_missing)"
+            )
+        );
+        assert!(few(99, 100).is_some() && few(999, 1_000).is_none() && few(9, 9).is_none());
         assert_eq!(
             sample(0, 0, 0).no_ids(Some("the record has no id: it has no key".to_owned()), "--id").as_deref(),
             Some(

@@ -70,7 +70,7 @@ impl SchemaOrigin {
         if let SchemaId::Fingerprint(fingerprint) = id {
             return self.with_fingerprint(fingerprint);
         }
-        let of = |path: &PathBuf| ENDINGS.map(|ending| path.join(format!("{id}.{ending}")));
+        let of = |path: &PathBuf| ENDINGS.map(|ending| path.join(format!("{}.{ending}", id.text())));
         let mut found: Vec<PathBuf> = self.paths.iter().flat_map(of).filter(|path| path.is_file()).collect();
         let last = found.pop();
         match (last, found.first()) {
@@ -83,7 +83,9 @@ impl SchemaOrigin {
         }
     }
 
+    /// A file that is not usable is an error only if no other one has the schema.
     fn with_fingerprint(&self, fingerprint: u64) -> Result<Option<PathBuf>, String> {
+        let mut unusable = None;
         for path in &self.paths {
             let files = if path.is_dir() {
                 let entries =
@@ -93,13 +95,14 @@ impl SchemaOrigin {
                 vec![path.clone()]
             };
             for file in files {
-                let own = fingerprint_of(&file).map_err(|why| format!("{}: {why}", file.display()))?;
-                if own == fingerprint {
-                    return Ok(Some(file));
+                match fingerprint_of(&file) {
+                    Ok(own) if own == fingerprint => return Ok(Some(file)),
+                    Ok(_) => {}
+                    Err(why) => unusable = Some(format!("{}: {why}", file.display())),
                 }
             }
         }
-        Ok(None)
+        unusable.map_or(Ok(None), Err)
     }
 }
 

@@ -259,8 +259,11 @@ fn of_file(path: &Path) -> Result<Schema, String> {
         // The compiler reads it, and the files that it imports, again.
         Some("proto") => read().and_then(|_| protobuf::of_file(path)).map(Schema::Protobuf),
         Some("desc" | "pb" | "protoset") => protobuf::of_descriptors(&read()?).map(Schema::Protobuf),
-        _ => Err("the name of the file has to end in .avsc, .proto, or .desc (a descriptor set of protoc)"
-            .to_owned()),
+        _ => read().and_then(|_| {
+            let what =
+                "the name of the file has to end in .avsc, .proto, or .desc (a descriptor set of protoc)";
+            Err(what.to_owned())
+        }),
     }
 }
 
@@ -315,7 +318,9 @@ impl BlockingSchemas {
                 Ok(found) => return Ok(found),
                 Err(missing) => missing,
             };
-            let origin = self.origin.as_ref().ok_or_else(|| format!("schema {id} is not known"))?;
+            let origin = self.origin.as_ref().ok_or_else(|| {
+                format!("there is no registry or directory for schema {id}; set schemas.registry, or schemas.value to a directory")
+            })?;
             let schema = match origin.schema(id) {
                 Ok(schema) => schema,
                 Err(failed) if failed.is_unregistered => {

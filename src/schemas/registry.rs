@@ -144,14 +144,14 @@ impl Registry {
         let none = |what: String| FetchError { what, is_unregistered: true };
         let path = match (self.is_apicurio, id) {
             // Ids are positive, and registries answer to others as to a wrong URL.
-            (false, SchemaId::Number(id)) if id > i32::MAX.cast_unsigned() => {
-                return Err(none(format!("{id} is no schema id: it is above 2,147,483,647")));
+            (false, SchemaId::Number(number)) if number.cast_signed() < 0 => {
+                return Err(none(format!("{id} is no schema id: it is negative")));
             }
-            (true, SchemaId::Global(id) | SchemaId::Content(id)) if id > i64::MAX.cast_unsigned() => {
-                return Err(none(format!("{id} is no schema id: it is above 9,223,372,036,854,775,807")));
+            (true, SchemaId::Global(number) | SchemaId::Content(number)) if number.cast_signed() < 0 => {
+                return Err(none(format!("{id} is no schema id: it is negative")));
             }
             (false, SchemaId::Number(id)) => format!("schemas/ids/{id}"),
-            (false, SchemaId::Guid(_)) => format!("{GUIDS}{id}"),
+            (false, SchemaId::Guid(_)) => format!("{GUIDS}{}", id.text()),
             (true, SchemaId::Global(id)) => format!("ids/globalIds/{id}"),
             (true, SchemaId::Content(id)) => format!("ids/contentIds/{id}"),
             _ => {
@@ -311,6 +311,8 @@ fn explained(error: &str) -> String {
     } else if CLIENT_REJECTED.iter().any(|alert| error.contains(alert)) {
         "; the registry does not accept the certificate of this client: set schemas.certificate_file and \
          schemas.private_key_file to one that has not expired and is issued by an authority that the registry trusts"
+    } else if error.contains("timeout: global") {
+        return "no whole response in time; check the schema registry".to_owned();
     } else {
         ""
     };

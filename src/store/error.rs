@@ -83,8 +83,8 @@ pub enum OpenError {
     },
     /// The directory must be empty and is not.
     #[error(
-        "state directory {} is not empty, it contains {what}: delete that state with `dedupd state reset` first, \
-         or import into another state.dir",
+        "state directory {} is not empty, it contains {what}: import into another state.dir, or empty it first \
+         (`dedupd state reset` deletes state, and nothing else)",
         dir.display()
     )]
     Occupied {

@@ -107,7 +107,7 @@ fn rekey(config: &Config, stage: &RekeyConfig) -> Vec<String> {
             });
             let warnings = checks.warnings.into_iter().chain(apart);
             let warnings = warnings.map(|warning| format!("warning: rekey: {warning}"));
-            let planned = checks.planned.map(|what| format!("rekey: {what}"));
+            let planned = checks.planned.map(|what| format!("rekey: {what}; start it before dedupd run"));
             warnings.chain(planned).chain(["rekey: all checks passed".to_owned()]).collect()
         }
         Err(problems) => {

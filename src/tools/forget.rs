@@ -1,6 +1,7 @@
 //! `dedupd forget`: has a running instance forget an id.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 
 use serde::Deserialize;
 
@@ -40,12 +41,19 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     let token = token(token_file)?.ok_or_else(|| {
         usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command".to_owned())
     })?;
-    let body = serde_json::json!({ "id": args.id, "partition": args.partition }).to_string();
+    let mut body = serde_json::json!({ "partition": args.partition });
+    match &args.identity {
+        Some(identity) => body["identity"] = identity.as_str().into(),
+        None => body["id"] = args.id.clone().into(),
+    }
+    let body = body.to_string();
     let by = format!("the instance at http://{}", http.listen);
     let secret = Some(token.secret());
     let (code, body) = health::ask(http.listen, "/forget", secret, Some(&body), health::ADMIN_PATIENCE)
         .map_err(|error| {
-            let what = "the id may or may not be forgotten: check --listen and that it runs, then repeat";
+            let state =
+                if error.kind() == ErrorKind::ConnectionRefused { "is not" } else { "may or may not be" };
+            let what = format!("the id {state} forgotten: check --listen and that it runs, then repeat");
             ExitError::new(Exit::No, format!("{by} does not answer: {error}; {what}"))
         })?;
     if let Some(why) = health::refused_token(&code, token_file) {

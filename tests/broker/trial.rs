@@ -20,7 +20,7 @@ impl Tried {
     fn start() -> Self {
         let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
         command.args(["try", "--bootstrap-servers", shared_kafka().bootstrap()]);
-        command.args(["--records", "9000", "--rate", "3000", "--partitions", "2"]);
+        command.args(["--records", "15000", "--rate", "1000", "--partitions", "2"]);
         // Not a setting of the trial.
         command.env("DEDUPD_TOPICS__RAW", "another").stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = child::spawn(command);

@@ -51,6 +51,14 @@ fn the_forget_command_reports_what_the_instance_has_done() {
     // An id that looks like a flag.
     let (ended, text) = forget(server.address, Some(SECRET), &["--", "--x"]);
     assert!(ended == Some(1) && text.contains("not stored"), "{text}");
+    // What stands for an id.
+    let identity = "0b1c2d3e4f5061728394a5b6c7d8e9fa";
+    let (ended, text) = forget(server.address, Some(SECRET), &["--identity", identity]);
+    assert!(ended == Some(1) && text.contains("not stored"), "{text}");
+    for id in [&["--identity", "0b1c"][..], &["--identity", identity, "x"], &[]] {
+        let (ended, text) = forget(server.address, Some(SECRET), id);
+        assert!(ended == Some(2), "{text}");
+    }
 }
 
 #[test]
@@ -64,7 +72,7 @@ fn the_forget_command_names_what_it_lacks() {
     assert!(ended == Some(2) && text.contains("rejects the token in /"), "{text}");
     server.stop();
     let (ended, text) = forget(server.address, Some(SECRET), &["x"]);
-    assert!(ended == Some(1) && text.contains("does not answer: ") && text.contains("--listen"), "{text}");
+    assert!(ended == Some(1) && text.contains("the id is not forgotten: check --listen"), "{text}");
 
     let without = Server::start(ClientLimits::default());
     let (ended, text) = forget(without.address, Some(SECRET), &["x"]);

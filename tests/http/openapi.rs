@@ -107,6 +107,13 @@ impl Comparison<'_> {
                         wrong.extend(self.differences(property, value, &format!("{at}.{name}")));
                     }
                 }
+                let has_all = |one: &&Value| {
+                    let required = one["required"].as_array().unwrap();
+                    required.iter().all(|name| fields.contains_key(name.as_str().unwrap()))
+                };
+                if schema["oneOf"].as_array().is_some_and(|all| all.iter().filter(has_all).count() != 1) {
+                    wrong.push(format!("{at}: not exactly one of the alternatives"));
+                }
                 wrong
             }
             _ => Vec::new(),
@@ -304,14 +311,21 @@ fn request_all(client: &mut Client<'_>) {
             assert_eq!(client.send(&server, &format!("GET /state?{query}"), &token, b""), found);
         }
         assert_eq!(client.send(&server, "GET /state?what=x", &token, b""), 400);
-        for body in
-            [json!({"id": "x"}), json!({"id": ["x"], "partition": 0}), json!({"id": "x", "partition": null})]
-        {
+        for body in [
+            json!({"id": "x"}),
+            json!({"id": ["x"], "partition": 0}),
+            json!({"id": "x", "partition": null}),
+            json!({"identity": identity}),
+        ] {
             assert_eq!(client.forget(&server, &body), forgotten);
         }
-        for body in
-            [json!({}), json!({"id": 1}), json!({"id": "x", "what": 1}), json!({"id": "x", "partition": "0"})]
-        {
+        for body in [
+            json!({}),
+            json!({"id": 1}),
+            json!({"id": "x", "what": 1}),
+            json!({"id": "x", "partition": "0"}),
+            json!({"id": "x", "identity": identity}),
+        ] {
             assert_eq!(client.forget(&server, &body), 400, "{body}");
         }
         assert_eq!(client.send(&server, "POST /forget", &token, b"{\"id\":\"x\"}"), 415);

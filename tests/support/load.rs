@@ -8,7 +8,7 @@ use std::time::Duration;
 use dedupd::clock::monotonic;
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 
 use super::{Scope, wait_until};
 
@@ -134,7 +134,8 @@ impl Drop for Load {
 }
 
 struct Writer {
-    producer: BaseProducer,
+    /// Its own thread takes the delivery reports: a poll that waits spins in its last millisecond.
+    producer: ThreadedProducer<DefaultProducerContext>,
     topics: Vec<String>,
     random: fastrand::Rng,
     partitions: usize,
@@ -162,9 +163,7 @@ impl Writer {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
                 due -= 1.0;
             }
-            // The client spins in the last millisecond of a poll that waits.
             std::thread::sleep(Duration::from_millis(5));
-            self.producer.poll(Duration::ZERO);
         }
         self.producer.flush(Duration::from_mins(2)).expect("all of the load is acknowledged");
     }
@@ -200,7 +199,6 @@ impl Writer {
         record.timestamp = self.clock.as_ref().map(StreamClock::advance);
         while let Err((_, returned)) = self.producer.send(record) {
             std::thread::sleep(Duration::from_millis(1));
-            self.producer.poll(Duration::ZERO);
             record = returned;
         }
     }

@@ -60,7 +60,13 @@ pub struct TopicSample {
 }
 
 impl TopicSample {
-    /// Share of duplicates among the records with an id, 0 to 1.
+    /// Share of the records with an id that topic scope drops, 0 to 1.
+    #[must_use]
+    pub fn copies(&self) -> f64 {
+        (self.repeats + self.elsewhere) as f64 / self.followed.max(1) as f64
+    }
+
+    /// Share of duplicates among the records with an id, 0 to 1, that are in the partition of an earlier record.
     #[must_use]
     pub fn duplicates(&self) -> f64 {
         self.repeats as f64 / self.followed.max(1) as f64

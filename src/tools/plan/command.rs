@@ -41,7 +41,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     let plan = CapacityPlan::of(Workload {
         slots,
         events_per_second: args.events.unwrap_or(live.events_per_second),
-        duplicates: args.duplicates.unwrap_or_else(|| live.duplicates()),
+        duplicates: args.duplicates.unwrap_or_else(|| live.copies()),
         ids: match args.ids {
             IdForm::Uuid => IdKind::Uuid,
             IdForm::Text => IdKind::Text,

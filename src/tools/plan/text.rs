@@ -46,7 +46,7 @@ impl fmt::Display for CapacityPlan {
         line(f, "from the state topic", &format!("{:.1} s", self.restore.state_topic_seconds))?;
         section(f, "errors")?;
         let taken = match asked.ids {
-            IdKind::Uuid => "none: UUIDs are not hashed".to_owned(),
+            IdKind::Uuid => "none for UUIDs, which are not hashed (--ids text: other ids)".to_owned(),
             IdKind::Text => format!("two ids with the same 128-bit hash: probability {:.0e}", self.collision),
         };
         line(f, "in the exact part", &taken)?;

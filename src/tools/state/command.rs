@@ -44,7 +44,7 @@ fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
         print(&inspection, args.json)?;
         return Ok(Exit::Done);
     }
-    let identity = identity(&args.id, &local, hasher(&local.hash)?)?;
+    let identity = identity(&args.id, "--id", &local, hasher(&local.hash)?)?;
     let answer =
         look_up(&local, identity, args.partition, |binding| check_partition(args.partition, binding))?;
     print(&answer, args.json)?;
@@ -80,19 +80,21 @@ fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Exit
     }
 }
 
-fn identity(id: &[String], local: &Local, hasher: Hasher) -> Result<Identity, ExitError> {
+/// `flag` has given the id.
+fn identity(id: &[String], flag: &str, local: &Local, hasher: Hasher) -> Result<Identity, ExitError> {
     if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
         let places: Vec<_> = from.iter().map(ToString::to_string).collect();
         return Err(usage(format!(
-            "wrong number of --id: an id has {} part(s), from {}, but {} were given; repeat --id for each part, in this order",
+            "wrong number of {flag}: an id has {} part(s), from {}, but {} were given; repeat {flag} for each part, in this order",
             from.len(),
             places.join(", "),
             id.len()
         )));
     }
     let empty = || {
-        let what = "--id is empty: a record without a part that is not optional has no id; give a text for each part";
-        usage(what.to_owned())
+        usage(format!(
+            "{flag} is empty: a record without a part that is not optional has no id; give a text for each part"
+        ))
     };
     let plain = || vec![IdPart::from(IdSource::Key); id.len()];
     let rule = IdentityRule::new(local.from.clone().unwrap_or_else(plain), hasher);
@@ -115,7 +117,7 @@ fn export(args: &ExportArgs) -> Result<(), ExitError> {
 fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     if !args.contains.is_empty() {
-        let identity = identity(&args.contains, &local, hasher(&local.hash)?)?;
+        let identity = identity(&args.contains, "--contains", &local, hasher(&local.hash)?)?;
         let is_found = super::may_contain(&args.file, &identity)?;
         println!("{}", if is_found { "yes, or a false positive" } else { "no" });
         return Ok(if is_found { Exit::Done } else { Exit::No });
@@ -221,7 +223,7 @@ fn lock(local: &Local) -> Result<Lock, ExitError> {
     Lock::acquire(&local.state.dir).map_err(|error| match error {
         OpenError::Held { .. } => ExitError::new(
             Exit::State,
-            format!("{error}. For a running instance, use HTTP: GET http://{}/state", local.http.listen),
+            format!("{error}. A running instance answers GET /state at its http.listen"),
         ),
         other => other.into(),
     })

@@ -79,10 +79,14 @@ pub fn write_filter(
 
 /// Whether a file with a filter may contain an identity. False means that it does not.
 pub fn may_contain(file: &Path, identity: &Identity) -> Result<bool, StateError> {
-    let bytes = std::fs::read(file).map_err(|error| StateError::io(file, "be read", &error))?;
-    let filter = BloomFilter::deserialize(&bytes).map_err(|error| {
-        StateError::file(file, &format!("is not a filter of dedupd state filter: {error}"))
-    })?;
+    let unread = |error| StateError::io(file, "be read", &error);
+    let unusable =
+        || StateError::file(file, "is not a filter of dedupd state filter, or is damaged; write it again");
+    if !std::fs::metadata(file).map_err(unread)?.is_file() {
+        return Err(unusable());
+    }
+    let bytes = std::fs::read(file).map_err(unread)?;
+    let filter = BloomFilter::deserialize(&bytes).map_err(|_| unusable())?;
     Ok(filter.contains(&Item(identity)))
 }
 

@@ -17,6 +17,8 @@ use crate::tools::health;
 
 const ANSWER: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time that the process gets to stop when the trial ends early.
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 /// How many of the last lines of its log are shown.
 const SHOWN_LINES: usize = 5;
 
@@ -150,7 +152,10 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.kill().ok();
+        // One that is killed is a member of the group until its session ends, and the group cannot be deleted before.
+        if self.stop(LAST_PATIENCE).is_err() {
+            self.kill().ok();
+        }
     }
 }
 

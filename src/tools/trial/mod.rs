@@ -30,6 +30,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the last records after all are written, and for the child to stop.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// Shortest time for the records: two restarts are within it, and there are records after each.
+const SHORTEST: Duration = Duration::from_secs(15);
 /// Bytes of a value.
 const SIZE: usize = 200;
 /// Share of the records that are repeated on purpose.
@@ -56,6 +58,19 @@ impl Names {
 
 /// Runs the trial. The exit code is that of the audit.
 pub fn command(args: &TryArgs) -> Result<Exit, ExitError> {
+    let seconds = args.records / u64::from(args.rate);
+    if seconds < SHORTEST.as_secs() {
+        return Err(ExitError::new(
+            Exit::Usage,
+            format!(
+                "--records {} at --rate {} a second are written in {seconds} s, but two kills and restarts need {} s; give more records, or a \
+                 lower rate",
+                args.records,
+                args.rate,
+                SHORTEST.as_secs()
+            ),
+        ));
+    }
     let trial = Trial::new(args)?;
     let probe = Probe::connect(trial.config.clone(), &args.bootstrap_servers, &trial.names.raw, "WRITE")?;
     std::fs::create_dir_all(&trial.names.dir).map_err(|why| {
@@ -64,7 +79,13 @@ pub fn command(args: &TryArgs) -> Result<Exit, ExitError> {
     let stop = stop_at_a_signal()?;
     let Names { raw, clean, state, .. } = &trial.names;
     println!("topics       {raw}, {clean}, {state} on {}: removed at the end", args.bootstrap_servers);
-    let ended = trial.run(&stop, &probe);
+    let ended = trial.run(&stop, &probe).map_err(|failed| match failed.exit {
+        Exit::StartUp => {
+            let what = "a trial has random names, so that it needs permissions for the prefix dedupd-try-";
+            ExitError::new(failed.exit, format!("{} ({what})", failed.message))
+        }
+        _ => failed,
+    });
     if matches!(ended, Ok(Exit::No)) {
         println!(
             "the topics {raw}, {clean} and {state}, the group {} and the directory {} are kept",
@@ -85,6 +106,7 @@ fn stop_at_a_signal() -> Result<Arc<AtomicBool>, ExitError> {
         runtime.block_on(async {
             signal().await;
             flag.store(true, Ordering::Release);
+            println!("\nstopping, and removing what was made");
             std::future::pending::<()>().await;
         });
     });
@@ -220,7 +242,9 @@ impl<'a> Trial<'a> {
                     return Ok(());
                 }
                 if ended_at.get_or_insert_with(monotonic).elapsed() > PATIENCE {
-                    return Err(child.failed("dedupd run processes no records, so it was not killed twice"));
+                    let what = "dedupd run processes no records any more, and was not killed twice: if it had processed all of them, \
+                                give more --records or a lower --rate";
+                    return Err(child.failed(what));
                 }
             }
             let due = self.args.records * (kills + 1) / (KILLS + 1);

@@ -106,14 +106,29 @@ pub enum SchemaId {
     Fingerprint(u64),
 }
 
+impl SchemaId {
+    /// Its text in the name of a file, and in a request.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            // Ids are positive. Others are in bytes that are no prefix.
+            Self::Number(id) => id.cast_signed().to_string(),
+            Self::Global(id) | Self::Content(id) => id.cast_signed().to_string(),
+            Self::Guid(guid) => String::from_utf8_lossy(&hyphenated(guid.to_be_bytes())).into_owned(),
+            Self::Fingerprint(fingerprint) => format!("{fingerprint:016x}"),
+        }
+    }
+}
+
+/// With what it is, where ids of several sorts look alike.
 impl fmt::Display for SchemaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(id) => write!(f, "{id}"),
-            Self::Global(id) | Self::Content(id) => write!(f, "{id}"),
-            Self::Guid(guid) => f.write_str(&String::from_utf8_lossy(&hyphenated(guid.to_be_bytes()))),
-            Self::Fingerprint(fingerprint) => write!(f, "{fingerprint:016x}"),
-        }
+        let sort = match self {
+            Self::Global(_) => "global id ",
+            Self::Content(_) => "content id ",
+            Self::Number(_) | Self::Guid(_) | Self::Fingerprint(_) => "",
+        };
+        write!(f, "{sort}{}", self.text())
     }
 }
 
