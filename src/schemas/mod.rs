@@ -37,6 +37,8 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 /// Once a schema is final, others that the registry does not have are final at once for this long: otherwise bytes that are no schema id would
 /// delay their partition again and again. After this time each is requested again.
 const AT_ONCE: Duration = Duration::from_mins(10);
+/// Shortest time between two log messages about schemas that are final at once.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Most schemas that are known to be unregistered.
 const UNREGISTERED: usize = 1_000;
 /// Maximum size of a file with a schema, in bytes: a descriptor set has all files that are imported.
@@ -66,6 +68,8 @@ struct KnownSchemas {
     are_optional: bool,
     /// When a schema was last final for that.
     final_at: Option<Instant>,
+    /// When that was last logged.
+    logged: Option<Instant>,
 }
 
 /// A schema that is not known yet, or that is known as unregistered, which is requested again later.
@@ -141,9 +145,11 @@ impl SharedSchemas {
     /// Stores why a schema could not be fetched, and when it is tried again.
     fn failed(&self, id: SchemaId, failed: FetchError) {
         let (now, mut known) = (monotonic(), self.shared.known.locked());
-        let KnownSchemas { schemas, requests, wait, are_optional, final_at } = &mut *known;
+        let KnownSchemas { schemas, requests, wait, are_optional, final_at, logged } = &mut *known;
         let Some(request) = requests.get_mut(&id) else { return };
-        if request.why.as_ref() != Some(&failed.what) {
+        let is_missing = failed.is_unregistered || *are_optional;
+        let is_at_once = is_missing && final_at.is_some_and(|at| now.saturating_duration_since(at) < AT_ONCE);
+        if request.why.as_ref() != Some(&failed.what) && !is_at_once {
             tracing::warn!(schema = %id, why = failed.what, "schema not fetched; partitions whose records need it wait");
         }
         request.next = now + request.delay;
@@ -151,20 +157,23 @@ impl SharedSchemas {
         let is_final = schemas.has(id);
         request.delay = (request.delay * 2).min(if is_final { AT_ONCE } else { MAX_DELAY });
         request.why = Some(failed.what);
-        if !(failed.is_unregistered || *are_optional) || is_final {
+        if !is_missing || is_final {
             return;
         }
         let until = *request.missing_since.get_or_insert(now) + *wait;
-        let is_at_once = final_at.is_some_and(|at| now.saturating_duration_since(at) < AT_ONCE);
         if !is_at_once && now < until {
             request.next = request.next.min(until);
             return;
         }
         *final_at = Some(now);
         schemas.insert(id, Arc::new(Schema::Unregistered));
-        if *are_optional {
+        if is_at_once && logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
+            // Bytes that are no schema id can name another schema in each record. The note names the first ones.
+        } else if *are_optional {
+            *logged = Some(now);
             tracing::warn!(schema = %id, "waited for this schema long enough: records that need it are not compared");
         } else {
+            *logged = Some(now);
             let holder = schemas.holder();
             tracing::warn!(schema = %id, "{holder} does not have this schema: records that need it are without an id, or not compared");
         }
