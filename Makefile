@@ -10,7 +10,8 @@ SHELL := bash
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
 SLOW   := mock_broker broker torture
 FAST   := $(filter-out $(SLOW) integration,$(TESTS))
-THREADS := 4
+THREADS := 6
+TEST    := cargo test --workspace --features failpoints
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,9 +28,14 @@ try: ## the promise on a real Apache Kafka: duplicates in, two kills, an audit a
 		cargo run --release --quiet -- try --bootstrap-servers 127.0.0.1:19092
 
 test: setup check ## all tests of CI: check, fast tests, tests on a broker
-	cargo test --workspace --features failpoints --lib --bins $(addprefix --test ,$(FAST))
-	cargo test --workspace --features failpoints --doc
-	cargo test --workspace --features failpoints $(addprefix --test ,$(SLOW)) -- --test-threads=$(THREADS)
+	$(TEST) --no-run --lib --bins $(addprefix --test ,$(FAST) $(SLOW))
+	@# The tests of mock_broker wait most of the time: beside the fast ones, which compute. Their output is shown if one fails.
+	log=target/mock_broker.log; $(TEST) --test mock_broker -- --test-threads=$(THREADS) >$$log 2>&1 & mock=$$!; \
+		trap 'kill $$mock 2>/dev/null || true' EXIT; \
+		$(TEST) --lib --bins $(addprefix --test ,$(FAST)); \
+		$(TEST) --doc; \
+		if wait $$mock; then grep '^test result' $$log; else cat $$log; exit 1; fi
+	$(TEST) $(addprefix --test ,$(filter-out mock_broker,$(SLOW))) -- --test-threads=$(THREADS)
 
 integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, MirrorMaker 2, Debezium, containers, Helm (downloads 580 MB)
 	@scripts/setup integration

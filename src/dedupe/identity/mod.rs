@@ -291,16 +291,18 @@ impl IdentityRule {
         Ok(has_part.then_some(joined))
     }
 
-    /// Why a record has no id, as a sentence: for the first part that it lacks, each source of that.
+    /// Why a record has no id, as a sentence: for the first part that it lacks, each source of that; for all, if none has to be there.
     pub fn why_missing<F: Fields>(&self, record: &F, schemas: &Schemas) -> String {
         let is_read = |part: &&IdPart| matches!(part.read(record, schemas), Ok(PartValue::Bytes(_)));
         let lacks = |part: &&IdPart| !part.is_optional() && !is_read(part);
-        let part = self.parts.iter().find(lacks).or_else(|| self.parts.iter().find(|part| !is_read(part)));
-        let sources = part.map(IdPart::sources).unwrap_or_default();
+        let parts: Vec<&IdPart> = match self.parts.iter().find(lacks) {
+            Some(part) => vec![part],
+            None => self.parts.iter().filter(|part| !is_read(part)).collect(),
+        };
         let of_source = |source: &IdSource| {
             source.without_schema(record, schemas).unwrap_or_else(|| why(source, record, schemas.frame()))
         };
-        let whys: Vec<String> = sources.iter().map(of_source).collect();
+        let whys: Vec<String> = parts.iter().flat_map(|part| part.sources()).map(of_source).collect();
         if whys.is_empty() {
             return "the record has no id".to_owned();
         }

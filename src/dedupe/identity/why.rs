@@ -103,6 +103,7 @@ fn in_object(path: &Pointer, text: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::dedupe::identity::tests::SampleRecord;
+    use crate::dedupe::{Hasher, IdentityRule, Schemas};
 
     #[test]
     fn the_reason_names_what_is_found_instead() {
@@ -141,6 +142,20 @@ mod tests {
             );
             assert!(found.contains(expected), "{source}: {found}");
         }
+    }
+
+    #[test]
+    fn of_parts_that_may_be_absent_each_is_named_if_the_record_has_none() {
+        let rule = |parts: &[&str]| {
+            IdentityRule::new(parts.iter().map(|part| part.parse().unwrap()).collect(), Hasher::Xxh3)
+        };
+        let why = |parts: &[&str]| rule(parts).why_missing(&SampleRecord::default(), &Schemas::default());
+        let (key, header) = ("it has no key", "it has no header \"id\" with a value");
+        assert_eq!(
+            why(&["key (optional)", "header:id (optional)"]),
+            format!("the record has no id: {key}, and {header}")
+        );
+        assert_eq!(why(&["key (optional)", "header:id"]), format!("the record has no id: {header}"));
     }
 
     #[test]
