@@ -22,13 +22,12 @@ impl TopicSample {
         let example = why.map(|why| format!("; for example, {why}")).unwrap_or_default();
         let Self { read, with_id, .. } = self;
         let missing = read - with_id;
-        let (how_many, unless) = match *with_id {
-            0 => (format!("none of the newest {read} records of raw has an id"), ""),
-            _ => {
-                let have = if missing == 1 { "has" } else { "have" };
-                let how_many = format!("{missing} of the newest {read} records of raw {have} no id");
-                (how_many, ", unless these need none (identity.on_missing)")
-            }
+        let (how_many, unless) = if *with_id == 0 {
+            (format!("none of the newest {read} records of raw has an id"), "")
+        } else {
+            let have = if missing == 1 { "has" } else { "have" };
+            let how_many = format!("{missing} of the newest {read} records of raw {have} no id");
+            (how_many, ", unless these need none (identity.on_missing)")
         };
         (missing > 0 && missing * 100 >= *read)
             .then(|| format!("{how_many}{example}; correct {setting}{unless}"))

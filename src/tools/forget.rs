@@ -41,12 +41,9 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     let token = token(token_file)?.ok_or_else(|| {
         usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command".to_owned())
     })?;
-    let mut body = serde_json::json!({ "partition": args.partition });
-    match &args.identity {
-        Some(identity) => body["identity"] = identity.as_str().into(),
-        None => body["id"] = args.id.clone().into(),
-    }
-    let body = body.to_string();
+    let id = args.identity.is_none().then_some(&args.id);
+    let body =
+        serde_json::json!({ "id": id, "identity": args.identity, "partition": args.partition }).to_string();
     let by = format!("the instance at http://{}", http.listen);
     let secret = Some(token.secret());
     let (code, body) = health::ask(http.listen, "/forget", secret, Some(&body), health::ADMIN_PATIENCE)

@@ -255,6 +255,27 @@ fn fill(server: &Server) {
     }
 }
 
+/// Bodies that are valid, with this answer, and others.
+fn forget_all(client: &mut Client<'_>, server: &Server, identity: &str, forgotten: u16) {
+    for body in [
+        json!({"id": "x"}),
+        json!({"id": ["x"], "partition": 0}),
+        json!({"id": "x", "partition": null}),
+        json!({"identity": identity}),
+    ] {
+        assert_eq!(client.forget(server, &body), forgotten);
+    }
+    for body in [
+        json!({}),
+        json!({"id": 1}),
+        json!({"id": "x", "what": 1}),
+        json!({"id": "x", "partition": "0"}),
+        json!({"id": "x", "identity": identity}),
+    ] {
+        assert_eq!(client.forget(server, &body), 400, "{body}");
+    }
+}
+
 /// Requests everything that the server can answer, except an error of its own.
 fn request_all(client: &mut Client<'_>) {
     let text = str::to_owned;
@@ -311,23 +332,7 @@ fn request_all(client: &mut Client<'_>) {
             assert_eq!(client.send(&server, &format!("GET /state?{query}"), &token, b""), found);
         }
         assert_eq!(client.send(&server, "GET /state?what=x", &token, b""), 400);
-        for body in [
-            json!({"id": "x"}),
-            json!({"id": ["x"], "partition": 0}),
-            json!({"id": "x", "partition": null}),
-            json!({"identity": identity}),
-        ] {
-            assert_eq!(client.forget(&server, &body), forgotten);
-        }
-        for body in [
-            json!({}),
-            json!({"id": 1}),
-            json!({"id": "x", "what": 1}),
-            json!({"id": "x", "partition": "0"}),
-            json!({"id": "x", "identity": identity}),
-        ] {
-            assert_eq!(client.forget(&server, &body), 400, "{body}");
-        }
+        forget_all(client, &server, identity, forgotten);
         assert_eq!(client.send(&server, "POST /forget", &token, b"{\"id\":\"x\"}"), 415);
     }
 }
