@@ -156,10 +156,7 @@ impl Registry {
             (true, SchemaId::Content(id)) => format!("ids/contentIds/{id}"),
             _ => {
                 let api = if self.is_apicurio { "of Apicurio" } else { "of Confluent" };
-                return Err(none(format!(
-                    "{}, with the API {api}, has no schemas by ids like {id}",
-                    self.url
-                )));
+                return Err(none(format!("{}, with the API {api}, has no schemas named as {id}", self.url)));
             }
         };
         let of = self.found(&path)?;

@@ -285,7 +285,7 @@ fn both_find_schemas_in_a_directory_by_their_ids() {
             "{why}"
         );
         let (_, ending) = record.file.split_once('.').unwrap();
-        let file = dir.path().join(format!("{}.{ending}", record.schema));
+        let file = dir.path().join(format!("{}.{ending}", record.schema.text()));
         std::fs::copy(folder().join(&record.file), &file).unwrap();
         schemas.insert(record.schema, Arc::new(origin.schema(record.schema).unwrap()));
         assert_eq!(
@@ -295,7 +295,7 @@ fn both_find_schemas_in_a_directory_by_their_ids() {
             record.name
         );
         if record.frame != Frame::SingleObject {
-            std::fs::copy(&file, dir.path().join(format!("{}.desc", record.schema))).unwrap();
+            std::fs::copy(&file, dir.path().join(format!("{}.desc", record.schema.text()))).unwrap();
             let error = origin.schema(record.schema).unwrap_err();
             assert!(!error.is_unregistered && error.what.contains("remove one of them"), "{}", error.what);
         }

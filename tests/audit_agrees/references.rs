@@ -138,6 +138,10 @@ fn the_own_api_of_apicurio_has_schemas_by_both_ids() {
         }
         let of_confluent = Registry::open(&SchemasConfig::open(Some(registry.url()))).unwrap().unwrap();
         let why = of_confluent.schema(SchemaId::Global(3)).unwrap_err();
-        assert!(why.is_unregistered && why.what.contains("has no schemas by ids like 3"), "{}", why.what);
+        assert!(
+            why.is_unregistered && why.what.contains("has no schemas named as global id 3"),
+            "{}",
+            why.what
+        );
     }
 }

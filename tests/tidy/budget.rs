@@ -32,7 +32,7 @@ const CODE: &[(&str, usize)] = &[
     ("src/pipeline", 11_280),
     ("src/ports", 575),
     // Directories of schemas, and the own API of Apicurio.
-    ("src/schemas", 975),
+    ("src/schemas", 980),
     // Each owner has a checksum of its own.
     ("src/store", 4_135),
     // `dedupd try`, instead of a script; `dedupd forget`; `dedupd explain`, which refuses the state of another group, and the recommended
@@ -64,7 +64,7 @@ const PROSE: &[(&str, usize)] = &[
     // A failed worker aborts its transaction; parts of ids; `dedupd try`, `forget`, `state filter`, pages of alerts; `rekey` in the chart.
     ("CHANGELOG.md", 1_110),
     ("CONTRIBUTING.md", 1_450),
-    ("README.md", 1_330),
+    ("README.md", 1_360),
     ("SECURITY.md", 500),
 ];
 

@@ -223,7 +223,10 @@ fn lock(local: &Local) -> Result<Lock, ExitError> {
     Lock::acquire(&local.state.dir).map_err(|error| match error {
         OpenError::Held { .. } => ExitError::new(
             Exit::State,
-            format!("{error}. A running instance answers GET /state at its http.listen"),
+            format!(
+                "{error}. A running instance answers GET http://{}/state, if that is its http.listen",
+                local.http.listen
+            ),
         ),
         other => other.into(),
     })
