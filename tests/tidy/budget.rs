@@ -38,7 +38,7 @@ const CODE: &[(&str, usize)] = &[
     // `dedupd try`, instead of a script; `dedupd forget`; `dedupd explain`, which refuses the state of another group, and the recommended
     // window of `plan`. `dedupd state filter`. What `rekey` is.
     // A trial that was not killed twice fails. `plan --compare` refuses alternatives.
-    ("src/tools", 4_990),
+    ("src/tools", 5_000),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings, frames, fingerprints and directories of schemas. What a deleted record explains.
     ("crates/audit", 6_440),
