@@ -48,7 +48,7 @@ matrix: setup ## broker tests on five versions of Apache Kafka; scripts/matrix t
 quick: setup-build ## formatting, clippy, unit tests, tidy, a short simulation; for a small change
 	cargo fmt --all --check
 	cargo clippy --workspace --features failpoints --lib --bins -- -D warnings
-	DEDUPD_SIM_SEEDS=1000 cargo test --workspace --features failpoints --lib --test tidy --test readme --test formats --test block --test simulation
+	DEDUPD_SIM_SEEDS=1000 $(TEST) --lib --test tidy --test readme --test formats --test block --test simulation
 
 torture: setup ## random kills and freezes; ROUNDS= DURATION= SEED= and more, see docs/reliability.md
 	TORTURE=1 cargo test --release --test torture -- --nocapture

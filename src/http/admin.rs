@@ -78,7 +78,7 @@ struct ForgetRequest {
 }
 
 impl ForgetRequest {
-    /// The id, or what stands for it; `None` without either or with both.
+    /// The id, or what stands for it; `None` without either, with both, or with another text than an identity.
     fn asked(self) -> Option<(AskedId, Option<u32>)> {
         let asked = match (self.id, self.identity) {
             (Some(Id::Text(text)), None) => AskedId::Id(vec![text]),
@@ -164,9 +164,10 @@ pub(super) async fn forget(
     let usage = r#"send {"id": "TEXT"}, {"id": ["PART", "PART"]} or {"identity": "32 hex digits"}, and optionally "partition": NUMBER"#;
     match serde_json::from_slice::<ForgetRequest>(&body).map(ForgetRequest::asked) {
         Ok(Some((asked, partition))) => request(shown.admin, asked, partition, true).await,
-        Ok(None) => {
-            error_response(StatusCode::BAD_REQUEST, &format!("the body names no id, or two; {usage}"))
-        }
+        Ok(None) => error_response(
+            StatusCode::BAD_REQUEST,
+            &format!("the body has to have one id, or one identity; {usage}"),
+        ),
         Err(error) => error_response(StatusCode::BAD_REQUEST, &format!("invalid body: {error}; {usage}")),
     }
 }

@@ -132,11 +132,16 @@ mod tests {
         {
             assert!(page.lines().any(|shown| shown == line), "{line} is not in\n{page}");
         }
-        // Metrics of `run` too are in its table.
         let (docs, of_run) = (include_str!("../../docs/rekey.md"), include_str!("../../docs/metrics.md"));
         for row in rekey_rows() {
-            let is_described = docs.contains(&format!("| `{}` | {} |", row.name, row.help));
-            assert!(is_described || of_run.contains(&format!("| `{}` |", row.name)), "{}", row.name);
+            let (name, help) = (format!("| `{}` |", row.name), format!(" {} |", row.help));
+            // Those that `run` has too are in its table, with more columns.
+            let is_described = if row.name.starts_with("dedupd_rekey_") {
+                docs.contains(&format!("{name}{help}"))
+            } else {
+                of_run.lines().any(|line| line.starts_with(&name) && line.ends_with(&help))
+            };
+            assert!(is_described, "{}", row.name);
         }
     }
 

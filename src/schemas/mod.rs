@@ -167,15 +167,17 @@ impl SharedSchemas {
         }
         *final_at = Some(now);
         schemas.insert(id, Arc::new(Schema::Unregistered));
-        if is_at_once && logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
-            // Bytes that are no schema id can name another schema in each record. The note names the first ones.
-        } else if *are_optional {
+        // Bytes that are no schema id can name another schema in each record. The note names the first ones.
+        let is_silent =
+            is_at_once && logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL);
+        if !is_silent {
             *logged = Some(now);
-            tracing::warn!(schema = %id, "waited for this schema long enough: records that need it are not compared");
-        } else {
-            *logged = Some(now);
-            let holder = schemas.holder();
-            tracing::warn!(schema = %id, "{holder} does not have this schema: records that need it are without an id, or not compared");
+            if *are_optional {
+                tracing::warn!(schema = %id, "waited for this schema long enough: records that need it are not compared");
+            } else {
+                let holder = schemas.holder();
+                tracing::warn!(schema = %id, "{holder} does not have this schema: records that need it are without an id, or not compared");
+            }
         }
         if requests.keys().filter(|id| schemas.has(**id)).count() > UNREGISTERED {
             requests.retain(|id, _| !schemas.remove(*id));

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Kafka, Pipe, Running, child, ports::free_port, wait_until};
+use super::{Kafka, Pipe, Running, child, ports::free_port, rekey::wait_rekeyed};
 
 const PAGE: &str = include_str!("../../docs/cookbook.md");
 const LIMIT: Duration = Duration::from_mins(1);
@@ -82,7 +82,11 @@ impl Recipe {
                 }
                 "rekey" => {
                     let running = self.service(line, pipe);
-                    self.wait_rekeyed(pipe.kafka);
+                    let table = self.table();
+                    let (to, from) = (&table["rekey"]["to"], table["rekey"]["from"].as_array().unwrap());
+                    let from: Vec<&str> = from.iter().map(|topic| topic.as_str().unwrap()).collect();
+                    let group = format!("dedupd.rekey.{}", to.as_str().unwrap());
+                    wait_rekeyed(pipe.kafka, &group, &from, &running.log);
                     assert_eq!(running.stop(), Some(0), "{}", running.text());
                 }
                 _ => {
@@ -124,21 +128,6 @@ impl Recipe {
             .envs(self.environment.iter().cloned())
             .env_remove("RUST_LOG");
         command
-    }
-
-    /// Waits until the offsets of all records of the source topics are committed.
-    fn wait_rekeyed(&self, kafka: &Kafka) {
-        let rekey = &self.table()["rekey"];
-        let group = format!("dedupd.rekey.{}", rekey["to"].as_str().unwrap());
-        for topic in rekey["from"].as_array().unwrap() {
-            let topic = topic.as_str().unwrap();
-            for partition in 0..i32::try_from(kafka.partitions(topic)).unwrap() {
-                let end = kafka.watermarks(topic, partition).1;
-                wait_until(&format!("{topic}/{partition} to be rekeyed"), LIMIT, || {
-                    (kafka.committed(&group, topic, partition).map_or(0, |(at, _)| at) >= end).then_some(())
-                });
-            }
-        }
     }
 }
 

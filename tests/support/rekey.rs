@@ -1,6 +1,6 @@
 //! `dedupd rekey` as a process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::ports::free_port;
@@ -59,20 +59,19 @@ impl Rekey {
 
     /// Waits until every record of these topics is acknowledged and committed.
     pub fn wait_done(&self, kafka: &Kafka, topics: &[&str]) {
-        for topic in topics {
-            let partitions = i32::try_from(kafka.partitions(topic)).unwrap();
-            for partition in 0..partitions {
-                let end = kafka.watermarks(topic, partition).1;
-                wait_until(
-                    &format!("{topic}/{partition} to be rekeyed, see {}", self.log.display()),
-                    LIMIT,
-                    || {
-                        let committed =
-                            kafka.committed(&self.group(), topic, partition).map_or(0, |(at, _)| at);
-                        (committed >= end).then_some(())
-                    },
-                );
-            }
+        wait_rekeyed(kafka, &self.group(), topics, &self.log);
+    }
+}
+
+/// Waits until a group has committed every record of these topics. `log` is named if it does not.
+pub fn wait_rekeyed(kafka: &Kafka, group: &str, topics: &[&str], log: &Path) {
+    for topic in topics {
+        for partition in 0..i32::try_from(kafka.partitions(topic)).unwrap() {
+            let end = kafka.watermarks(topic, partition).1;
+            wait_until(&format!("{topic}/{partition} to be rekeyed, see {}", log.display()), LIMIT, || {
+                let committed = kafka.committed(group, topic, partition).map_or(0, |(at, _)| at);
+                (committed >= end).then_some(())
+            });
         }
     }
 }

@@ -63,13 +63,12 @@ impl TopicSample {
     /// Share of the records with an id that topic scope drops, 0 to 1.
     #[must_use]
     pub fn copies(&self) -> f64 {
-        (self.repeats + self.elsewhere) as f64 / self.followed.max(1) as f64
+        self.share(self.repeats + self.elsewhere)
     }
 
-    /// Share of duplicates among the records with an id, 0 to 1, that are in the partition of an earlier record.
-    #[must_use]
-    pub fn duplicates(&self) -> f64 {
-        self.repeats as f64 / self.followed.max(1) as f64
+    /// The share of so many of the records whose ids are followed.
+    fn share(&self, records: u64) -> f64 {
+        records as f64 / self.followed.max(1) as f64
     }
 
     /// The warning about copies that differ from the first record with their id, or that what is compared is in no record.
@@ -119,13 +118,13 @@ impl fmt::Display for TopicSample {
         writeln!(f, "the topic")?;
         let (rate, span) = (self.events_per_second, self.span());
         writeln!(f, "  {:<30} {rate:.1} per second {span}, {} partitions", "records", self.partitions)?;
-        let (repeats, read) = (self.duplicates() * 100.0, self.read);
+        let (repeats, read) = (self.share(self.repeats) * 100.0, self.read);
         writeln!(
             f,
             "  {:<30} {repeats:.2} % of the newest {read}; duplicates further apart are not counted",
             "duplicates"
         )?;
-        let elsewhere = self.elsewhere as f64 / self.followed.max(1) as f64 * 100.0;
+        let elsewhere = self.share(self.elsewhere) * 100.0;
         writeln!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
         writeln!(f, "  {:<30} {}", "scope", self.advice(None))?;
         let same = if self.compared > 0 {
