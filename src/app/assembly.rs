@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::ExitError;
-use crate::cli::Exit;
 use crate::config::{self, Config, HashChoice, OnConflict, OnMissing, Scope};
 use crate::dedupe::{
     BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdPart, IdentityRule, KindId, KindRule,
@@ -227,13 +226,10 @@ pub(super) fn decides_with_schemas(config: &Config) -> bool {
 pub(crate) fn hasher(hash: &HashChoice) -> Result<Hasher, ExitError> {
     let HashChoice::SipHash { key_file } = hash else { return Ok(Hasher::Xxh3) };
     let unusable = |what: String| {
-        ExitError::new(
-            Exit::Usage,
-            format!(
-                "identity.key_file = {}: {what}; write 32 hex digits, as from: openssl rand -hex 16",
-                key_file.display()
-            ),
-        )
+        ExitError::usage(format!(
+            "identity.key_file = {}: {what}; write 32 hex digits, as from: openssl rand -hex 16",
+            key_file.display()
+        ))
     };
     let text = config::read_small_text(key_file).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     let text = text.trim();
@@ -247,7 +243,7 @@ pub(crate) fn token(file: Option<&Path>) -> Result<Option<Token>, ExitError> {
     let Some(path) = file else { return Ok(None) };
     let unusable = |what: String| {
         let remedy = "write at least 16 characters, as from: openssl rand -hex 16";
-        ExitError::new(Exit::Usage, format!("http.token_file = {}: {what}; {remedy}", path.display()))
+        ExitError::usage(format!("http.token_file = {}: {what}; {remedy}", path.display()))
     };
     let text = config::read_small_text(path).map_err(|e| unusable(format!("cannot be read: {e}")))?;
     Token::new(text.trim()).map(Some).ok_or_else(|| unusable("the token is too short".to_owned()))

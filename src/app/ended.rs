@@ -1,9 +1,11 @@
 //! Why the process ended, with its exit code.
 
 use crate::cli::Exit;
+use crate::config::ConfigError;
 use crate::kafka::CheckError;
 use crate::kafka::connection::NoConnection;
 use crate::pipeline::Fatal;
+use crate::ports::Failure;
 use crate::store::OpenError;
 
 /// An end with an error: exit code and message.
@@ -22,10 +24,28 @@ impl ExitError {
         Self { exit, message }
     }
 
+    /// An end with [`Exit::Usage`].
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message.into())
+    }
+
+    /// The end after a failure that an operator has to resolve.
+    #[must_use]
+    pub fn operator(failed: Failure) -> Self {
+        Self::new(Exit::Operator, failed.what)
+    }
+
     /// An end with [`Exit::Failed`], when no more precise code applies.
     #[must_use]
     pub fn failed(message: String) -> Self {
         Self::new(Exit::Failed, message)
+    }
+}
+
+impl From<ConfigError> for ExitError {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn start_monitor(
 ) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
     let service = shared.service;
     let settings = settings(&service.config, 0);
-    let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
+    let operator = ExitError::operator;
     let mut monitor = Monitor {
         topics: TopicMonitor::new(
             &settings,
@@ -95,14 +95,10 @@ pub(super) fn start_monitor(
 
 /// The topics that transactions write to.
 fn outputs(settings: &Settings) -> Vec<(OutputTopic, HangingPartitions)> {
-    let topics = [
-        (OutputTopic::Clean, Some(&settings.clean)),
-        (OutputTopic::State, Some(&settings.state)),
-        (OutputTopic::DeadLetter, settings.dead_letter.as_ref()),
-        (OutputTopic::Duplicates, settings.duplicates.as_ref()),
-    ];
-    let hanging = |name: &String| HangingPartitions::downstream(name, &settings.bootstrap_servers);
-    topics.into_iter().filter_map(|(topic, name)| Some((topic, hanging(name?)))).collect()
+    let topics = [OutputTopic::Clean, OutputTopic::State, OutputTopic::DeadLetter, OutputTopic::Duplicates];
+    let named = topics.map(|topic| (topic, settings.topic_of(topic))).into_iter();
+    let hanging = |name: &str| HangingPartitions::downstream(name, &settings.bootstrap_servers);
+    named.filter(|(_, name)| !name.is_empty()).map(|(topic, name)| (topic, hanging(name))).collect()
 }
 
 /// What the Kafka clients of this process report.

@@ -32,13 +32,13 @@ pub(crate) struct Prepared {
 
 /// Reads the files that the configuration names. The error has a line for each that cannot be used.
 pub(crate) fn prepare(config: &Config) -> Result<Prepared, ExitError> {
-    let schemas = BlockingSchemas::open(&config.schemas).map_err(|why| ExitError::new(Exit::Usage, why));
+    let schemas = BlockingSchemas::open(&config.schemas).map_err(ExitError::usage);
     match (assembly::token(config.http.token_file.as_deref()), hasher(&config.identity.hash), schemas) {
         (Ok(token), Ok(hasher), Ok(schemas)) => Ok(Prepared { token, hasher, schemas }),
         (token, hasher, schemas) => {
             let problems = [token.err(), hasher.err(), schemas.err()].into_iter().flatten();
             let lines: Vec<_> = problems.map(|problem| problem.message).collect();
-            Err(ExitError::new(Exit::Usage, lines.join("\n")))
+            Err(ExitError::usage(lines.join("\n")))
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::metrics::{PartitionState, WorkerStatus};
 use crate::pipeline::{
     LocalRead, PartitionCounts, Ports, Progress, StableEnds, Worker, WorkerOptions, WorkerPorts, WorkerReport,
 };
-use crate::ports::{Failure, StoreError};
+use crate::ports::StoreError;
 use crate::schemas::{self, Registry, SharedSchemas};
 use crate::store::{self, Lock, SledStore, Takeover};
 
@@ -111,7 +111,7 @@ pub(super) fn supervise(
         ends: StableEnds::default(),
         partition_counts: PartitionCounts::new(topology.partitions),
         schemas: schemas::start(&config.schemas, stop)
-            .map_err(|why| ExitError::new(Exit::Usage, why))?
+            .map_err(ExitError::usage)?
             .optional(!decides_with_schemas(config)),
         stop,
         first,
@@ -237,11 +237,11 @@ fn spawn(
     let follows = service.config.state.standby && service.config.dedupe.scope == Scope::Topic;
     let schemas_config = service.config.schemas.clone();
     let work = move || -> Result<(), ExitError> {
-        let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
+        let operator = ExitError::operator;
         let needs = Arc::new(TakeoverNeeds {
             options: options.clone(),
             lock: Arc::clone(&lock),
-            registry: Registry::open(&schemas_config).map_err(|why| ExitError::new(Exit::Usage, why))?,
+            registry: Registry::open(&schemas_config).map_err(ExitError::usage)?,
             group: GroupMonitor::new(&settings).map_err(operator)?,
             worker: number,
         });

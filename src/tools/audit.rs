@@ -23,8 +23,7 @@ use crate::schemas::{self, Registry, SchemaOrigin, SchemaText};
 
 /// Reads both topics and reports the differences. The audit parses the id sources itself, so it receives their texts.
 pub fn command(args: &AuditArgs) -> Result<Report, ExitError> {
-    let (config, id) = config::load_with_texts(args.config.as_deref(), args.overrides(), "identity.from")
-        .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+    let (config, id) = config::load_with_texts(args.config.as_deref(), args.overrides(), "identity.from")?;
     let unregistered = Unregistered::default();
     let options = options(args, &config, id, &unregistered)?;
     let result = run(&options, &progress_bar());
@@ -43,7 +42,7 @@ fn options(
     id: Vec<String>,
     unregistered: &Unregistered,
 ) -> Result<Options, ExitError> {
-    let usage = |invalid| ExitError::new(Exit::Usage, invalid);
+    let usage = |invalid: String| ExitError::usage(invalid);
     let range = args.range(clock::wall_ms()).map_err(usage)?;
     let sources = args.source_topics(config.topics.clean.as_str()).map_err(usage)?;
     let id_parts = id.len();

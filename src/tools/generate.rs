@@ -22,13 +22,10 @@ pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
     };
     let least = shape.least_size();
     if shape.size < least {
-        return Err(ExitError::new(
-            Exit::Usage,
-            format!(
-                "--size {}: the fields of a value take up to {least} bytes; give at least --size {least}",
-                shape.size
-            ),
-        ));
+        return Err(ExitError::usage(format!(
+            "--size {}: the fields of a value take up to {least} bytes; give at least --size {least}",
+            shape.size
+        )));
     }
     let options = Options {
         bootstrap_servers: args.bootstrap_servers.clone(),

@@ -262,5 +262,5 @@ fn config(servers: &str, dir: &std::path::Path) -> Result<Config, ExitError> {
         .with("identity.compare", COMPARED)
         .with("state.dir", [dir.to_string_lossy()]);
     let sources = ConfigSources { flags, host: "demo".to_owned(), ..ConfigSources::default() };
-    Config::from_sources(&sources).map_err(|e| ExitError::new(Exit::Usage, e.to_string()))
+    Ok(Config::from_sources(&sources)?)
 }

@@ -22,15 +22,13 @@ const MIB: u64 = 1 << 20;
 pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     let bloom = args.bloom.unwrap_or(args.exact);
     if bloom < args.exact {
-        return Err(ExitError::new(
-            Exit::Usage,
-            "--bloom is shorter than --exact; give a longer time, or leave --bloom out".to_owned(),
+        return Err(ExitError::usage(
+            "--bloom is shorter than --exact; give a longer time, or leave --bloom out",
         ));
     }
     if args.overflow == WhenFull::Evict && bloom > args.exact {
-        return Err(ExitError::new(
-            Exit::Usage,
-            "--overflow evict cannot be combined with --bloom; leave one of them out".to_owned(),
+        return Err(ExitError::usage(
+            "--overflow evict cannot be combined with --bloom; leave one of them out",
         ));
     }
     let slots = slots(args)?;
@@ -79,10 +77,9 @@ fn slots(args: &PlanArgs) -> Result<Option<u64>, ExitError> {
     match (args.overflow, args.max_ids) {
         (WhenFull::Evict, Some(slots)) => Ok(Some(slots)),
         (WhenFull::Shrink, None) => Ok(None),
-        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => Err(ExitError::new(
-            Exit::Usage,
-            "--overflow evict and --max-ids require each other; give both, or neither".to_owned(),
-        )),
+        (WhenFull::Evict, None) | (WhenFull::Shrink, Some(_)) => {
+            Err(ExitError::usage("--overflow evict and --max-ids require each other; give both, or neither"))
+        }
     }
 }
 
@@ -129,7 +126,7 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
 /// The sources that a flag names.
 fn parsed<S: FromStr<Err = IdSourceError>>(flag: &str, texts: &[String]) -> Result<Vec<S>, ExitError> {
     let unusable = |text: &String, error: &IdSourceError| {
-        ExitError::new(Exit::Usage, format!("{flag} {text} {error}; give {SOURCES}"))
+        ExitError::usage(format!("{flag} {text} {error}; give {SOURCES}"))
     };
     texts.iter().map(|text| text.parse().map_err(|error| unusable(text, &error))).collect()
 }
@@ -148,7 +145,6 @@ fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdSource>>, ExitError>
 
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
-    let usage = |what: String| ExitError::new(Exit::Usage, what);
     let parts = parsed::<IdPart>("--id", &args.id)?;
     let compare = compared(&parts, compare_sources(&args.compare)?.as_deref());
     let sampling = Sampling {
@@ -164,7 +160,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
         key: args.schema_files.clone(),
         ..SchemasConfig::open(args.schema_registry.clone())
     };
-    let schemas = BlockingSchemas::open(&schemas).map_err(usage)?;
+    let schemas = BlockingSchemas::open(&schemas).map_err(ExitError::usage)?;
     let rule = SampleRule {
         rule: IdentityRule::new(parts, Hasher::Xxh3),
         identify: &|rule, record| schemas.identify(rule, record),
@@ -180,7 +176,7 @@ fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>)
     })?;
     let live = "--id, or give --events, --duplicates and --partitions";
     if sample.read == 0 {
-        return Err(usage(format!(
+        return Err(ExitError::usage(format!(
             "topic {topic} has no records to measure; give --events, --duplicates and --partitions"
         )));
     }

@@ -60,16 +60,13 @@ impl Names {
 pub fn command(args: &TryArgs) -> Result<Exit, ExitError> {
     let seconds = args.records / u64::from(args.rate);
     if seconds < SHORTEST.as_secs() {
-        return Err(ExitError::new(
-            Exit::Usage,
-            format!(
-                "--records {} at --rate {} a second are written in {seconds} s, but two kills and restarts need {} s; give more records, or a \
-                 lower rate",
-                args.records,
-                args.rate,
-                SHORTEST.as_secs()
-            ),
-        ));
+        return Err(ExitError::usage(format!(
+            "--records {} at --rate {} a second are written in {seconds} s, but two kills and restarts need {} s; give more records, or a \
+             lower rate",
+            args.records,
+            args.rate,
+            SHORTEST.as_secs()
+        )));
     }
     let trial = Trial::new(args)?;
     let probe = Probe::connect(trial.config.clone(), &args.bootstrap_servers, &trial.names.raw, "WRITE")?;
@@ -152,7 +149,7 @@ impl<'a> Trial<'a> {
     fn new(args: &'a TryArgs) -> Result<Self, ExitError> {
         let (properties, names) = (properties(&args.properties)?, Names::new());
         let config = options(args, &properties, &names.raw).client_config();
-        let config = config.map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+        let config = config.map_err(|error| ExitError::usage(error.to_string()))?;
         Ok(Self { args, properties, names, config, began: monotonic() })
     }
 
