@@ -33,8 +33,9 @@ impl TakeoverNeeds {
     /// Fails when the group's offsets were committed with another configuration. A request without an answer shows nothing: an instance that
     /// cannot describe the group is not ready either.
     pub(super) fn check_rules(&self) -> Result<(), Fatal> {
-        let committed = self.group.checkpoints(self.partitions(), REQUEST_LIMIT);
-        check_start(&self.options, &committed.unwrap_or_default(), StartLogs::default())
+        let answers = self.group.answers(self.partitions(), REQUEST_LIMIT).unwrap_or_default();
+        let committed: Vec<_> = answers.into_iter().flatten().collect();
+        check_start(&self.options, &committed, StartLogs::default())
     }
 
     /// Whether several workers are in the group at the same time.

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::ExitError;
 use super::supervisor::{Production, pause};
-use crate::cli::Exit;
 use crate::clock::{SystemClock, monotonic};
 use crate::kafka::{GroupMonitor, KafkaStateLog, Settings};
 use crate::metrics::{Metrics, Status};
 use crate::pipeline::{PartitionCounts, Progress, Standby, StandbyPace, WorkerOptions, WorkerReport};
-use crate::ports::Failure;
 use crate::store::SledStore;
 
 /// Interval between two requests of the group's committed offsets.
@@ -45,7 +43,7 @@ impl Follower {
         status: Arc<Status>,
         progress: Progress,
     ) -> Result<Self, ExitError> {
-        let operator = |failed: Failure| ExitError::new(Exit::Operator, failed.what);
+        let operator = ExitError::operator;
         let settings = Settings { client_id: format!("{}.standby", settings.client_id), ..settings.clone() };
         let log = KafkaStateLog::new(&settings).map_err(operator)?;
         let partitions = options.partition_counts.clone();
@@ -105,8 +103,8 @@ impl Follower {
             return;
         }
         self.requested = Some(now);
-        match self.group.checkpoints(0..self.partitions.count(), REQUEST_LIMIT) {
-            Ok(committed) => self.standby.note_group(committed),
+        match self.group.answers(0..self.partitions.count(), REQUEST_LIMIT) {
+            Ok(committed) => self.standby.note_group(committed.into_iter().flatten().collect()),
             Err(failed) => {
                 tracing::debug!(%failed, "reading the committed offsets for standby copies failed; retrying");
             }

@@ -172,7 +172,9 @@ impl TopicAdmin {
         let side = if has_configs { self.side_configs(&found)? } else { Vec::new() };
         let described = self.describe_topics();
         let mut findings = topics::check(&self.settings, &found.shapes(), &configs, &side, wanted);
-        findings.problems.extend(self.missing_permissions(&described));
+        let required = rights::on_topics(&self.settings);
+        let is_group_denied = self.is_group_denied();
+        findings.problems.extend(rights::lacking(&self.settings, &required, &described, is_group_denied));
         // Afterwards, because it drops the events of the reader.
         let (problems, warnings) = self.missing_features(&described);
         findings.problems.extend(problems);
@@ -225,10 +227,6 @@ impl TopicAdmin {
         }
         let has_ids = described.iter().all(|topic| topic.id.is_some() || topic.error.is_some());
         features::missing(&versions(), has_ids)
-    }
-
-    fn missing_permissions(&self, topics: &[Described]) -> Vec<String> {
-        rights::all_missing(&self.settings, topics, self.is_group_denied())
     }
 
     /// Whether the broker denies access to the group. False when it does not respond: joining the group fails then.

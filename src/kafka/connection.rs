@@ -243,9 +243,7 @@ fn without_thread(line: &str) -> &str {
 /// The problem behind the text of an error event or log line; `None` when it is not recognised.
 fn classify(reason: &str) -> Option<ConnectionProblem> {
     let text = reason.to_lowercase();
-    if !text.contains(NO_SASL)
-        && let Some(is_listed) = offers_other_mechanisms(&text)
-    {
+    if let Some(is_listed) = offers_other_mechanisms(&text) {
         return is_listed.then(|| ConnectionProblem {
             what: format!("the broker does not offer this SASL mechanism: {reason}; {UNSUPPORTED_MECHANISM}"),
             refused: true,
@@ -272,16 +270,15 @@ fn classify(reason: &str) -> Option<ConnectionProblem> {
 /// Whether the text of a failed SASL handshake lists the mechanisms of the broker; `None` when it is another text. An empty list
 /// means that the connection was closed during the handshake, or that the broker expected another request.
 fn offers_other_mechanisms(lower_case: &str) -> Option<bool> {
-    let (_, offered) = lower_case.split_once("broker's supported mechanisms: ")?;
+    let text = Some(lower_case).filter(|text| !text.contains(NO_SASL))?;
+    let (_, offered) = text.split_once("broker's supported mechanisms: ")?;
     Some(offered.split('(').next().is_some_and(|list| !list.trim().is_empty()))
 }
 
 /// Meaning and action for the text of a connection error; `None` when it is not recognised.
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let text = reason.to_lowercase();
-    if !text.contains(NO_SASL)
-        && let Some(is_listed) = offers_other_mechanisms(&text)
-    {
+    if let Some(is_listed) = offers_other_mechanisms(&text) {
         return is_listed.then_some(UNSUPPORTED_MECHANISM);
     }
     KNOWN.iter().find(|known| known.is_in(&text)).map(|known| known.what)

@@ -40,6 +40,9 @@ pub(super) struct Model {
     pub replication: i32,
 }
 
+/// Settings of a topic.
+type Settable = Vec<(&'static str, String)>;
+
 /// The topics as the broker describes them.
 pub(super) struct FoundTopics {
     pub raw: TopicShape,
@@ -73,8 +76,8 @@ impl FoundTopics {
     }
 
     /// Takes these missing topics for created.
-    fn plan(mut self, wanted: &[NewTopic<'_>], partitions: usize) -> Self {
-        self.planned.extend(wanted.iter().map(|new| planned(new, partitions, self.replication)));
+    fn plan(mut self, planned: Vec<String>, partitions: usize) -> Self {
+        self.planned.extend(planned);
         let side = self.side.iter_mut().map(|(_, shape)| shape);
         let missing = [&mut self.clean, &mut self.state].into_iter().chain(side);
         for shape in missing.filter(|shape| **shape == TopicShape::Missing) {
@@ -110,20 +113,12 @@ impl TopicAdmin {
             (settings.state.clone(), found.state, state.to_vec()),
         ];
         let side = found.side.iter().map(|(name, shape)| (name.clone(), *shape, inherited(&raw, true)));
-        let missing: Vec<_> =
-            main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing).collect();
-        let wanted: Vec<NewTopic<'_>> = missing
-            .iter()
-            .map(|(name, _, configs)| {
-                let count = i32::try_from(partitions).unwrap_or(i32::MAX);
-                let new = NewTopic::new(name, count, TopicReplication::Fixed(found.replication));
-                configs.iter().fold(new, |new, (key, value)| new.set(key, value))
-            })
-            .collect();
-        let answers = native::create_topics(self.admin.inner(), &wanted, self.execution(create));
-        self.accept(answers, Operation::Create, create)?;
+        let missing = main.into_iter().chain(side).filter(|(_, shape, _)| *shape == TopicShape::Missing);
+        let missing: Vec<_> = missing.map(|(name, _, configs)| (name, configs)).collect();
+        let model = Model { source: settings.raw.clone(), partitions, replication: found.replication };
+        let planned = self.create_topics(&missing, &model, create)?;
         if create == Create::Validate {
-            return Ok(found.plan(&wanted, partitions));
+            return Ok(found.plan(planned, partitions));
         }
         wait_for("topics were created", || Ok(Some(self.topics()?).filter(FoundTopics::is_complete)))
     }
@@ -131,21 +126,35 @@ impl TopicAdmin {
     /// Creates the target of `rekey`. It keeps all records with one key, because several topics may have the same keys. Returns
     /// what a start does when the brokers only validate it.
     pub(super) fn create_target(&self, model: &Model, create: Create) -> Result<Option<String>, CheckError> {
-        let Model { source, partitions, replication } = model;
-        let configs = inherited(&self.topic_configs(source)?, true);
-        let count = i32::try_from(*partitions).unwrap_or(i32::MAX);
-        let new = NewTopic::new(&self.settings.clean, count, TopicReplication::Fixed(*replication));
-        let new = configs.iter().fold(new, |new, (key, value)| new.set(key, value));
-        let wanted = [new];
-        let answers = native::create_topics(self.admin.inner(), &wanted, self.execution(create));
-        self.accept(answers, Operation::Create, create)?;
+        let configs = inherited(&self.topic_configs(&model.source)?, true);
+        let planned = self.create_topics(&[(self.settings.clean.clone(), configs)], model, create)?;
         if create == Create::Validate {
-            return Ok(wanted.first().map(|new| planned(new, *partitions, *replication)));
+            return Ok(planned.into_iter().next());
         }
         wait_for("the target topic was created", || {
             Ok((self.topic(&self.settings.clean)?.0 != TopicShape::Missing).then_some(()))
         })?;
         Ok(None)
+    }
+
+    /// Creates these topics. Returns what a start does about each.
+    fn create_topics(
+        &self,
+        topics: &[(String, Settable)],
+        Model { partitions, replication, .. }: &Model,
+        create: Create,
+    ) -> Result<Vec<String>, CheckError> {
+        let count = i32::try_from(*partitions).unwrap_or(i32::MAX);
+        let wanted: Vec<NewTopic<'_>> = topics
+            .iter()
+            .map(|(name, configs)| {
+                let new = NewTopic::new(name, count, TopicReplication::Fixed(*replication));
+                configs.iter().fold(new, |new, (key, value)| new.set(key, value))
+            })
+            .collect();
+        let answers = native::create_topics(self.admin.inner(), &wanted, self.execution(create));
+        self.accept(answers, Operation::Create, create)?;
+        Ok(wanted.iter().map(|new| planned(new, *partitions, *replication)).collect())
     }
 
     fn execution(&self, create: Create) -> Execution {

@@ -81,10 +81,8 @@ impl AckedOffsets {
 /// Collects delivery reports. The worker reads the result after it has drained the producer.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    clean: AckedOffsets,
-    state: AckedOffsets,
-    dead_letter: AckedOffsets,
-    duplicates: AckedOffsets,
+    /// By the number of the topic.
+    acked: [AckedOffsets; TOPICS.len()],
     failed: Mutex<Option<FailedDelivery>>,
     dropped: AtomicBool,
     /// Bytes of keys and values in the client's queue, and their limit.
@@ -100,11 +98,12 @@ impl Deliveries {
     }
 
     fn acked(&self, topic: OutputTopic) -> &AckedOffsets {
+        let [clean, state, dead_letter, duplicates] = &self.acked;
         match topic {
-            OutputTopic::Clean => &self.clean,
-            OutputTopic::State => &self.state,
-            OutputTopic::DeadLetter => &self.dead_letter,
-            OutputTopic::Duplicates => &self.duplicates,
+            OutputTopic::Clean => clean,
+            OutputTopic::State => state,
+            OutputTopic::DeadLetter => dead_letter,
+            OutputTopic::Duplicates => duplicates,
         }
     }
 
@@ -120,9 +119,7 @@ impl Deliveries {
 
     /// Clears the ends and failures of the previous transaction.
     pub(super) fn reset(&self) {
-        for topic in TOPICS {
-            self.acked(topic).reset();
-        }
+        self.acked.iter().for_each(AckedOffsets::reset);
         self.dropped.store(false, Ordering::Release);
         *self.failed.locked() = None;
     }

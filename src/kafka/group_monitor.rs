@@ -123,9 +123,10 @@ impl GroupMonitor {
 
     /// One sentence for each permission on a topic that is missing; none when the broker does not report them.
     pub fn missing_permissions(&self, wait: Duration) -> Vec<String> {
-        let names: Vec<&str> = rights::on_topics(&self.settings).iter().map(|(name, _)| *name).collect();
+        let wanted = rights::on_topics(&self.settings);
+        let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
         let described = native::topics(self.client.client(), &names, wait).unwrap_or_default();
-        rights::all_missing(&self.settings, &described, false)
+        rights::lacking(&self.settings, &wanted, &described, false)
     }
 
     /// Why no broker answers, for use after a failed call; `None` when one does, or when the reason is not recognised. A client
@@ -147,17 +148,8 @@ impl GroupMonitor {
         Ok(answers.into_iter().flatten().filter_map(|it| Some((it.partition, it.offset?))).collect())
     }
 
-    /// The same with metadata, and with partitions without an offset. A partition whose offset cannot be read is omitted.
-    pub fn checkpoints(
-        &self,
-        partitions: impl IntoIterator<Item = PartitionId>,
-        wait: Duration,
-    ) -> Result<Vec<Committed>, Failure> {
-        Ok(self.answers(partitions, wait)?.into_iter().flatten().collect())
-    }
-
-    /// The same. Each partition can have a failure of its own.
-    pub(super) fn answers(
+    /// The same with metadata, and with partitions without an offset. Each partition can have a failure of its own.
+    pub fn answers(
         &self,
         partitions: impl IntoIterator<Item = PartitionId>,
         wait: Duration,

@@ -28,6 +28,11 @@ use rdkafka::{ClientContext, bindings as sys};
 use super::partitions::partition_id;
 use crate::ports::Committed;
 
+/// A time limit as the client takes it.
+fn millis(wait: Duration) -> i32 {
+    i32::try_from(wait.as_millis()).unwrap_or(i32::MAX)
+}
+
 /// This consumer's membership of the group, as the group coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupMetadata {
@@ -65,12 +70,11 @@ pub fn committed<C: ClientContext>(
     partitions: &TopicPartitionList,
     wait: Duration,
 ) -> Result<Vec<Result<Committed, RDKafkaErrorCode>>, KafkaError> {
-    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: both handles are alive for the whole call. The elements are read within librdkafka's count, before the
     // owner drops the list.
     unsafe {
         let list = partitions.ptr();
-        let code = sys::rd_kafka_committed(client.native_ptr(), list, wait_ms);
+        let code = sys::rd_kafka_committed(client.native_ptr(), list, millis(wait));
         if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
             return Err(KafkaError::OffsetFetch(code.into()));
         }
@@ -143,8 +147,7 @@ pub fn cached_high_watermark<C: ClientContext>(
 ///
 /// The Rust client's own flush polls in slices of 100 ms.
 pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> bool {
-    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: the handle is alive for the whole call.
-    let code = unsafe { sys::rd_kafka_flush(client.native_ptr(), wait_ms) };
+    let code = unsafe { sys::rd_kafka_flush(client.native_ptr(), millis(wait)) };
     code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
 }

@@ -74,14 +74,13 @@ impl KafkaSink {
     /// A sink without a producer; [`ProducerLife::prepare`] creates it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let (sides, diverted, outside) = (BTreeSet::new(), Vec::new(), Outside::default());
         Self {
             settings,
             producer: None,
             ready: false,
-            sides,
-            diverted,
-            outside,
+            sides: BTreeSet::new(),
+            diverted: Vec::new(),
+            outside: Outside::default(),
             oversize: Oversize::default(),
         }
     }
@@ -204,7 +203,7 @@ impl Sink<KafkaSource> for KafkaSink {
         let copy = Outgoing::copy_of(&record.0, opaque).or_else(|error| match error {
             KafkaError::MessageConsumption(code) if side != Side::Clean => {
                 more_headers.push(("dedupd.headers", unreadable_headers(code)));
-                Ok(Outgoing::without_headers(&record.0, opaque))
+                Ok(Outgoing::with_headers(&record.0, Headers::none(), opaque))
             }
             error => Err(error),
         });

@@ -92,13 +92,9 @@ pub(super) fn on_topics(settings: &Settings) -> Vec<(&str, &'static [Operation])
     always.into_iter().chain(side.map(|name| (name.as_str(), &[Read, Write] as &[_]))).collect()
 }
 
-/// One sentence for each missing permission. `topics` are the broker's descriptions of [`on_topics`], in that order. A
-/// permission that the broker does not report counts as granted: the call that needs it fails later with the same sentence.
-pub(super) fn all_missing(settings: &Settings, topics: &[Described], is_group_denied: bool) -> Vec<String> {
-    lacking(settings, &on_topics(settings), topics, is_group_denied)
-}
-
-/// The same for any topics: `wanted` are topics with the required operations, and `topics` their descriptions.
+/// One sentence for each missing permission. `wanted` are topics with the required operations, and `topics` the broker's descriptions of
+/// them, in that order. A permission that the broker does not report counts as granted: the call that needs it fails later with the same
+/// sentence.
 pub(super) fn lacking(
     settings: &Settings,
     wanted: &[(&str, &[Operation])],

@@ -17,15 +17,13 @@ use rdkafka::topic_partition_list::Offset as KafkaOffset;
 
 use super::client_config::Settings;
 use super::connection::{NoConnection, Probe, error_text};
-use super::ends::{Listed, partitions_of};
+use super::ends::{Listed, Log, partitions_of};
 use super::error::failure;
 use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{
-    CompareRule, Coordinates, Digest, IdSource, Identity, IdentityRule, Offset, PartitionId,
-};
+use crate::dedupe::{CompareRule, Coordinates, Digest, IdSource, Identity, IdentityRule, Offset};
 use crate::ports::{Failure, Record, Remedy};
 use difference::{ComparedPart, DifferingCopy, compared_parts};
 use figures::SPAN;
@@ -104,9 +102,8 @@ pub fn sample(
     let limits = SampleLimits { records: *records, time: Duration::MAX };
     let reading = SampleReading { topic, limits, reader, now_ms };
     let measured = || {
-        let log = SampledLog { topic, client: probe.client() };
-        let ends = log.ends()?;
-        let (events_per_second, span_seconds) = reading.rate(&log, &ends)?;
+        let ends = ends(probe.client(), topic)?;
+        let (events_per_second, span_seconds) = reading.rate(probe.client(), &ends)?;
         Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, rule, seen)? })
     };
     measured().map_err(|failure: Failure| match failure.remedy {
@@ -133,7 +130,7 @@ pub fn sample_ids(
     let topic = settings.raw.as_str();
     let reader = BatchReader::new(reader::client(settings, "read_committed")?)
         .map_err(|e| failure(&format!("reading topic {topic}"), &e))?;
-    let ends = SampledLog { topic, client: &reader.consumer }.ends()?;
+    let ends = ends(&reader.consumer, topic)?;
     let reading = SampleReading { topic, limits, reader, now_ms: clock::wall_ms() };
     reading.count(&ends, rule, &|_| ())
 }
@@ -156,52 +153,36 @@ impl Sampling {
     }
 }
 
-/// A topic, and the client that requests its offsets.
-struct SampledLog<'a, C: ConsumerContext> {
-    topic: &'a str,
-    client: &'a BaseConsumer<C>,
+/// The log start and end offsets.
+fn ends<C: ConsumerContext>(client: &BaseConsumer<C>, topic: &str) -> Result<Ranges, Failure> {
+    let fail =
+        |e: KafkaError| failure(&format!("reading the log start and end offsets of topic {topic}"), &e);
+    let partitions = partitions_of(client.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
+    if partitions.is_empty() {
+        return Err(Failure::new(Remedy::Stop, format!("topic {topic} does not exist; correct --raw")));
+    }
+    let logs = || partitions.iter().map(|partition| (topic, *partition));
+    let starts = Listed::request(client, logs(), KafkaOffset::Beginning, REQUEST_TIMEOUT).map_err(fail)?;
+    let ends = Listed::request(client, logs(), KafkaOffset::End, REQUEST_TIMEOUT).map_err(fail)?;
+    let range = |log: Log<'_>| Ok((log.1, starts.offset_of(log)?..ends.offset_of(log)?));
+    logs().map(|log| range(log).map_err(fail)).collect()
 }
 
-impl<C: ConsumerContext> SampledLog<'_, C> {
-    fn fail(&self, doing: &str, error: &KafkaError) -> Failure {
-        failure(&format!("{doing} topic {}", self.topic), error)
-    }
-
-    /// One offset of each of these partitions; see [`Listed::request`].
-    fn listed(
-        &self,
-        partitions: impl IntoIterator<Item = PartitionId>,
-        place: KafkaOffset,
-    ) -> Result<Listed, KafkaError> {
-        let logs = partitions.into_iter().map(|partition| (self.topic, partition));
-        Listed::request(self.client, logs, place, REQUEST_TIMEOUT)
-    }
-
-    /// The log start and end offsets.
-    fn ends(&self) -> Result<Ranges, Failure> {
-        let topic = self.topic;
-        let fail = |e: KafkaError| self.fail("reading the log start and end offsets of", &e);
-        let partitions = partitions_of(self.client.client(), topic, REQUEST_TIMEOUT).map_err(fail)?;
-        if partitions.is_empty() {
-            return Err(Failure::new(Remedy::Stop, format!("topic {topic} does not exist; correct --raw")));
-        }
-        let starts = self.listed(partitions.iter().copied(), KafkaOffset::Beginning).map_err(fail)?;
-        let ends = self.listed(partitions.iter().copied(), KafkaOffset::End).map_err(fail)?;
-        let range = |partition| {
-            Ok((partition, starts.offset_of((topic, partition))?..ends.offset_of((topic, partition))?))
-        };
-        partitions.into_iter().map(|partition| range(partition).map_err(fail)).collect()
-    }
-
-    /// The number of offsets appended since this time, epoch milliseconds.
-    fn appended_since(&self, begin_ms: i64, ends: &Ranges) -> Result<u64, Failure> {
-        let fail = |e: KafkaError| self.fail("reading the offsets of an hour ago of", &e);
-        let begins = self.listed(ends.keys().copied(), KafkaOffset::Offset(begin_ms)).map_err(fail)?;
-        ends.iter().try_fold(0, |appended, (partition, range)| {
-            let begin = begins.find((self.topic, *partition)).map_err(fail)?.unwrap_or(range.end);
-            Ok(appended + range.end.saturating_sub(begin.max(range.start)))
-        })
-    }
+/// The number of offsets appended since this time, epoch milliseconds.
+fn appended_since<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    topic: &str,
+    begin_ms: i64,
+    ends: &Ranges,
+) -> Result<u64, Failure> {
+    let fail = |e: KafkaError| failure(&format!("reading the offsets of an hour ago of topic {topic}"), &e);
+    let logs = ends.keys().map(|partition| (topic, *partition));
+    let begin = KafkaOffset::Offset(begin_ms);
+    let begins = Listed::request(client, logs, begin, REQUEST_TIMEOUT).map_err(fail)?;
+    ends.iter().try_fold(0, |appended, (partition, range)| {
+        let begin = begins.find((topic, *partition)).map_err(fail)?.unwrap_or(range.end);
+        Ok(appended + range.end.saturating_sub(begin.max(range.start)))
+    })
 }
 
 struct SampleReading<'a> {
@@ -216,11 +197,11 @@ impl SampleReading<'_> {
     /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written; and that time, seconds.
     fn rate<C: ConsumerContext>(
         &self,
-        log: &SampledLog<'_, C>,
+        client: &BaseConsumer<C>,
         ends: &Ranges,
     ) -> Result<(f64, f64), Failure> {
         let begin_ms = self.now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
-        let appended = log.appended_since(begin_ms, ends)?;
+        let appended = appended_since(client, self.topic, begin_ms, ends)?;
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
         let seconds = self.now_ms.saturating_sub(first_ms).max(1_000) as f64 / 1_000.0;
         Ok((appended as f64 / seconds, seconds))

@@ -23,9 +23,8 @@ const MAX_IDLE: Duration = Duration::from_secs(5);
 
 /// The side topics that are configured.
 fn topics(settings: &Settings) -> impl Iterator<Item = (OutputTopic, &str)> {
-    let topics =
-        [(OutputTopic::DeadLetter, &settings.dead_letter), (OutputTopic::Duplicates, &settings.duplicates)];
-    topics.into_iter().filter_map(|(topic, name)| Some((topic, name.as_deref()?)))
+    let topics = [OutputTopic::DeadLetter, OutputTopic::Duplicates];
+    topics.map(|topic| (topic, settings.topic_of(topic))).into_iter().filter(|(_, name)| !name.is_empty())
 }
 
 /// All partitions of the side topics that are configured.

@@ -55,17 +55,13 @@ impl<'a> Outgoing<'a> {
         more.iter().try_for_each(|(name, value)| self.headers.add(name, value.as_ref())).map(|()| self)
     }
 
-    /// A copy without the headers of a record, which cannot be read.
-    pub fn without_headers(message: &'a Message<'_>, opaque: usize) -> Self {
-        Self::with_headers(message, Headers::none(), opaque)
-    }
-
     /// Bytes of its key and value.
     pub fn size(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len)
     }
 
-    fn with_headers(message: &'a Message<'_>, headers: Headers, opaque: usize) -> Self {
+    /// A copy with other headers.
+    pub fn with_headers(message: &'a Message<'_>, headers: Headers, opaque: usize) -> Self {
         Self {
             partition: Some(kafka_partition(message.coordinates().partition)),
             key: message.key(),

@@ -9,6 +9,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::types::RDKafkaType;
 use rdkafka::{ClientContext, bindings as sys};
 
+use super::millis;
 use crate::clock;
 
 /// The facility under which librdkafka logs the result of [`verify_callback`].
@@ -36,11 +37,10 @@ pub fn rejection(config: &ClientConfig, wait: Duration) -> Option<String> {
 
 /// The reason for the rejection, if that is the next event within `wait`.
 fn next_rejection<C: ClientContext>(client: &Client<C>, wait: Duration) -> Option<String> {
-    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: queue and event are destroyed here, after the last use of the texts, which the event owns.
     unsafe {
         let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
-        let event = sys::rd_kafka_queue_poll(queue, wait_ms);
+        let event = sys::rd_kafka_queue_poll(queue, millis(wait));
         sys::rd_kafka_queue_destroy(queue);
         if event.is_null() {
             return None;

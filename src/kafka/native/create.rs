@@ -10,6 +10,7 @@ use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientContext, bindings as sys};
 
 use super::describe::admin_request;
+use super::millis;
 use super::poll::text;
 
 /// How much longer the response may take than the broker may take to execute the request.
@@ -88,13 +89,12 @@ unsafe fn request<C: ClientContext, T>(
     results: impl FnOnce(*mut sys::rd_kafka_event_t, *mut usize) -> *mut *const sys::rd_kafka_topic_result_t,
 ) -> Result<Vec<TopicAnswer>, KafkaError> {
     let mut pointers: Vec<_> = topics.iter().map(|it| it.pointer).collect();
-    let wait_ms = i32::try_from(how.wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: the topics and the options outlive the request, and the results live as long as the event.
     unsafe {
         let send = |rk, options: *const sys::rd_kafka_AdminOptions_t, queue| {
             let (to_set, none) = (options.cast_mut(), ptr::null_mut());
             sys::rd_kafka_AdminOptions_set_validate_only(to_set, how.validate_only.into(), none, 0);
-            sys::rd_kafka_AdminOptions_set_operation_timeout(to_set, wait_ms, none, 0);
+            sys::rd_kafka_AdminOptions_set_operation_timeout(to_set, millis(how.wait), none, 0);
             send(rk, pointers.as_mut_ptr(), pointers.len(), options, queue);
         };
         admin_request(client, operation, how.wait + MARGIN, send, |event| {

@@ -12,6 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientContext, bindings as sys};
 use sys::rd_kafka_AclOperation_t as Acl;
 
+use super::millis;
 use crate::kafka::rights::Operation;
 
 /// The id that the client returns for a topic without one.
@@ -65,20 +66,19 @@ pub(super) unsafe fn admin_request<C: ClientContext, T>(
     send: impl FnOnce(*mut sys::rd_kafka_t, *const sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
     read: impl FnOnce(*mut sys::rd_kafka_event_t) -> Result<T, KafkaError>,
 ) -> Result<T, KafkaError> {
-    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: every object created here is destroyed here, after the last use of what it owns.
     unsafe {
         let rk = client.native_ptr();
         let options = sys::rd_kafka_AdminOptions_new(rk, operation);
         let mut text = [0; 256];
-        sys::rd_kafka_AdminOptions_set_request_timeout(options, wait_ms, text.as_mut_ptr(), text.len());
+        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(wait), text.as_mut_ptr(), text.len());
         let error = sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1);
         if !error.is_null() {
             sys::rd_kafka_error_destroy(error);
         }
         let queue = sys::rd_kafka_queue_new(rk);
         send(rk, options, queue);
-        let event = sys::rd_kafka_queue_poll(queue, wait_ms);
+        let event = sys::rd_kafka_queue_poll(queue, millis(wait));
         let result = if event.is_null() {
             Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut))
         } else {
