@@ -120,7 +120,8 @@ impl Service {
         };
         let sampling = tokio::spawn(sample_counters(endpoint.clone()));
         let logging = tokio::spawn(readiness::log_readiness(Arc::clone(&self.status), self.metrics.clone()));
-        let page = http::serve(listener, endpoint, async { drop(http_closes.await) });
+        let page =
+            http::serve(http::ClientLimits::default(), listener, endpoint, async { drop(http_closes.await) });
         let page = tokio::spawn(page);
         let (status, supervised, first) =
             (Arc::clone(&self.status), Arc::clone(&stop), FirstFailure::default());

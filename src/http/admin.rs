@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Endpoint;
+use super::routes::json_text;
 use super::server::Trusted;
 use crate::control::{Answer, AskedId, Control, LogFilter, RequestError};
 
@@ -176,10 +177,7 @@ pub(super) async fn forget(
 /// start.
 pub(super) async fn log(_operator: Operator, State(shown): State<Endpoint>, body: String) -> Response {
     match shown.admin.log.replace(body.trim()) {
-        Ok(filter) => {
-            let document = json!({ "filter": filter });
-            ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
-        }
+        Ok(filter) => json_text(&json!({ "filter": filter })).into_response(),
         Err(why) => error_response(
             StatusCode::BAD_REQUEST,
             &format!(
@@ -224,10 +222,9 @@ fn answer_response(answer: &Answer, forget: bool) -> Response {
         "looked_into": answer.looked_into,
         "not_ready": answer.not_ready,
     });
-    (code, [(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
+    (code, json_text(&document)).into_response()
 }
 
 fn error_response(code: StatusCode, why: &str) -> Response {
-    (code, [(header::CONTENT_TYPE, "application/json")], format!("{}\n", json!({ "error": why })))
-        .into_response()
+    (code, json_text(&json!({ "error": why }))).into_response()
 }

@@ -18,9 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use admin::{AdminApi, Token};
-pub(crate) use rekey::{RekeyEndpoint, serve_rekey};
-pub(crate) use server::serve;
-pub use server::{ClientLimits, serve_within};
+pub(crate) use rekey::RekeyEndpoint;
+pub use server::{ClientLimits, serve};
 
 use crate::metrics::{History, Metrics, Recent, Status};
 

@@ -1,21 +1,13 @@
 //! The endpoints of `dedupd rekey`.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
-use tokio::net::TcpListener;
+use serde_json::{Value, json};
 
 use super::page::{self, Figure, PageHead};
-use super::routes::page_headers;
-use super::server::{ClientLimits, serve_router};
+use super::routes::Shown;
 use super::texts::{bytes, escaped, grouped};
-use crate::clock::wall_ms;
 use crate::metrics::{Readiness, RekeyMetrics, RekeyStatus};
 use crate::units::seconds_text;
 
@@ -30,25 +22,30 @@ pub struct RekeyEndpoint {
     pub began: Instant,
 }
 
-/// Serves until `shutdown` completes.
-pub async fn serve_rekey(listener: TcpListener, endpoint: RekeyEndpoint, shutdown: impl Future<Output = ()>) {
-    let router = Router::new()
-        .route("/", get(page))
-        .route("/page.js", get(|| async { ([(header::CONTENT_TYPE, "text/javascript")], page::SCRIPT) }))
-        .route("/metrics", get(metrics))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/status.json", get(status))
-        .route("/config", get(config))
-        .fallback(|| async {
-            (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
-        })
-        .with_state(endpoint);
-    serve_router(ClientLimits::default(), listener, router, shutdown).await;
-}
+impl Shown for RekeyEndpoint {
+    fn page(&self, now_ms: i64) -> String {
+        render(self, now_ms)
+    }
 
-async fn page(State(shown): State<RekeyEndpoint>) -> impl IntoResponse {
-    (page_headers(), render(&shown, wall_ms()))
+    fn scrape(&self) -> String {
+        self.metrics.scrape()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.metrics.status().failure
+    }
+
+    fn readiness(&self) -> Readiness {
+        readiness(self.metrics.status())
+    }
+
+    fn document(&self) -> Value {
+        json!(self.metrics.status())
+    }
+
+    fn config(&self) -> String {
+        self.config.to_string()
+    }
 }
 
 /// The status page: readiness, figures, and the lag of each source topic.
@@ -88,36 +85,6 @@ fn readiness(status: RekeyStatus) -> Readiness {
     let first = obstacle.map(|why| format!("rekey {why}"));
     let rest = status.notes.into_iter().map(|it| format!("note: {it}"));
     Readiness { ready, noted, lines: first.into_iter().chain(rest).collect() }
-}
-
-async fn metrics(State(shown): State<RekeyEndpoint>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shown.metrics.scrape())
-}
-
-async fn livez(State(shown): State<RekeyEndpoint>) -> (StatusCode, String) {
-    match shown.metrics.status().failure {
-        None => (StatusCode::OK, "alive\n".to_owned()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("failed: {reason}\n")),
-    }
-}
-
-async fn readyz(State(shown): State<RekeyEndpoint>) -> (StatusCode, String) {
-    let Readiness { ready, lines, .. } = readiness(shown.metrics.status());
-    let lines: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-    if ready {
-        (StatusCode::OK, format!("ready\n{lines}"))
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("not ready\n{lines}"))
-    }
-}
-
-async fn status(State(shown): State<RekeyEndpoint>) -> impl IntoResponse {
-    let document = serde_json::json!(shown.metrics.status());
-    ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
-}
-
-async fn config(State(shown): State<RekeyEndpoint>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], shown.config.to_string())
 }
 
 #[cfg(test)]

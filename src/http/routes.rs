@@ -6,27 +6,102 @@ use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Endpoint, admin, page};
 use crate::clock::wall_ms;
-use crate::metrics::Snapshot;
+use crate::metrics::{Readiness, Snapshot};
 
 /// Maximum size of a request body, in bytes: an id and its JSON.
 const MAX_BODY: usize = 64 * 1024;
 
-pub(super) fn router(endpoint: Endpoint) -> Router {
-    Router::new()
-        .route("/", get(status_page))
-        .route("/status.json", get(status_json))
+/// What the endpoints of a command show.
+pub trait Shown: Clone + Send + Sync + 'static {
+    /// The routes that only this command has.
+    fn own_routes() -> Router<Self> {
+        Router::new()
+    }
+
+    /// The status page at `now_ms` in epoch milliseconds, HTML.
+    fn page(&self, now_ms: i64) -> String;
+
+    /// The metrics, in the format of Prometheus.
+    fn scrape(&self) -> String;
+
+    /// Why the command has failed, `None` while it works.
+    fn failure(&self) -> Option<String>;
+
+    fn readiness(&self) -> Readiness;
+
+    /// The content of `/status.json`.
+    fn document(&self) -> Value;
+
+    /// The effective configuration without secrets, as TOML.
+    fn config(&self) -> String;
+}
+
+impl Shown for Endpoint {
+    fn own_routes() -> Router<Self> {
+        Router::new()
+            .route("/state", get(admin::state))
+            .route("/forget", post(admin::forget))
+            .route("/log", post(admin::log))
+    }
+
+    fn page(&self, now_ms: i64) -> String {
+        page::render(self, now_ms)
+    }
+
+    fn scrape(&self) -> String {
+        self.metrics.scrape(&self.status)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.status.read(|it| it.failure.clone())
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.status.read(Snapshot::readiness)
+    }
+
+    fn document(&self) -> Value {
+        let outcomes = self.metrics.outcomes();
+        let records: serde_json::Map<_, _> =
+            outcomes.map(|(outcome, count)| (outcome.as_str().to_owned(), count.into())).collect();
+        let status = self.status.snapshot();
+        let (role, active) = status.role();
+        json!({
+            "about": self.status.about,
+            "identity_rule": status.identity_rule,
+            "role": role,
+            "active_instance": active,
+            "readiness": status.readiness(),
+            "members": status.members,
+            "unassigned_partitions": status.unassigned,
+            "standby": status.standby,
+            "records": records,
+            "duplicates": self.metrics.duplicates(&status),
+            "workers": status.workers,
+            "rates": self.history.rates(),
+            "clients": status.clients,
+            "warnings": self.recent.list(),
+        })
+    }
+
+    fn config(&self) -> String {
+        self.config.to_string()
+    }
+}
+
+pub(super) fn router<S: Shown>(shown: S) -> Router {
+    S::own_routes()
+        .route("/", get(|State(shown): State<S>| async move { (page_headers(), shown.page(wall_ms())) }))
+        .route("/status.json", get(|State(shown): State<S>| async move { json_text(&shown.document()) }))
         .route("/page.js", get(|| async { ([(header::CONTENT_TYPE, "text/javascript")], page::SCRIPT) }))
-        .route("/metrics", get(metrics_page))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/config", get(config))
-        .route("/state", get(admin::state))
-        .route("/forget", post(admin::forget))
-        .route("/log", post(admin::log))
+        .route("/metrics", get(|State(shown): State<S>| async move { (METRICS, shown.scrape()) }))
+        .route("/livez", get(|State(shown): State<S>| async move { livez(shown.failure()) }))
+        .route("/readyz", get(|State(shown): State<S>| async move { readyz(&shown.readiness()) }))
+        .route("/config", get(|State(shown): State<S>| async move { (TEXT, shown.config()) }))
         // Browsers request it with every text page.
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .fallback(|| async {
@@ -34,7 +109,16 @@ pub(super) fn router(endpoint: Endpoint) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(one_method))
-        .with_state(endpoint)
+        .with_state(shown)
+}
+
+type ContentType = [(HeaderName, &'static str); 1];
+const METRICS: ContentType = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+const TEXT: ContentType = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+
+/// A response of JSON.
+pub(super) fn json_text(document: &Value) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
 }
 
 /// Rejects every method but GET (`/forget` and `/log`: POST), and forbids caching of responses.
@@ -54,20 +138,14 @@ async fn one_method(request: Request<axum::body::Body>, next: Next) -> Response 
     response
 }
 
-async fn metrics_page(State(shown): State<Endpoint>) -> impl IntoResponse {
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], shown.metrics.scrape(&shown.status))
-}
-
-async fn livez(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    match shown.status.read(|it| it.failure.clone()) {
+fn livez(failure: Option<String>) -> (StatusCode, String) {
+    match failure {
         None => (StatusCode::OK, "alive\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("failed: {reason}\n")),
     }
 }
 
-async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
-    let readiness = shown.status.read(Snapshot::readiness);
+fn readyz(readiness: &Readiness) -> (StatusCode, String) {
     let (code, first) = if readiness.ready {
         (StatusCode::OK, "ready")
     } else {
@@ -77,43 +155,9 @@ async fn readyz(State(shown): State<Endpoint>) -> (StatusCode, String) {
     (code, std::iter::once(format!("{first}\n")).chain(lines).collect())
 }
 
-async fn status_json(State(shown): State<Endpoint>) -> impl IntoResponse {
-    let outcomes = shown.metrics.outcomes();
-    let records: serde_json::Map<_, _> =
-        outcomes.map(|(outcome, count)| (outcome.as_str().to_owned(), count.into())).collect();
-    let status = shown.status.snapshot();
-    let (role, active) = status.role();
-    let document = json!({
-        "about": shown.status.about,
-        "identity_rule": status.identity_rule,
-        "role": role,
-        "active_instance": active,
-        "readiness": status.readiness(),
-        "members": status.members,
-        "unassigned_partitions": status.unassigned,
-        "standby": status.standby,
-        "records": records,
-        "duplicates": shown.metrics.duplicates(&status),
-        "workers": status.workers,
-        "rates": shown.history.rates(),
-        "clients": status.clients,
-        "warnings": shown.recent.list(),
-    });
-    ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
-}
-
-async fn status_page(State(shown): State<Endpoint>) -> impl IntoResponse {
-    (page_headers(), page::render(&shown, wall_ms()))
-}
-
 /// The headers of a status page: it loads nothing but its script.
-pub(super) fn page_headers() -> [(HeaderName, &'static str); 2] {
+fn page_headers() -> [(HeaderName, &'static str); 2] {
     let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; \
                   frame-ancestors 'none'";
     [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)]
-}
-
-/// The effective configuration, as TOML.
-async fn config(State(shown): State<Endpoint>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], shown.config.to_string())
 }

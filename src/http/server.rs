@@ -14,8 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Endpoint;
-use super::routes::router;
+use super::routes::{Shown, router};
 
 /// The limits for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +43,6 @@ impl Default for ClientLimits {
 
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-
-/// Serves with the default [`ClientLimits`] until `shutdown` completes. Open connections then have until their
-/// own limit to finish.
-pub async fn serve(listener: TcpListener, endpoint: Endpoint, shutdown: impl Future<Output = ()>) {
-    serve_within(ClientLimits::default(), listener, endpoint, shutdown).await;
-}
 
 /// Whether the client of a connection has sent the bearer token.
 #[derive(Debug, Clone, Default)]
@@ -92,23 +85,14 @@ impl OpenConnections {
     }
 }
 
-/// Serves until `shutdown` completes.
-pub async fn serve_within(
+/// Serves until `shutdown` completes. Open connections then have until their own limit to finish.
+pub async fn serve(
     limits: ClientLimits,
     listener: TcpListener,
-    endpoint: Endpoint,
+    shown: impl Shown,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_router(limits, listener, router(endpoint), shutdown).await;
-}
-
-/// The same for any routes.
-pub(super) async fn serve_router(
-    limits: ClientLimits,
-    listener: TcpListener,
-    router: axum::Router,
-    shutdown: impl Future<Output = ()>,
-) {
+    let router = router(shown);
     let mut open = OpenConnections::default();
     tokio::pin!(shutdown);
     loop {

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupd::clock::{monotonic, wall_ms};
-use dedupd::http::{AdminApi, ClientLimits, Endpoint, serve_within};
+use dedupd::http::{AdminApi, ClientLimits, Endpoint, serve};
 use dedupd::metrics::{
     About, History, Metrics, Outcome, PartitionState, PartitionStatus, Recent, Status, Totals, Warning,
     WindowStatus, WorkerStatus,
@@ -93,7 +93,7 @@ impl Server {
                 endpoint.recent.add(warning(3_700_000, "an old problem"));
                 endpoint.recent.add(warning(90_000, "the <b>broker</b> is down"));
                 endpoint.recent.add(warning(60_000, "the <b>broker</b> is down"));
-                serve_within(limits, listener, endpoint, async { drop(stopped.await) }).await;
+                serve(limits, listener, endpoint, async { drop(stopped.await) }).await;
             });
         });
         Self { address: address.recv().unwrap(), metrics, status, stop: Some(stop), thread: Some(thread) }

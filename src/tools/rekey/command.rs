@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::stage::{RekeyLoop, RekeyRule};
 use crate::app::{ExitError, LogOrigin, Work, await_broker, begin_log, listen, runtime, signal};
-use crate::cli::{Exit, RekeyArgs};
+use crate::cli::RekeyArgs;
 use crate::clock::monotonic;
 use crate::config::{Rekeying, load_rekeying};
 use crate::dedupe::{Hasher, IdentityRule};
-use crate::http::{RekeyEndpoint, serve_rekey};
+use crate::http::{self, ClientLimits, RekeyEndpoint};
 use crate::kafka::{Closing, Create, Settings, SourceReader, check_rekey};
 use crate::metrics::{About, RekeyMetrics};
 use crate::pipeline::{Fatal, REPLACED_MAX, Rivals, second_process};
@@ -20,8 +20,7 @@ use crate::schemas;
 
 /// Runs until SIGTERM, SIGINT or SIGHUP.
 pub fn command(args: &RekeyArgs) -> Result<(), ExitError> {
-    let config = load_rekeying(args.config.as_deref(), args.overrides())
-        .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+    let config = load_rekeying(args.config.as_deref(), args.overrides())?;
     let (instance, group) = (config.instance.clone(), config.rekey.group.clone());
     begin_log(args.log_format, LogOrigin { instance, group });
     runtime()?.block_on(serve(config))
@@ -34,7 +33,7 @@ async fn serve(config: Rekeying) -> Result<(), ExitError> {
     let (metrics, stop) = (RekeyMetrics::new(about(&config)), Arc::new(AtomicBool::new(false)));
     let endpoint =
         RekeyEndpoint { metrics: metrics.clone(), config: config.show().into(), began: monotonic() };
-    let page = tokio::spawn(serve_rekey(listener, endpoint, std::future::pending()));
+    let page = tokio::spawn(http::serve(ClientLimits::default(), listener, endpoint, std::future::pending()));
     let work = Work {
         name: "rekey",
         stopping: "waiting for acknowledgements",
@@ -56,13 +55,13 @@ fn run(config: &Rekeying, metrics: &RekeyMetrics, stop: &Arc<AtomicBool>) -> Res
     let settings = Settings { largest_batch: checks.largest_batch, ..settings };
     // The hash has no effect on the bytes of an id.
     let id = IdentityRule::new(config.id.clone(), Hasher::Xxh3);
-    let schemas = schemas::start(&config.schemas, stop).map_err(|why| ExitError::new(Exit::Usage, why))?;
+    let schemas = schemas::start(&config.schemas, stop).map_err(ExitError::usage)?;
     let (by, on_gap) = (config.rekey.partitioner, config.on_gap);
     let rule = RekeyRule { id, schemas, by, on_gap, topic_ids: RefCell::default() };
     let (began, mut replaced) = (monotonic(), Rivals::default());
     let join = || SourceReader::subscribe(&settings, from, &config.hidden);
     // Only the configuration can make this fail: it sends nothing.
-    let mut first = Some(join().map_err(|failed| ExitError::new(Exit::Usage, failed.what))?);
+    let mut first = Some(join().map_err(|failed| ExitError::usage(failed.what))?);
     loop {
         let joined = first.take().map_or_else(join, Ok);
         let ran = joined.and_then(|reader| RekeyLoop::new(&rule, &settings, metrics, &reader)?.run(stop));
