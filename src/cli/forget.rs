@@ -1,11 +1,9 @@
 //! `dedupd forget`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::Exit;
-use crate::config::AsTyped;
+use super::health::InstanceArgs;
 
 /// Flags of `forget`.
 #[derive(Debug, Clone, Args)]
@@ -19,19 +17,9 @@ pub struct ForgetArgs {
     /// Forget the id among the records of this partition only
     #[arg(long, value_name = "NUMBER")]
     pub partition: Option<u32>,
-    /// Configuration file of the instance, TOML
-    #[arg(short, long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Listen address of the instance [default: 127.0.0.1:9464]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
-}
-
-impl ForgetArgs {
-    /// The keys that the flags set.
-    pub fn overrides(&self) -> AsTyped {
-        AsTyped::default().with("http.listen", &self.listen)
-    }
+    /// The instance.
+    #[command(flatten)]
+    pub instance: InstanceArgs,
 }
 
 pub(super) const HELP: &str = "\

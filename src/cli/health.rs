@@ -7,25 +7,33 @@ use clap::Args;
 use super::Exit;
 use crate::config::AsTyped;
 
-/// Flags of `health`.
+/// The instance that is asked.
 #[derive(Debug, Clone, Args)]
-pub struct HealthArgs {
+pub struct InstanceArgs {
     /// Configuration file of the instance, TOML
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Listen address of the instance [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Request /livez instead of /readyz: fail only when a restart would help
-    #[arg(long)]
-    pub live: bool,
 }
 
-impl HealthArgs {
+impl InstanceArgs {
     /// The keys that the flags set.
     pub fn overrides(&self) -> AsTyped {
         AsTyped::default().with("http.listen", &self.listen)
     }
+}
+
+/// Flags of `health`.
+#[derive(Debug, Clone, Args)]
+pub struct HealthArgs {
+    /// The instance.
+    #[command(flatten)]
+    pub instance: InstanceArgs,
+    /// Request /livez instead of /readyz: fail only when a restart would help
+    #[arg(long)]
+    pub live: bool,
 }
 
 pub(super) const HELP: &str = "\

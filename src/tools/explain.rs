@@ -93,12 +93,7 @@ pub fn command(config: &Config, args: &ExplainArgs) -> Result<Exit, ExitError> {
         config,
     };
     let explanation = explainer.explain(at)?;
-    if args.json {
-        let text = serde_json::to_string(&explanation);
-        println!("{}", text.map_err(|error| ExitError::failed(error.to_string()))?);
-    } else {
-        print!("{explanation}");
-    }
+    super::print(&explanation, args.json)?;
     Ok(if explanation.identity.is_some() { Exit::Done } else { Exit::No })
 }
 
@@ -107,9 +102,8 @@ fn parse_place(text: &str) -> Result<Coordinates, ExitError> {
     let parts = text.split_once('@').and_then(|(partition, offset)| {
         Some(Coordinates { partition: partition.parse().ok()?, offset: offset.parse().ok()? })
     });
-    let wrong =
-        || format!("\"{text}\" is not the place of a record; give a partition and an offset, as in 3@17");
-    parts.ok_or_else(|| ExitError::new(Exit::Usage, wrong()))
+    let wrong = "is not the place of a record; give a partition and an offset, as in 3@17";
+    parts.ok_or_else(|| ExitError::usage(format!("\"{text}\" {wrong}")))
 }
 
 struct Explainer<'a> {

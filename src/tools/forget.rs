@@ -3,43 +3,17 @@
 use std::fmt::Display;
 use std::io::ErrorKind;
 
-use serde::Deserialize;
-
-use super::health;
+use super::health::{self, AdminAnswer, OwnerAnswer};
 use crate::app::{ExitError, token};
 use crate::cli::{Exit, ForgetArgs};
 use crate::config;
 
-/// The answer to `POST /forget`.
-#[derive(Debug, Deserialize)]
-struct ForgetAnswer {
-    #[serde(default)]
-    identity: String,
-    #[serde(default)]
-    forgotten: Vec<ForgottenOwner>,
-    #[serde(default)]
-    looked_into: Vec<u32>,
-    #[serde(default)]
-    not_ready: Vec<u32>,
-    error: Option<String>,
-}
-
-/// An owner that is forgotten; a filter does not have its place.
-#[derive(Debug, Deserialize)]
-struct ForgottenOwner {
-    partition: Option<u32>,
-    offset: Option<u64>,
-}
-
 /// Sends the request, and prints the owners that are forgotten.
 pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
-    let usage = |why: String| ExitError::new(Exit::Usage, why);
-    let http = config::load_local(args.config.as_deref(), args.overrides())
-        .map_err(|error| usage(error.to_string()))?
-        .http;
+    let http = config::load_local(args.instance.config.as_deref(), args.instance.overrides())?.http;
     let token_file = http.token_file.as_deref();
     let token = token(token_file)?.ok_or_else(|| {
-        usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command".to_owned())
+        ExitError::usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command")
     })?;
     let id = args.identity.is_none().then_some(&args.id);
     let body =
@@ -54,9 +28,9 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
             ExitError::new(Exit::No, format!("{by} does not answer: {error}; {what}"))
         })?;
     if let Some(why) = health::refused_token(&code, token_file) {
-        return Err(usage(format!("{by} {why}")));
+        return Err(ExitError::usage(format!("{by} {why}")));
     }
-    let answer: ForgetAnswer = serde_json::from_str(&body).map_err(|error| {
+    let answer: AdminAnswer = serde_json::from_str(&body).map_err(|error| {
         let what = "give the address of dedupd run with --listen";
         ExitError::new(
             Exit::No,
@@ -65,7 +39,7 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     })?;
     let (exit, why) = match code.as_str() {
         "200" => {
-            let owners = listed(answer.forgotten.iter().map(owner));
+            let owners = listed(answer.owners.iter().flatten().map(owner));
             println!("forgotten: identity {}, first had by record {owners}", answer.identity);
             return Ok(Exit::Done);
         }
@@ -87,7 +61,7 @@ fn not_restored(partitions: &[u32]) -> String {
     )
 }
 
-fn owner(owner: &ForgottenOwner) -> String {
+fn owner(owner: &OwnerAnswer) -> String {
     let at = owner.partition.zip(owner.offset);
     at.map_or_else(|| "in a filter".to_owned(), |(partition, offset)| format!("{partition}@{offset}"))
 }

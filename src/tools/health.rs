@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use crate::app::ExitError;
 use crate::cli::{Exit, HealthArgs};
 use crate::config;
@@ -19,8 +21,7 @@ const MAX_RESPONSE: u64 = 16 << 20;
 
 /// Requests the health of an instance and prints the response.
 pub fn command(args: &HealthArgs) -> Result<Exit, ExitError> {
-    let listen = config::load_listen(args.config.as_deref(), args.overrides())
-        .map_err(|error| ExitError::new(Exit::Usage, error.to_string()))?;
+    let listen = config::load_listen(args.instance.config.as_deref(), args.instance.overrides())?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let address = reachable(listen);
     let response = request(address, path, None, None, PATIENCE).map_err(|error| {
@@ -59,6 +60,30 @@ pub(super) fn ask(
     let response = request(reachable(listen), path, token, body, patience)?;
     let answer = outcome(&response).map(|(code, body)| (code.to_owned(), body.to_owned()));
     answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The answer of the admin API to a request about an id.
+#[derive(Debug, Deserialize)]
+pub(super) struct AdminAnswer {
+    #[serde(default)]
+    pub identity: String,
+    /// Those that were found, or forgotten; `None` in an answer that has a reason instead.
+    #[serde(rename = "found", alias = "forgotten")]
+    pub owners: Option<Vec<OwnerAnswer>>,
+    #[serde(default)]
+    pub looked_into: Vec<u32>,
+    #[serde(default)]
+    pub not_ready: Vec<u32>,
+    pub error: Option<String>,
+}
+
+/// An owner of the id; a filter does not have its place.
+#[derive(Debug, Deserialize)]
+pub(super) struct OwnerAnswer {
+    pub partition: Option<u32>,
+    pub offset: Option<u64>,
+    pub kind: Option<String>,
+    pub time_ms: i64,
 }
 
 /// Why an instance refuses a token, by the status code of its answer: the end of a sentence about it. `None` if it does not.

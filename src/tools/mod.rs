@@ -13,11 +13,10 @@ pub mod state;
 mod trial;
 
 use std::io::Write as _;
-use std::path::Path;
 
 use crate::app::{ExitError, LogOrigin, begin_log, begin_log_quietly, log_end, run};
 use crate::cli::{CheckArgs, Command, Exit, write_man_pages};
-use crate::config::{self, AsTyped, Config, Properties, Property};
+use crate::config::{Config, Properties, Property, load};
 
 /// Runs a command, and logs why it failed as the last line of standard error.
 pub fn complete(command: Command) -> Exit {
@@ -84,18 +83,26 @@ fn origin(config: &Config) -> LogOrigin {
     LogOrigin { instance: config.group.instance.clone(), group: config.group.id.clone() }
 }
 
-fn failed(what: &str, error: &std::io::Error) -> ExitError {
-    ExitError::new(Exit::State, format!("{what}: {error}"))
+/// Prints a result as text, or as one JSON object.
+fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), ExitError> {
+    if json {
+        let text = serde_json::to_string(what).map_err(|e| {
+            ExitError::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
+        })?;
+        println!("{text}");
+    } else {
+        print!("{what}");
+    }
+    Ok(())
 }
 
-fn load(file: Option<&Path>, flags: AsTyped) -> Result<Config, ExitError> {
-    config::load(file, flags).map_err(|error| ExitError::new(Exit::Usage, error.to_string()))
+fn failed(what: &str, error: &std::io::Error) -> ExitError {
+    ExitError::new(Exit::State, format!("{what}: {error}"))
 }
 
 /// The properties of the command line, with the values of `NAME.file` read.
 fn properties(given: &[Property]) -> Result<Vec<(String, String)>, ExitError> {
     let given: Properties = given.iter().cloned().collect();
-    let read =
-        given.with_files_read().map_err(|problems| ExitError::new(Exit::Usage, problems.to_string()))?;
+    let read = given.with_files_read().map_err(|problems| ExitError::usage(problems.to_string()))?;
     Ok(read.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }

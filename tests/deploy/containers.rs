@@ -100,7 +100,7 @@ fn the_health_check_of_the_image_is_a_command_of_dedupd() {
     let words: Vec<String> = serde_json::from_str(command).unwrap();
     let Ok(Command::Health(args)) = parse_from(words.iter().map(String::as_str)) else { panic!("{words:?}") };
     // Without flags it uses the address in the environment of the image.
-    assert!(!args.live && args.config.is_none());
+    assert!(!args.live && args.instance.config.is_none());
     assert!(image_environment().iter().any(|(name, _)| name == "DEDUPD_HTTP__LISTEN"));
     // It would fail in a container that runs another command.
     let compose = compose();

@@ -81,6 +81,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "ports",
             "store::Binding",
             "tools::health",
+            "tools::print",
             "tools::state",
             "units",
         ],
@@ -118,8 +119,18 @@ const SERVICE: &[&str] = &[
 pub const LAYERS: &[&str] =
     &["partition", "journal", "limits", "commit", "torn", "recovery", "worker", "standby"];
 /// What connects a command with the command line.
-const COMMAND: &[&str] =
-    &["app", "cli", "clock", "config", "dedupe", "kafka", "schemas", "store", "tools::properties"];
+const COMMAND: &[&str] = &[
+    "app",
+    "cli",
+    "clock",
+    "config",
+    "dedupe",
+    "kafka",
+    "schemas",
+    "store",
+    "tools::print",
+    "tools::properties",
+];
 
 /// External crates and the only folders or files that may use them, so that each crate can be replaced there.
 pub const USED_IN: &[(&str, &[&str])] = &[

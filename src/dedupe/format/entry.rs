@@ -21,6 +21,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::block::{BlockError, CRC_BYTES, Owner, take, verified_content};
 use super::state_key::StateKey;
 use crate::dedupe::coordinates::{Coordinates, Offset, PartitionId};
@@ -34,7 +36,8 @@ const NO_OFFSET: Offset = Offset::MAX;
 
 /// Distinguishes an entry from all others of its journal, also from attempts with the same number that were aborted, unless they have the
 /// same content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EntryName {
     /// Its number, from 1 on.
     pub number: u64,

@@ -12,7 +12,7 @@ use crate::cli::Exit;
 use crate::config::Config;
 use crate::dedupe::{Coordinates, Identity};
 use crate::http::Token;
-use crate::tools::health;
+use crate::tools::health::{self, AdminAnswer, OwnerAnswer};
 
 /// For each read of the status.
 const STATUS: Duration = Duration::from_secs(3);
@@ -43,31 +43,10 @@ impl fmt::Display for InstanceStatus {
     }
 }
 
-/// Its answer about an identity, or the reason why there is none.
-#[derive(Debug, Deserialize)]
-struct OwnersAnswer {
-    found: Option<Vec<PlaceAnswer>>,
-    #[serde(default)]
-    looked_into: Vec<u32>,
-    #[serde(default)]
-    not_ready: Vec<u32>,
-    error: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PlaceAnswer {
-    /// Neither of them in a filter, which does not have them.
-    partition: Option<u32>,
-    offset: Option<u64>,
-    kind: Option<String>,
-    time_ms: i64,
-}
-
-impl PlaceAnswer {
-    fn owner(self) -> Option<OwnerFound> {
-        let at = Coordinates { partition: self.partition?, offset: self.offset? };
-        Some(OwnerFound { at, kind: self.kind, time_ms: self.time_ms, counts: true })
-    }
+/// `None` for an owner in a filter, which does not have its place.
+fn found(owner: OwnerAnswer) -> Option<OwnerFound> {
+    let at = Coordinates { partition: owner.partition?, offset: owner.offset? };
+    Some(OwnerFound { at, kind: owner.kind, time_ms: owner.time_ms, counts: true })
 }
 
 /// Who is asked, and for what.
@@ -137,19 +116,19 @@ impl Question<'_> {
         let (listen, token) = (self.config.http.listen, Some(token.secret()));
         let (code, body) = health::ask(listen, &path, token, None, health::ADMIN_PATIENCE)
             .map_err(|error| (Exit::No, format!("does not answer: {error}; see its log, then retry")))?;
-        let answer: OwnersAnswer = serde_json::from_str(&body).map_err(|error| {
+        let answer: AdminAnswer = serde_json::from_str(&body).map_err(|error| {
             (Exit::No, format!("gave an answer that cannot be read: {error}; is it of another release?"))
         })?;
-        match answer.found {
-            Some(found) if answer.looked_into.contains(&self.partition) => {
-                Ok(found.into_iter().filter_map(PlaceAnswer::owner).collect())
+        match answer.owners {
+            Some(owners) if answer.looked_into.contains(&self.partition) => {
+                Ok(owners.into_iter().filter_map(found).collect())
             }
             _ => Err(self.refusal(&code, status, answer)),
         }
     }
 
     /// Why an answer names no owners.
-    fn refusal(&self, code: &str, status: &InstanceStatus, answer: OwnersAnswer) -> (Exit, String) {
+    fn refusal(&self, code: &str, status: &InstanceStatus, answer: AdminAnswer) -> (Exit, String) {
         let partition = self.partition;
         if let Some(why) = health::refused_token(code, self.config.http.token_file.as_deref()) {
             return (Exit::Usage, why);

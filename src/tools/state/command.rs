@@ -13,6 +13,7 @@ use crate::cli::{Exit, ExportArgs, FilterArgs, ImportArgs, InspectArgs, LocalArg
 use crate::config::{self, Local};
 use crate::dedupe::{Hasher, IdPart, IdSource, Identity, IdentityRule};
 use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
+use crate::tools::print;
 
 impl From<StateError> for ExitError {
     fn from(error: StateError) -> Self {
@@ -35,13 +36,8 @@ pub fn command(command: &StateCommand) -> Result<Exit, ExitError> {
 fn inspect(args: &InspectArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     if args.id.is_empty() {
-        let inspection = with_copy(&local, |copied| {
-            let bar = progress("windows");
-            let inspection = super::inspect(copied, &bar)?;
-            bar.finish_and_clear();
-            Ok(inspection)
-        })?;
-        print(&inspection, args.json)?;
+        let inspect = |copied: &Copied| showing("windows", |bar| super::inspect(copied, bar));
+        print(&with_copy(&local, inspect)?, args.json)?;
         return Ok(Exit::Done);
     }
     let identity = identity(&args.id, "--id", &local, hasher(&local.hash)?)?;
@@ -62,17 +58,14 @@ pub(crate) fn look_up(
     with_copy(local, |copied| {
         check_hash(local, hasher, &copied.binding)?;
         check(&copied.binding)?;
-        let bar = progress("windows");
-        let answer = LookupResult::of(identity, copied, partition, &lengths, &bar)?;
-        bar.finish_and_clear();
-        Ok(answer)
+        showing("windows", |bar| LookupResult::of(identity, copied, partition, &lengths, bar))
     })
 }
 
 fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), ExitError> {
     match partition.filter(|partition| *partition >= binding.partitions) {
         None => Ok(()),
-        Some(partition) => Err(usage(format!(
+        Some(partition) => Err(ExitError::usage(format!(
             "--partition {partition} does not exist: topic {} has partitions 0 to {}",
             binding.raw,
             binding.partitions.saturating_sub(1)
@@ -84,7 +77,7 @@ fn check_partition(partition: Option<u32>, binding: &Binding) -> Result<(), Exit
 fn identity(id: &[String], flag: &str, local: &Local, hasher: Hasher) -> Result<Identity, ExitError> {
     if let Some(from) = local.from.as_ref().filter(|from| from.len() != id.len()) {
         let places: Vec<_> = from.iter().map(ToString::to_string).collect();
-        return Err(usage(format!(
+        return Err(ExitError::usage(format!(
             "wrong number of {flag}: an id has {} part(s), from {}, but {} were given; repeat {flag} for each part, in this order",
             from.len(),
             places.join(", "),
@@ -92,7 +85,7 @@ fn identity(id: &[String], flag: &str, local: &Local, hasher: Hasher) -> Result<
         )));
     }
     let empty = || {
-        usage(format!(
+        ExitError::usage(format!(
             "{flag} is empty: a record without a part that is not optional has no id; give a text for each part"
         ))
     };
@@ -103,12 +96,9 @@ fn identity(id: &[String], flag: &str, local: &Local, hasher: Hasher) -> Result<
 
 fn export(args: &ExportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
-    let bar = progress("ids");
-    let (done, filtered) = with_copy(&local, |copied| {
-        let (store, binding) = (&copied.store, &copied.binding);
-        Ok((super::export(store, binding, &args.to, &bar)?, super::left_out(store, binding)))
-    })?;
-    bar.finish_and_clear();
+    let export =
+        |copied: &Copied, bar: &ProgressBar| super::export(&copied.store, &copied.binding, &args.to, bar);
+    let (done, filtered) = written(&local, export)?;
     println!("{} written: {}", args.to.display(), amount(&done));
     tell_left_out(filtered);
     Ok(())
@@ -122,16 +112,23 @@ fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
         println!("{}", if is_found { "yes, or a false positive" } else { "no" });
         return Ok(if is_found { Exit::Done } else { Exit::No });
     }
-    let bar = progress("ids");
-    let (made, filtered) = with_copy(&local, |copied| {
-        let (store, binding) = (&copied.store, &copied.binding);
-        let made = super::write_filter(store, binding, &args.file, args.false_positive_rate, &bar)?;
-        Ok((made, super::left_out(store, binding)))
+    let (made, filtered) = written(&local, |copied, bar| {
+        super::write_filter(&copied.store, &copied.binding, &args.file, args.false_positive_rate, bar)
     })?;
-    bar.finish_and_clear();
     println!("{} written: {} ids, {}", args.file.display(), HumanCount(made.ids), ByteSize(made.bytes));
     tell_left_out(filtered);
     Ok(Exit::Done)
+}
+
+/// What `write` has written of a copy of the state, and the number of ids that it leaves out.
+fn written<T>(
+    local: &Local,
+    write: impl FnOnce(&Copied, &ProgressBar) -> Result<T, StateError>,
+) -> Result<(T, u64), ExitError> {
+    with_copy(local, |copied| {
+        let done = showing("ids", |bar| write(copied, bar))?;
+        Ok((done, super::left_out(&copied.store, &copied.binding)))
+    })
 }
 
 fn tell_left_out(filtered: u64) {
@@ -150,15 +147,13 @@ fn import(args: &ImportArgs) -> Result<(), ExitError> {
     // Checked before the file is read, because that can take long. A missing directory is not created yet.
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
     DirectoryContents::of(dir)?.must_be_empty()?;
-    let bar = progress("ids verified");
-    let verified = super::verify(&args.from, &bar)?;
-    bar.finish_and_clear();
+    let verified = showing("ids verified", |bar| super::verify(&args.from, bar))?;
     check_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
-    let bar = progress("ids");
-    bar.set_length(verified.ids);
-    let database = super::import(&args.from, dir, local.state.cache, OPEN_LIMIT, &bar)?;
-    bar.finish_and_clear();
+    let database = showing("ids", |bar| {
+        bar.set_length(verified.ids);
+        super::import(&args.from, dir, local.state.cache, OPEN_LIMIT, bar)
+    })?;
     println!("{} imported from {}: {}", database.display(), args.from.display(), amount(&verified));
     Ok(())
 }
@@ -194,7 +189,7 @@ fn reset(args: &ResetArgs) -> Result<Exit, ExitError> {
 /// Requests a confirmation on the terminal.
 fn confirmed(dir: &Path) -> Result<bool, ExitError> {
     if !io::stdin().is_terminal() {
-        return Err(usage(format!(
+        return Err(ExitError::usage(format!(
             "no terminal to confirm the deletion of the state in {}; add --yes to delete without confirmation",
             dir.display()
         )));
@@ -209,7 +204,7 @@ fn confirmed(dir: &Path) -> Result<bool, ExitError> {
 }
 
 fn load(args: &LocalArgs) -> Result<Local, ExitError> {
-    config::load_local(args.config.as_deref(), args.overrides()).map_err(|error| usage(error.to_string()))
+    Ok(config::load_local(args.config.as_deref(), args.overrides())?)
 }
 
 fn lengths(local: &Local) -> Lengths {
@@ -259,26 +254,16 @@ fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), Exi
     Err(OpenError::Hash { dir: local.state.dir.clone(), stored, configured }.into())
 }
 
-fn print<T: serde::Serialize + std::fmt::Display>(what: &T, json: bool) -> Result<(), ExitError> {
-    if json {
-        let text = serde_json::to_string(what).map_err(|e| {
-            ExitError::failed(format!("the result cannot be written as JSON: {e}; please report this bug"))
-        })?;
-        println!("{text}");
-    } else {
-        print!("{what}");
+/// Does `work` with a bar that counts `what`.
+fn showing<T>(
+    what: &'static str,
+    work: impl FnOnce(&ProgressBar) -> Result<T, StateError>,
+) -> Result<T, ExitError> {
+    let mut bar = ProgressBar::new(0).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}  {elapsed}") {
+        bar = bar.with_style(style);
     }
-    Ok(())
-}
-
-fn progress(what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new(0).with_message(what);
-    match ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}  {elapsed}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
-fn usage(what: String) -> ExitError {
-    ExitError::new(Exit::Usage, what)
+    let done = work(&bar)?;
+    bar.finish_and_clear();
+    Ok(done)
 }

@@ -46,10 +46,10 @@ pub struct FileWindow {
     /// [`Head::time_ms`].
     pub time_ms: i64,
     /// [`Head::last_entry`].
-    pub last_entry: Option<FileEntry>,
+    pub last_entry: Option<EntryName>,
     /// [`Head::confirmed_entry`].
     #[serde(rename = "settled")]
-    pub confirmed_entry: Option<FileEntry>,
+    pub confirmed_entry: Option<EntryName>,
     /// [`Head::incomplete_ms`].
     pub incomplete_ms: i64,
     /// Identities that arrived up to this time of the window's clock were removed, epoch milliseconds: they are too old for the window, or in filters
@@ -61,14 +61,6 @@ pub struct FileWindow {
     pub ids: u64,
 }
 
-/// An entry of the journal, as [`EntryName`] names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileEntry {
-    number: u64,
-    crc: u32,
-}
-
 /// [`Covered`] of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,18 +68,6 @@ pub struct FileCovered {
     partition: PartitionId,
     next: Offset,
     time_ms: i64,
-}
-
-impl From<EntryName> for FileEntry {
-    fn from(EntryName { number, crc }: EntryName) -> Self {
-        Self { number, crc }
-    }
-}
-
-impl From<FileEntry> for EntryName {
-    fn from(FileEntry { number, crc }: FileEntry) -> Self {
-        Self { number, crc }
-    }
 }
 
 impl FileWindow {
@@ -103,8 +83,8 @@ impl FileWindow {
             confirmed: head.confirmed,
             state_next: head.state_next,
             time_ms: head.time_ms,
-            last_entry: head.last_entry.map(FileEntry::from),
-            confirmed_entry: head.confirmed_entry.map(FileEntry::from),
+            last_entry: head.last_entry,
+            confirmed_entry: head.confirmed_entry,
             incomplete_ms: head.incomplete_ms,
             missing_ms,
             covered: covered.collect(),
@@ -128,8 +108,8 @@ impl FileWindow {
         Head {
             confirmed: self.confirmed,
             state_next: self.state_next,
-            last_entry: self.last_entry.map(EntryName::from),
-            confirmed_entry: self.confirmed_entry.map(EntryName::from),
+            last_entry: self.last_entry,
+            confirmed_entry: self.confirmed_entry,
             time_ms: self.time_ms,
             incomplete_ms: self.incomplete_ms,
             covered: covered.collect(),
