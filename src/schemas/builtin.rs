@@ -3,11 +3,10 @@
 //! The fields are those of the public definitions `google/type` (github.com/googleapis/googleapis) and `confluent`
 //! (github.com/confluentinc/schema-registry, `protobuf-types`).
 
-/// Name, package and content.
-const FILES: [(&str, &str, &str); 19] = [
+/// Name and content. The package has the name of the folder.
+const FILES: [(&str, &str); 19] = [
     (
         "confluent/meta.proto",
-        "confluent",
         r#"import "google/protobuf/descriptor.proto";
         message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
         extend google.protobuf.FileOptions { Meta file_meta = 1088; }
@@ -18,29 +17,21 @@ const FILES: [(&str, &str, &str); 19] = [
     ),
     (
         "confluent/type/decimal.proto",
-        "confluent.type",
         "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }",
     ),
     (
         "google/type/calendar_period.proto",
-        "google.type",
         "enum CalendarPeriod { CALENDAR_PERIOD_UNSPECIFIED = 0; DAY = 1; WEEK = 2; FORTNIGHT = 3; MONTH = 4; QUARTER = 5;
         HALF = 6; YEAR = 7; }",
     ),
     (
         "google/type/color.proto",
-        "google.type",
         r#"import "google/protobuf/wrappers.proto";
         message Color { float red = 1; float green = 2; float blue = 3; google.protobuf.FloatValue alpha = 4; }"#,
     ),
-    (
-        "google/type/date.proto",
-        "google.type",
-        "message Date { int32 year = 1; int32 month = 2; int32 day = 3; }",
-    ),
+    ("google/type/date.proto", "message Date { int32 year = 1; int32 month = 2; int32 day = 3; }"),
     (
         "google/type/datetime.proto",
-        "google.type",
         r#"import "google/protobuf/duration.proto";
         message DateTime { int32 year = 1; int32 month = 2; int32 day = 3; int32 hours = 4; int32 minutes = 5;
             int32 seconds = 6; int32 nanos = 7;
@@ -49,51 +40,36 @@ const FILES: [(&str, &str, &str); 19] = [
     ),
     (
         "google/type/dayofweek.proto",
-        "google.type",
         "enum DayOfWeek { DAY_OF_WEEK_UNSPECIFIED = 0; MONDAY = 1; TUESDAY = 2; WEDNESDAY = 3; THURSDAY = 4; FRIDAY = 5;
         SATURDAY = 6; SUNDAY = 7; }",
     ),
-    ("google/type/decimal.proto", "google.type", "message Decimal { string value = 1; }"),
+    ("google/type/decimal.proto", "message Decimal { string value = 1; }"),
     (
         "google/type/expr.proto",
-        "google.type",
         "message Expr { string expression = 1; string title = 2; string description = 3; string location = 4; }",
     ),
-    (
-        "google/type/fraction.proto",
-        "google.type",
-        "message Fraction { int64 numerator = 1; int64 denominator = 2; }",
-    ),
+    ("google/type/fraction.proto", "message Fraction { int64 numerator = 1; int64 denominator = 2; }"),
     (
         "google/type/interval.proto",
-        "google.type",
         r#"import "google/protobuf/timestamp.proto";
         message Interval { google.protobuf.Timestamp start_time = 1; google.protobuf.Timestamp end_time = 2; }"#,
     ),
-    (
-        "google/type/latlng.proto",
-        "google.type",
-        "message LatLng { double latitude = 1; double longitude = 2; }",
-    ),
+    ("google/type/latlng.proto", "message LatLng { double latitude = 1; double longitude = 2; }"),
     (
         "google/type/localized_text.proto",
-        "google.type",
         "message LocalizedText { string text = 1; string language_code = 2; }",
     ),
     (
         "google/type/money.proto",
-        "google.type",
         "message Money { string currency_code = 1; int64 units = 2; int32 nanos = 3; }",
     ),
     (
         "google/type/month.proto",
-        "google.type",
         "enum Month { MONTH_UNSPECIFIED = 0; JANUARY = 1; FEBRUARY = 2; MARCH = 3; APRIL = 4; MAY = 5; JUNE = 6; JULY = 7;
         AUGUST = 8; SEPTEMBER = 9; OCTOBER = 10; NOVEMBER = 11; DECEMBER = 12; }",
     ),
     (
         "google/type/phone_number.proto",
-        "google.type",
         "message PhoneNumber {
             message ShortCode { string region_code = 1; string number = 2; }
             oneof kind { string e164_number = 1; ShortCode short_code = 2; }
@@ -101,19 +77,16 @@ const FILES: [(&str, &str, &str); 19] = [
     ),
     (
         "google/type/postal_address.proto",
-        "google.type",
         "message PostalAddress { int32 revision = 1; string region_code = 2; string language_code = 3; string postal_code = 4;
             string sorting_code = 5; string administrative_area = 6; string locality = 7; string sublocality = 8;
             repeated string address_lines = 9; repeated string recipients = 10; string organization = 11; }",
     ),
     (
         "google/type/quaternion.proto",
-        "google.type",
         "message Quaternion { double x = 1; double y = 2; double z = 3; double w = 4; }",
     ),
     (
         "google/type/timeofday.proto",
-        "google.type",
         "message TimeOfDay { int32 hours = 1; int32 minutes = 2; int32 seconds = 3; int32 nanos = 4; }",
     ),
 ];
@@ -125,8 +98,9 @@ pub(super) fn add_imported(text: &str, references: &mut Vec<(String, String)>) {
     let is_missing = |name: &str| references.iter().all(|(known, _)| known != name);
     let added: Vec<_> = FILES
         .iter()
-        .filter(|(name, _, _)| is_named(name) && is_missing(name))
-        .map(|(name, package, content)| {
+        .filter(|(name, _)| is_named(name) && is_missing(name))
+        .map(|(name, content)| {
+            let package = name.rsplit_once('/').map_or("", |(folder, _)| folder).replace('/', ".");
             ((*name).to_owned(), format!("syntax = \"proto3\"; package {package}; {content}"))
         })
         .collect();
@@ -140,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_file_is_compiled_when_it_is_imported() {
-        let imports: Vec<_> = FILES.iter().map(|(name, _, _)| format!("import \"{name}\";")).collect();
+        let imports: Vec<_> = FILES.iter().map(|(name, _)| format!("import \"{name}\";")).collect();
         let imports = imports.join(" ");
         let text = format!(
             "syntax = \"proto3\"; {imports}

@@ -8,7 +8,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use ureq::RequestBuilder;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::typestate::WithoutBody;
 
 use super::builtin;
 use crate::config::{SchemasConfig, read_small_file};
@@ -173,12 +175,8 @@ impl Registry {
     /// Fails when the registry cannot be reached, or rejects this client. Any other status will do: not every registry has the path.
     pub fn check(&self) -> Result<(), String> {
         let url = format!("{}/schemas/types", self.url);
-        let mut request = self.agent.get(&url).config().timeout_global(Some(CHECK_TIMEOUT)).build();
-        if let Some(authorization) = self.authorization()? {
-            request = request.header("Authorization", authorization);
-        }
-        let status =
-            request.call().map_err(|e| format!("GET {url}: {}", explained(&e.to_string())))?.status();
+        let request = self.authorized(&url)?.config().timeout_global(Some(CHECK_TIMEOUT)).build();
+        let status = request.call().map_err(|error| failed(&url, &error))?.status();
         match status.as_u16() {
             401 | 403 => Err(format!("GET {url}: {status}{}", self.access.advice())),
             500.. => Err(format!("GET {url}: {status}; check the schema registry")),
@@ -259,12 +257,8 @@ impl Registry {
         let url = format!("{}/{path}", self.url);
         let accepted = "application/vnd.schemaregistry.v1+json, application/json";
         let accepted = if self.is_apicurio { "*/*" } else { accepted };
-        let mut request = self.agent.get(&url).header("Accept", accepted);
-        if let Some(authorization) = self.authorization()? {
-            request = request.header("Authorization", authorization);
-        }
-        let failed = |error: ureq::Error| format!("GET {url}: {}", explained(&error.to_string()));
-        let mut response = request.call().map_err(failed)?;
+        let failed = |error: ureq::Error| failed(&url, &error);
+        let mut response = self.authorized(&url)?.header("Accept", accepted).call().map_err(failed)?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_string().map_err(failed)?;
         if status.is_success() {
@@ -286,6 +280,14 @@ impl Registry {
         Err(FetchError { what: format!("GET {url}: {status}{message}{advice}"), is_unregistered })
     }
 
+    fn authorized(&self, url: &str) -> Result<RequestBuilder<WithoutBody>, String> {
+        let request = self.agent.get(url);
+        Ok(match self.authorization()? {
+            Some(authorization) => request.header("Authorization", authorization),
+            None => request,
+        })
+    }
+
     fn authorization(&self) -> Result<Option<String>, String> {
         Ok(match &self.access {
             Authorization::Open => None,
@@ -301,19 +303,21 @@ impl Registry {
 }
 
 /// The text of a failed request, with the action where it is about certificates.
-fn explained(error: &str) -> String {
+fn failed(url: &str, error: &ureq::Error) -> String {
+    if matches!(error, ureq::Error::Timeout(ureq::Timeout::Global)) {
+        return format!("GET {url}: no whole response in time; check the schema registry");
+    }
+    let error = error.to_string();
     let advice = if error.contains("certificate verify failed") {
         "; the certificate of the registry is not accepted: set schemas.ca_file to the file with the certificate of the \
          authority that issued it, and check that it has not expired and names the host in schemas.registry"
     } else if CLIENT_REJECTED.iter().any(|alert| error.contains(alert)) {
         "; the registry does not accept the certificate of this client: set schemas.certificate_file and \
          schemas.private_key_file to one that has not expired and is issued by an authority that the registry trusts"
-    } else if error.contains("timeout: global") {
-        return "no whole response in time; check the schema registry".to_owned();
     } else {
         ""
     };
-    format!("{error}{advice}")
+    format!("GET {url}: {error}{advice}")
 }
 
 fn file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
