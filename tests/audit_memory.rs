@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dedupd_audit::{
     Comparison, Counts, Fields, Fingerprints, Gone, MissingId, Outcome, Part, PartitionOptions, Rules,
-    Scratch, Seen, TopicComparison, UnmatchedRecords,
+    Scratch, Seen, UnmatchedRecords,
 };
 
 struct Counting;
@@ -73,6 +73,8 @@ fn raw(prints: &Fingerprints, at: u64) -> Seen {
     seen(prints, at, id, i64::try_from(at).unwrap())
 }
 
+const OPTIONS: PartitionOptions = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
+
 /// Compares so many records and returns what came out, and the most memory that was in use meanwhile.
 fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
     let dir = tempfile::tempdir().unwrap();
@@ -80,8 +82,8 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let scratch = Scratch::new(dir.path(), MEMORY);
-    let mut comparison = Comparison::new(RULES, &scratch);
-    (0..records).for_each(|at| comparison.raw(&raw(&prints, at), Part::Within).unwrap());
+    let mut comparison = Comparison::new(OPTIONS, RULES, &scratch);
+    (0..records).for_each(|at| comparison.raw(0, &raw(&prints, at), Part::Within).unwrap());
     for at in 0..records {
         // Losses, a second half that stands before the first, and records that nobody wrote.
         let from = if is_wrong { (at + records / 2) % records } else { at };
@@ -89,11 +91,10 @@ fn compare(records: u64, is_wrong: bool) -> (Outcome, usize) {
         if is_wrong && at % 16 == 3 {
             record = seen(&prints, at, Some(u64::MAX - at), -2);
         }
-        comparison.clean(&record).unwrap();
+        comparison.clean(0, &record).unwrap();
     }
-    let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
     let mut strangers = UnmatchedRecords::new(&scratch);
-    let outcome = comparison.finish(options, &mut strangers).unwrap();
+    let outcome = comparison.finish(&mut strangers).unwrap().remove(&0).unwrap();
     assert_eq!(strangers.moved().unwrap(), 0);
     assert!(scratch.written() > records * 100, "it went through files");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -126,18 +127,18 @@ fn compare_group(expected: u64, written: u64) -> (usize, usize, u64) {
     PEAK.store(before, Ordering::Relaxed);
     let scratch = Scratch::new(dir.path(), MEMORY);
     let count = scratch.group(std::iter::repeat_n(expected, 1_000));
-    let mut group: Vec<_> = (0..count).map(|_| Comparison::in_group(RULES, &scratch, expected)).collect();
+    let mut group: Vec<_> =
+        (0..count).map(|_| Comparison::in_group(OPTIONS, RULES, &scratch, expected)).collect();
     for at in 0..written / 2 {
-        group.iter_mut().try_for_each(|comparison| comparison.clean(&raw(&prints, at))).unwrap();
+        group.iter_mut().try_for_each(|comparison| comparison.clean(0, &raw(&prints, at))).unwrap();
     }
     for at in 0..written / 2 {
         let record = raw(&prints, at);
-        group.iter_mut().try_for_each(|comparison| comparison.raw(&record, Part::Within)).unwrap();
+        group.iter_mut().try_for_each(|comparison| comparison.raw(0, &record, Part::Within)).unwrap();
     }
     let mut unmatched = UnmatchedRecords::new(&scratch);
     for comparison in group {
-        let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
-        let outcome = comparison.finish(options, &mut unmatched).unwrap();
+        let outcome = comparison.finish(&mut unmatched).unwrap().remove(&0).unwrap();
         assert_eq!((outcome.counts, outcome.clean_records), (Counts::default(), written / 2));
     }
     (count, PEAK.load(Ordering::Relaxed) - before, scratch.written())
@@ -183,7 +184,7 @@ fn compare_topic(records: u64, is_wrong: bool) -> (Counts, usize) {
     let scratch = Scratch::new(dir.path(), MEMORY);
     let partitions = (0..PARTITIONS)
         .map(|partition| (PartitionOptions { partition, samples: 10, gone: Gone::Nothing }, RULES));
-    let mut comparison = TopicComparison::new(partitions, Some(WINDOW_MS), &scratch);
+    let mut comparison = Comparison::of_topic(partitions, Some(WINDOW_MS), &scratch);
     let mut hot = None;
     let mut ends = BTreeMap::new();
     for at in 0..records {
@@ -227,7 +228,7 @@ fn compare_behind_rekey(records: u64) -> (Counts, usize) {
     let scratch = Scratch::new(dir.path(), MEMORY);
     let logs = (0..2 * PARTITIONS)
         .map(|partition| (PartitionOptions { partition, samples: 10, gone: Gone::Nothing }, RULES));
-    let mut comparison = TopicComparison::behind_rekey(logs, Some(WINDOW_MS), &scratch);
+    let mut comparison = Comparison::behind_rekey(logs, Some(WINDOW_MS), &scratch);
     for at in 0..records {
         let number = at.to_le_bytes();
         let headers = vec![(&b"source"[..], Some(&number[..]))];

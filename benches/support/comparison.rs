@@ -17,6 +17,7 @@ pub fn run(arguments: &[String]) {
     let scratch = Scratch::new(dir.path(), usize::try_from(mib << 20).unwrap());
     let prints = Fingerprints::new(fastrand::u128(..));
     let mut comparison = Comparison::new(
+        PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing },
         Rules {
             window_ms: None,
             latest_ms: i64::MAX,
@@ -32,15 +33,15 @@ pub fn run(arguments: &[String]) {
     let start = monotonic();
     let mut clean = 0;
     for at in 0..records {
-        comparison.raw(&record(&prints, at, at), Part::Within).unwrap();
+        comparison.raw(0, &record(&prints, at, at), Part::Within).unwrap();
         if at % 10 != 9 {
-            comparison.clean(&record(&prints, clean, at)).unwrap();
+            comparison.clean(0, &record(&prints, clean, at)).unwrap();
             clean += 1;
         }
     }
     let read = start.elapsed();
-    let options = PartitionOptions { partition: 0, samples: 10, gone: Gone::Nothing };
-    let outcome = comparison.finish(options, &mut UnmatchedRecords::new(&scratch)).unwrap();
+    let outcomes = comparison.finish(&mut UnmatchedRecords::new(&scratch)).unwrap();
+    let outcome = &outcomes[&0];
     let seconds = start.elapsed().as_secs_f64();
     assert_eq!((outcome.counts, outcome.raw.duplicates), (Counts::default(), records / 10));
     let both = (records + clean) as f64;

@@ -9,17 +9,13 @@
 //! ([`super::evaluation`]). All rows are in tables and sorters, so memory is bounded by [`Scratch`] whatever the
 //! size of the partition. Only ambiguous records are read at random.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use super::PartitionId;
 use super::dropped::{DroppedCounts, PAIRS, UnequalPair};
 use super::entry::Unmatched;
-use super::expected::{RawCounts, Rules};
+use super::expected::RawCounts;
 use super::findings::{Counts, Finding};
-use super::joint::{Joint, Log};
-use super::range::Part;
-use super::record::Seen;
 use super::spill::{Scratch, Sorter};
 
 /// Which records may be missing without being lost.
@@ -95,57 +91,6 @@ impl Outcome {
                 self.samples.push(*finding);
             }
         }
-    }
-}
-
-/// A comparison of one partition in progress: records are added with [`Self::raw`] and [`Self::clean`], each side by
-/// increasing offset. [`TopicComparison`](super::TopicComparison) compares all partitions of a topic.
-#[derive(Debug)]
-pub struct Comparison {
-    joint: Joint,
-}
-
-/// The number of the partition among those that are compared together.
-const ONLY: PartitionId = 0;
-
-impl Comparison {
-    /// An empty comparison.
-    #[must_use]
-    pub fn new(rules: Rules, scratch: &Scratch) -> Self {
-        Self::with(rules, scratch, scratch)
-    }
-
-    /// An empty comparison of one of several partitions that share the memory: those of [`Scratch::group`]. `records` is its
-    /// number there.
-    #[must_use]
-    pub fn in_group(rules: Rules, scratch: &Scratch, records: u64) -> Self {
-        Self::with(rules, &scratch.for_reading(records), &scratch.for_comparing())
-    }
-
-    fn with(rules: Rules, reading: &Scratch, comparing: &Scratch) -> Self {
-        let options = PartitionOptions { partition: ONLY, samples: 0, gone: Gone::Nothing };
-        let logs = BTreeMap::from([(ONLY, Log::new(rules, options))]);
-        Self { joint: Joint::new(None, logs, reading, comparing) }
-    }
-
-    /// Adds the next raw record, which is in this part of the log. Fails if a temporary file fails.
-    pub fn raw(&mut self, record: &Seen, part: Part) -> io::Result<()> {
-        self.joint.raw(ONLY, record, part)
-    }
-
-    /// Adds the next clean record. Fails if a temporary file fails.
-    pub fn clean(&mut self, record: &Seen) -> io::Result<()> {
-        self.joint.clean(ONLY, record)
-    }
-
-    /// Compares, once both sides are read. Fails if a temporary file fails.
-    pub fn finish(
-        mut self,
-        options: PartitionOptions,
-        unmatched: &mut UnmatchedRecords,
-    ) -> io::Result<Outcome> {
-        self.joint.report_as(ONLY, options);
-        Ok(self.joint.finish(&mut unmatched.sorter)?.pop().unwrap_or_default())
     }
 }
 

@@ -59,6 +59,12 @@ impl Rules {
     }
 }
 
+/// The longest time that an id of this window may be kept, ms: expiry is accurate to 1/256 of the window, and an owner that was
+/// restored from a block may stay longer by the span of the block, up to 1/32 of the window.
+pub(super) fn kept_ms(longest_ms: i64) -> i64 {
+    longest_ms.saturating_add(longest_ms / 256).saturating_add(longest_ms / 32).saturating_add(1)
+}
+
 /// Counts of the records of a raw partition. All but `records` and `holes` are of those in the audited range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RawCounts {

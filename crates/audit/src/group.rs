@@ -11,16 +11,16 @@ use super::compare::UnmatchedRecords;
 use super::digest::CompareRule;
 use super::error::AuditError;
 use super::id::{SOURCE_HEADER, by_source};
+use super::joint::Comparison;
 use super::kinds::{ComparedBy, Selection};
 use super::logs::{Logs, Numbered, Spans};
-use super::partition::{Cuts, Partition, rules};
+use super::partition::{Cuts, rules};
 use super::progress::Progress;
 use super::range::whole_ms;
 use super::reader::{Arrived, Span, SpanOf};
 use super::record::{Fields, Fingerprints, Seen};
 use super::report::PartitionReport;
 use super::spill::Scratch;
-use super::topic::TopicComparison;
 use super::{Offset, Options, PartitionId, Scope};
 
 pub(super) struct Audit<'a> {
@@ -33,52 +33,90 @@ pub(super) struct Audit<'a> {
     pub scratch: Scratch,
 }
 
-type Partitions = BTreeMap<PartitionId, Partition>;
+/// Takes a record of a partition and returns whether more of the partition are needed.
+type Take = fn(&mut Compared, PartitionId, &Seen) -> io::Result<ControlFlow<()>>;
 
-/// Takes a record of a partition and returns whether more of the partition are needed; `None` for an unknown partition.
-type Take<T> = fn(&mut T, PartitionId, &Seen) -> Option<io::Result<ControlFlow<()>>>;
-
-/// All partitions, compared together.
-struct Topic {
+/// Partitions that are read at the same time.
+pub(super) struct Compared {
     cuts: BTreeMap<PartitionId, Cuts>,
-    comparison: TopicComparison,
+    /// One for each partition, or one for all, by the first of its partitions.
+    comparisons: BTreeMap<PartitionId, Comparison>,
 }
 
-impl Topic {
-    fn new(options: &Options, spans: &[Spans], scratch: &Scratch) -> Self {
-        let cuts: BTreeMap<_, _> =
-            spans.iter().map(|spans| (spans.partition, Cuts::new(options, spans))).collect();
+impl Compared {
+    /// Partitions that are compared on their own, and share the memory if they are several.
+    pub fn alone(options: &Options, spans: &[Spans], scratch: &Scratch) -> Self {
+        let cuts = cuts(options, spans);
+        let comparison = |(own, spans): (&Cuts, &Spans)| {
+            let (own, rules) = (own.options(options), rules(options, spans));
+            let comparison = if cuts.len() == 1 {
+                Comparison::new(own, rules, scratch)
+            } else {
+                Comparison::in_group(own, rules, scratch, spans.records())
+            };
+            (spans.partition, comparison)
+        };
+        let comparisons = cuts.values().zip(spans).map(comparison).collect();
+        Self { cuts, comparisons }
+    }
+
+    /// Partitions that are compared together.
+    fn together(options: &Options, spans: &[Spans], scratch: &Scratch) -> Self {
+        let cuts = cuts(options, spans);
         let partitions =
             cuts.values().zip(spans).map(|(cuts, spans)| (cuts.options(options), rules(options, spans)));
         let longest_ms = options.longest_window.map(whole_ms);
         let comparison = match options.scope {
-            Scope::Topics => TopicComparison::behind_rekey(partitions, longest_ms, scratch),
-            _ => TopicComparison::new(partitions, longest_ms, scratch),
+            Scope::Topics => Comparison::behind_rekey(partitions, longest_ms, scratch),
+            _ => Comparison::of_topic(partitions, longest_ms, scratch),
         };
-        Self { cuts, comparison }
+        let comparisons = BTreeMap::from([(0, comparison)]);
+        Self { cuts, comparisons }
     }
 
-    fn clean(&mut self, number: PartitionId, record: &Seen) -> Option<io::Result<ControlFlow<()>>> {
-        let (is_within, flow) = self.cuts.get_mut(&number)?.clean(record);
-        let added = if is_within { self.comparison.clean(number, record) } else { Ok(()) };
-        Some(added.map(|()| flow))
+    fn comparison(&mut self, number: PartitionId) -> Option<&mut Comparison> {
+        self.comparisons.range_mut(..=number).next_back().map(|(_, comparison)| comparison)
     }
 
-    fn raw(&mut self, number: PartitionId, record: &Seen) -> Option<io::Result<ControlFlow<()>>> {
-        Some(match self.cuts.get_mut(&number)?.raw(record) {
-            ControlFlow::Continue(part) => {
-                self.comparison.raw(number, record, part).map(ControlFlow::Continue)
-            }
-            ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
-        })
+    /// Adds the next record of clean.
+    pub fn clean(&mut self, number: PartitionId, record: &Seen) -> io::Result<ControlFlow<()>> {
+        let Some(cuts) = self.cuts.get_mut(&number) else { return Ok(ControlFlow::Break(())) };
+        let (is_within, flow) = cuts.clean(record);
+        if let Some(comparison) = self.comparison(number).filter(|_| is_within) {
+            comparison.clean(number, record)?;
+        }
+        Ok(flow)
     }
 
-    fn compare(self, unmatched: &mut UnmatchedRecords) -> io::Result<Vec<PartitionReport>> {
-        let mut outcomes = self.comparison.finish(unmatched)?;
+    /// Adds the next record of raw, after all of clean.
+    pub fn raw(&mut self, number: PartitionId, record: &Seen) -> io::Result<ControlFlow<()>> {
+        let Some(cuts) = self.cuts.get_mut(&number) else { return Ok(ControlFlow::Break(())) };
+        let ControlFlow::Continue(part) = cuts.raw(record) else { return Ok(ControlFlow::Break(())) };
+        if let Some(comparison) = self.comparison(number) {
+            comparison.raw(number, record, part)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Compares, once all topics are read. `begins` is called before each comparison with its first partition.
+    pub fn compare(
+        self,
+        unmatched: &mut UnmatchedRecords,
+        begins: impl Fn(PartitionId),
+    ) -> io::Result<Vec<PartitionReport>> {
+        let mut outcomes = BTreeMap::new();
+        for (number, comparison) in self.comparisons {
+            begins(number);
+            outcomes.extend(comparison.finish(unmatched)?);
+        }
         let report =
             |(number, cuts): (&PartitionId, &Cuts)| cuts.report(outcomes.remove(number).unwrap_or_default());
         Ok(self.cuts.iter().map(report).collect())
     }
+}
+
+fn cuts(options: &Options, spans: &[Spans]) -> BTreeMap<PartitionId, Cuts> {
+    spans.iter().map(|spans| (spans.partition, Cuts::new(options, spans))).collect()
 }
 
 impl Audit<'_> {
@@ -90,19 +128,9 @@ impl Audit<'_> {
     ) -> Result<(Vec<PartitionReport>, &'s [Spans]), AuditError> {
         let (group, rest) =
             spans.split_at(self.scratch.group(spans.iter().map(Spans::records)).min(spans.len()));
-        let new = |spans| Partition::new(self.options, spans, &self.scratch, group.len() == 1);
-        let mut partitions: Partitions = group.iter().map(|spans| (spans.partition, new(spans))).collect();
-        self.read(
-            group,
-            &mut partitions,
-            |partitions, number, record| partitions.get_mut(&number).map(|partition| partition.clean(record)),
-            |partitions, number, record| partitions.get_mut(&number).map(|partition| partition.raw(record)),
-        )?;
-        let compare = |(number, partition): (PartitionId, Partition)| {
-            self.progress.comparing(number);
-            partition.compare(self.options, unmatched).map_err(|error| self.spill(error))
-        };
-        Ok((partitions.into_iter().map(compare).collect::<Result<_, _>>()?, rest))
+        let compared = self.read(group, Compared::alone(self.options, group, &self.scratch))?;
+        let reports = compared.compare(unmatched, |number| self.progress.comparing(number));
+        Ok((reports.map_err(|error| self.spill(error))?, rest))
     }
 
     /// Compares all partitions together.
@@ -111,28 +139,21 @@ impl Audit<'_> {
         spans: &[Spans],
         unmatched: &mut UnmatchedRecords,
     ) -> Result<Vec<PartitionReport>, AuditError> {
-        let mut topic = Topic::new(self.options, spans, &self.scratch);
-        self.read(spans, &mut topic, Topic::clean, Topic::raw)?;
-        self.progress.comparing_all();
-        topic.compare(unmatched).map_err(|error| self.spill(error))
+        let compared = self.read(spans, Compared::together(self.options, spans, &self.scratch))?;
+        let reports = compared.compare(unmatched, |_| self.progress.comparing_all());
+        reports.map_err(|error| self.spill(error))
     }
 
     /// Reads all topics of these partitions. Clean is read before raw, so that raw has every record of clean by then.
-    fn read<T>(
-        &self,
-        spans: &[Spans],
-        target: &mut T,
-        clean: Take<T>,
-        raw: Take<T>,
-    ) -> Result<(), AuditError> {
+    fn read(&self, spans: &[Spans], mut target: Compared) -> Result<Compared, AuditError> {
         let Logs { raw: raw_topics, clean: clean_topic } = &self.logs;
         let clean_spans = clean_topic.own(spans.iter().map(|spans| (spans.partition, spans.clean)));
         self.read_topic(
             clean_topic,
             clean_spans,
-            target,
+            &mut target,
             |arrived| self.seen(arrived.offset, arrived.fields),
-            clean,
+            Compared::clean,
         )?;
         for topic in raw_topics {
             let raw_ends = topic.ends(spans.iter().map(|spans| spans.partition))?;
@@ -153,9 +174,9 @@ impl Audit<'_> {
                 let digest = self.compare.digest(&seen, arrived.fields, &self.fingerprints)?;
                 Ok(Seen { digest, ..seen })
             };
-            self.read_topic(topic, raw_spans, target, seen, raw)?;
+            self.read_topic(topic, raw_spans, &mut target, seen, Compared::raw)?;
         }
-        Ok(())
+        Ok(target)
     }
 
     fn seen(&self, offset: Offset, fields: &Fields<'_>) -> Result<Seen, String> {
@@ -185,13 +206,13 @@ impl Audit<'_> {
         self.seen(*offset, &Fields { headers, ..**fields })
     }
 
-    fn read_topic<T>(
+    fn read_topic(
         &self,
         topic: &Numbered,
         spans: SpanOf,
-        target: &mut T,
+        target: &mut Compared,
         seen: impl Fn(&Arrived<'_>) -> Result<Seen, String>,
-        take: Take<T>,
+        take: Take,
     ) -> Result<(), AuditError> {
         self.progress.begin(&spans);
         let header = self.options.force_header.as_deref();
@@ -206,8 +227,7 @@ impl Audit<'_> {
             seen.forced = header
                 .is_some_and(|header| fields.headers.iter().any(|(name, _)| *name == header.as_bytes()));
             self.progress.read(*passed, fields.bytes());
-            let taken = take(target, topic.number(*partition), &seen).unwrap_or(Ok(ControlFlow::Break(())));
-            taken.map_err(|error| self.spill(error))
+            take(target, topic.number(*partition), &seen).map_err(|error| self.spill(error))
         })?;
         self.progress.end();
         Ok(())

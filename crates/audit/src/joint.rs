@@ -5,11 +5,11 @@ use std::io;
 
 use super::PartitionId;
 use super::choice::Choice;
-use super::compare::{Gone, Outcome, PartitionOptions};
+use super::compare::{Gone, Outcome, PartitionOptions, UnmatchedRecords};
 use super::dropped::{DroppedOf, UnequalPair};
-use super::entry::{Copy, Link, Marks, Record, Round, Unmatched};
+use super::entry::{Copy, Link, Marks, Record, Round};
 use super::evaluation::{Evaluation, Streams};
-use super::expected::{RawCounts, RawLog, Rules};
+use super::expected::{RawCounts, RawLog, Rules, kept_ms};
 use super::findings::Findings;
 use super::join::Joined;
 use super::order::mark_order;
@@ -17,11 +17,11 @@ use super::owners::{FindingsOf, Owners, TopicRules};
 use super::range::Part;
 use super::record::Seen;
 use super::spill::{Scratch, Sorter, Table};
-use super::topic::kept_ms;
 
-/// Partitions that are compared together. The records of each side of a partition are added by increasing offset.
+/// A comparison in progress, of one partition or of several together: records are added with [`Self::raw`] and [`Self::clean`], those of
+/// each side of a partition by increasing offset. Sides and partitions may be interleaved, and records of other partitions are ignored.
 #[derive(Debug)]
-pub(super) struct Joint {
+pub struct Comparison {
     scratch: Scratch,
     /// Absent in partition scope.
     topic: Option<TopicRules>,
@@ -31,7 +31,7 @@ pub(super) struct Joint {
 
 /// What is known about a partition before the join.
 #[derive(Debug)]
-pub(super) struct Log {
+struct Log {
     rules: Rules,
     raw: RawLog,
     clean_records: u64,
@@ -41,7 +41,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub fn new(rules: Rules, options: PartitionOptions) -> Self {
+    fn new(rules: Rules, options: PartitionOptions) -> Self {
         Self { rules, raw: RawLog::new(rules), clean_records: 0, clean_first_ms: None, options }
     }
 
@@ -64,8 +64,64 @@ impl Log {
     }
 }
 
-impl Joint {
-    pub fn new(
+impl Comparison {
+    /// An empty comparison of a partition on its own.
+    #[must_use]
+    pub fn new(options: PartitionOptions, rules: Rules, scratch: &Scratch) -> Self {
+        Self::with(None, BTreeMap::from([(options.partition, Log::new(rules, options))]), scratch, scratch)
+    }
+
+    /// The same for one of several partitions that share the memory: those of [`Scratch::group`]. `records` is its number there.
+    #[must_use]
+    pub fn in_group(options: PartitionOptions, rules: Rules, scratch: &Scratch, records: u64) -> Self {
+        let logs = BTreeMap::from([(options.partition, Log::new(rules, options))]);
+        Self::with(None, logs, &scratch.for_reading(records), &scratch.for_comparing())
+    }
+
+    /// An empty comparison of these partitions, whose windows must be the same: an id counts once, wherever its copies are.
+    /// `longest_ms`: no id is kept for longer than this, ms of stream time, but for 1/256 and the span of a block (1/32); `None`
+    /// is forever. It is at least the window.
+    ///
+    /// It finds an id that clean does not hold, a second clean record of an id within the window in any partition, a clean record
+    /// that differs from its raw record, one whose id raw does not have in that partition, and one out of raw order. Which of
+    /// several copies clean holds is not checked, unless all of them are in one partition: then it must be the first.
+    #[must_use]
+    pub fn of_topic(
+        partitions: impl IntoIterator<Item = (PartitionOptions, Rules)>,
+        longest_ms: Option<i64>,
+        scratch: &Scratch,
+    ) -> Self {
+        Self::of_several(partitions, longest_ms, scratch, false)
+    }
+
+    /// An empty comparison of raw topics with a clean topic behind `rekey`. Each partition of each topic has a number of its own.
+    /// The headers of the raw records must be those that `rekey` gives them: with one more, which names the record.
+    ///
+    /// A clean record may be in any partition and at any place. Its headers name its raw record, and it must equal that. A raw
+    /// record is explained by any clean record of its id. Those without an id, and forced ones, may be in clean several times.
+    #[must_use]
+    pub fn behind_rekey(
+        logs: impl IntoIterator<Item = (PartitionOptions, Rules)>,
+        longest_ms: Option<i64>,
+        scratch: &Scratch,
+    ) -> Self {
+        Self::of_several(logs, longest_ms, scratch, true)
+    }
+
+    fn of_several(
+        partitions: impl IntoIterator<Item = (PartitionOptions, Rules)>,
+        longest_ms: Option<i64>,
+        scratch: &Scratch,
+        is_rekeyed: bool,
+    ) -> Self {
+        let log = |(options, rules): (PartitionOptions, Rules)| (options.partition, Log::new(rules, options));
+        let logs: BTreeMap<_, _> = partitions.into_iter().map(log).collect();
+        let allows_gone = logs.values().any(|log| log.options.gone != Gone::Nothing);
+        let topic = TopicRules { kept_ms: longest_ms.map(kept_ms), allows_gone, is_rekeyed };
+        Self::with(Some(topic), logs, scratch, scratch)
+    }
+
+    fn with(
         topic: Option<TopicRules>,
         logs: BTreeMap<PartitionId, Log>,
         reading: &Scratch,
@@ -77,13 +133,13 @@ impl Joint {
         Self { scratch: comparing.clone(), topic, logs, records }
     }
 
-    /// Adds the next raw record of a partition; none if the partition is not compared.
+    /// Adds the next raw record of a partition, which is in this part of its log. Fails if a temporary file fails.
     pub fn raw(&mut self, partition: PartitionId, record: &Seen, part: Part) -> io::Result<()> {
         let Some(log) = self.logs.get_mut(&partition) else { return Ok(()) };
         self.records.push(Record { partition, ..log.raw.row(record, part) })
     }
 
-    /// Adds the next clean record of a partition; none if the partition is not compared.
+    /// Adds the next clean record of a partition. Fails if a temporary file fails.
     pub fn clean(&mut self, partition: PartitionId, record: &Seen) -> io::Result<()> {
         let Some(log) = self.logs.get_mut(&partition) else { return Ok(()) };
         log.clean_records += 1;
@@ -100,17 +156,11 @@ impl Joint {
         })
     }
 
-    /// Sets how a partition is reported.
-    pub fn report_as(&mut self, partition: PartitionId, options: PartitionOptions) {
-        if let Some(log) = self.logs.get_mut(&partition) {
-            log.options = options;
-        }
-    }
-
-    /// Compares, and returns the results by partition.
-    pub fn finish(self, unmatched: &mut Sorter<Unmatched>) -> io::Result<Vec<Outcome>> {
+    /// Compares, once both sides of all partitions are read. Returns the result of each partition. An id in several partitions
+    /// is counted in the one that has its earliest record. Fails if a temporary file fails.
+    pub fn finish(self, unmatched: &mut UnmatchedRecords) -> io::Result<BTreeMap<PartitionId, Outcome>> {
         let Self { scratch, topic, logs, records } = self;
-        let Some(rules) = logs.values().next().map(|log| log.rules) else { return Ok(Vec::new()) };
+        let Some(rules) = logs.values().next().map(|log| log.rules) else { return Ok(BTreeMap::new()) };
         let (scratch, topic) = (&scratch, topic.as_ref());
         let counts = logs.iter().map(|(number, log)| (*number, log.raw.counts)).collect();
         let Joined {
@@ -149,9 +199,9 @@ impl Joint {
             same_ids: repeated.sorted()?,
             clean: copies,
             row: 0,
-            unmatched,
+            unmatched: &mut unmatched.sorter,
         };
-        let mut outcomes = Vec::new();
+        let mut outcomes = BTreeMap::new();
         for (number, log) in &logs {
             let mut evaluation = Evaluation {
                 number: *number,
@@ -172,7 +222,7 @@ impl Joint {
             evaluation.all(log.raw.begin.unwrap_or(0))?;
             let Evaluation { findings, mut outcome, .. } = evaluation;
             outcome.starts_ms = log.clean_first_ms.filter(|_| findings.lost_at_start > 0);
-            outcomes.push(findings.complete(&outcome));
+            outcomes.insert(*number, findings.complete(&outcome));
         }
         let dropped = streams.same_ids.compare(scratch, &rules, kept_longest(&rules, topic))?;
         add_dropped(&logs, dropped, &mut outcomes);
@@ -184,9 +234,9 @@ impl Joint {
 fn add_dropped(
     logs: &BTreeMap<PartitionId, Log>,
     mut dropped: BTreeMap<PartitionId, DroppedOf>,
-    outcomes: &mut [Outcome],
+    outcomes: &mut BTreeMap<PartitionId, Outcome>,
 ) {
-    for (number, outcome) in logs.keys().zip(outcomes) {
+    for (number, outcome) in outcomes {
         let DroppedOf { counts, pairs } = dropped.remove(number).unwrap_or_default();
         outcome.dropped += counts;
         outcome.unequal = pairs.into_iter().map(|pair| reported(logs, pair)).collect();

@@ -44,7 +44,6 @@ mod report;
 mod schemas;
 mod source;
 mod spill;
-mod topic;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
@@ -52,7 +51,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-pub use compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
+pub use compare::{Gone, Outcome, PartitionOptions, UnmatchedRecords};
 pub use differences::{Difference, UnequalRecord};
 pub use digest::{CompareRule, Digest};
 pub use dropped::{DroppedCounts, UnequalPair};
@@ -60,6 +59,7 @@ pub use error::AuditError;
 pub use expected::{MissingId, RawCounts, Rules};
 pub use findings::{Counts, Finding, Kind};
 pub use id::IdRule;
+pub use joint::Comparison;
 pub use kinds::RecordKind;
 pub use progress::progress_bar;
 pub use range::{Moment, Part, Range};
@@ -68,7 +68,6 @@ pub use record::{Content, Differing, Exempt, Fields, Fingerprint, Fingerprints, 
 pub use report::{PartitionReport, Report};
 pub use schemas::{FetchSchema, Framing, SchemaName, SchemaSources, SchemaText};
 pub use spill::Scratch;
-pub use topic::TopicComparison;
 
 use connection::Access;
 use group::Audit;

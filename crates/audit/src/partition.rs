@@ -1,18 +1,15 @@
 //! One partition while its topics are read: which of its records are compared.
 
-use std::io;
 use std::ops::ControlFlow;
 
 use super::clock;
-use super::compare::{Comparison, Gone, Outcome, PartitionOptions, UnmatchedRecords};
-use super::expected::Rules;
+use super::compare::{Gone, Outcome, PartitionOptions};
+use super::expected::{Rules, kept_ms};
 use super::logs::Spans;
 use super::range::{Cut, Last, Part, whole_ms};
 use super::reader::Span;
 use super::record::Seen;
 use super::report::PartitionReport;
-use super::spill::Scratch;
-use super::topic::kept_ms;
 use super::{Offset, Options, Scope};
 
 /// How far ahead of the clock a timestamp may move stream time, ms.
@@ -96,48 +93,6 @@ fn raw_until_ms(options: &Options) -> i64 {
             .longest_window
             .map_or(i64::MAX, |longest| to_ms.saturating_add(kept_ms(whole_ms(longest)))),
         _ => i64::MIN,
-    }
-}
-
-/// A partition that is compared on its own.
-pub(super) struct Partition {
-    cuts: Cuts,
-    comparison: Comparison,
-}
-
-impl Partition {
-    /// A partition that is read alone, or together with others that share the memory.
-    pub fn new(options: &Options, spans: &Spans, scratch: &Scratch, alone: bool) -> Self {
-        let rules = rules(options, spans);
-        let comparison = if alone {
-            Comparison::new(rules, scratch)
-        } else {
-            Comparison::in_group(rules, scratch, spans.records())
-        };
-        Self { cuts: Cuts::new(options, spans), comparison }
-    }
-
-    /// Adds the next record of clean. Returns whether more of them are needed.
-    pub fn clean(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
-        let (is_within, flow) = self.cuts.clean(record);
-        if is_within {
-            self.comparison.clean(record)?;
-        }
-        Ok(flow)
-    }
-
-    /// Adds the next record of raw, after all of clean. Returns whether more of them are needed.
-    pub fn raw(&mut self, record: &Seen) -> io::Result<ControlFlow<()>> {
-        match self.cuts.raw(record) {
-            ControlFlow::Continue(part) => self.comparison.raw(record, part).map(ControlFlow::Continue),
-            ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
-        }
-    }
-
-    /// Compares, once both topics are read.
-    pub fn compare(self, options: &Options, unmatched: &mut UnmatchedRecords) -> io::Result<PartitionReport> {
-        let outcome = self.comparison.finish(self.cuts.options(options), unmatched)?;
-        Ok(self.cuts.report(outcome))
     }
 }
 

@@ -73,24 +73,41 @@ impl Report {
     }
 
     fn finding_json(&self, finding: &Finding) -> Value {
-        let json = finding_json(finding);
+        let json = json!({
+            "kind": finding.kind.to_string().replace(' ', "_"),
+            "partition": finding.partition,
+            "raw_offset": finding.raw,
+            "clean_offset": finding.clean,
+            "fields": finding.fields.names().collect::<Vec<_>>(),
+        });
         let Some((topic, partition)) = self.log(finding.partition) else { return json };
         let is_raw = finding.raw.is_some();
         let clean = self.log(finding.clean_partition).filter(|_| finding.clean.is_some());
-        with(
-            json,
-            [
-                ("raw_topic", json!(is_raw.then_some(topic))),
-                ("partition", json!(is_raw.then_some(partition))),
-                ("clean_partition", json!(clean.map(|(_, partition)| partition))),
-            ],
-        )
+        let named = json!({
+            "raw_topic": is_raw.then_some(topic),
+            "partition": is_raw.then_some(partition),
+            "clean_partition": clean.map(|(_, partition)| partition),
+        });
+        joined([json, named])
     }
 
     fn partition_json(&self, part: &PartitionReport) -> Value {
-        let json = partition_json(part);
-        let Some((topic, partition)) = self.log(part.partition) else { return json };
-        with(json, [("topic", json!(topic)), ("partition", json!(partition))])
+        let PartitionReport { partition, raw_span, clean_span, outcome } = part;
+        let json = json!({
+            "partition": partition,
+            "raw": {
+                "low": raw_span.low,
+                "end": raw_span.end,
+                "records": outcome.raw.records,
+                "records_in_range": outcome.raw.in_range,
+            },
+            "clean": { "low": clean_span.low, "end": clean_span.end, "records": outcome.clean_records },
+        });
+        let named = match self.log(*partition) {
+            Some((topic, partition)) => json!({ "topic": topic, "partition": partition }),
+            None => Value::Null,
+        };
+        joined([outcome_json(outcome), json, named])
     }
 
     fn finding_text(&self, finding: &Finding) -> String {
@@ -107,31 +124,16 @@ impl Report {
     /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        json!({
+        let own = json!({
             "clean": self.is_clean(),
             "unproven": self.unproven(),
-            "lost": self.total.counts.lost,
-            "duplicated": self.total.counts.duplicated,
-            "out_of_order": self.total.counts.out_of_order,
-            "altered": self.total.counts.altered,
-            "phantom": self.total.counts.phantom,
-            "late_or_twice": self.total.late_or_twice,
             "moved": self.moved,
-            "gone": self.total.gone,
             "raw_records": self.total.raw.records,
             "raw_records_in_range": self.total.raw.in_range,
             "clean_records": self.total.clean_records,
-            "ids": self.total.raw.ids,
-            "duplicates_in_raw": self.total.raw.duplicates,
-            "dropped": dropped_json(&self.total),
             "require_equal": self.require_equal,
             "unequal": self.unequal.iter().map(|it| self.unequal_json(it)).collect::<Vec<_>>(),
-            "beyond_window": self.total.raw.beyond_window,
-            "forced": self.total.raw.forced,
-            "without_id": self.total.raw.without_id,
-            "exempt": self.total.raw.exempt,
             "lost_at_start": self.total.lost_at_start,
-            "decided_outside": { "raw": self.total.raw.decided_outside, "clean": self.total.outside },
             "from": self.range.from_ms.map(rfc3339),
             "to": self.range.to_ms.map(rfc3339),
             "bytes": self.bytes,
@@ -141,44 +143,24 @@ impl Report {
             "hints": self.hints(),
             "samples": self.total.samples.iter().map(|it| self.finding_json(it)).collect::<Vec<_>>(),
             "partitions": self.partitions.iter().map(|it| self.partition_json(it)).collect::<Vec<_>>(),
-        })
+        });
+        joined([outcome_json(&self.total), own])
     }
 }
 
-/// An object with these members, added or replaced.
-fn with<const N: usize>(mut json: Value, members: [(&str, Value); N]) -> Value {
-    if let Value::Object(object) = &mut json {
-        object.extend(members.map(|(name, value)| (name.to_owned(), value)));
-    }
-    json
+/// One object with the members of several; the last one of a name counts.
+fn joined<const N: usize>(objects: [Value; N]) -> Value {
+    objects
+        .into_iter()
+        .filter_map(|it| if let Value::Object(members) = it { Some(members) } else { None })
+        .flatten()
+        .collect()
 }
 
-fn finding_json(finding: &Finding) -> Value {
-    json!({
-        "kind": finding.kind.to_string().replace(' ', "_"),
-        "partition": finding.partition,
-        "raw_offset": finding.raw,
-        "clean_offset": finding.clean,
-        "fields": finding.fields.names().collect::<Vec<_>>(),
-    })
-}
-
-fn dropped_json(outcome: &Outcome) -> Value {
+/// What is shown of a partition and of the sum of all.
+fn outcome_json(outcome: &Outcome) -> Value {
     let DroppedCounts { equal, unequal, not_compared } = outcome.dropped;
-    json!({ "equal": equal, "unequal": unequal, "not_compared": not_compared })
-}
-
-fn partition_json(part: &PartitionReport) -> Value {
-    let outcome = &part.outcome;
     json!({
-        "partition": part.partition,
-        "raw": {
-            "low": part.raw_span.low,
-            "end": part.raw_span.end,
-            "records": outcome.raw.records,
-            "records_in_range": outcome.raw.in_range,
-        },
-        "clean": { "low": part.clean_span.low, "end": part.clean_span.end, "records": outcome.clean_records },
         "lost": outcome.counts.lost,
         "duplicated": outcome.counts.duplicated,
         "out_of_order": outcome.counts.out_of_order,
@@ -188,7 +170,7 @@ fn partition_json(part: &PartitionReport) -> Value {
         "gone": outcome.gone,
         "ids": outcome.raw.ids,
         "duplicates_in_raw": outcome.raw.duplicates,
-        "dropped": dropped_json(outcome),
+        "dropped": { "equal": equal, "unequal": unequal, "not_compared": not_compared },
         "beyond_window": outcome.raw.beyond_window,
         "forced": outcome.raw.forced,
         "without_id": outcome.raw.without_id,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{CompareRule, DroppedCounts, IdRule, TopicComparison, UnequalPair};
+use crate::{CompareRule, Comparison, DroppedCounts, IdRule, UnequalPair};
 
 /// A raw record.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ fn audited(gone: Gone, compare: &[&str], raw: &[Raw]) -> Outcome {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
     let options = [0, 1].map(|partition| (PartitionOptions { partition, samples: 9, gone }, rules()));
-    let mut comparison = TopicComparison::new(options, Some(WINDOW_MS), &scratch);
+    let mut comparison = Comparison::of_topic(options, Some(WINDOW_MS), &scratch);
     let all: Vec<_> = (0..raw.len()).map(|number| (raw[number], at(raw, number, compare))).collect();
     for (Raw { partition, part, is_in_clean, .. }, seen) in &all {
         comparison.raw(*partition, seen, *part).unwrap();
@@ -174,7 +174,7 @@ fn deleted_owner(raw: &[Raw]) -> DroppedCounts {
     let scratch = Scratch::new(dir.path(), 0);
     let gone = Gone::Allowed { clean_trimmed: false };
     let options = [0, 1].map(|partition| (PartitionOptions { partition, samples: 9, gone }, rules()));
-    let mut comparison = TopicComparison::new(options, Some(WINDOW_MS), &scratch);
+    let mut comparison = Comparison::of_topic(options, Some(WINDOW_MS), &scratch);
     comparison.clean(raw[0].partition, &at(raw, 0, &VALUE)).unwrap();
     for number in 1..raw.len() {
         comparison.raw(raw[number].partition, &at(raw, number, &VALUE), Part::Within).unwrap();

@@ -1,7 +1,7 @@
 //! What clean holds is not dropped, also where dedupd dropped nothing for some time (`dedupe.mode`).
 
 use super::*;
-use crate::{DroppedCounts, TopicComparison};
+use crate::{Comparison, DroppedCounts};
 
 /// The value of a raw record of one id, and whether clean holds it: with the headers of raw, or with a mark of shadow mode.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ fn dropped(gone: Gone, all: &[Raw]) -> [u64; 2] {
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
     let options = [0, 1].map(|partition| (PartitionOptions { partition, samples: 9, gone }, rules()));
-    let mut comparison = TopicComparison::new(options, Some(WINDOW_MS), &scratch);
+    let mut comparison = Comparison::of_topic(options, Some(WINDOW_MS), &scratch);
     let (mut of_raw, mut of_clean) = (Vec::new(), Vec::new());
     for (offset, Raw { partition, value, in_clean }) in all.iter().enumerate() {
         let record = at(offset, value, "");

@@ -1,7 +1,7 @@
 //! Partitions whose records arrive interleaved have the results of partitions that are read one after the other.
 
 use super::*;
-use crate::partition::Partition;
+use crate::group::Compared;
 use crate::{Options, Range, Scope, Span, Spans};
 
 /// Raw and clean of a partition, the latter perhaps with a fault.
@@ -51,10 +51,10 @@ fn spans(partition: PartitionId, (raw, clean): &Logs) -> Spans {
 
 /// Passes the logs to the partitions, each in its order, with a random partition next.
 fn interleave(
-    partitions: &mut [Partition],
+    partitions: &mut Compared,
     logs: &[&[Written]],
     random: &mut fastrand::Rng,
-    take: fn(&mut Partition, &Seen) -> io::Result<std::ops::ControlFlow<()>>,
+    take: fn(&mut Compared, PartitionId, &Seen) -> io::Result<std::ops::ControlFlow<()>>,
 ) {
     let mut next = vec![0; logs.len()];
     let mut open: Vec<usize> = (0..logs.len()).collect();
@@ -62,7 +62,8 @@ fn interleave(
         let at = random.usize(..open.len());
         let number = open[at];
         if let Some(record) = logs[number].get(next[number]) {
-            assert!(take(&mut partitions[number], &seen(next[number], record)).unwrap().is_continue());
+            let partition = PartitionId::try_from(number).unwrap();
+            assert!(take(partitions, partition, &seen(next[number], record)).unwrap().is_continue());
             next[number] += 1;
         } else {
             open.swap_remove(at);
@@ -81,19 +82,16 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), 0);
         let audit = options();
-        let new = |(number, logs): (usize, &Logs)| {
-            let spans = spans(PartitionId::try_from(number).unwrap(), logs);
-            Partition::new(&audit, &spans, &scratch, all.len() == 1)
-        };
-        let mut partitions: Vec<_> = all.iter().enumerate().map(new).collect();
+        let spans: Vec<_> = (0..).zip(&all).map(|(number, logs)| spans(number, logs)).collect();
+        let mut partitions = Compared::alone(&audit, &spans, &scratch);
         let mut random = fastrand::Rng::with_seed(seed);
         let (raw, clean): (Vec<_>, Vec<_>) =
             all.iter().map(|(raw, clean)| (raw.as_slice(), clean.as_slice())).unzip();
-        interleave(&mut partitions, &clean, &mut random, Partition::clean);
-        interleave(&mut partitions, &raw, &mut random, Partition::raw);
+        interleave(&mut partitions, &clean, &mut random, Compared::clean);
+        interleave(&mut partitions, &raw, &mut random, Compared::raw);
         let mut unmatched = UnmatchedRecords::new(&scratch);
-        for (partition, (raw, clean)) in partitions.into_iter().zip(&all) {
-            let report = partition.compare(&audit, &mut unmatched).unwrap();
+        let reports = partitions.compare(&mut unmatched, |_| ()).unwrap();
+        for (report, (raw, clean)) in reports.into_iter().zip(&all) {
             let raw: Vec<_> =
                 raw.iter().enumerate().map(|(at, record)| (seen(at, record), Part::Within)).collect();
             let clean: Vec<_> = clean.iter().enumerate().map(|(at, record)| seen(at, record)).collect();

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::*;
 use crate::Offset;
 use crate::record::{Fields, Fingerprints};
-use crate::{Counts, Kind, MissingId};
+use crate::{Comparison, Counts, Kind, MissingId, Part, Rules, Seen};
 
 mod agreement;
 mod dropped;
@@ -71,10 +71,14 @@ fn both(rules: Rules, options: PartitionOptions, raw: &[(Seen, Part)], clean: &[
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(dir.path(), 0);
     let outcome = model::compare(rules, options, raw, clean);
-    for mut comparison in [Comparison::new(rules, &scratch), Comparison::in_group(rules, &scratch, 1)] {
-        raw.iter().try_for_each(|(record, part)| comparison.raw(record, *part)).unwrap();
-        clean.iter().try_for_each(|record| comparison.clean(record)).unwrap();
-        assert_eq!(comparison.finish(options, &mut UnmatchedRecords::new(&scratch)).unwrap(), outcome);
+    let number = options.partition;
+    for mut comparison in
+        [Comparison::new(options, rules, &scratch), Comparison::in_group(options, rules, &scratch, 1)]
+    {
+        raw.iter().try_for_each(|(record, part)| comparison.raw(number, record, *part)).unwrap();
+        clean.iter().try_for_each(|record| comparison.clean(number, record)).unwrap();
+        let outcomes = comparison.finish(&mut UnmatchedRecords::new(&scratch)).unwrap();
+        assert_eq!(outcomes, BTreeMap::from([(number, outcome.clone())]));
     }
     outcome
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::id::{SOURCE_HEADER, by_source};
-use crate::{Report, TopicComparison};
+use crate::{Comparison, Report};
 
 /// The raw logs: partitions of two topics.
 const LOGS: [(&str, u32); 4] = [("a", 0), ("a", 1), ("b", 0), ("b", 1)];
@@ -58,7 +58,7 @@ fn audited_with(
     let number = |number: usize| PartitionId::try_from(number).unwrap();
     let options = |at| PartitionOptions { partition: number(at), samples: 9, gone: gone[at] };
     let logs = (0..raw.len() + clean.len()).map(|at| (options(at), rules));
-    let mut comparison = TopicComparison::behind_rekey(logs, rules.window_ms, &scratch);
+    let mut comparison = Comparison::behind_rekey(logs, rules.window_ms, &scratch);
     for (partition, log) in clean.iter().enumerate() {
         for (at, (record, source)) in log.iter().enumerate() {
             let seen = rekeyed(at, record, source, rules.missing_id);

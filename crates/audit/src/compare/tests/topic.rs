@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::TopicComparison;
+use crate::Comparison;
 
 /// The longest time that an id of the window of the tests may be kept, ms.
 pub(super) const KEPT_MS: i64 = WINDOW_MS + WINDOW_MS / 256 + WINDOW_MS / 32 + 1;
@@ -34,7 +34,7 @@ pub(super) fn compare_parts(
         .clone()
         .zip(gone)
         .map(|(partition, gone)| (PartitionOptions { partition, samples: 9, gone: *gone }, rules));
-    let mut comparison = TopicComparison::new(options, rules.window_ms, &scratch);
+    let mut comparison = Comparison::of_topic(options, rules.window_ms, &scratch);
     for (partition, log) in numbers.clone().zip(clean) {
         for (at, record) in log.iter().enumerate() {
             comparison.clean(partition, &seen(2 * at, record)).unwrap();
