@@ -213,13 +213,14 @@ pub(crate) fn rule(config: &Config, hasher: Hasher) -> IdentityRule {
 
 /// Whether a record can wait for a schema without limit: the schema determines its id or its kind, or the policy for conflicts depends on its content.
 pub(super) fn decides_with_schemas(config: &Config) -> bool {
-    let mut sources = config
-        .identity
-        .from
-        .iter()
-        .flat_map(IdPart::sources)
-        .chain(config.kinds.iter().map(|kind| &kind.from));
-    sources.any(|source| source.needs_schema().is_some()) || config.identity.on_conflict != OnConflict::Drop
+    ids_need_schemas(config)
+        || config.kinds.iter().any(|kind| kind.from.needs_schema().is_some())
+        || config.identity.on_conflict != OnConflict::Drop
+}
+
+/// Whether a schema determines the id of a record.
+pub(super) fn ids_need_schemas(config: &Config) -> bool {
+    config.identity.from.iter().flat_map(IdPart::sources).any(|source| source.needs_schema().is_some())
 }
 
 /// The configured hash, with its secret key read from the file.

@@ -35,7 +35,7 @@ impl Stalled {
 /// The partitions of a topic whose last stable offset does not advance, and since when.
 #[derive(Debug)]
 pub(super) struct HangingPartitions {
-    topic: String,
+    pub topic: String,
     /// What the transactions prevent.
     effect: &'static str,
     bootstrap_servers: String,
@@ -57,10 +57,6 @@ impl HangingPartitions {
     fn new(topic: &str, effect: &'static str, bootstrap_servers: &str) -> Self {
         let (topic, bootstrap_servers) = (topic.to_owned(), bootstrap_servers.to_owned());
         Self { topic, effect, bootstrap_servers, stalled: BTreeMap::new() }
-    }
-
-    pub(super) fn topic(&self) -> &str {
-        &self.topic
     }
 
     /// Evaluates the last stable offsets and the high watermarks. Returns for how long each last stable offset has

@@ -192,7 +192,7 @@ impl Monitor {
         let unanswered = |failed: Failure| TopicError::Unreachable(failed.what);
         if is_due(&mut self.log_starts_requested, now, LOG_STARTS_INTERVAL) || has_new_partitions {
             let starts =
-                self.ends.first(self.hanging.topic(), self.all(), REQUEST_LIMIT).map_err(unanswered)?;
+                self.ends.first(&self.hanging.topic, self.all(), REQUEST_LIMIT).map_err(unanswered)?;
             self.status.update(|it| it.log_starts.extend(starts));
         }
         let is_own_due =
@@ -216,7 +216,7 @@ impl Monitor {
     /// Requests the last stable offsets and the high watermarks of these partitions of raw, for the workers.
     fn raw_ends(&self, partitions: impl Iterator<Item = u32> + Clone) -> Result<(Offsets, Offsets), Failure> {
         let fastest_ms = self.stable_ends.fastest_ms();
-        let (stable, high_watermarks) = self.ends.last(self.hanging.topic(), partitions, REQUEST_LIMIT)?;
+        let (stable, high_watermarks) = self.ends.last(&self.hanging.topic, partitions, REQUEST_LIMIT)?;
         self.stable_ends.note(&stable, &high_watermarks, fastest_ms);
         Ok((stable, high_watermarks))
     }
@@ -246,7 +246,7 @@ impl Monitor {
         let range = |(id, from): (&u32, &u64)| Some((*id, *from..*stable.get(id)?));
         let is_read = |(id, range): &(u32, Range<u64>)| self.owned.contains(id) && !range.is_empty();
         let ranges = silent.iter().filter_map(range).filter(is_read);
-        match self.ends.without_records(self.hanging.topic(), &ranges.collect(), REQUEST_LIMIT) {
+        match self.ends.without_records(&self.hanging.topic, &ranges.collect(), REQUEST_LIMIT) {
             Ok(empty) => self.stable_ends.note_empty(&empty, stable),
             Err(failed) => {
                 tracing::debug!(%failed, "reading partitions without new records failed; retrying");
@@ -264,13 +264,13 @@ impl Monitor {
         let mut ages = BTreeMap::new();
         for (topic, hanging) in &mut self.outputs {
             let partitions = if topic.is_shared() {
-                self.ends.partitions(hanging.topic(), REQUEST_LIMIT)?
+                self.ends.partitions(&hanging.topic, REQUEST_LIMIT)?
             } else {
                 self.owned.iter().copied().collect()
             };
             let (stable, high_watermarks) = match partitions.as_slice() {
                 [] => (Offsets::new(), Offsets::new()),
-                _ => self.ends.last(hanging.topic(), partitions, REQUEST_LIMIT)?,
+                _ => self.ends.last(&hanging.topic, partitions, REQUEST_LIMIT)?,
             };
             let longest = hanging.observe(&stable, &high_watermarks, now).into_values().max();
             ages.insert(topic.to_string(), longest.unwrap_or_default());

@@ -100,9 +100,9 @@ pub(crate) fn scope_advice(config: &Config, prepared: &Prepared) -> Result<(Stri
     let mut warnings = Vec::new();
     let advice = match kafka::sample_ids(&settings(config, 0), CHECK_SAMPLE, &rule) {
         Ok(sample) => {
-            let needs_schema =
-                config.identity.from.iter().flat_map(IdPart::sources).any(|it| it.needs_schema().is_some());
-            let setting = if needs_schema { "identity.from or the section schemas" } else { "identity.from" };
+            let needs_schemas = assembly::ids_need_schemas(config);
+            let setting =
+                if needs_schemas { "identity.from or the section schemas" } else { "identity.from" };
             let few_ids = sample.few_ids(schemas.why_missing(), setting);
             match few_ids {
                 Some(what) if sample.with_id == 0 => return Err(ExitError::new(Exit::StartUp, what)),

@@ -72,7 +72,7 @@ pub struct AuditArgs {
     #[arg(long)]
     pub json: bool,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = Property::parse)]
     properties: Vec<Property>,
 }
 

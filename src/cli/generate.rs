@@ -41,7 +41,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub cut_acks: bool,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = Property::parse)]
     pub properties: Vec<Property>,
 }
 

@@ -36,7 +36,7 @@ pub use state::StateCommand;
 pub(crate) use state::{ExportArgs, FilterArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateArgs};
 pub(crate) use trial::TryArgs;
 
-use crate::config::{Frame, Property, TopicName, parse_servers};
+use crate::config::{Frame, TopicName, parse_servers};
 
 /// Reads a Kafka topic, drops every record whose id was seen before, and writes the rest unchanged
 /// to another topic, exactly once
@@ -139,10 +139,6 @@ fn without_secret(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::InvalidValue, ContextValue::String("(not shown)".to_owned()));
     }
     error
-}
-
-fn property(text: &str) -> Result<Property, String> {
-    Property::parse(text)
 }
 
 /// Bootstrap brokers, as the configuration reads them.

@@ -52,7 +52,7 @@ pub struct PlanArgs {
     #[arg(long, requires = "raw", value_name = "NAME")]
     pub force_header: Option<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', requires = "raw", value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', requires = "raw", value_name = "NAME=VALUE", value_parser = Property::parse)]
     pub properties: Vec<Property>,
     /// Form of the ids: uuid, or text for anything else
     #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]

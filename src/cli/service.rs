@@ -60,7 +60,7 @@ pub struct ServiceArgs {
     #[arg(long, value_name = "DURATION")]
     exact: Option<String>,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = Property::parse)]
     properties: Vec<Property>,
     /// Log format: text or json
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", hide_possible_values = true)]

@@ -21,7 +21,7 @@ pub struct TryArgs {
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "COUNT")]
     pub partitions: u32,
     /// Set a librdkafka property, as in security.protocol=sasl_ssl; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = super::property)]
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = Property::parse)]
     pub properties: Vec<Property>,
 }
 

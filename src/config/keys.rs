@@ -10,8 +10,8 @@ use super::choices::{
     Start, WindowTime,
 };
 use super::forms::{
-    ADDRESS, ChangedRules, Compared, FLAG, Hash, IdParts, InsightSources, Instance, Maybe, MaybeText,
-    PropertyMap, RATE, REGISTRY_URL, Servers, Size, SourceTopics, Span, Text, Topic, Whole, Word,
+    ADDRESS, ChangedRules, Compared, FLAG, Hash, ID_PARTS, INSIGHT_SOURCES, Instance, Maybe, MaybeText,
+    PropertyMap, RATE, REGISTRY_URL, SOURCE_TOPICS, Servers, Size, Span, Text, Topic, Whole, Word,
 };
 use super::insight::InsightSource;
 use super::kinds::{KindConfig, KindsForm};
@@ -128,7 +128,7 @@ section! {
     /// Source and hash of ids.
     IdentityConfig |at, reading| {
         /// The parts, at least one; several form one id.
-        from: Vec<IdPart> => IdParts,
+        from: Vec<IdPart> => ID_PARTS,
         /// The policy for a record without an id.
         on_missing: OnMissing = "forward" => Word,
         /// What of two records with one id is compared: sources, or nothing when empty. The whole value if it is not set, unless that is a part
@@ -273,7 +273,7 @@ section! {
     /// By what duplicates are counted.
     InsightConfig |at, reading| {
         /// The sources of the values, at most three. The status page lists those with the most duplicates.
-        by: Vec<InsightSource> => InsightSources; {
+        by: Vec<InsightSource> => INSIGHT_SOURCES; {
             rules::shown_values(by.as_deref(), reading);
             rules::schemas_of_others(reading);
         },
@@ -296,7 +296,7 @@ section! {
     /// Source topics and target topic of `dedupd rekey`.
     RekeyConfig |at, reading| {
         /// The topics to read: their names, or regular expressions that begin with `^`.
-        from: Vec<String> => SourceTopics,
+        from: Vec<String> => SOURCE_TOPICS,
         /// The topic to write.
         to: TopicName => Topic(Some("give the topic to write, or --to")); {
                 rules::target_is_no_source(from.as_deref(), to.as_ref(), reading);

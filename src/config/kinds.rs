@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::choices::OnProbable;
-use super::forms::{FLAG, Maybe, Parsed, RATE, Span, Word};
+use super::forms::{FLAG, Listed, Maybe, Parsed, RATE, Span, Word};
 use super::keys::{SECOND, WindowConfig};
 use super::page::{Page, quoted};
 use super::problem::ValueFault;
@@ -33,7 +33,7 @@ section! {
     KindKeys |at, reading| {
         name: String => KIND_NAME,
         from: IdSource => KIND_SOURCE,
-        values: Vec<String> => KindValues,
+        values: Vec<String> => KIND_VALUES,
         /// Whether records of this kind are de-duplicated.
         dedupe: bool = or(Some(true)) => FLAG,
         /// As in `[window]`.
@@ -178,24 +178,12 @@ const KIND_SOURCE: Parsed<IdSource> = Parsed {
 };
 
 /// One or more texts, none of them empty.
-struct KindValues;
-
-impl Form<Vec<String>> for KindValues {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<String>> {
-        let values = reading.texts(key).unwrap_or_default();
-        if values.is_empty() || values.iter().any(String::is_empty) {
-            let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
-            reading.reject(key, None, ValueFault::new("is missing, or has an empty value", remedy));
-            return None;
-        }
-        Some(values.to_vec())
+const KIND_VALUES: Listed<String> = Listed(|key, reading| {
+    let values = reading.texts(key).unwrap_or_default();
+    if values.is_empty() || values.iter().any(String::is_empty) {
+        let remedy = "list the values of records of this kind, as in values = [\"payment\"]";
+        reading.reject(key, None, ValueFault::new("is missing, or has an empty value", remedy));
+        return None;
     }
-
-    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
-        page.list(name, value);
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::List
-    }
-}
+    Some(values.to_vec())
+});

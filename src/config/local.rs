@@ -1,6 +1,6 @@
 //! The part of the configuration that concerns the local state, for commands that connect to no broker.
 
-use super::forms::{Hash, IdParts, Maybe};
+use super::forms::{Hash, ID_PARTS, Maybe};
 use super::keys::{Config, HashChoice, HttpConfig, StateConfig, WindowConfig};
 use super::kinds::{KindConfig, KindsForm};
 use super::reading::ConfigReading;
@@ -40,7 +40,7 @@ impl Local {
 
     /// Reads only the keys of the local state. Returns `None` only after a problem was recorded.
     pub(super) fn read(reading: &mut ConfigReading<'_>) -> Option<Self> {
-        let from = Maybe(IdParts).read("identity.from", reading);
+        let from = Maybe(ID_PARTS).read("identity.from", reading);
         let hash = Hash.read("identity.hash", reading);
         let window = WindowConfig::read("window", reading);
         let kinds = KindsForm.read("kinds", reading);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::choices::OnGap;
-use super::forms::{ADDRESS, FLAG, IdParts, Instance, Word};
+use super::forms::{ADDRESS, FLAG, ID_PARTS, Instance, Word};
 use super::keys::{KafkaConfig, RekeyConfig, SESSION_TIMEOUT, SchemasConfig};
 use super::page::Page;
 use super::reading::ConfigReading;
@@ -46,7 +46,7 @@ impl Rekeying {
         let rekey = RekeyConfig::read("rekey", reading);
         let hidden = rules::written_by_run(reading).into_iter().map(|(_, name)| name).collect();
         let create = FLAG.read("topics.create", reading);
-        let id = IdParts.read("identity.from", reading);
+        let id = ID_PARTS.read("identity.from", reading);
         let schemas = SchemasConfig::read("schemas", reading);
         rules::schemas_for("identity.from", reading);
         let instance = Instance.read("group.instance", reading);
@@ -77,7 +77,7 @@ impl Rekeying {
         page.section("topics");
         FLAG.print("create", &self.create, &mut page);
         page.section("identity");
-        IdParts.print("from", &self.id, &mut page);
+        ID_PARTS.print("from", &self.id, &mut page);
         Table.print("schemas", &self.schemas, &mut page);
         page.section("group");
         Instance.print("instance", &self.instance, &mut page);

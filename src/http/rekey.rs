@@ -74,7 +74,7 @@ fn render(shown: &RekeyEndpoint, now_ms: i64) -> String {
         status.lag.iter().map(row).collect::<String>()
     );
     page::document(
-        &PageHead { about: metrics.about(), role: "rekey", readiness: &readiness(status), now_ms },
+        &PageHead { about: &metrics.about, role: "rekey", readiness: &readiness(status), now_ms },
         &content,
     )
 }

@@ -54,7 +54,7 @@ impl KafkaSource {
     }
 
     pub(super) fn consumer(&self) -> &BaseConsumer<GroupContext> {
-        self.member.consumer()
+        &self.member.consumer
     }
 
     pub(super) fn topic(&self) -> &str {
@@ -188,12 +188,12 @@ impl Source for KafkaSource {
     }
 
     fn partition_count(&self, wait: Duration) -> Result<usize, Failure> {
-        let found = partitions_of(self.member.ends.stable().client(), self.topic(), wait);
+        let found = partitions_of(self.member.ends.stable.client(), self.topic(), wait);
         Ok(found.map_err(|e| self.member.fail("reading the number of partitions of", &e))?.len())
     }
 
     fn topic_id(&self, wait: Duration) -> Option<String> {
-        let described = native::topics(self.member.ends.stable().client(), &[self.topic()], wait).ok()?;
+        let described = native::topics(self.member.ends.stable.client(), &[self.topic()], wait).ok()?;
         described.into_iter().next()?.id
     }
 
@@ -244,7 +244,7 @@ impl GroupMember for KafkaSource {
 
     fn committed(&self, partitions: &[PartitionId], wait: Duration) -> Result<Vec<Committed>, Failure> {
         // The client is not a member: its responses do not depend on the state of the group.
-        self.member.committed(self.member.ends.stable(), self.topic(), partitions, wait)
+        self.member.committed(&self.member.ends.stable, self.topic(), partitions, wait)
     }
 
     fn committed_unstable(
@@ -252,11 +252,11 @@ impl GroupMember for KafkaSource {
         partitions: &[PartitionId],
         wait: Duration,
     ) -> Result<Vec<Committed>, Failure> {
-        self.member.committed(self.member.ends.unstable(), self.topic(), partitions, wait)
+        self.member.committed(&self.member.ends.unstable, self.topic(), partitions, wait)
     }
 
     fn live_writers(&self, wait: Duration) -> Result<BTreeSet<String>, Failure> {
-        let view = group_monitor::view(self.member.ends.unstable(), &self.member.settings, wait)?;
+        let view = group_monitor::view(&self.member.ends.unstable, &self.member.settings, wait)?;
         // The coordinator describes a group that it is still loading as empty.
         if view.members.is_empty() {
             let group = &self.member.settings.group;

@@ -77,8 +77,9 @@ impl Listed {
 
 /// Reads log start and end offsets.
 pub(super) struct EndReader {
-    stable: Reader,
-    unstable: Reader,
+    /// The `read_committed` client: its offset fetch waits for pending transactions.
+    pub stable: Reader,
+    pub unstable: Reader,
 }
 
 impl EndReader {
@@ -88,15 +89,6 @@ impl EndReader {
             stable: reader::client(settings, "read_committed")?,
             unstable: reader::client(settings, "read_uncommitted")?,
         })
-    }
-
-    /// The `read_committed` client: its offset fetch waits for pending transactions.
-    pub(super) fn stable(&self) -> &BaseConsumer<LogContext> {
-        &self.stable
-    }
-
-    pub(super) fn unstable(&self) -> &BaseConsumer<LogContext> {
-        &self.unstable
     }
 
     /// The bounds of partitions of several topics, in this order. Each leader receives one request for each kind of offset.
@@ -168,7 +160,7 @@ impl LogEnds {
 
     /// The partitions of a topic.
     pub fn partitions(&self, topic: &str, wait: Duration) -> Result<Vec<PartitionId>, Failure> {
-        let found = partitions_of(self.ends.stable().client(), topic, wait);
+        let found = partitions_of(self.ends.stable.client(), topic, wait);
         found.map_err(|e| failure(&format!("reading the partitions of topic {topic}"), &e))
     }
 
@@ -179,7 +171,7 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<Offsets, Failure> {
-        offsets(self.ends.stable(), KafkaOffset::Beginning, topic, partitions, wait)
+        offsets(&self.ends.stable, KafkaOffset::Beginning, topic, partitions, wait)
     }
 
     /// The last stable offsets and the high watermarks. Where the first is lower, a transaction was open: the high watermarks are read before it,
@@ -190,8 +182,8 @@ impl LogEnds {
         partitions: impl IntoIterator<Item = PartitionId> + Clone,
         wait: Duration,
     ) -> Result<(Offsets, Offsets), Failure> {
-        let high = offsets(self.ends.unstable(), KafkaOffset::End, topic, partitions.clone(), wait)?;
-        Ok((offsets(self.ends.stable(), KafkaOffset::End, topic, partitions, wait)?, high))
+        let high = offsets(&self.ends.unstable, KafkaOffset::End, topic, partitions.clone(), wait)?;
+        Ok((offsets(&self.ends.stable, KafkaOffset::End, topic, partitions, wait)?, high))
     }
 
     /// Of these ranges, each of which ends at the last stable offset, the starts of those in which there is no committed record. A partition that

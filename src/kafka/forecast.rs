@@ -87,7 +87,7 @@ pub fn forecast(
     })?;
     // The marker in the state topic can be the first of a transaction. This answer waits for the offsets of such a transaction.
     drop(native::committed(
-        ends.stable().client(),
+        ends.stable.client(),
         &list_of(numbers.iter().map(|id| (settings.raw.as_str(), *id))),
         REQUEST,
     ));

@@ -63,7 +63,7 @@ pub type SourceStart = (SourceLog, Offset, Option<Epoch>);
 pub(super) struct MemberClient {
     /// Declared first because it must be dropped before the consumer.
     fetched: Fetched,
-    consumer: Authenticated<BaseConsumer<GroupContext>>,
+    pub consumer: Authenticated<BaseConsumer<GroupContext>>,
     pub ends: EndReader,
     pub settings: Settings,
     /// The topics, for messages.
@@ -99,10 +99,6 @@ impl MemberClient {
             assigned: RefCell::default(),
             truncated: RefCell::default(),
         })
-    }
-
-    pub fn consumer(&self) -> &BaseConsumer<GroupContext> {
-        &self.consumer
     }
 
     pub fn context(&self) -> &GroupContext {

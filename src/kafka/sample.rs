@@ -102,8 +102,8 @@ pub fn sample(
     let limits = SampleLimits { records: *records, time: Duration::MAX };
     let reading = SampleReading { topic, limits, reader, now_ms };
     let measured = || {
-        let ends = ends(probe.client(), topic)?;
-        let (events_per_second, span_seconds) = reading.rate(probe.client(), &ends)?;
+        let ends = ends(&probe.client, topic)?;
+        let (events_per_second, span_seconds) = reading.rate(&probe.client, &ends)?;
         Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, rule, seen)? })
     };
     measured().map_err(|failure: Failure| match failure.remedy {

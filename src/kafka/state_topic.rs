@@ -262,7 +262,7 @@ impl LogReads for KafkaStateLog {
     }
 
     fn side_logs(&self, wait: Duration) -> Result<Vec<LogId>, Failure> {
-        side_log::all(&self.others.settings, self.ends.stable(), wait)
+        side_log::all(&self.others.settings, &self.ends.stable, wait)
     }
 
     fn side_records(

@@ -17,7 +17,8 @@ pub struct RekeyMetrics {
     pub(crate) parts: Arc<RekeyHandles>,
     process: Arc<ProcessMetrics>,
     registry: Registry,
-    about: Arc<About>,
+    /// The identification of this process.
+    pub(crate) about: Arc<About>,
     status: Arc<Mutex<RekeyStatus>>,
 }
 
@@ -52,11 +53,6 @@ impl RekeyMetrics {
             about: Arc::new(about),
             status: Arc::new(Mutex::new(starting)),
         }
-    }
-
-    /// The identification of this process.
-    pub fn about(&self) -> &About {
-        &self.about
     }
 
     /// The status as it was last published.

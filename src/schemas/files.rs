@@ -47,7 +47,7 @@ impl SchemaOrigin {
     #[must_use]
     pub fn name(&self) -> String {
         let paths = self.paths.iter().map(|path| path.display().to_string());
-        let registry = self.registry.iter().map(|registry| registry.url().to_owned());
+        let registry = self.registry.iter().map(|registry| registry.url.clone());
         paths.chain(registry).collect::<Vec<_>>().join(", ")
     }
 

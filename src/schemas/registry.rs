@@ -99,7 +99,8 @@ impl Authorization {
 #[derive(Debug)]
 pub struct Registry {
     agent: ureq::Agent,
-    url: String,
+    /// Its address.
+    pub(super) url: String,
     access: Authorization,
     is_apicurio: bool,
 }
@@ -133,12 +134,6 @@ impl Registry {
         let registry = Self { agent, url: url.trim_end_matches('/').to_owned(), access, is_apicurio };
         registry.authorization()?;
         Ok(Some(registry))
-    }
-
-    /// Its address.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
     }
 
     /// The schema with this id, and those that it refers to. The error names the request.

@@ -296,9 +296,9 @@ fn random_key() -> u128 {
 /// its markers are in every partition. Returns a note when a transaction stays open.
 fn await_open_transactions(clean: &Reader, all: &Reader) -> Result<Option<String>, AuditError> {
     let deadline = clock::monotonic() + OPEN_TRANSACTIONS_TIMEOUT;
-    let written = all.ends(0..all.partitions())?;
+    let written = all.ends(0..all.partitions)?;
     loop {
-        let readable = clean.ends(0..clean.partitions())?;
+        let readable = clean.ends(0..clean.partitions)?;
         let open = readable.iter().find(|(partition, end)| written.get(partition) > Some(end));
         let Some((partition, _)) = open else { return Ok(None) };
         if clock::monotonic() > deadline {

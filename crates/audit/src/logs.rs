@@ -24,7 +24,7 @@ impl Numbered {
     }
 
     fn numbers(&self) -> ops::Range<PartitionId> {
-        self.first..self.number(self.reader.partitions())
+        self.first..self.number(self.reader.partitions)
     }
 
     /// Its part of the spans, by partition.
@@ -42,7 +42,7 @@ impl Numbered {
 
     /// For each partition its number, the whole log, and the part of it from this time on.
     fn spans(&self, from_ms: Option<i64>) -> Result<Vec<(PartitionId, Span, Span)>, AuditError> {
-        let all = self.reader.spans(0..self.reader.partitions())?;
+        let all = self.reader.spans(0..self.reader.partitions)?;
         let since = from_ms.map_or_else(|| Ok(all.clone()), |ms| self.reader.since(ms, &all))?;
         let both = all.into_iter().zip(since.into_values());
         Ok(both.map(|((partition, all), since)| (self.number(partition), all, since)).collect())
@@ -62,7 +62,7 @@ impl Logs {
         let mut numbered = |reader: Reader| {
             let first = next;
             if scope == Scope::Topics {
-                next += reader.partitions();
+                next += reader.partitions;
             }
             Numbered { reader, first }
         };
@@ -73,7 +73,7 @@ impl Logs {
     pub fn names(&self) -> Vec<(String, PartitionId)> {
         let of = |topic: &Numbered| {
             let name = topic.reader.topic().to_owned();
-            (0..topic.reader.partitions()).map(move |partition| (name.clone(), partition))
+            (0..topic.reader.partitions).map(move |partition| (name.clone(), partition))
         };
         self.raw.iter().chain([&self.clean]).flat_map(of).collect()
     }
@@ -103,7 +103,7 @@ impl Logs {
     pub fn notes(&self, spans: &[Spans], options: &Options) -> Vec<String> {
         let mut notes = Vec::new();
         if let ([raw], true) = (self.raw.as_slice(), options.scope != Scope::Topics) {
-            let [raw, clean] = [&raw.reader, &self.clean.reader].map(|it| (it.topic(), it.partitions()));
+            let [raw, clean] = [&raw.reader, &self.clean.reader].map(|it| (it.topic(), it.partitions));
             if raw.1 != clean.1 {
                 notes.push(format!("{} has {} partitions and {} has {}", raw.0, raw.1, clean.0, clean.1));
             }

@@ -60,7 +60,8 @@ pub(super) type Visit<'a> = dyn FnMut(&Arrived<'_>) -> Result<ControlFlow<()>, A
 
 pub(super) struct Reader {
     connection: Connection,
-    partitions: PartitionId,
+    /// The number of its partitions.
+    pub partitions: PartitionId,
 }
 
 impl Reader {
@@ -87,11 +88,6 @@ impl Reader {
 
     fn missing_topic(&self) -> AuditError {
         AuditError::MissingTopic { topic: self.topic().to_owned(), servers: self.connection.servers.clone() }
-    }
-
-    /// Number of partitions of the topic.
-    pub fn partitions(&self) -> PartitionId {
-        self.partitions
     }
 
     fn count_partitions(&self) -> Result<PartitionId, AuditError> {

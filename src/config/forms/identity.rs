@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::Listed;
 use crate::config::page::Page;
 use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
@@ -10,25 +11,21 @@ use crate::config::section::{Form, Shape};
 use crate::config::{HashChoice, InsightSource};
 use crate::dedupe::{Fingerprint, IdPart, IdSource, IdSourceError, LoneSource, SOURCES};
 
-/// The parts of an id, at least one.
-pub(in crate::config) struct IdParts;
-
-impl IdParts {
-    fn parse<S: FromStr<Err = IdSourceError>>(
-        key: &str,
-        texts: &[String],
-        remedy: &str,
-        reading: &mut ConfigReading<'_>,
-    ) -> Option<Vec<S>> {
-        let mut source = |text: &String| {
-            let parsed: Result<S, _> = text.parse();
-            parsed
-                .map_err(|error| reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy)))
-                .ok()
-        };
-        let sources: Vec<_> = texts.iter().map(&mut source).collect();
-        sources.into_iter().collect()
-    }
+/// Parses each text; a problem of each that is invalid.
+fn parse<S: FromStr<Err = IdSourceError>>(
+    key: &str,
+    texts: &[String],
+    remedy: &str,
+    reading: &mut ConfigReading<'_>,
+) -> Option<Vec<S>> {
+    let mut source = |text: &String| {
+        let parsed: Result<S, _> = text.parse();
+        parsed
+            .map_err(|error| reading.reject(key, Some(text), ValueFault::new(error.to_string(), remedy)))
+            .ok()
+    };
+    let sources: Vec<_> = texts.iter().map(&mut source).collect();
+    sources.into_iter().collect()
 }
 
 /// What to give for sources of an id.
@@ -36,33 +33,24 @@ fn some_sources() -> String {
     format!("give {SOURCES}, as in [\"json:/id\"]")
 }
 
-impl Form<Vec<IdPart>> for IdParts {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<IdPart>> {
-        let texts = reading.texts(key).unwrap_or_default().to_vec();
-        if texts.is_empty() {
-            let remedy = format!("{}, or --id", some_sources());
-            reading.reject(key, None, ValueFault::new("is missing", remedy));
-            return None;
-        }
-        let parts: Vec<IdPart> = Self::parse(key, &texts, &some_sources(), reading)?;
-        if let ([part], Some(text)) = (parts.as_slice(), texts.first())
-            && part.is_optional()
-        {
-            let fault = ValueFault::new("is optional, but the id has no other part", "leave (optional) out");
-            reading.reject(key, Some(text), fault);
-            return None;
-        }
-        Some(parts)
+/// The parts of an id, at least one.
+pub(in crate::config) const ID_PARTS: Listed<IdPart> = Listed(|key, reading| {
+    let texts = reading.texts(key).unwrap_or_default().to_vec();
+    if texts.is_empty() {
+        let remedy = format!("{}, or --id", some_sources());
+        reading.reject(key, None, ValueFault::new("is missing", remedy));
+        return None;
     }
-
-    fn print(&self, name: &str, value: &Vec<IdPart>, page: &mut Page) {
-        page.list(name, value);
+    let parts: Vec<IdPart> = parse(key, &texts, &some_sources(), reading)?;
+    if let ([part], Some(text)) = (parts.as_slice(), texts.first())
+        && part.is_optional()
+    {
+        let fault = ValueFault::new("is optional, but the id has no other part", "leave (optional) out");
+        reading.reject(key, Some(text), fault);
+        return None;
     }
-
-    fn shape(&self) -> Shape {
-        Shape::List
-    }
-}
+    Some(parts)
+});
 
 /// The sources of what is compared: `off`, or at least one source. It may be left out.
 pub(in crate::config) struct Compared;
@@ -80,7 +68,7 @@ impl Form<Option<Vec<IdSource>>> for Compared {
                 None
             }
             [word] if word == OFF => Some(Vec::new()),
-            texts => IdParts::parse(key, texts, &some_sources(), reading)
+            texts => parse(key, texts, &some_sources(), reading)
                 .map(|sources: Vec<LoneSource>| sources.into_iter().map(|source| source.0).collect()),
         })
     }
@@ -98,33 +86,19 @@ impl Form<Option<Vec<IdSource>>> for Compared {
     }
 }
 
-/// The sources of the values by which duplicates are counted. They may be left out.
-pub(in crate::config) struct InsightSources;
-
-/// Most of these sources: each has its own memory.
+/// Most sources of the values by which duplicates are counted: each has its own memory.
 const MOST_INSIGHT: usize = 3;
 
-impl Form<Vec<InsightSource>> for InsightSources {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<InsightSource>> {
-        let texts = reading.texts(key).unwrap_or_default().to_vec();
-        if texts.len() > MOST_INSIGHT {
-            let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");
-            reading.reject(key, None, fault);
-            return None;
-        }
-        IdParts::parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
+/// These sources. They may be left out.
+pub(in crate::config) const INSIGHT_SOURCES: Listed<InsightSource> = Listed(|key, reading| {
+    let texts = reading.texts(key).unwrap_or_default().to_vec();
+    if texts.len() > MOST_INSIGHT {
+        let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");
+        reading.reject(key, None, fault);
+        return None;
     }
-
-    fn print(&self, name: &str, value: &Vec<InsightSource>, page: &mut Page) {
-        if !value.is_empty() {
-            page.list(name, value);
-        }
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::List
-    }
-}
+    parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
+});
 
 /// The hash, from the two keys `identity.hash` and `identity.key_file`.
 pub(in crate::config) struct Hash;

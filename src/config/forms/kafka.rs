@@ -1,5 +1,6 @@
 //! The forms of the connection to Kafka.
 
+use super::Listed;
 use crate::config::page::{Page, quoted};
 use crate::config::problem::ValueFault;
 use crate::config::properties::{Properties, Property, rejection};
@@ -85,35 +86,23 @@ impl Form<Properties> for PropertyMap {
 }
 
 /// The topics that `rekey` reads: at least one name, or regular expression of librdkafka, which begins with `^`.
-pub(in crate::config) struct SourceTopics;
-
-impl Form<Vec<String>> for SourceTopics {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<String>> {
-        let remedy = "give names of topics, or one regular expression that begins with '^'";
-        let texts = reading.texts(key).unwrap_or_default();
-        if texts.is_empty() {
-            reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --from")));
-            return None;
+pub(in crate::config) const SOURCE_TOPICS: Listed<String> = Listed(|key, reading| {
+    let remedy = "give names of topics, or one regular expression that begins with '^'";
+    let texts = reading.texts(key).unwrap_or_default();
+    if texts.is_empty() {
+        reading.reject(key, None, ValueFault::new("is missing", format!("{remedy}, or --from")));
+        return None;
+    }
+    let mut is_valid = true;
+    for (place, text) in texts.iter().enumerate() {
+        // A regular expression is checked by the client.
+        let fault = if text.starts_with('^') { None } else { TopicName::parse(text).err() };
+        let is_repeated = || texts.iter().take(place).any(|earlier| earlier == text);
+        let fault = fault.or_else(|| is_repeated().then(|| "is listed twice".to_owned()));
+        is_valid &= fault.is_none();
+        if let Some(what) = fault {
+            reading.reject(key, Some(text), ValueFault::new(what, remedy));
         }
-        let mut is_valid = true;
-        for (place, text) in texts.iter().enumerate() {
-            // A regular expression is checked by the client.
-            let fault = if text.starts_with('^') { None } else { TopicName::parse(text).err() };
-            let is_repeated = || texts.iter().take(place).any(|earlier| earlier == text);
-            let fault = fault.or_else(|| is_repeated().then(|| "is listed twice".to_owned()));
-            is_valid &= fault.is_none();
-            if let Some(what) = fault {
-                reading.reject(key, Some(text), ValueFault::new(what, remedy));
-            }
-        }
-        is_valid.then(|| texts.to_vec())
     }
-
-    fn print(&self, name: &str, value: &Vec<String>, page: &mut Page) {
-        page.list(name, value);
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::List
-    }
-}
+    is_valid.then(|| texts.to_vec())
+});

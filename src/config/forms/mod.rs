@@ -10,9 +10,9 @@ use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::time::Duration;
 
 pub(crate) use identity::OFF;
-pub(super) use identity::{ChangedRules, Compared, Hash, IdParts, InsightSources};
+pub(super) use identity::{ChangedRules, Compared, Hash, ID_PARTS, INSIGHT_SOURCES};
 pub(crate) use kafka::parse_servers;
-pub(super) use kafka::{PropertyMap, Servers, SourceTopics};
+pub(super) use kafka::{PropertyMap, SOURCE_TOPICS, Servers};
 
 use super::choices::Choice;
 use super::page::{Page, quoted};
@@ -86,6 +86,25 @@ impl<V> Form<V> for Parsed<V> {
 
     fn print(&self, name: &str, value: &V, page: &mut Page) {
         page.plain(name, (self.toml)(value));
+    }
+}
+
+/// A list that one function reads. An empty one is not printed.
+pub(super) struct Listed<V>(pub(super) fn(&str, &mut ConfigReading<'_>) -> Option<Vec<V>>);
+
+impl<V: ToString> Form<Vec<V>> for Listed<V> {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<V>> {
+        (self.0)(key, reading)
+    }
+
+    fn print(&self, name: &str, value: &Vec<V>, page: &mut Page) {
+        if !value.is_empty() {
+            page.list(name, value);
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::List
     }
 }
 

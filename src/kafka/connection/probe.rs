@@ -27,7 +27,7 @@ pub enum NoConnection {
 
 /// A client that has reached a broker. It explains why later requests fail, also those of other clients with its configuration.
 pub struct Probe<'a> {
-    client: Authenticated<BaseConsumer<ProblemCapture>>,
+    pub(in crate::kafka) client: Authenticated<BaseConsumer<ProblemCapture>>,
     config: ClientConfig,
     servers: &'a str,
 }
@@ -50,10 +50,6 @@ impl<'a> Probe<'a> {
                 && it.error().map(RDKafkaErrorCode::from) == Some(RDKafkaErrorCode::TopicAuthorizationFailed)
         });
         if is_hidden { Err(NoConnection::Unauthorized { topic: topic.to_owned(), right }) } else { Ok(probe) }
-    }
-
-    pub(in crate::kafka) fn client(&self) -> &BaseConsumer<ProblemCapture> {
-        &self.client
     }
 
     /// Why a later request has failed.

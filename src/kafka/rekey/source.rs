@@ -165,7 +165,7 @@ impl SourceReader {
             return Ok(topics.iter().map(|name| ((*name).to_owned(), None)).collect());
         }
         let names: Vec<&str> = topics.iter().copied().collect();
-        let described = native::topics(self.member.ends.stable().client(), &names, wait)
+        let described = native::topics(self.member.ends.stable.client(), &names, wait)
             .map_err(|e| self.member.fail("reading the ids of", &e))?;
         let found = names.into_iter().zip(described).filter(|(_, topic)| topic.error.is_none());
         Ok(found.map(|(name, topic)| (name.to_owned(), topic.id)).collect())
@@ -180,7 +180,7 @@ impl SourceReader {
         }
         let (ends, mut committed) = (&self.member.ends, BTreeMap::new());
         for (topic, partitions) in by_topic {
-            for found in self.member.committed(ends.stable(), topic, &partitions, wait)? {
+            for found in self.member.committed(&ends.stable, topic, &partitions, wait)? {
                 let checkpoint = Checkpoint::parse(&found.metadata).unwrap_or_default();
                 committed.insert((topic, found.partition), found.offset.map(|at| (at, checkpoint)));
             }
@@ -195,7 +195,7 @@ impl SourceReader {
     /// takes at most `wait`.
     pub fn log_ends(&self, logs: &[SourceLog], wait: Duration) -> Result<Vec<Option<Offset>>, Failure> {
         let named = || logs.iter().map(SourceLog::name);
-        let listed = Listed::request(self.member.ends.stable(), named(), KafkaOffset::End, wait);
+        let listed = Listed::request(&self.member.ends.stable, named(), KafkaOffset::End, wait);
         let listed = listed.map_err(|e| self.member.fail("reading the ends of", &e))?;
         Ok(named().map(|log| listed.offset_of(log).ok()).collect())
     }
@@ -238,7 +238,7 @@ impl SourceReader {
             (log.topic.as_str(), CommitPosition { partition, next, metadata })
         }));
         // An error means that a partition was released meanwhile: the next member repeats its records.
-        if let Err(error) = list.and_then(|list| self.member.consumer().store_offsets(&list)) {
+        if let Err(error) = list.and_then(|list| self.member.consumer.store_offsets(&list)) {
             tracing::debug!(%error, "offsets of released partitions were not stored");
         }
     }

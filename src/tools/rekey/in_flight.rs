@@ -25,17 +25,17 @@ pub struct Load {
 pub struct InFlight {
     records: VecDeque<Sent>,
     /// How many of them are not acknowledged, and their bytes.
-    open: Load,
+    pub unacknowledged: Load,
     /// The number of the first of these records. Records are numbered as they are sent, from 0.
     first: u64,
-    /// Every record below this offset is acknowledged.
-    position: Offset,
+    /// The offset to continue at: every record below it is acknowledged.
+    pub position: Offset,
 }
 
 impl InFlight {
     /// Nothing is in flight, and the first record has this offset or a higher one.
     pub fn at(position: Offset) -> Self {
-        Self { records: VecDeque::new(), open: Load::default(), first: 0, position }
+        Self { records: VecDeque::new(), unacknowledged: Load::default(), first: 0, position }
     }
 
     /// The number of the record that is sent next.
@@ -46,7 +46,8 @@ impl InFlight {
     /// Adds the record with the next number, in the order of offsets.
     pub fn sent(&mut self, offset: Offset, bytes: usize) {
         self.records.push_back(Sent { next: offset + 1, bytes, is_acknowledged: false });
-        self.open = Load { records: self.open.records + 1, bytes: self.open.bytes + bytes };
+        self.unacknowledged =
+            Load { records: self.unacknowledged.records + 1, bytes: self.unacknowledged.bytes + bytes };
     }
 
     /// Marks a record as acknowledged. Returns false when no record with this number is in flight.
@@ -55,7 +56,10 @@ impl InFlight {
         let record = place.and_then(|place| self.records.get_mut(place));
         let Some(record) = record.filter(|record| !record.is_acknowledged) else { return false };
         record.is_acknowledged = true;
-        self.open = Load { records: self.open.records - 1, bytes: self.open.bytes - record.bytes };
+        self.unacknowledged = Load {
+            records: self.unacknowledged.records - 1,
+            bytes: self.unacknowledged.bytes - record.bytes,
+        };
         while let Some(record) = self.records.pop_front_if(|record| record.is_acknowledged) {
             self.position = record.next;
             self.first += 1;
@@ -63,19 +67,9 @@ impl InFlight {
         true
     }
 
-    /// The offset to continue at: every record below it is acknowledged.
-    pub fn position(&self) -> Offset {
-        self.position
-    }
-
     /// Number of records from the first one that is not acknowledged on, acknowledged or not.
     pub fn held(&self) -> usize {
         self.records.len()
-    }
-
-    /// The records that are not acknowledged.
-    pub fn unacknowledged(&self) -> Load {
-        self.open
     }
 }
 
@@ -103,11 +97,11 @@ mod tests {
         let mut sent = InFlight::at(5);
         let numbers: Vec<u64> = [7, 8, 12].map(|offset| send(&mut sent, offset)).to_vec();
         assert!(sent.acknowledge(numbers[1]));
-        assert_eq!((sent.position(), sent.unacknowledged()), (5, load(2, 20)));
+        assert_eq!((sent.position, sent.unacknowledged), (5, load(2, 20)));
         assert!(sent.acknowledge(numbers[0]));
-        assert_eq!((sent.position(), sent.unacknowledged()), (9, load(1, 10)));
+        assert_eq!((sent.position, sent.unacknowledged), (9, load(1, 10)));
         assert!(sent.acknowledge(numbers[2]));
-        assert_eq!((sent.position(), sent.unacknowledged()), (13, load(0, 0)));
+        assert_eq!((sent.position, sent.unacknowledged), (13, load(0, 0)));
     }
 
     #[test]
@@ -116,7 +110,7 @@ mod tests {
         let (first, second) = (send(&mut sent, 0), send(&mut sent, 1));
         assert_eq!((sent.acknowledge(second), sent.acknowledge(second)), (true, false));
         assert_eq!((sent.acknowledge(first), sent.acknowledge(first)), (true, false));
-        assert_eq!((sent.acknowledge(second + 1), sent.position()), (false, 2));
+        assert_eq!((sent.acknowledge(second + 1), sent.position), (false, 2));
     }
 
     proptest! {
@@ -141,12 +135,12 @@ mod tests {
                     open.remove(&number);
                     prop_assert!(sent.acknowledge(number));
                 }
-                prop_assert_eq!(sent.unacknowledged(), load(open.len(), open.len() * 10));
+                prop_assert_eq!(sent.unacknowledged, load(open.len(), open.len() * 10));
                 // Nothing that is not acknowledged is below the position, and it never returns.
                 let expected = open.values().next().copied();
-                prop_assert!(sent.position() <= expected.unwrap_or(next) && sent.position() >= highest);
-                prop_assert!(expected.is_some() || sent.position() == next);
-                highest = sent.position();
+                prop_assert!(sent.position <= expected.unwrap_or(next) && sent.position >= highest);
+                prop_assert!(expected.is_some() || sent.position == next);
+                highest = sent.position;
             }
         }
     }

@@ -139,7 +139,7 @@ impl AssignedLogs {
     }
 
     fn load(&self) -> Load {
-        let loads = self.logs.values().map(|log| log.in_flight.unacknowledged());
+        let loads = self.logs.values().map(|log| log.in_flight.unacknowledged);
         loads.fold(Load::default(), |sum, it| Load {
             records: sum.records + it.records,
             bytes: sum.bytes + it.bytes,
@@ -187,7 +187,7 @@ impl AssignedLogs {
     /// The positions that have changed since the last call, with what a later start compares.
     pub fn changed_positions(&mut self) -> Vec<(&SourceLog, Offset, Checkpoint)> {
         let changed = self.logs.values_mut().filter_map(|log| {
-            let position = log.in_flight.position();
+            let position = log.in_flight.position;
             let is_new = log.stored.replace(position) != Some(position);
             let known =
                 || Checkpoint { raw: log.topic_id.clone(), epoch: log.epoch, ..Checkpoint::default() };

@@ -8,6 +8,5 @@ mod in_flight;
 mod logs;
 mod partitioner;
 mod stage;
-mod start;
 
 pub use command::command;

@@ -11,7 +11,6 @@ use crate::dedupe::Offset;
 use crate::kafka::{SourceLog, SourceStart};
 use crate::ports::{Failure, GroupEvent, LogBounds, Remedy};
 use crate::tools::rekey::logs::listed;
-use crate::tools::rekey::start::start;
 
 /// Shortest pause before the offsets of partitions that could not be placed are requested again.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +20,7 @@ const APART: Duration = Duration::from_secs(1);
 /// Assigned partitions that are not read yet, because the request for their offsets failed.
 #[derive(Default)]
 pub struct UnplacedLogs {
-    logs: Vec<SourceLog>,
+    pub logs: Vec<SourceLog>,
     /// When their offsets are requested again.
     retry: Duration,
     /// Why the last request failed.
@@ -29,10 +28,6 @@ pub struct UnplacedLogs {
 }
 
 impl UnplacedLogs {
-    pub fn count(&self) -> usize {
-        self.logs.len()
-    }
-
     /// Which ones there are, if any, and why.
     pub fn problem(&self) -> Option<String> {
         let what = || format!("cannot read the assigned partitions {}: {}", listed(&self.logs), self.why);
@@ -172,5 +167,28 @@ impl RekeyLoop<'_> {
             self.logs.remove(log);
         }
         Ok(())
+    }
+}
+
+/// The start offset of a partition; `None` if its log does not contain the position. `position` is the next offset to read;
+/// without one the group has not read the partition, and nothing in it is skipped.
+fn start(position: Option<Offset>, log: LogBounds) -> Option<Offset> {
+    Some(position.unwrap_or(log.low)).filter(|start| (log.low..=log.high).contains(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_skipped() {
+        let log = LogBounds { low: 10, stable: 20, high: 25 };
+        assert_eq!(start(None, log), Some(10));
+        for position in [10, 17, 20, 25] {
+            assert_eq!(start(Some(position), log), Some(position));
+        }
+        for position in [0, 9, 26] {
+            assert_eq!(start(Some(position), log), None);
+        }
     }
 }

@@ -74,9 +74,9 @@ impl RekeyLoop<'_> {
             // A client that has lost a fetcher does not receive new log ends.
             let end = self.reader.end(&assigned.log).unwrap_or(0).max(assigned.log_end);
             *lag.entry(assigned.log.topic.clone()).or_default() +=
-                end.saturating_sub(assigned.in_flight.position());
+                end.saturating_sub(assigned.in_flight.position);
         }
-        let partitions = self.logs.all().count() + self.unplaced.count();
+        let partitions = self.logs.all().count() + self.unplaced.logs.len();
         let (notes, in_flight) = (self.notes(now), self.logs.in_flight());
         RekeyStatus { not_ready, failure: None, notes, partitions, in_flight, lag }
     }
