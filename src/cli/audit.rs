@@ -43,10 +43,10 @@ pub struct AuditArgs {
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
     /// Start of the audited range: a time in RFC 3339, or a duration before now, as in 90m
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     from: Option<Moment>,
     /// End of the audited range, up to the first record with this time; same format as --from
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     to: Option<Moment>,
     /// Count differences that retention or compaction explains separately, not as findings
     #[arg(long)]
@@ -126,10 +126,6 @@ impl AuditArgs {
             .with("window.exact", &self.window)
             .with("dedupe.scope", self.scope.as_ref().filter(|scope| *scope != TOPICS))
     }
-}
-
-fn moment(text: &str) -> Result<Moment, String> {
-    Moment::parse(text)
 }
 
 fn memory(text: &str) -> Result<u64, String> {
