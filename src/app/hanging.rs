@@ -13,6 +13,12 @@ const WARN_AFTER: Duration = Duration::from_mins(1);
 /// Interval between warnings about the same transaction.
 const WARN_INTERVAL: Duration = Duration::from_mins(10);
 
+/// The effect in the raw topic.
+pub(super) const UPSTREAM: &str = "cannot be read before it ends";
+/// The effect in a topic that dedupd writes to.
+pub(super) const DOWNSTREAM: &str =
+    "are not visible to read_committed readers before it ends, and dedupd waits for it";
+
 /// A last stable offset that does not advance, below the high watermark.
 #[derive(Debug, Clone, Copy)]
 struct Stalled {
@@ -36,25 +42,14 @@ impl Stalled {
 #[derive(Debug)]
 pub(super) struct HangingPartitions {
     pub topic: String,
-    /// What the transactions prevent.
     effect: &'static str,
     bootstrap_servers: String,
     stalled: BTreeMap<u32, Stalled>,
 }
 
 impl HangingPartitions {
-    /// For the raw topic.
-    pub(super) fn upstream(topic: &str, bootstrap_servers: &str) -> Self {
-        Self::new(topic, "cannot be read before it ends", bootstrap_servers)
-    }
-
-    /// For a topic that dedupd writes to.
-    pub(super) fn downstream(topic: &str, bootstrap_servers: &str) -> Self {
-        let effect = "are not visible to read_committed readers before it ends, and dedupd waits for it";
-        Self::new(topic, effect, bootstrap_servers)
-    }
-
-    fn new(topic: &str, effect: &'static str, bootstrap_servers: &str) -> Self {
+    /// `effect`: what the transactions prevent, as the predicate of a sentence about the offsets behind them.
+    pub(super) fn new(topic: &str, effect: &'static str, bootstrap_servers: &str) -> Self {
         let (topic, bootstrap_servers) = (topic.to_owned(), bootstrap_servers.to_owned());
         Self { topic, effect, bootstrap_servers, stalled: BTreeMap::new() }
     }
@@ -135,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_transaction_hangs_only_while_the_last_stable_offset_is_unchanged_below_the_high_watermark() {
-        let mut hanging = HangingPartitions::upstream("raw", "localhost:9092");
+        let mut hanging = HangingPartitions::new("raw", UPSTREAM, "localhost:9092");
         let second = Duration::from_secs;
         // (time in s, last stable offset, high watermark, expected age in s)
         let observations = [
@@ -163,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_hanging_transaction_is_logged_after_one_minute_and_every_ten_minutes() {
-        let mut hanging = HangingPartitions::upstream("raw", "localhost:9092");
+        let mut hanging = HangingPartitions::new("raw", UPSTREAM, "localhost:9092");
         let mut warned = Vec::new();
         for now in (0..1_400).step_by(10) {
             let now = Duration::from_secs(now);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::ExitError;
 use super::assembly::settings;
-use super::hanging::HangingPartitions;
+use super::hanging::{self, HangingPartitions};
 use super::ownership::Ownership;
 use super::supervisor::{ProcessParts, pause};
 use crate::cli::Exit;
@@ -62,7 +62,7 @@ pub(super) fn start_monitor(
         ownership: Ownership::default(),
         client_id: settings.client_id.clone(),
         raw: start.partitions,
-        hanging: HangingPartitions::upstream(&settings.raw, &settings.bootstrap_servers),
+        hanging: HangingPartitions::new(&settings.raw, hanging::UPSTREAM, &settings.bootstrap_servers),
         outputs: outputs(&settings),
         clock: SystemClock::start(),
         status: Arc::clone(&service.status),
@@ -97,7 +97,7 @@ pub(super) fn start_monitor(
 fn outputs(settings: &Settings) -> Vec<(OutputTopic, HangingPartitions)> {
     let topics = [OutputTopic::Clean, OutputTopic::State, OutputTopic::DeadLetter, OutputTopic::Duplicates];
     let named = topics.map(|topic| (topic, settings.topic_of(topic))).into_iter();
-    let hanging = |name: &str| HangingPartitions::downstream(name, &settings.bootstrap_servers);
+    let hanging = |name: &str| HangingPartitions::new(name, hanging::DOWNSTREAM, &settings.bootstrap_servers);
     named.filter(|(_, name)| !name.is_empty()).map(|(topic, name)| (topic, hanging(name))).collect()
 }
 

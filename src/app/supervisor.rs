@@ -321,7 +321,8 @@ fn supervise_workers(
             let what = format!("has been in one call for {} s", worker.stuck_for().as_secs());
             match worker.number {
                 Some(number) => publish_not_ready(service, number, &what, None),
-                None => publish_slow_standby(service, what),
+                // Readiness is not affected. What the thread publishes next replaces it.
+                None => service.status.update(|it| it.standby.get_or_insert_default().slow = Some(what)),
             }
         }
         std::thread::sleep(CHECK_INTERVAL);
@@ -359,11 +360,6 @@ fn measure_disk(service: &Service, stop: &Arc<AtomicBool>) {
     if let Err(error) = std::thread::Builder::new().name("disk".to_owned()).spawn(work) {
         tracing::warn!(%error, "the size of the local state is not measured; raise the limit on processes");
     }
-}
-
-/// Publishes that the standby thread is in one call. That does not affect readiness; what the thread publishes next replaces it.
-fn publish_slow_standby(service: &Service, slow: String) {
-    service.status.update(|it| it.standby.get_or_insert_default().slow = Some(slow));
 }
 
 /// Publishes that a worker is not ready, for a worker that cannot do it itself.
