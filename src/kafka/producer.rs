@@ -214,7 +214,7 @@ impl Sink<KafkaSource> for KafkaSink {
             return self.send(topic, &mut outgoing);
         }
         let log = LogId { topic: written, partition: partition_id(partition) };
-        if self.outside.contains(log) {
+        if self.outside.logs.contains(&log) {
             return self.outside.send(&self.settings, written, outgoing);
         }
         self.send(topic, &mut outgoing)?;

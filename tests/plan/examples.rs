@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dedupd::app::window_memory;
-use dedupd::tools::plan::{CapacityPlan, Fits, IdKind, Workload, buckets_overwritten, missed, remembered};
+use dedupd::tools::plan::{CapacityPlan, Fits, IdKind, Workload, missed, remembered};
 
 use super::workload;
 
@@ -18,7 +18,7 @@ fn near(found: f64, wanted: f64) {
 #[test]
 fn an_inverse_bloom_table_for_an_hour_at_1000_events_per_second() {
     let arrivals = 1_000 * 3_600;
-    assert_eq!(buckets_overwritten(0.9, arrivals), 1_563_461);
+    assert_eq!(remembered(0.1, arrivals), 1_563_461);
     let still_there = |buckets: u64| (1.0 - 1.0 / buckets as f64).powf(3.6e6);
     assert!((still_there(1_563_461) - 0.1).abs() < 1e-6);
     let known = remembered(0.9, arrivals);

@@ -169,7 +169,7 @@ impl ProducerLife for KafkaSink {
     }
 
     fn write_outside(&mut self, log: LogId) {
-        self.outside.add(log);
+        self.outside.logs.insert(log);
     }
 
     fn discard(&mut self) {

@@ -29,7 +29,7 @@ use crate::ports::{Failure, LogId, OutputTopic, Remedy};
 #[derive(Default)]
 pub(super) struct Outside {
     /// Only added to, until the process ends: the other program probably opens its next transaction.
-    logs: BTreeSet<LogId>,
+    pub(super) logs: BTreeSet<LogId>,
     producer: Option<Producing>,
 }
 
@@ -40,14 +40,6 @@ struct Producing {
 }
 
 impl Outside {
-    pub(super) fn add(&mut self, log: LogId) {
-        self.logs.insert(log);
-    }
-
-    pub(super) fn contains(&self, log: LogId) -> bool {
-        self.logs.contains(&log)
-    }
-
     /// The client, and the topic of one of the logs. Creates the client when there is none.
     fn target(
         &mut self,

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::app::{self, ExitError, Service};
 use crate::cli::{DemoArgs, Exit};
-use crate::config::{AsTyped, Config, ConfigSources, Property, Scope};
+use crate::config::{AsTyped, Config, ConfigSources, Property};
 use crate::kafka::Topology;
 use crate::kafka::connection::attach_tokens;
 use crate::metrics::{Metrics, Status, Totals};
@@ -52,7 +52,6 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
         .map_err(|e| ExitError::failed(format!("embedded broker: {e}")))?;
     let dir = std::env::temp_dir().join(format!("dedupd-demo-{}", std::process::id()));
     let config = config(broker.bootstrap_servers(), &dir)?;
-    let scope = config.dedupe.scope;
     let mut service = Service::new(config);
     service.topology = Some(Topology {
         partitions: PARTITIONS as usize,
@@ -67,11 +66,8 @@ pub fn run(args: &DemoArgs) -> Result<Exit, ExitError> {
     let ended = drive(args, &broker, service);
     std::fs::remove_dir_all(&dir).ok();
     let driven = ended?;
-    println!(
-        "auditing in {} scope what the embedded broker still has: 5 MiB of each partition",
-        scope.as_str()
-    );
-    let options = audit_options(&broker, scope, driven.longest_repeat(args.duplicates));
+    println!("auditing in partition scope what the embedded broker still has: 5 MiB of each partition");
+    let options = audit_options(&broker, driven.longest_repeat(args.duplicates));
     let report =
         audit::run(&options, &audit::progress_bar()).map_err(|e| ExitError::failed(format!("audit: {e}")))?;
     println!("{}", DemoSummary::new(&driven, &metrics, &report));
@@ -151,7 +147,9 @@ struct Traffic {
 impl Traffic {
     fn run(self) -> Result<Driven, ExitError> {
         let mut live = live::LiveLine::new(self.seconds);
-        self.await_pipeline();
+        // The group of the embedded broker takes a few seconds to form.
+        let is_ready = || self.status.read(|it| it.readiness().ready);
+        wait(TIMEOUT, || self.stop.load(Ordering::Acquire) || is_ready());
         let stop = AtomicBool::new(false);
         let mut start = None;
         let summary = generate::run(&self.options, &stop, |progress| {
@@ -165,7 +163,8 @@ impl Traffic {
                 println!("stopping: waiting until the last records are processed; Ctrl-C again ends at once");
                 return;
             }
-            self.limit_waiting(progress.sent);
+            let is_near = || progress.sent.saturating_sub(self.processed()) <= WAITING_MAX;
+            wait(Duration::MAX, || self.stop.load(Ordering::Acquire) || is_near());
             if start.is_none() && progress.elapsed >= WARM_UP {
                 start = Some(self.metrics.totals(None));
             }
@@ -173,38 +172,22 @@ impl Traffic {
         })
         .map_err(|e| ExitError::failed(format!("traffic: {e}")))?;
         live.end();
-        self.await_all(summary.records + summary.real_repeats);
+        wait(TIMEOUT, || self.processed() >= summary.records + summary.real_repeats);
         Ok(Driven { traffic: summary, start: start.unwrap_or_default() })
-    }
-
-    /// The group of the embedded broker takes a few seconds to form.
-    fn await_pipeline(&self) {
-        let mut left = TIMEOUT;
-        let is_ready = || self.status.read(|it| it.readiness().ready);
-        while !left.is_zero() && !self.stop.load(Ordering::Acquire) && !is_ready() {
-            std::thread::sleep(POLL_INTERVAL);
-            left = left.saturating_sub(POLL_INTERVAL);
-        }
     }
 
     /// Records that the pipeline has processed.
     fn processed(&self) -> u64 {
         self.metrics.outcomes().map(|(_, count)| count).sum()
     }
+}
 
-    /// Pauses the traffic while too many of the records sent are not processed.
-    fn limit_waiting(&self, sent: u64) {
-        while sent.saturating_sub(self.processed()) > WAITING_MAX && !self.stop.load(Ordering::Acquire) {
-            std::thread::sleep(POLL_INTERVAL);
-        }
-    }
-
-    fn await_all(&self, records: u64) {
-        let mut left = TIMEOUT;
-        while !left.is_zero() && self.processed() < records {
-            std::thread::sleep(POLL_INTERVAL);
-            left = left.saturating_sub(POLL_INTERVAL);
-        }
+/// Waits until this is so, for `most` at the longest.
+fn wait(most: Duration, is_so: impl Fn() -> bool) {
+    let mut left = most;
+    while !left.is_zero() && !is_so() {
+        std::thread::sleep(POLL_INTERVAL);
+        left = left.saturating_sub(POLL_INTERVAL);
     }
 }
 
@@ -227,13 +210,10 @@ fn options(args: &DemoArgs, broker: &Broker) -> generate::Options {
     }
 }
 
-fn audit_options(broker: &Broker, scope: Scope, longest_repeat: Duration) -> audit::Options {
+fn audit_options(broker: &Broker, longest_repeat: Duration) -> audit::Options {
     audit::Options {
         compare: COMPARED.map(str::to_owned).to_vec(),
-        scope: match scope {
-            Scope::Topic => audit::Scope::Topic,
-            Scope::Partition => audit::Scope::Partition,
-        },
+        scope: audit::Scope::Partition,
         // The embedded broker keeps 5 MiB per partition: a long demo deletes its first records. Only a record that soon follows
         // them may be a copy of one of them.
         longest_window: Some(longest_repeat),

@@ -3,20 +3,14 @@
 
 use super::count;
 
-/// Buckets `N` of a table with one bucket per entry so that an entry is overwritten with probability `overwritten`
-/// by the next `arrivals` entries: `N = 1 / (1 - (1 - overwritten)^(1 / arrivals))`.
+/// Buckets `N` of a table with one bucket per entry so that an entry is still stored with probability `known` after the next
+/// `arrivals` entries: `N = 1 / (1 - known^(1 / arrivals))`.
 ///
 /// Each arrival misses the entry's bucket with probability `1 - 1/N`, so the entry survives all of them with
-/// probability `(1 - 1/N)^arrivals`, which is `1 - overwritten`.
-#[must_use]
-pub fn buckets_overwritten(overwritten: f64, arrivals: u64) -> u64 {
-    // 1 - (1 - y)^(1/x) without losing digits: x is large.
-    let per_bucket = -((-overwritten).ln_1p() / arrivals.max(1) as f64).exp_m1();
-    count(1.0 / per_bucket)
-}
-
-/// Buckets so that an id is still stored with probability `known` after `arrivals` other ids.
+/// probability `(1 - 1/N)^arrivals`, which is `known`.
 #[must_use]
 pub fn remembered(known: f64, arrivals: u64) -> u64 {
-    buckets_overwritten(1.0 - known, arrivals)
+    // 1 - y^(1/x) without losing digits: x is large.
+    let per_bucket = -(known.ln() / arrivals.max(1) as f64).exp_m1();
+    count(1.0 / per_bucket)
 }

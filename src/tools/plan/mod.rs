@@ -22,7 +22,7 @@ pub(crate) use costs::restore;
 pub(crate) use evicting::Misses;
 pub use evicting::{missed, remembered_in};
 pub use fits::Fits;
-pub use fixed::{buckets_overwritten, remembered};
+pub use fixed::remembered;
 
 /// Upper limit for the ids of a window: far more than any memory holds.
 const MAX_IDS: u64 = 1 << 50;

@@ -1,9 +1,7 @@
 //! A portable filter of the identities in local state: a Bloom filter in the format of Apache `DataSketches`, which has libraries for Java and C++.
 
-use std::fs::OpenOptions;
 use std::hash::{Hash, Hasher};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use datasketches::bloom::{BloomFilter, BloomFilterBuilder};
@@ -66,13 +64,9 @@ pub fn write_filter(
         })?;
     }
     let bytes = filter.serialize();
-    put_in_place(to, |part| {
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)?;
-            file.write_all(&bytes)?;
-            file.sync_all()
-        };
-        write().map_err(|error| StateError::io(to, "be written", &error))
+    put_in_place(to, |mut file| {
+        let written = file.write_all(&bytes).and_then(|()| file.sync_all());
+        written.map_err(|error| StateError::io(to, "be written", &error))
     })?;
     Ok(PortableFilter { ids, bytes: bytes.len() as u64 })
 }

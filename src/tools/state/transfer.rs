@@ -42,13 +42,13 @@ pub fn export(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
-    put_in_place(to, |part| write(store, binding, part, bar))
+    put_in_place(to, |file| write(store, binding, (to, file), bar))
 }
 
 /// Writes a file that must not exist: beside it under another name, and renamed once it is complete and durable.
 pub(super) fn put_in_place<T>(
     to: &Path,
-    write: impl FnOnce(&Path) -> Result<T, StateError>,
+    write: impl FnOnce(File) -> Result<T, StateError>,
 ) -> Result<T, StateError> {
     if to.exists() {
         return Err(StateError::file(to, "already exists; delete it, or choose another name"));
@@ -56,12 +56,10 @@ pub(super) fn put_in_place<T>(
     let mut name = to.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".part-{}", std::process::id()));
     let part = to.with_file_name(name);
-    let written = write(&part).and_then(|done| {
-        rename(&part, to).map_err(|e| StateError::io(to, "be written", &e))?;
-        Ok(done)
-    });
+    let io_error = |e: io::Error| StateError::io(to, "be written", &e);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part).map_err(io_error)?;
+    let written = write(file).and_then(|done| rename(&part, to).map(|()| done).map_err(io_error));
     if written.is_err() {
-        // The file may not exist.
         drop(fs::remove_file(&part));
     }
     written
@@ -76,7 +74,7 @@ fn rename(part: &Path, to: &Path) -> io::Result<()> {
 fn write(
     store: &impl Store,
     binding: &Binding,
-    to: &Path,
+    (to, file): (&Path, File),
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let windows = counted(store, binding, bar)?;
@@ -90,7 +88,6 @@ fn write(
     bar.reset();
     bar.set_length(ids);
     let write_error = |e: io::Error| StateError::io(to, "be written", &e);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(write_error)?;
     let mut writer = Writer::begin(BufWriter::with_capacity(BUFFER, file), &header).map_err(write_error)?;
     let mut blocks = 0;
     for Counted { id, stored, .. } in &windows {
