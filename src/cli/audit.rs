@@ -8,7 +8,7 @@ use dedupd_audit::{LEAST_MEMORY, Moment, Range};
 use super::Exit;
 use crate::config::{AsTyped, Property, parse_bytes};
 
-/// The scope that exists in audits only.
+/// The scope that exists in audits only. Other ones are those of the configuration.
 const TOPICS: &str = "topics";
 
 /// Flags of `audit`. With the configuration file or the environment of the service, it audits the guarantee of
@@ -94,9 +94,6 @@ impl AuditArgs {
         let is_repeated =
             |(at, topic): (usize, &String)| self.raw.iter().take(at).any(|other| other == topic);
         match self.scope.as_deref() {
-            Some(other) if ![TOPICS, "topic", "partition"].contains(&other) => {
-                Err(format!("--scope {other} is not valid; give topic, partition or {TOPICS}"))
-            }
             Some(TOPICS) if self.raw.is_empty() => Err(format!(
                 "--scope {TOPICS} requires the topics that `dedupd rekey` reads; name each of them with --raw"
             )),

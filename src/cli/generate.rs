@@ -1,7 +1,5 @@
 //! `dedupd generate`.
 
-use std::str::FromStr;
-
 use clap::Args;
 
 use super::Exit;
@@ -23,8 +21,8 @@ pub struct GenerateArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub rate: Option<u32>,
     /// Size of a value, as in 200 or 4KiB; with the default --keys at least 140
-    #[arg(long, default_value = "200", value_name = "BYTES")]
-    pub size: Bytes,
+    #[arg(long, default_value = "200", value_parser = bytes::<usize>, value_name = "BYTES")]
+    pub size: usize,
     /// Share of records that are duplicates, from 0 to below 1
     #[arg(long, default_value_t = 0.1, value_parser = super::share, value_name = "SHARE")]
     pub duplicates: f64,
@@ -46,16 +44,9 @@ pub struct GenerateArgs {
 }
 
 /// A number of bytes, parsed from `200` or `4KiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bytes(pub usize);
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bytes = parse_bytes(text).map_err(|what| format!("the size {what}; write 200 or 4KiB"))?;
-        usize::try_from(bytes).map(Self).map_err(|_| "the size is too large".to_owned())
-    }
+pub(super) fn bytes<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let bytes = parse_bytes(text).map_err(|what| format!("the size {what}; write 200 or 4KiB"))?;
+    N::try_from(bytes).map_err(|_| "the size is too large".to_owned())
 }
 
 /// The name of a topic that may be written.

@@ -26,7 +26,7 @@ pub(crate) use demo::DemoArgs;
 pub use exit::Exit;
 pub use explain::ExplainArgs;
 pub use forget::ForgetArgs;
-pub(crate) use generate::{Bytes, GenerateArgs};
+pub(crate) use generate::GenerateArgs;
 pub use health::HealthArgs;
 pub(crate) use plan::{IdForm, PlanArgs, WhenFull};
 pub use rekey::RekeyArgs;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Bytes, Exit};
+use super::Exit;
+use super::generate::bytes;
 use crate::config::{Frame, Property, parse_duration};
 
 /// Maximum of `--sample`.
@@ -76,8 +77,8 @@ pub struct PlanArgs {
     #[arg(long, value_parser = whole::<u64>(1, 1 << 38), value_name = "COUNT")]
     pub max_ids: Option<u64>,
     /// Also print the window that fits into this much memory, as in 4GiB
-    #[arg(long, value_name = "BYTES")]
-    pub memory: Option<Bytes>,
+    #[arg(long, value_parser = bytes::<u64>, value_name = "BYTES")]
+    pub memory: Option<u64>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,

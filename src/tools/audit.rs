@@ -42,9 +42,8 @@ fn options(
     id: Vec<String>,
     unregistered: &Unregistered,
 ) -> Result<Options, ExitError> {
-    let usage = |invalid: String| ExitError::usage(invalid);
-    let range = args.range(clock::wall_ms()).map_err(usage)?;
-    let sources = args.source_topics(config.topics.clean.as_str()).map_err(usage)?;
+    let range = args.range(clock::wall_ms()).map_err(ExitError::usage)?;
+    let sources = args.source_topics(config.topics.clean.as_str()).map_err(ExitError::usage)?;
     let id_parts = id.len();
     Ok(Options {
         bootstrap_servers: config.kafka.bootstrap_servers.clone(),
@@ -53,11 +52,11 @@ fn options(
         raw: sources.map_or_else(|| vec![config.topics.raw.as_str().to_owned()], ToOwned::to_owned),
         clean: config.topics.clean.as_str().to_owned(),
         id,
-        schemas: schema_sources(&config.schemas, unregistered).map_err(usage)?,
-        compare: compared(args, config).map_err(usage)?,
+        schemas: schema_sources(&config.schemas, unregistered).map_err(ExitError::usage)?,
+        compare: compared(args, config).map_err(ExitError::usage)?,
         require_equal: args.require_equal,
         kinds: config.kinds.iter().map(record_kind).collect(),
-        forgotten: forgotten(args, id_parts).map_err(usage)?,
+        forgotten: forgotten(args, id_parts).map_err(ExitError::usage)?,
         missing_id: match config.identity.on_missing {
             OnMissing::Forward => MissingId::Forwarded,
             OnMissing::Source => MissingId::Identified,

@@ -15,7 +15,7 @@ use crate::tools::properties;
 pub fn command(args: &GenerateArgs) -> Result<Summary, ExitError> {
     let shape = EventShape {
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
-        size: args.size.0,
+        size: args.size,
         duplicates: args.duplicates,
         keys: args.keys,
         repeatable: generate::REPEATABLE,

@@ -54,7 +54,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
         let measured = sample.filter(|_| args.events.is_none());
         return Ok(toml(&plan, measured.as_ref()));
     }
-    let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory.0 as u64));
+    let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory));
     if args.json {
         let scope = sample.as_ref().map(|sample| {
             serde_json::json!({ "recommended": sample.recommended_scope(), "advice": sample.advice(None) })
