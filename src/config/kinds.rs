@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::choices::OnProbable;
-use super::forms::{FLAG, Listed, Maybe, Parsed, RATE, Span, Word};
+use super::forms::{FLAG, ListForm, Maybe, Parsed, RATE, Span, Word};
 use super::keys::{SECOND, WindowConfig};
 use super::page::{Page, quoted};
 use super::problem::ValueFault;
@@ -178,7 +178,7 @@ const KIND_SOURCE: Parsed<IdSource> = Parsed {
 };
 
 /// One or more texts, none of them empty.
-const KIND_VALUES: Listed<String> = Listed(|key, reading| {
+const KIND_VALUES: ListForm<String> = ListForm(|key, reading| {
     let values = reading.texts(key).unwrap_or_default();
     if values.is_empty() || values.iter().any(String::is_empty) {
         let remedy = "list the values of records of this kind, as in values = [\"payment\"]";

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::page::{self, Figure, PageHead};
-use super::routes::Shown;
+use super::routes::ShownState;
 use super::texts::{bytes, escaped, grouped};
 use crate::metrics::{Readiness, RekeyMetrics, RekeyStatus};
 use crate::units::seconds_text;
@@ -22,7 +22,7 @@ pub struct RekeyEndpoint {
     pub began: Instant,
 }
 
-impl Shown for RekeyEndpoint {
+impl ShownState for RekeyEndpoint {
     fn page(&self, now_ms: i64) -> String {
         render(self, now_ms)
     }

@@ -16,7 +16,7 @@ use crate::metrics::{Readiness, Snapshot};
 const MAX_BODY: usize = 64 * 1024;
 
 /// What the endpoints of a command show.
-pub trait Shown: Clone + Send + Sync + 'static {
+pub trait ShownState: Clone + Send + Sync + 'static {
     /// The routes that only this command has.
     fn own_routes() -> Router<Self> {
         Router::new()
@@ -40,7 +40,7 @@ pub trait Shown: Clone + Send + Sync + 'static {
     fn config(&self) -> String;
 }
 
-impl Shown for Endpoint {
+impl ShownState for Endpoint {
     fn own_routes() -> Router<Self> {
         Router::new()
             .route("/state", get(admin::state))
@@ -93,7 +93,7 @@ impl Shown for Endpoint {
     }
 }
 
-pub(super) fn router<S: Shown>(shown: S) -> Router {
+pub(super) fn router<S: ShownState>(shown: S) -> Router {
     S::own_routes()
         .route("/", get(|State(shown): State<S>| async move { (page_headers(), shown.page(wall_ms())) }))
         .route("/status.json", get(|State(shown): State<S>| async move { json_text(&shown.document()) }))

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::routes::{Shown, router};
+use super::routes::{ShownState, router};
 
 /// The limits for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl OpenConnections {
 pub async fn serve(
     limits: ClientLimits,
     listener: TcpListener,
-    shown: impl Shown,
+    shown: impl ShownState,
     shutdown: impl Future<Output = ()>,
 ) {
     let router = router(shown);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::Listed;
+use super::ListForm;
 use crate::config::page::Page;
 use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
@@ -34,7 +34,7 @@ fn some_sources() -> String {
 }
 
 /// The parts of an id, at least one.
-pub(in crate::config) const ID_PARTS: Listed<IdPart> = Listed(|key, reading| {
+pub(in crate::config) const ID_PARTS: ListForm<IdPart> = ListForm(|key, reading| {
     let texts = reading.texts(key).unwrap_or_default().to_vec();
     if texts.is_empty() {
         let remedy = format!("{}, or --id", some_sources());
@@ -90,7 +90,7 @@ impl Form<Option<Vec<IdSource>>> for Compared {
 const MOST_INSIGHT: usize = 3;
 
 /// These sources. They may be left out.
-pub(in crate::config) const INSIGHT_SOURCES: Listed<InsightSource> = Listed(|key, reading| {
+pub(in crate::config) const INSIGHT_SOURCES: ListForm<InsightSource> = ListForm(|key, reading| {
     let texts = reading.texts(key).unwrap_or_default().to_vec();
     if texts.len() > MOST_INSIGHT {
         let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");

@@ -90,9 +90,9 @@ impl<V> Form<V> for Parsed<V> {
 }
 
 /// A list that one function reads. An empty one is not printed.
-pub(super) struct Listed<V>(pub(super) fn(&str, &mut ConfigReading<'_>) -> Option<Vec<V>>);
+pub(super) struct ListForm<V>(pub(super) fn(&str, &mut ConfigReading<'_>) -> Option<Vec<V>>);
 
-impl<V: ToString> Form<Vec<V>> for Listed<V> {
+impl<V: ToString> Form<Vec<V>> for ListForm<V> {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<V>> {
         (self.0)(key, reading)
     }

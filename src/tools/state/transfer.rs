@@ -42,7 +42,7 @@ pub fn export(
     to: &Path,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
-    put_in_place(to, |file| write(store, binding, (to, file), bar))
+    put_in_place(to, |file| write(store, binding, to, file, bar))
 }
 
 /// Writes a file that must not exist: beside it under another name, and renamed once it is complete and durable.
@@ -74,7 +74,8 @@ fn rename(part: &Path, to: &Path) -> io::Result<()> {
 fn write(
     store: &impl Store,
     binding: &Binding,
-    (to, file): (&Path, File),
+    to: &Path,
+    file: File,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let windows = counted(store, binding, bar)?;
