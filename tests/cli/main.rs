@@ -102,7 +102,7 @@ fn the_other_commands_have_the_documented_defaults() {
     let Ok(Command::Generate(generate)) = parse("generate --bootstrap-servers a:1 --topic t") else {
         panic!("generate")
     };
-    assert_eq!((generate.size.0, generate.duplicates, generate.cut_acks), (200, 0.1, false));
+    assert_eq!((generate.size, generate.duplicates, generate.cut_acks), (200, 0.1, false));
     assert_eq!(
         (generate.records, generate.rate, generate.seed, generate.partitions),
         (None, None, None, None)
