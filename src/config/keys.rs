@@ -131,9 +131,9 @@ section! {
         from: Vec<IdPart> => ID_PARTS,
         /// The policy for a record without an id.
         on_missing: OnMissing = "forward" => Word,
-        /// What of two records with one id is compared: sources, or nothing when empty. The whole value if it is not set, unless that is a part
+        /// What of two records with one id is compared: parts as those of an id, or nothing when empty. The whole value if it is not set, unless that is a part
         /// of the id.
-        compare: Option<Vec<IdSource>> => Compared;
+        compare: Option<Vec<IdPart>> => Compared;
             rules::schemas_for("identity.compare", reading),
         /// The policy for a record whose content differs from that of the owner of its id.
         on_conflict: OnConflict = "drop" => Word; rules::compared_conflicts(from.as_ref(), compare.as_ref(), on_conflict, reading),
@@ -149,15 +149,15 @@ section! {
 impl IdentityConfig {
     /// What of two records with one id is compared; nothing when empty.
     #[must_use]
-    pub fn compared(&self) -> Vec<IdSource> {
+    pub fn compared(&self) -> Vec<IdPart> {
         compared(&self.from, self.compare.as_deref())
     }
 }
 
 /// What is compared with these values of `identity.from` and `identity.compare`: by default the value, unless that is a part of the id.
-pub(crate) fn compared(from: &[IdPart], compare: Option<&[IdSource]>) -> Vec<IdSource> {
+pub(crate) fn compared(from: &[IdPart], compare: Option<&[IdPart]>) -> Vec<IdPart> {
     let has_value = from.iter().any(|part| part.sources().contains(&IdSource::Value));
-    let by_default = if has_value { Vec::new() } else { vec![IdSource::Value] };
+    let by_default = if has_value { Vec::new() } else { vec![IdSource::Value.into()] };
     compare.map_or(by_default, <[_]>::to_vec)
 }
 

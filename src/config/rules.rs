@@ -91,7 +91,7 @@ fn needed_schemas(text: &str) -> Vec<RecordField> {
 /// Rejects a policy for conflicts where nothing is compared.
 pub(super) fn compared_conflicts(
     from: Option<&Vec<IdPart>>,
-    compare: Option<&Option<Vec<IdSource>>>,
+    compare: Option<&Option<Vec<IdPart>>>,
     policy: Option<OnConflict>,
     reading: &mut ConfigReading<'_>,
 ) {

@@ -23,7 +23,7 @@ use super::log_context::LogContext;
 use super::reader::{self, BatchReader, Ranges};
 use super::record::RawRecord;
 use crate::clock;
-use crate::dedupe::{CompareRule, Coordinates, Digest, IdSource, Identity, IdentityRule, Offset};
+use crate::dedupe::{CompareRule, Coordinates, Digest, IdPart, Identity, IdentityRule, Offset};
 use crate::ports::{Failure, Record, Remedy};
 use difference::{ComparedPart, DifferingCopy, compared_parts};
 use figures::SPAN;
@@ -71,7 +71,7 @@ pub struct SampleRule<'a> {
     /// A record with this header is forwarded whatever its id.
     pub force_header: Option<&'a str>,
     /// As [`CompareRule::new`] takes it.
-    pub compare: Vec<IdSource>,
+    pub compare: Vec<IdPart>,
 }
 
 impl SampleRule<'_> {

@@ -48,7 +48,7 @@ fn both_compare_the_same_parts_and_distinguish_null_from_empty() {
             timestamp_ms: None,
         })
         .collect();
-    let rules: [&[&str]; 7] = [
+    let rules: [&[&str]; 10] = [
         &[],
         &["value"],
         &["value", "key"],
@@ -56,6 +56,9 @@ fn both_compare_the_same_parts_and_distinguish_null_from_empty() {
         &["json:/a", "json:/b"],
         &["json:/a", "header:h"],
         &["key", "header:h"],
+        &["header:h | json:/b", "json:/a (number)"],
+        &["json:/a (uuid)", "header:h (optional)"],
+        &["json:/b (optional)"],
     ];
     let counts = rules.map(|sources| {
         let mut counts = [0; 3];
@@ -69,7 +72,8 @@ fn both_compare_the_same_parts_and_distinguish_null_from_empty() {
     });
     assert_eq!(counts[0], [0, 0, 576], "nothing is compared");
     assert_eq!(counts[1], [72, 504, 0], "null and empty are values");
-    assert!(counts[2..].iter().all(|counts| counts[0] > 0 && counts[2] > 0), "{counts:?}");
+    assert!(counts[2..9].iter().all(|counts| counts[0] > 0 && counts[2] > 0), "{counts:?}");
+    assert_eq!(counts[9], [270, 306, 0], "absent is a value: 5 documents have no b, two have 2, one has 3");
     assert!(counts[3][1] > 0 && counts[4][1] > 0, "{counts:?}");
 }
 

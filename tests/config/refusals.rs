@@ -149,8 +149,8 @@ const CASES: &[(&str, &str)] = &[
         r#"identity.compare (d.toml): is an empty list; write "off" to compare nothing, or leave it out for the default"#,
     ),
     (
-        r#"identity.compare = "header:ce_type | json:/type""#,
-        r#"identity.compare = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from may have; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in ["json:/id"]"#,
+        r#"insight.by = "header:ce_type | json:/type""#,
+        r#"insight.by = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from and identity.compare may have; give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in ["json:/id"]"#,
     ),
     (
         r#"identity.on_missing = "dead_letter""#,

@@ -74,10 +74,8 @@ impl Recipe {
                     let seen: Vec<_> =
                         self.seen.iter().map(|(name, count)| (name.as_str(), *count)).collect();
                     running.wait_outcomes(&seen);
-                    if !self.config.contains("compare = \"off\"") {
-                        let uncompared = running.metric("dedupd_duplicates_not_compared_total");
-                        assert_eq!(uncompared, Some(0.0), "identity.compare finds nothing");
-                    }
+                    let uncompared = running.metric("dedupd_duplicates_not_compared_total");
+                    assert_eq!(uncompared, Some(0.0), "identity.compare finds nothing");
                     assert_eq!(running.stop(), Some(0), "{}", running.text());
                 }
                 "rekey" => {

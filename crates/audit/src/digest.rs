@@ -1,6 +1,6 @@
 //! What of two records with one id is compared.
 
-use super::id::{IdRule, join};
+use super::id::IdRule;
 use super::record::{Fields, Fingerprints, Seen};
 use super::spill::encode_fields;
 
@@ -36,14 +36,14 @@ pub struct CompareRule {
 }
 
 impl CompareRule {
-    /// Compares what is at these sources, as in [`Options::id`](crate::Options::id), or nothing without one; with the schemas of `id`.
+    /// Compares these parts, in the form of [`Options::id`](crate::Options::id), or nothing without one; with the schemas of `id`.
     /// The error names the invalid text.
     pub fn new(texts: &[String], id: &IdRule) -> Result<Self, String> {
         Ok(Self { texts: texts.to_vec(), parts: id.with_sources(texts)? })
     }
 
-    /// The digest of a record, which `seen` has the value's of. None if it has no id, or lacks a part. The error is why a schema
-    /// cannot be fetched.
+    /// The digest of a record, which `seen` has the value's of. None if it has no id, or lacks a part that is not optional. The error is
+    /// why a schema cannot be fetched.
     pub fn digest(&self, seen: &Seen, fields: &Fields<'_>, prints: &Fingerprints) -> Result<Digest, String> {
         if !seen.has_id || self.texts.is_empty() {
             return Ok(Digest::NONE);
@@ -51,12 +51,7 @@ impl CompareRule {
         if self.is_whole() {
             return Ok(seen.digest);
         }
-        let mut joined = Vec::new();
-        for part in self.parts.parts(fields)? {
-            let Some(part) = part else { return Ok(Digest::NONE) };
-            join(&mut joined, Some(&part));
-        }
-        Ok(prints.digest(&joined))
+        Ok(self.parts.joined(fields)?.map_or(Digest::NONE, |joined| prints.digest(&joined)))
     }
 
     /// What is compared of a record, by the texts of the sources. The error is why a schema cannot be fetched.

@@ -105,18 +105,21 @@ impl IdRule {
             let id = self.part(one, fields)?.value();
             return Ok(id.map(|id| uuid(&id).unwrap_or(id)));
         }
-        let (mut composite, mut has_any) = (Vec::new(), false);
+        let has_none = absent(self.parts.len());
+        Ok(self.joined(fields)?.filter(|composite| *composite != has_none).map(Cow::Owned))
+    }
+
+    /// All parts with their lengths; `None` when one that is not optional is missing. The error is why a schema cannot be fetched.
+    pub(super) fn joined(&self, fields: &Fields<'_>) -> Result<Option<Vec<u8>>, String> {
+        let mut composite = Vec::new();
         for part in &self.parts {
             match self.part(part, fields)? {
-                Found::Value(value) => {
-                    has_any = true;
-                    join(&mut composite, Some(&value));
-                }
+                Found::Value(value) => join(&mut composite, Some(&value)),
                 Found::Absent if part.is_optional() => join(&mut composite, None),
                 Found::Absent | Found::Unreadable => return Ok(None),
             }
         }
-        Ok(has_any.then_some(composite.into()))
+        Ok(Some(composite))
     }
 
     /// The bytes of each part.
@@ -162,11 +165,18 @@ impl IdRule {
 }
 
 /// Adds a part of a composite id, with its length, or `-` for one that is absent.
-pub(super) fn join(composite: &mut Vec<u8>, part: Option<&[u8]>) {
+fn join(composite: &mut Vec<u8>, part: Option<&[u8]>) {
     let length = part.map_or_else(|| "-".to_owned(), |part| part.len().to_string());
     composite.extend_from_slice(length.as_bytes());
     composite.push(b':');
     composite.extend_from_slice(part.unwrap_or_default());
+}
+
+/// A composite of so many parts, none of which is there.
+fn absent(parts: usize) -> Vec<u8> {
+    let mut composite = Vec::new();
+    (0..parts).for_each(|_| join(&mut composite, None));
+    composite
 }
 
 /// The id of a record that is identified by the header of `rekey`.

@@ -9,7 +9,7 @@ use crate::config::problem::ValueFault;
 use crate::config::reading::ConfigReading;
 use crate::config::section::{Form, Shape};
 use crate::config::{HashChoice, InsightSource};
-use crate::dedupe::{Fingerprint, IdPart, IdSource, IdSourceError, LoneSource, SOURCES};
+use crate::dedupe::{Fingerprint, IdPart, IdSourceError, SOURCES};
 
 /// Parses each text; a problem of each that is invalid.
 fn parse<S: FromStr<Err = IdSourceError>>(
@@ -52,14 +52,14 @@ pub(in crate::config) const ID_PARTS: ListForm<IdPart> = ListForm(|key, reading|
     Some(parts)
 });
 
-/// The sources of what is compared: `off`, or at least one source. It may be left out.
+/// The parts that are compared: `off`, or at least one. They may be left out.
 pub(in crate::config) struct Compared;
 
-/// The word for no sources.
+/// The word for no parts.
 pub(crate) const OFF: &str = "off";
 
-impl Form<Option<Vec<IdSource>>> for Compared {
-    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<Vec<IdSource>>> {
+impl Form<Option<Vec<IdPart>>> for Compared {
+    fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Option<Vec<IdPart>>> {
         let Some(texts) = reading.texts(key) else { return Some(None) };
         Some(match texts {
             [] => {
@@ -68,16 +68,15 @@ impl Form<Option<Vec<IdSource>>> for Compared {
                 None
             }
             [word] if word == OFF => Some(Vec::new()),
-            texts => parse(key, texts, &some_sources(), reading)
-                .map(|sources: Vec<LoneSource>| sources.into_iter().map(|source| source.0).collect()),
+            texts => parse(key, texts, &some_sources(), reading),
         })
     }
 
-    fn print(&self, name: &str, value: &Option<Vec<IdSource>>, page: &mut Page) {
+    fn print(&self, name: &str, value: &Option<Vec<IdPart>>, page: &mut Page) {
         match value {
             None => {}
-            Some(sources) if sources.is_empty() => page.text(name, OFF),
-            Some(sources) => page.list(name, sources),
+            Some(parts) if parts.is_empty() => page.text(name, OFF),
+            Some(parts) => page.list(name, parts),
         }
     }
 

@@ -80,21 +80,17 @@ pub struct CompareRule {
 }
 
 impl CompareRule {
-    /// The value as a whole, where null differs from empty, or the parts that these sources find; nothing without sources.
+    /// The value as a whole, where null differs from empty, or these parts; nothing without parts.
     #[must_use]
-    pub fn new(sources: Vec<IdSource>) -> Self {
-        let texts = sources.iter().map(IdSource::to_string);
+    pub fn new(parts: Vec<IdPart>) -> Self {
+        let texts = parts.iter().map(IdPart::to_string);
         let number = Fingerprint::of(std::iter::once("compare".to_owned()).chain(texts)).number();
-        let number = if sources.is_empty() { 0 } else { number.max(1) };
-        let is_whole = sources == [IdSource::Value];
-        Self {
-            parts: IdentityRule::new(sources.into_iter().map(IdPart::from).collect(), Hasher::Xxh3),
-            is_whole,
-            number,
-        }
+        let number = if parts.is_empty() { 0 } else { number.max(1) };
+        let is_whole = parts == [IdPart::from(IdSource::Value)];
+        Self { parts: IdentityRule::new(parts, Hasher::Xxh3), is_whole, number }
     }
 
-    /// The digest of a record; none when one of the parts is not in it. Fails when a part cannot be read without a schema that is not known.
+    /// The digest of a record; none when it lacks a part that is not optional. Fails when a part cannot be read without a schema that is not known.
     #[inline]
     pub fn digest<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Digest, MissingSchema> {
         if self.number == 0 {
@@ -151,6 +147,16 @@ mod tests {
         assert_eq!(one.compare(same), Content::Equal);
         assert_eq!(one.compare(other), Content::Different);
         assert_eq!([one.compare(lacks), lacks.compare(lacks)], [Content::NotCompared; 2]);
+    }
+
+    #[test]
+    fn parts_are_read_as_those_of_ids_and_an_optional_one_that_is_absent_differs_from_any_value() {
+        let rule = rule(&["json:/a | json:/A (lower, optional)"]);
+        let [lower, other_name, other, absent, null] =
+            [r#"{"a":"x"}"#, r#"{"A":"X"}"#, r#"{"a":"y"}"#, "{}", r#"{"a":null}"#]
+                .map(|value| digest(&rule, Some(value)));
+        assert_eq!([lower.compare(other_name), absent.compare(null)], [Content::Equal; 2]);
+        assert_eq!([lower.compare(other), lower.compare(absent)], [Content::Different; 2]);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub enum IdSourceError {
     )]
     Modifier(String),
     /// What a part of an id may have, in a text for another key.
-    #[error("has alternatives or words in brackets, which only identity.from may have")]
+    #[error("has alternatives or words in brackets, which only identity.from and identity.compare may have")]
     Lone,
     /// Text in square brackets that is no list of sources.
     #[error("is no array of the texts of at least one source")]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields, IdSource};
+use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields, IdPart, IdSource};
 
 /// A copy with other content than the first record with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,28 +22,32 @@ pub struct ComparedPart {
 
 /// Each part of a record on its own; `digest` applies a rule to the record. A part that cannot be read has no digest.
 pub fn compared_parts<E>(
-    sources: &[IdSource],
+    rule: &[IdPart],
     record: &impl Fields,
     digest: impl Fn(&CompareRule) -> Result<Digest, E>,
 ) -> Vec<ComparedPart> {
-    let part = |source: &IdSource| {
-        let digest = digest(&CompareRule::new(vec![source.clone()]));
-        let value = record.value().filter(|_| *source == IdSource::Value).map(<[u8]>::to_vec);
+    let part = |part: &IdPart| {
+        let digest = digest(&CompareRule::new(vec![part.clone()]));
+        let value = record.value().filter(|_| is_value(part)).map(<[u8]>::to_vec);
         ComparedPart { digest: digest.unwrap_or(Digest::NONE), value }
     };
-    sources.iter().map(part).collect()
+    rule.iter().map(part).collect()
 }
 
-/// Where the parts of these sources differ first.
-pub fn place(sources: &[IdSource], one: &[ComparedPart], other: &[ComparedPart]) -> Option<String> {
-    let mut parts = sources.iter().zip(one.iter().zip(other));
-    let (source, (one, other)) =
+fn is_value(part: &IdPart) -> bool {
+    *part == IdPart::from(IdSource::Value)
+}
+
+/// Which of these parts differs first, and where.
+pub fn place(rule: &[IdPart], one: &[ComparedPart], other: &[ComparedPart]) -> Option<String> {
+    let mut parts = rule.iter().zip(one.iter().zip(other));
+    let (part, (one, other)) =
         parts.find(|(_, (one, other))| one.digest.compare(other.digest) == Content::Different)?;
-    let named = match source {
-        IdSource::Value => in_values(one.value.as_deref(), other.value.as_deref()),
-        source => shown(&source.to_string()),
-    };
-    Some(named)
+    Some(if is_value(part) {
+        in_values(one.value.as_deref(), other.value.as_deref())
+    } else {
+        shown(&part.to_string())
+    })
 }
 
 /// The first field that differs if both values are JSON, otherwise the first byte. The values are not equal.

@@ -1,6 +1,6 @@
 //! How the content of a record compares with that of the owner of its id.
 
-use crate::dedupe::{Content, Digest, IdSource};
+use crate::dedupe::{Content, Digest, IdPart};
 use crate::kafka::{ComparedPart, first_difference};
 
 /// What is compared of a record, as a whole and each part on its own.
@@ -10,25 +10,25 @@ pub(super) struct ComparedContent {
     pub value: Option<Vec<u8>>,
 }
 
-/// The comparison in words; `sources` are what is compared.
-pub(super) fn described(sources: &[IdSource], seen: &ComparedContent, owner: &ComparedContent) -> String {
-    let names = || sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+/// The comparison in words; `rule` is what is compared.
+pub(super) fn described(rule: &[IdPart], seen: &ComparedContent, owner: &ComparedContent) -> String {
+    let names = || rule.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let values = if owner.value == seen.value { "equal values" } else { "values differ" };
     match owner.digest.compare(seen.digest) {
         Content::Equal if owner.value == seen.value => values.to_owned(),
         Content::Equal => format!("{values}, but not in what is compared ({})", names()),
         Content::Different => {
-            let place = first_difference(sources, &owner.parts, &seen.parts);
+            let place = first_difference(rule, &owner.parts, &seen.parts);
             format!("a conflict, first difference: {}", place.unwrap_or_else(names))
         }
-        Content::NotCompared if sources.is_empty() => {
+        Content::NotCompared if rule.is_empty() => {
             format!("{values}; nothing is compared (identity.compare)")
         }
         Content::NotCompared => {
             let lacks = |part: &ComparedPart| part.digest == Digest::NONE;
-            let parts = sources.iter().zip(owner.parts.iter().zip(&seen.parts));
+            let parts = rule.iter().zip(owner.parts.iter().zip(&seen.parts));
             let missing = parts.filter(|(_, (owner, seen))| lacks(owner) || lacks(seen));
-            let missing: Vec<_> = missing.map(|(source, _)| source.to_string()).collect();
+            let missing: Vec<_> = missing.map(|(part, _)| part.to_string()).collect();
             format!("{values}; not compared, because one of them lacks {}", missing.join(" and "))
         }
     }

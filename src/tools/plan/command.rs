@@ -1,7 +1,5 @@
 //! The command `plan`: measures the live topic if one is given, and prints the plan.
 
-use std::str::FromStr;
-
 use indicatif::ProgressBar;
 
 use super::{CapacityPlan, Fits, IdKind, MeasuredAges, SHARES, WindowAdvice, Workload};
@@ -9,9 +7,7 @@ use crate::app::ExitError;
 use crate::cli::{Exit, IdForm, PlanArgs, WhenFull};
 use crate::clock;
 use crate::config::{OFF, SchemasConfig, compared, duration_text, size_text};
-use crate::dedupe::{
-    Hasher, IdPart, IdSource, IdSourceError, IdentityRule, LoneSource, SOURCES, SealedBytes,
-};
+use crate::dedupe::{Hasher, IdPart, IdSourceError, IdentityRule, SOURCES, SealedBytes};
 use crate::kafka::{self, SampleError, SampleRule, Sampling, TopicSample};
 use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
@@ -123,8 +119,8 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
     )
 }
 
-/// The sources that a flag names.
-fn parsed<S: FromStr<Err = IdSourceError>>(flag: &str, texts: &[String]) -> Result<Vec<S>, ExitError> {
+/// The parts that a flag names.
+fn parsed(flag: &str, texts: &[String]) -> Result<Vec<IdPart>, ExitError> {
     let unusable = |text: &String, error: &IdSourceError| {
         ExitError::usage(format!("{flag} {text} {error}; give {SOURCES}"))
     };
@@ -132,20 +128,17 @@ fn parsed<S: FromStr<Err = IdSourceError>>(flag: &str, texts: &[String]) -> Resu
 }
 
 /// What `--compare` sets, as `identity.compare` does; `None` without it.
-fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdSource>>, ExitError> {
+fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdPart>>, ExitError> {
     match texts {
         [] => Ok(None),
         [word] if word == OFF => Ok(Some(Vec::new())),
-        texts => {
-            let sources = parsed::<LoneSource>("--compare", texts)?;
-            Ok(Some(sources.into_iter().map(|source| source.0).collect()))
-        }
+        texts => parsed("--compare", texts).map(Some),
     }
 }
 
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
-    let parts = parsed::<IdPart>("--id", &args.id)?;
+    let parts = parsed("--id", &args.id)?;
     let compare = compared(&parts, compare_sources(&args.compare)?.as_deref());
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
@@ -196,7 +189,7 @@ mod tests {
             |texts: &[&str]| compare_sources(&texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&[]).unwrap(), None);
         assert_eq!(of(&["off"]).unwrap(), Some(Vec::new()));
-        assert_eq!(of(&["value"]).unwrap(), Some(vec![IdSource::Value]));
+        assert_eq!(of(&["value"]).unwrap(), Some(vec!["value".parse().unwrap()]));
         let failed = of(&["off", "value"]).unwrap_err();
         assert!(failed.to_string().starts_with("--compare off is not a source"), "{failed}");
     }
