@@ -71,7 +71,6 @@ pub(crate) enum AfterLoading {
 
 impl Loading {
     /// Fraction of the identities read so far, in 0..=1.
-    #[must_use]
     pub fn share(&self) -> f64 {
         (self.progress.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
@@ -182,7 +181,6 @@ pub(crate) fn begin_loading<W: WorkerPorts>(
 
 impl Loading {
     /// Whether all owners are read.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         self.kinds.is_empty()
     }

@@ -48,7 +48,6 @@ pub struct JournalEnd {
 
 impl JournalEnd {
     /// Number of the last committed entry; 0 when there is none.
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.last.map_or(0, |last| last.entry.number)
     }
@@ -128,7 +127,6 @@ impl Journal {
     }
 
     /// Where it is in its life cycle; only [`Self::enter`] changes that.
-    #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -145,25 +143,21 @@ impl Journal {
     }
 
     /// Whether records are processed.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }
 
     /// The windows, if records are processed.
-    #[must_use]
     pub fn running(&self) -> Option<&Windows> {
         self.windows.as_ref().filter(|_| self.is_running())
     }
 
     /// The windows, if they are complete, and no transaction with an unknown outcome has added to them.
-    #[must_use]
     pub fn settled(&self) -> Option<&Windows> {
         self.windows.as_ref().filter(|_| self.is_checked && self.open.last_entry.is_none())
     }
 
     /// The windows in memory; incomplete while they are being read.
-    #[must_use]
     pub fn shown(&self) -> Option<&Windows> {
         match &self.phase {
             Phase::Loading(loading) => Some(&loading.windows),
@@ -288,7 +282,6 @@ impl Journal {
     }
 
     /// Whether owners are being undone.
-    #[must_use]
     pub fn is_undoing(&self) -> bool {
         match &self.phase {
             Phase::Undoing(_) => true,
@@ -321,7 +314,6 @@ impl Journal {
     }
 
     /// Whether this entry is the last committed one.
-    #[must_use]
     pub fn ends_with(&self, entry: Option<EntryName>) -> bool {
         self.last_entry.map(|last| last.entry) == entry
     }

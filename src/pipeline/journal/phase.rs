@@ -38,7 +38,6 @@ impl Phase {
     }
 
     /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
-    #[must_use]
     pub fn share(&self) -> Option<f64> {
         match self {
             Self::Restoring(restoring) => Some(restoring.share()),

@@ -20,7 +20,6 @@ pub struct ReadProgress {
 
 impl ReadProgress {
     /// Nothing is read yet.
-    #[must_use]
     pub fn start(now: Duration) -> Self {
         Self { since: now, logged: now, ids: 0 }
     }

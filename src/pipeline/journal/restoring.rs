@@ -122,7 +122,6 @@ impl Restoring {
     }
 
     /// Fraction of the log read so far, in 0..=1.
-    #[must_use]
     pub fn share(&self) -> f64 {
         let total = self.until.saturating_sub(self.from).max(1);
         (self.needed.saturating_sub(self.from) as f64 / total as f64).min(1.0)
@@ -151,7 +150,6 @@ impl Restoring {
     }
 
     /// Whether the journal is not read meanwhile.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.forgetting.is_some() || self.undoing.is_some()
     }

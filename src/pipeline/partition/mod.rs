@@ -176,7 +176,6 @@ pub struct Partition {
 
 impl Partition {
     /// A newly assigned partition.
-    #[must_use]
     pub fn assigned(id: PartitionId, journal: PartitionId, source: TimeSource) -> Self {
         Self {
             id,
@@ -206,7 +205,6 @@ impl Partition {
     }
 
     /// Whether its records are processed when they arrive.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_started && self.schema.is_none()
     }
@@ -232,13 +230,11 @@ impl Partition {
     }
 
     /// Whether its position is known.
-    #[must_use]
     pub fn is_located(&self) -> bool {
         self.group_offset != GroupOffset::Unknown
     }
 
     /// Whether the group has an offset of it, which is `committed`.
-    #[must_use]
     pub fn is_in_group(&self) -> bool {
         self.group_offset == GroupOffset::Committed
     }
@@ -252,7 +248,6 @@ impl Partition {
 
     /// Where the client reads on, and the leader epoch of the record before that if it is known: behind the last record, also where markers and
     /// aborted records follow that. Their epochs are not known, and a comparison by an older one would take an election for a truncation.
-    #[must_use]
     pub fn position(&self) -> (Offset, Option<Epoch>) {
         let epoch = if self.open.is_some() { self.epoch } else { self.committed_epoch };
         (epoch.map_or(self.next, |epoch| epoch.next.min(self.next)), epoch)
@@ -273,13 +268,11 @@ impl Partition {
 
     /// Whether the open transaction adds a section of this partition to the journal: when something was written, or owners are undone.
     /// Without identities it proves that the transaction was complete, also to a group that has lost its offset.
-    #[must_use]
     pub fn adds_section(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.wrote || open.is_stated || self.rewound)
     }
 
     /// The section of the open transaction, before its clean records are acknowledged.
-    #[must_use]
     pub fn section(&self) -> Section {
         Section {
             partition: self.id,
@@ -313,14 +306,12 @@ impl Partition {
     }
 
     /// Whether this is the committed offset of the partition, if the open transaction was not committed.
-    #[must_use]
     pub fn is_at(&self, answer: &Committed) -> bool {
         answer.offset == self.is_in_group().then_some(self.committed)
     }
 
     /// Whether the open transaction was committed with exactly this offset and metadata. The offset alone does not prove that:
     /// another worker may have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
-    #[must_use]
     pub fn was_committed_as(&self, answer: &Committed) -> bool {
         let sent = self.open.as_ref().and_then(|open| open.sent.as_ref());
         sent.is_some_and(|(next, text)| answer.offset == Some(*next) && answer.metadata == *text)

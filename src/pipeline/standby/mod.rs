@@ -177,7 +177,6 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     /// What the copies are like now.
-    #[must_use]
     pub fn status(&self) -> StandbyStatus {
         let lasting = self.copies.refusals().filter(|(_, refusal)| refusal.is_lasting);
         let blocks =

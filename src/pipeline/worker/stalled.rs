@@ -58,7 +58,6 @@ impl Default for StableEnds {
 
 impl StableEnds {
     /// Creates an empty set. A partition counts as stalled after `patience`.
-    #[must_use]
     pub fn with_patience(patience: Duration) -> Self {
         Self { shared: Arc::default(), patience, silence: SILENCE.min(patience) }
     }
@@ -70,14 +69,12 @@ impl StableEnds {
     }
 
     /// The committed stream time of the fastest partition now, epoch milliseconds. To be read before the ends are requested.
-    #[must_use]
     pub fn fastest_ms(&self) -> i64 {
         self.shared.locked().fastest_ms
     }
 
     /// The partitions of which the client returns no records, each with its next offset, although the log ends later. Another reader has to
     /// find out whether there are any before that end, or only markers and aborted records. To be called before it reads.
-    #[must_use]
     pub fn silent(&self) -> BTreeMap<PartitionId, Offset> {
         let mut shared = self.shared.locked();
         shared.asked = shared.silent.clone();
