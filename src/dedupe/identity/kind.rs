@@ -45,7 +45,7 @@ impl KindId {
 }
 
 /// Identifies the window of one kind and one journal, in the local store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WindowId(u32);
 

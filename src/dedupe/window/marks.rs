@@ -46,7 +46,7 @@ pub(super) struct DroppedOwners {
 }
 
 /// All owners of the window as a few hundred marks, in ascending order of their numbers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Marks {
     queue: VecDeque<Mark>,
     count: u64,
@@ -69,17 +69,7 @@ pub(super) struct Marks {
 impl Marks {
     /// For a window of this length.
     pub fn new(length_ms: i64) -> Self {
-        Self {
-            queue: VecDeque::new(),
-            count: 0,
-            sealed: 0,
-            closed: 0,
-            evicted: 0,
-            evicted_ms: None,
-            longest_ms: length_ms / MARKS_PER_WINDOW.cast_signed(),
-            dropped_ms: None,
-            incomplete_ms: None,
-        }
+        Self { longest_ms: length_ms / MARKS_PER_WINDOW.cast_signed(), ..Self::default() }
     }
 
     /// Number of owners held: added, and neither dropped nor overwritten.

@@ -59,7 +59,7 @@ impl RecordTime {
 /// It never goes back within a transaction: late records and records without a timestamp do not change it. One
 /// wrong timestamp far in the future advances it to five minutes ahead of the clock at most. It is always a time that an owner can have, whatever
 /// the producer, the clock or a checkpoint says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamTime {
     source: TimeSource,
     current: i64,
@@ -72,7 +72,7 @@ pub struct StreamTime {
 impl StreamTime {
     /// Stream time is unknown until the first record.
     pub fn new(source: TimeSource) -> Self {
-        Self { source, current: 0, committed: 0, opened: None, own: 0 }
+        Self { source, ..Self::default() }
     }
 
     /// Advances stream time by a record. A timestamp that is absent, zero or negative is ignored.

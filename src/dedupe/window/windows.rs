@@ -9,7 +9,7 @@ use crate::dedupe::identity::{HashKind, KindId};
 use crate::dedupe::window::IndexKey;
 
 /// The windows of one journal, indexed by the position of the kind in the configuration.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Windows {
     kinds: Vec<KindWindow>,
     /// The latest stream time of all partitions, epoch milliseconds: the stamp of the next owner.
@@ -30,7 +30,7 @@ impl Windows {
     /// Empty windows: one per kind, `None` for a kind that is not deduplicated.
     pub fn new(windows: impl IntoIterator<Item = (KindId, Option<Window>)>) -> Self {
         let kinds = windows.into_iter().map(|(kind, window)| KindWindow { kind, window }).collect();
-        Self { kinds, latest_ms: 0, committed_ms: 0, horizon_ms: 0 }
+        Self { kinds, ..Self::default() }
     }
 
     /// The window of the kind at this position.

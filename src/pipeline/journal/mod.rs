@@ -74,7 +74,7 @@ pub struct OpenEntry {
 /// A journal of a worker.
 ///
 /// Large because it holds all that a head stores, which a commit changes together, and what is known of its log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Journal {
     /// Its number: a partition of the state topic.
     pub id: PartitionId,
@@ -107,23 +107,7 @@ pub struct Journal {
 
 impl Journal {
     fn new(id: PartitionId, now: Duration) -> Self {
-        Self {
-            id,
-            end: JournalEnd::default(),
-            last_entry: None,
-            is_checked: false,
-            phase: Phase::locating(now),
-            windows: None,
-            open: OpenEntry::default(),
-            own: OwnRecords::default(),
-            covered: BTreeMap::new(),
-            reset_kinds: BTreeSet::new(),
-            is_undone: false,
-            early_ends: 0,
-            missing_since: Some(now),
-            has_run: false,
-            reading: Reading::default(),
-        }
+        Self { id, phase: Phase::locating(now), missing_since: Some(now), ..Self::default() }
     }
 
     /// Where it is in its life cycle; only [`Self::enter`] changes that.
@@ -217,11 +201,8 @@ impl Journal {
         if !matches!(self.phase, Phase::Restoring(_)) {
             return None;
         }
-        if let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) {
-            Some(restoring)
-        } else {
-            None
-        }
+        let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) else { return None };
+        Some(restoring)
     }
 
     /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
@@ -229,11 +210,8 @@ impl Journal {
         if !matches!(&self.phase, Phase::Loading(loading) if loading.is_done()) {
             return None;
         }
-        if let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) {
-            Some(loading)
-        } else {
-            None
-        }
+        let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) else { return None };
+        Some(loading)
     }
 
     /// The heads that the local store may record for the windows, without an open transaction; that of the unnamed kind is the first.

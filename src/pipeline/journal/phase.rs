@@ -31,6 +31,12 @@ pub enum Phase {
     Running,
 }
 
+impl Default for Phase {
+    fn default() -> Self {
+        Self::locating(Duration::ZERO)
+    }
+}
+
 impl Phase {
     /// The committed offsets have to be read, not before `not_before`.
     pub(super) fn locating(not_before: Duration) -> Self {

@@ -109,9 +109,10 @@ impl fmt::Display for SchemaWait {
 }
 
 /// The offset that the group has of a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum GroupOffset {
     /// It has not been read, and the position is not known.
+    #[default]
     Unknown,
     /// Another one than that at which the partition continues, or none.
     Other,
@@ -122,7 +123,7 @@ enum GroupOffset {
 /// A partition. Owned by one worker.
 ///
 /// Large because it holds all that a checkpoint states about a partition, and what is known of the records that arrive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Partition {
     /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
@@ -177,31 +178,7 @@ pub struct Partition {
 impl Partition {
     /// A newly assigned partition.
     pub fn assigned(id: PartitionId, journal: PartitionId, source: TimeSource) -> Self {
-        Self {
-            id,
-            journal,
-            is_started: false,
-            group_offset: GroupOffset::Unknown,
-            committed: 0,
-            next: 0,
-            time: StreamTime::new(source),
-            open: None,
-            rewound: false,
-            uncommitted_position: false,
-            epoch: None,
-            committed_epoch: None,
-            first_raw_partitions: None,
-            stated: Duration::ZERO,
-            ahead_ms: 0,
-            ahead_of_wall_ms: 0,
-            lateness: Lateness::default(),
-            order: Order::default(),
-            stall: StallDetector::default(),
-            unread: None,
-            schema: None,
-            behind_state: None,
-            rejections: Rejections::default(),
-        }
+        Self { id, journal, time: StreamTime::new(source), ..Self::default() }
     }
 
     /// Whether its records are processed when they arrive.
