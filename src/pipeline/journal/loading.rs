@@ -152,31 +152,33 @@ pub(crate) fn cut_unconfirmed(
     Ok(removed)
 }
 
-/// Starts reading the local owners into these empty windows.
-pub(crate) fn begin_loading<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    mut windows: Windows,
-    next: AfterLoading,
-) -> Result<(), WorkerError> {
-    let head = ctx.store.head(id.into())?.unwrap_or_default();
-    windows.note_incomplete_before(head.incomplete_ms);
-    // Owners must not be removed while they are read.
-    ctx.store.end_seal();
-    let (mut total, mut kinds) = (0, Vec::new());
-    for (kind, window) in windows.iter_mut() {
-        // A window that is longer than it was lacks what has expired.
-        window.note_incomplete_before(ctx.store.missing_ms(kind.window(id))?);
-        total += ctx.store.ids(kind.window(id))?;
-        kinds.push(kind);
+impl<W: WorkerPorts> Context<W> {
+    /// Starts reading the local owners into these empty windows.
+    pub(crate) fn begin_loading(
+        &mut self,
+        id: PartitionId,
+        mut windows: Windows,
+        next: AfterLoading,
+    ) -> Result<(), WorkerError> {
+        let head = self.store.head(id.into())?.unwrap_or_default();
+        windows.note_incomplete_before(head.incomplete_ms);
+        // Owners must not be removed while they are read.
+        self.store.end_seal();
+        let (mut total, mut kinds) = (0, Vec::new());
+        for (kind, window) in windows.iter_mut() {
+            // A window that is longer than it was lacks what has expired.
+            window.note_incomplete_before(self.store.missing_ms(kind.window(id))?);
+            total += self.store.ids(kind.window(id))?;
+            kinds.push(kind);
+        }
+        let progress = ReadProgress::start(self.clock.elapsed());
+        let next = Box::new(next);
+        let loading = Loading { progress, head, next, windows, journal: id, kinds, from: None, total };
+        if let Some(journal) = self.journals.get_mut(id) {
+            journal.enter(Phase::Loading(Box::new(loading)));
+        }
+        Ok(())
     }
-    let progress = ReadProgress::start(ctx.clock.elapsed());
-    let next = Box::new(next);
-    let loading = Loading { progress, head, next, windows, journal: id, kinds, from: None, total };
-    if let Some(journal) = ctx.journals.get_mut(id) {
-        journal.enter(Phase::Loading(Box::new(loading)));
-    }
-    Ok(())
 }
 
 impl Loading {
@@ -228,28 +230,25 @@ impl Loading {
     }
 }
 
-/// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
-/// to read first.
-pub(crate) fn read_local_part<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    until: Duration,
-) -> Result<Vec<PartitionId>, WorkerError> {
-    let mut loadings: Vec<_> = ctx.journals.iter_mut().filter_map(Journal::loading_mut).collect();
-    if loadings.is_empty() {
-        return Ok(Vec::new());
-    }
-    let LoadPart { ids, threads, .. } = ctx.options.load_part;
-    loadings.sort_unstable_by_key(|loading| (loading.left(), loading.journal));
-    let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.journal).collect();
-    let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
-    let before = LocalRead::ids(&reads);
-    let read = W::read_local(&ctx.store, &ctx.clock, &mut reads);
-    ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
-    read?;
-    Ok(waiting)
-}
-
 impl<W: WorkerPorts> Context<W> {
+    /// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
+    /// to read first.
+    pub(crate) fn read_local_part(&mut self, until: Duration) -> Result<Vec<PartitionId>, WorkerError> {
+        let mut loadings: Vec<_> = self.journals.iter_mut().filter_map(Journal::loading_mut).collect();
+        if loadings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let LoadPart { ids, threads, .. } = self.options.load_part;
+        loadings.sort_unstable_by_key(|loading| (loading.left(), loading.journal));
+        let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.journal).collect();
+        let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
+        let before = LocalRead::ids(&reads);
+        let read = W::read_local(&self.store, &self.clock, &mut reads);
+        self.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
+        read?;
+        Ok(waiting)
+    }
+
     /// Removes what local state has of a transaction that was not committed. Its records will be read again: its owners become claims in
     /// the returned windows, which are otherwise empty.
     pub(crate) fn claim(

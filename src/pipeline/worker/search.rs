@@ -16,7 +16,6 @@ use crate::dedupe::{Identity, PartitionId, Sequence, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::journal::Journal;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::control::windows_to_search;
 use crate::ports::{Store, StoreError};
 
 /// What was found in a window.
@@ -95,34 +94,28 @@ impl SearchResult {
     }
 }
 
-/// Reads one part. Returns whether everything that the request needs has been read.
-pub(crate) fn read_part<W: WorkerPorts>(
-    ctx: &Context<W>,
-    search: &mut Search,
-    mut part: ReadLimit,
-) -> Result<bool, StoreError> {
-    let is_settled = |id| ctx.journals.get(id).and_then(Journal::settled).is_some();
-    search.found.retain(|window, _| is_settled(window.journal()));
-    loop {
-        let identity = search.request.identity;
-        for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
-            if found.read(&ctx.store, *window, identity, &mut part, || ctx.clock.elapsed())? {
-                return Ok(false);
+impl<W: WorkerPorts> Context<W> {
+    /// Reads one part. Returns whether everything that the request needs has been read.
+    pub(crate) fn read_part(&self, search: &mut Search, mut part: ReadLimit) -> Result<bool, StoreError> {
+        let is_settled = |id| self.journals.get(id).and_then(Journal::settled).is_some();
+        search.found.retain(|window, _| is_settled(window.journal()));
+        loop {
+            let identity = search.request.identity;
+            for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
+                if found.read(&self.store, *window, identity, &mut part, || self.clock.elapsed())? {
+                    return Ok(false);
+                }
+            }
+            // A record with the identity may have arrived in a journal that had none.
+            if search.add(self.windows_to_search(&search.request)?) {
+                return Ok(true);
             }
         }
-        // A record with the identity may have arrived in a journal that had none.
-        if search.add(windows_to_search(ctx, &search.request)?) {
-            return Ok(true);
-        }
     }
-}
 
-/// Reads the owners that were stored since the windows were read to their ends: those of one commit.
-pub(crate) fn search_new<W: WorkerPorts>(
-    ctx: &Context<W>,
-    search: &mut Search,
-    part: ReadLimit,
-) -> Result<bool, StoreError> {
-    search.found.values_mut().for_each(|found| found.is_complete = false);
-    read_part(ctx, search, part)
+    /// Reads the owners that were stored since the windows were read to their ends: those of one commit.
+    pub(crate) fn search_new(&self, search: &mut Search, part: ReadLimit) -> Result<bool, StoreError> {
+        search.found.values_mut().for_each(|found| found.is_complete = false);
+        self.read_part(search, part)
+    }
 }

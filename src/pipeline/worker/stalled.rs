@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::locked::Locked;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::clock::RawEnd;
@@ -22,7 +22,6 @@ use crate::pipeline::partition::stall::{
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::is_due;
-use crate::pipeline::worker::skip::skip_empty_ends;
 use crate::ports::Source;
 
 /// How long a partition with more offsets may deliver no record before another reader looks for one.
@@ -179,7 +178,7 @@ impl StallCheck {
         }
         let ends = self.ends.all();
         if can_write {
-            skip_empty_ends(access, &ends, self.ends.silence)?;
+            access.skip_empty_ends(&ends, self.ends.silence)?;
         }
         self.wake_stalled(access.ctx, access.source, &ends, now)
     }
