@@ -33,7 +33,7 @@ impl Window {
     /// The latest stamp, epoch milliseconds, of the owners that limits dropped before they expired; `None` when there are none, or
     /// when none of them is needed any more. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
     pub fn dropped_ms(&self) -> Option<i64> {
-        self.marks.dropped_ms().filter(|ms| *ms >= self.needed_from_ms())
+        self.marks.dropped_ms.filter(|ms| *ms >= self.needed_from_ms())
     }
 
     /// For how long its oldest owner has been held, stream time in milliseconds.
@@ -43,13 +43,13 @@ impl Window {
 
     /// Longest time between the stamps of two owners that are stored together, ms.
     pub fn longest_run_ms(&self) -> i64 {
-        self.marks.longest_ms()
+        self.marks.longest_ms
     }
 
     /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
     pub fn inherit(&mut self, dropped_ms: Option<i64>) {
         self.inherited_ms = self.inherited_ms.max(dropped_ms);
-        self.marks.inherit_dropped(dropped_ms);
+        self.marks.dropped_ms = self.marks.dropped_ms.max(dropped_ms);
     }
 
     /// Notes that ids from before this stream time, in epoch milliseconds, may be missing for another reason than a
@@ -63,17 +63,17 @@ impl Window {
 
     /// The time noted by [`Window::note_incomplete_before`], as long as owners from before it are needed.
     pub fn incomplete_before_ms(&self) -> Option<i64> {
-        self.marks.incomplete_ms().filter(|ms| *ms > self.needed_from_ms())
+        self.marks.incomplete_ms.filter(|ms| *ms > self.needed_from_ms())
     }
 
     /// Latest stream time, epoch milliseconds, of the owners that it lacks, also where they are not needed; 0 when there are none.
     pub fn missing_ms(&self) -> i64 {
-        self.marks.dropped_ms().max(self.marks.incomplete_ms()).unwrap_or(0)
+        self.marks.dropped_ms.max(self.marks.incomplete_ms).unwrap_or(0)
     }
 
     /// Whether the note, and no limit, is what shortens the window most.
     pub fn is_short_by_note(&self) -> bool {
-        let dropped = self.marks.dropped_ms();
+        let dropped = self.marks.dropped_ms;
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped < ms))
     }
 
@@ -151,7 +151,7 @@ impl Window {
     /// Number of identities that a full window will hold if they keep arriving at the same rate.
     fn expected_ids(&self, now: i64) -> u64 {
         let span = self.marks.span_ms(now).unwrap_or(0).clamp(1, self.length_ms.max(1));
-        let ids = u128::from(self.marks.count()) * u128::from(self.length_ms.unsigned_abs())
+        let ids = u128::from(self.marks.count) * u128::from(self.length_ms.unsigned_abs())
             / u128::from(span.unsigned_abs());
         u64::try_from(ids).unwrap_or(u64::MAX)
     }
@@ -174,7 +174,7 @@ impl Window {
 
     /// How far back, in seconds of stream time, owners are held, and none has been overwritten.
     pub fn certain_seconds(&self) -> f64 {
-        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.horizon_ms.saturating_sub(ms));
+        let evicted = self.marks.evicted_ms.map_or(i64::MAX, |ms| self.horizon_ms.saturating_sub(ms));
         evicted.clamp(0, self.reach_ms().min(self.exact_ms)) as f64 / 1_000.0
     }
 

@@ -305,7 +305,7 @@ impl Window {
 
     /// Number of identities, including pending and sealed ones, with and without owners.
     pub fn ids(&self) -> u64 {
-        self.index.live() + self.marks.sealed()
+        self.index.live() + self.marks.sealed
     }
 
     /// Number of owners that were not committed: they distinguish a retry from a new record.

@@ -19,7 +19,7 @@ impl Window {
 
     /// Number of owners in the index, without pending ones.
     pub fn unsealed(&self) -> u64 {
-        self.marks.count() - self.marks.sealed()
+        self.marks.count - self.marks.sealed
     }
 
     /// The committed owners in the index as marks, in ascending order of their numbers.
