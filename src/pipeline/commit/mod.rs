@@ -199,7 +199,7 @@ impl<W: WorkerPorts> Committer<W> {
             ctx.commit_journal(id, end)?;
         }
         self.transaction.close();
-        self.pace.reset_backoff();
+        self.pace.failures = 0;
         ctx.enforce_limits()?;
         failpoint::pass("after_apply");
         Ok(())

@@ -79,6 +79,53 @@ impl Loading {
     pub(crate) fn left(&self) -> u64 {
         self.total.saturating_sub(self.progress.ids)
     }
+
+    /// Whether all owners are read.
+    pub fn is_done(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// Reads owners until all are read or the part is used up.
+    fn read(
+        &mut self,
+        store: &impl Store,
+        clock: &impl Clock,
+        budget: &mut Budget,
+    ) -> Result<(), StoreError> {
+        while let Some(kind) = self.kinds.last().copied() {
+            let id = kind.window(self.journal);
+            let Some(window) = self.windows.of_kind(kind) else {
+                self.kinds.pop();
+                continue;
+            };
+            if self.from.is_none() {
+                // Sealed owners are not read.
+                let sealed = load_sealed(store, id, window);
+                (self.total, self.progress.ids) = (self.total + sealed, self.progress.ids + sealed);
+                window.reserve(store.ids(id)?);
+            }
+            let read = &mut self.progress.ids;
+            let rest = store.scan_from(id, self.from.unwrap_or(0), &mut |run| {
+                // Without those that are also in a slice.
+                *read += window.load(run, Sequence::MAX);
+                failpoint::pass("block_loaded");
+                budget.ids = budget.ids.saturating_sub(run.owners.len() as u64);
+                let spent = budget.is_spent(clock.elapsed());
+                Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            if rest.is_some() {
+                self.from = rest;
+                let share = self.share();
+                self.progress.log(clock.elapsed(), self.journal, "loading local state", share);
+                return Ok(());
+            }
+            window.number_from(store.next_number(id)?);
+            self.from = None;
+            self.kinds.pop();
+        }
+        self.windows.restored_to(self.head.time_ms);
+        Ok(())
+    }
 }
 
 /// The journals that one thread reads in a part, one after the other.
@@ -121,15 +168,16 @@ impl LocalRead<'_> {
     }
 }
 
-/// The unused rest of one iteration's part.
+/// The unused rest of one iteration's part, whichever bound is reached first; at least one run of owners.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) ids: u64,
+    /// Monotonic time at which the part ends.
     pub(crate) until: Duration,
 }
 
 impl Budget {
-    fn is_spent(&self, now: Duration) -> bool {
+    pub(crate) fn is_spent(&self, now: Duration) -> bool {
         self.ids == 0 || now >= self.until
     }
 }
@@ -179,58 +227,7 @@ impl<W: WorkerPorts> Context<W> {
         }
         Ok(())
     }
-}
 
-impl Loading {
-    /// Whether all owners are read.
-    pub fn is_done(&self) -> bool {
-        self.kinds.is_empty()
-    }
-
-    /// Reads owners until all are read or the part is used up.
-    fn read(
-        &mut self,
-        store: &impl Store,
-        clock: &impl Clock,
-        budget: &mut Budget,
-    ) -> Result<(), StoreError> {
-        while let Some(kind) = self.kinds.last().copied() {
-            let id = kind.window(self.journal);
-            let Some(window) = self.windows.of_kind(kind) else {
-                self.kinds.pop();
-                continue;
-            };
-            if self.from.is_none() {
-                // Sealed owners are not read.
-                let sealed = load_sealed(store, id, window);
-                (self.total, self.progress.ids) = (self.total + sealed, self.progress.ids + sealed);
-                window.reserve(store.ids(id)?);
-            }
-            let read = &mut self.progress.ids;
-            let rest = store.scan_from(id, self.from.unwrap_or(0), &mut |run| {
-                // Without those that are also in a slice.
-                *read += window.load(run, Sequence::MAX);
-                failpoint::pass("block_loaded");
-                budget.ids = budget.ids.saturating_sub(run.owners.len() as u64);
-                let spent = budget.is_spent(clock.elapsed());
-                Ok(if spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-            })?;
-            if rest.is_some() {
-                self.from = rest;
-                let share = self.share();
-                self.progress.log(clock.elapsed(), self.journal, "loading local state", share);
-                return Ok(());
-            }
-            window.number_from(store.next_number(id)?);
-            self.from = None;
-            self.kinds.pop();
-        }
-        self.windows.restored_to(self.head.time_ms);
-        Ok(())
-    }
-}
-
-impl<W: WorkerPorts> Context<W> {
     /// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
     /// to read first.
     pub(crate) fn read_local_part(&mut self, until: Duration) -> Result<Vec<PartitionId>, WorkerError> {

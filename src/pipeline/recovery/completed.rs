@@ -210,26 +210,7 @@ impl<W: WorkerPorts> Access<'_, W> {
         }
         Ok(())
     }
-}
 
-/// The warning that the clean topic is not empty although the group is new.
-pub(crate) fn foreign_records(group: &str) -> String {
-    format!(
-        "the clean topic has records, but group {group} has processed none: what others wrote there is not known, and is written again. To \
-         continue another group, set its group.id and topics.state; otherwise correct topics.raw or topics.clean"
-    )
-}
-
-/// The error for a new group with `group.start = "stop"`.
-pub(crate) fn no_offset(options: &WorkerOptions, id: PartitionId) -> Fatal {
-    Fatal::Operator(format!(
-        "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
-         \"stop\"; set it to earliest or latest",
-        options.state, options.raw
-    ))
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
     /// Whether the partition was added to the raw topic after the group began. The checkpoints of the partitions with lower
     /// numbers store the number of partitions at the start of the group. The minimum counts, because each of them may have
     /// started later.
@@ -248,4 +229,21 @@ impl<W: WorkerPorts> Access<'_, W> {
             .min();
         Ok(began.is_some_and(|began| id >= began))
     }
+}
+
+/// The warning that the clean topic is not empty although the group is new.
+pub(crate) fn foreign_records(group: &str) -> String {
+    format!(
+        "the clean topic has records, but group {group} has processed none: what others wrote there is not known, and is written again. To \
+         continue another group, set its group.id and topics.state; otherwise correct topics.raw or topics.clean"
+    )
+}
+
+/// The error for a new group with `group.start = "stop"`.
+pub(crate) fn no_offset(options: &WorkerOptions, id: PartitionId) -> Fatal {
+    Fatal::Operator(format!(
+        "neither the group nor topic {} has an offset for partition {id} of topic {}, and group.start is \
+         \"stop\"; set it to earliest or latest",
+        options.state, options.raw
+    ))
 }

@@ -45,6 +45,43 @@ impl<W: WorkerPorts> Access<'_, W> {
         }
         Ok(self.accept_gap(id, gap.nearest, &names))
     }
+
+    /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
+    /// outdated offset: another instance may have processed records since.
+    fn check_not_advanced(&self, id: PartitionId, committed: Offset) -> Result<(), Failure> {
+        let answers = self.source.committed(&[id], REQUEST_TIMEOUT)?;
+        match answers.first().and_then(|answer| answer.offset) {
+            Some(offset) if offset > committed => Err(Failure::new(
+                Remedy::Retry,
+                format!(
+                    "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
+                    self.ctx.options.raw
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn accept_gap(&mut self, id: PartitionId, next: Offset, names: &str) -> Option<Coordinates> {
+        let partition = self.ctx.partitions.get_mut(id)?;
+        let committed = partition.committed;
+        let skipped = next.saturating_sub(committed);
+        let how = if next < committed {
+            "reading the records that replace the lost ones".to_owned()
+        } else {
+            format!("{skipped} offsets skipped")
+        };
+        tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
+        // At most the group's committed offset: the section of the next transaction begins there.
+        partition.committed = committed.min(next);
+        partition.next = next;
+        partition.uncommitted_position = true;
+        // Other records will be read at these offsets.
+        partition.rewound |= next < committed;
+        self.ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
+        self.ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
+        (next < committed).then_some(Coordinates { partition: id, offset: next })
+    }
 }
 
 /// Fails when a start would not accept what the log has at the committed offset, as far as its bounds show that.
@@ -82,45 +119,6 @@ fn gap_refusal(names: &str, gap: &Gap) -> Fatal {
          is stopped",
         gap.nearest
     ))
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
-    /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
-    /// outdated offset: another instance may have processed records since.
-    fn check_not_advanced(&self, id: PartitionId, committed: Offset) -> Result<(), Failure> {
-        let answers = self.source.committed(&[id], REQUEST_TIMEOUT)?;
-        match answers.first().and_then(|answer| answer.offset) {
-            Some(offset) if offset > committed => Err(Failure::new(
-                Remedy::Retry,
-                format!(
-                    "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
-                    self.ctx.options.raw
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn accept_gap(&mut self, id: PartitionId, next: Offset, names: &str) -> Option<Coordinates> {
-        let partition = self.ctx.partitions.get_mut(id)?;
-        let committed = partition.committed;
-        let skipped = next.saturating_sub(committed);
-        let how = if next < committed {
-            "reading the records that replace the lost ones".to_owned()
-        } else {
-            format!("{skipped} offsets skipped")
-        };
-        tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
-        // At most the group's committed offset: the section of the next transaction begins there.
-        partition.committed = committed.min(next);
-        partition.next = next;
-        partition.uncommitted_position = true;
-        // Other records will be read at these offsets.
-        partition.rewound |= next < committed;
-        self.ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
-        self.ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
-        (next < committed).then_some(Coordinates { partition: id, offset: next })
-    }
 }
 
 /// The error for a group that was reset to below what the state, in its topic or local, has committed.

@@ -117,6 +117,28 @@ impl<W: WorkerPorts> Access<'_, W> {
             StatePlan::Restore => self.begin_restore(id, located, None, changed),
         }
     }
+
+    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
+    /// metadata of the last commit names the writer, which is fenced.
+    fn end_pending(&mut self, waiting: &[PartitionId]) -> Result<(), WorkerError> {
+        let stable = self.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
+        let blocked = blocked_for(self.ctx, &stable);
+        if blocked < REQUEST_TIMEOUT {
+            return Ok(());
+        }
+        if blocked > self.ctx.options.transaction_timeout {
+            return waiting.first().map_or(Ok(()), |first| self.end_blocking(*first, Rounds::default()));
+        }
+        let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let others = writers.filter(|writer| !writer.is_empty() && *writer != self.ctx.options.writer);
+        let writers = self.without_live(others.collect())?;
+        for writer in writers {
+            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
+            "a pending transaction of another instance blocks the committed offsets; fencing its writer");
+            self.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
+        }
+        Ok(())
+    }
 }
 
 /// What the committed offsets show about windows that are in memory.
@@ -177,30 +199,6 @@ fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Loc
 fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> bool {
     let evicts = ctx.options.limits.when_full == Overflow::Evict;
     evicts && ctx.options.kinds.windows_of(id).into_iter().any(|window| !ctx.store.sealed(window).is_empty())
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
-    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
-    /// metadata of the last commit names the writer, which is fenced.
-    fn end_pending(&mut self, waiting: &[PartitionId]) -> Result<(), WorkerError> {
-        let stable = self.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
-        let blocked = blocked_for(self.ctx, &stable);
-        if blocked < REQUEST_TIMEOUT {
-            return Ok(());
-        }
-        if blocked > self.ctx.options.transaction_timeout {
-            return waiting.first().map_or(Ok(()), |first| self.end_blocking(*first, Rounds::default()));
-        }
-        let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-        let others = writers.filter(|writer| !writer.is_empty() && *writer != self.ctx.options.writer);
-        let writers = self.without_live(others.collect())?;
-        for writer in writers {
-            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
-            "a pending transaction of another instance blocks the committed offsets; fencing its writer");
-            self.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
-        }
-        Ok(())
-    }
 }
 
 /// What `dedupd check` has read of the topics: nothing, or all partitions in their order.

@@ -150,38 +150,7 @@ impl<W: WorkerPorts> Context<W> {
             self.misses_entries(id, Lacking::records_of(number))
         }
     }
-}
 
-/// What follows where [`skips_records`].
-pub(crate) const SKIPS_RECORDS: &str = "the group continues behind records of raw that it has not processed: their ids are not known, and copies of \
-                                        them are forwarded";
-
-/// Whether raw has records before the offset at which a group continues, behind those whose ids are `known`. Without a checkpoint another program or
-/// `group.start` has chosen that offset.
-pub(crate) fn skips_records(known: Offset, next: Offset, raw: LogBounds) -> bool {
-    next > known.max(raw.low)
-}
-
-/// Fails when the state topic ends before what it had when the checkpoint was written.
-pub(crate) fn check_length(
-    options: &WorkerOptions,
-    id: PartitionId,
-    end: Offset,
-    checkpoint: &Checkpoint,
-) -> Result<(), Fatal> {
-    let reached = checkpoint.state_next;
-    if reached <= end {
-        return Ok(());
-    }
-    Err(Fatal::Operator(format!(
-        "topic {} partition {id} ends at offset {end}, but the group's checkpoint was written when it had \
-         reached {reached}: the topic was recreated or truncated; restore it, or set a new group.id to start with an \
-         empty window",
-        options.state
-    )))
-}
-
-impl<W: WorkerPorts> Context<W> {
     /// Discards the restore of a journal, so that it is read again.
     pub(crate) fn abandon_restore(&mut self, id: PartitionId) {
         let now = self.clock.elapsed();
@@ -241,4 +210,33 @@ impl<W: WorkerPorts> Context<W> {
             None => Ok(()),
         }
     }
+}
+
+/// What follows where [`skips_records`].
+pub(crate) const SKIPS_RECORDS: &str = "the group continues behind records of raw that it has not processed: their ids are not known, and copies of \
+                                        them are forwarded";
+
+/// Whether raw has records before the offset at which a group continues, behind those whose ids are `known`. Without a checkpoint another program or
+/// `group.start` has chosen that offset.
+pub(crate) fn skips_records(known: Offset, next: Offset, raw: LogBounds) -> bool {
+    next > known.max(raw.low)
+}
+
+/// Fails when the state topic ends before what it had when the checkpoint was written.
+pub(crate) fn check_length(
+    options: &WorkerOptions,
+    id: PartitionId,
+    end: Offset,
+    checkpoint: &Checkpoint,
+) -> Result<(), Fatal> {
+    let reached = checkpoint.state_next;
+    if reached <= end {
+        return Ok(());
+    }
+    Err(Fatal::Operator(format!(
+        "topic {} partition {id} ends at offset {end}, but the group's checkpoint was written when it had \
+         reached {reached}: the topic was recreated or truncated; restore it, or set a new group.id to start with an \
+         empty window",
+        options.state
+    )))
 }

@@ -146,26 +146,7 @@ impl<W: WorkerPorts> Access<'_, W> {
         // A broker that reports fewer partitions than are known has outdated metadata.
         Ok(raw >= ctx.known_partitions().len() && ctx.has_all_partitions())
     }
-}
 
-/// Continues the clocks of partitions that were located. Stream times of different partitions are compared, so those of a journal get the same
-/// clock: that of the partition with the latest stream time, which no other one has reached.
-fn resume_clocks<W: WorkerPorts>(ctx: &mut Context<W>, members: &[PartitionId]) {
-    let (now_ms, source) = (ctx.time.now_ms(&ctx.clock), ctx.options.kinds.time());
-    let mut latest = None;
-    for id in members {
-        if let Some(partition) = ctx.partitions.get_mut(*id) {
-            partition.resume_time(now_ms, source);
-            latest = latest.max(Some((partition.time.ms(), partition.ahead_ms)));
-        }
-    }
-    let Some((_, ahead_ms)) = latest else { return };
-    for id in members {
-        ctx.partitions.get_mut(*id).into_iter().for_each(|partition| partition.ahead_ms = ahead_ms);
-    }
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
     /// Adds a position that only this worker has to the next commit, although no record has arrived.
     fn commit_pending_position(&mut self, id: PartitionId) -> Result<(), WorkerError> {
         let Access { ctx, committer, source, .. } = self;
@@ -187,6 +168,23 @@ impl<W: WorkerPorts> Access<'_, W> {
         } else {
             Ok(())
         }
+    }
+}
+
+/// Continues the clocks of partitions that were located. Stream times of different partitions are compared, so those of a journal get the same
+/// clock: that of the partition with the latest stream time, which no other one has reached.
+fn resume_clocks<W: WorkerPorts>(ctx: &mut Context<W>, members: &[PartitionId]) {
+    let (now_ms, source) = (ctx.time.now_ms(&ctx.clock), ctx.options.kinds.time());
+    let mut latest = None;
+    for id in members {
+        if let Some(partition) = ctx.partitions.get_mut(*id) {
+            partition.resume_time(now_ms, source);
+            latest = latest.max(Some((partition.time.ms(), partition.ahead_ms)));
+        }
+    }
+    let Some((_, ahead_ms)) = latest else { return };
+    for id in members {
+        ctx.partitions.get_mut(*id).into_iter().for_each(|partition| partition.ahead_ms = ahead_ms);
     }
 }
 

@@ -41,23 +41,7 @@ impl<W: WorkerPorts> Context<W> {
         });
         Ok(evidence.collect())
     }
-}
 
-/// Takes the journals whose records are read together.
-pub(super) fn next_piece(
-    options: &WorkerOptions,
-    unread: &mut Vec<JournalEvidence>,
-) -> Option<Vec<JournalEvidence>> {
-    let (most, mut records) = (PIECE * options.evidence_records, 0);
-    let fits = |evidence: &&JournalEvidence| {
-        records += evidence.bounds.high.saturating_sub(evidence.from);
-        records <= most
-    };
-    let count = unread.iter().take_while(fits).count().max(1);
-    (!unread.is_empty()).then(|| unread.drain(..count).collect())
-}
-
-impl<W: WorkerPorts> Context<W> {
     /// Reads the last transactions of these journals, each from its first record on.
     ///
     /// Without a checkpoint nothing names that record, and a transaction can have any number of them. What follows from a part
@@ -131,6 +115,20 @@ impl<W: WorkerPorts> Context<W> {
         unseen.retain(|at| !found.contains(at));
         Ok(found)
     }
+}
+
+/// Takes the journals whose records are read together.
+pub(super) fn next_piece(
+    options: &WorkerOptions,
+    unread: &mut Vec<JournalEvidence>,
+) -> Option<Vec<JournalEvidence>> {
+    let (most, mut records) = (PIECE * options.evidence_records, 0);
+    let fits = |evidence: &&JournalEvidence| {
+        records += evidence.bounds.high.saturating_sub(evidence.from);
+        records <= most
+    };
+    let count = unread.iter().take_while(fits).count().max(1);
+    (!unread.is_empty()).then(|| unread.drain(..count).collect())
 }
 
 fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {

@@ -108,18 +108,7 @@ impl<W: WorkerPorts> Access<'_, W> {
     )
     .into())
     }
-}
 
-/// Fails when entries of the journal were written in another scope: their partitions are others than those whose logs are compared.
-fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<(), Fatal> {
-    let place = |entry: &Entry| {
-        format!("topic {} partition {} offset {} was written", options.state, evidence.journal, entry.at)
-    };
-    let mut last = evidence.entries.last();
-    last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
     /// The last committed entry of a journal. Where the group has lost its offsets and retention has deleted the
     /// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
     fn last_entry_of(&self, evidence: &JournalEvidence) -> Result<Option<LastEntry>, WorkerError> {
@@ -196,6 +185,71 @@ impl<W: WorkerPorts> Access<'_, W> {
         self.ctx.journals.get_mut(evidence.journal).into_iter().for_each(|journal| journal.unload(now));
         Ok(())
     }
+
+    fn write_repair(
+        &mut self,
+        journal: PartitionId,
+        repair: &Repair,
+        positions: &[CommitPosition],
+    ) -> Result<(), WorkerError> {
+        if let Some(records) = &repair.writes {
+            let ours = |key: &StateKey| StateKey { writer: self.ctx.options.writer.clone(), ..key.clone() };
+            for record in records {
+                self.committer.put_record(journal, &ours(&record.key), &record.bytes)?;
+            }
+            let key = self.ctx.options.state_key();
+            self.committer.put_record(journal, &key, &repair.end.encode())?;
+        }
+        failpoint::pass("repair_written");
+        self.committer.send_positions(self.ctx, self.source, positions)?;
+        self.committer.sink.drain(self.ctx.options.transaction_timeout)?;
+        failpoint::pass("repair_sent");
+        let touched = self.committer.touched(&self.ctx.options);
+        self.committer.persistently(self.ctx, Sink::commit)?;
+        failpoint::pass("repair_committed");
+        self.committer.transaction.close();
+        self.ctx.await_markers(self.source, touched)
+    }
+
+    /// Whether the journal and its partitions, read again, have the same committed offsets and log bounds, and the same decision follows.
+    ///
+    /// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
+    /// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
+    fn is_confirmed(
+        &mut self,
+        first: &JournalEvidence,
+        decision: &TornDecision,
+    ) -> Result<bool, WorkerError> {
+        let ids: Vec<PartitionId> = first.answers.keys().copied().collect();
+        let answers = self.source.committed(&ids, REQUEST_TIMEOUT)?;
+        let unread = self.ctx.last_transactions(&answers)?;
+        let again = self.ctx.read_evidence(unread, &[])?;
+        let clean = self.ctx.visibility(&again)?;
+        let newest_only = self.ctx.options.keeps(Safeguard::NewestCheckpoint);
+        let is_same = again
+            .iter()
+            .zip(&clean)
+            .any(|(again, clean)| again.is_same_as(first) && again.decide(clean, newest_only) == *decision);
+        if !is_same {
+            tracing::info!(
+                journal = first.journal,
+                decision = decision.name(),
+                read = %first.summary(),
+                read_again = %again.iter().map(JournalEvidence::summary).collect::<String>(),
+                "the logs do not agree, and a second read shows something else; checking them again"
+            );
+        }
+        Ok(is_same)
+    }
+}
+
+/// Fails when entries of the journal were written in another scope: their partitions are others than those whose logs are compared.
+fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<(), Fatal> {
+    let place = |entry: &Entry| {
+        format!("topic {} partition {} offset {} was written", options.state, evidence.journal, entry.at)
+    };
+    let mut last = evidence.entries.last();
+    last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
 }
 
 /// The offset that a repair commits for a partition, with its checkpoint.
@@ -267,64 +321,6 @@ fn renamed<W: WorkerPorts>(
         Some(CommitPosition { partition: answer.partition, next: answer.offset?, metadata })
     });
     renamed.collect()
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
-    fn write_repair(
-        &mut self,
-        journal: PartitionId,
-        repair: &Repair,
-        positions: &[CommitPosition],
-    ) -> Result<(), WorkerError> {
-        if let Some(records) = &repair.writes {
-            let ours = |key: &StateKey| StateKey { writer: self.ctx.options.writer.clone(), ..key.clone() };
-            for record in records {
-                self.committer.put_record(journal, &ours(&record.key), &record.bytes)?;
-            }
-            let key = self.ctx.options.state_key();
-            self.committer.put_record(journal, &key, &repair.end.encode())?;
-        }
-        failpoint::pass("repair_written");
-        self.committer.send_positions(self.ctx, self.source, positions)?;
-        self.committer.sink.drain(self.ctx.options.transaction_timeout)?;
-        failpoint::pass("repair_sent");
-        let touched = self.committer.touched(&self.ctx.options);
-        self.committer.persistently(self.ctx, Sink::commit)?;
-        failpoint::pass("repair_committed");
-        self.committer.transaction.close();
-        self.ctx.await_markers(self.source, touched)
-    }
-
-    /// Whether the journal and its partitions, read again, have the same committed offsets and log bounds, and the same decision follows.
-    ///
-    /// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
-    /// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
-    fn is_confirmed(
-        &mut self,
-        first: &JournalEvidence,
-        decision: &TornDecision,
-    ) -> Result<bool, WorkerError> {
-        let ids: Vec<PartitionId> = first.answers.keys().copied().collect();
-        let answers = self.source.committed(&ids, REQUEST_TIMEOUT)?;
-        let unread = self.ctx.last_transactions(&answers)?;
-        let again = self.ctx.read_evidence(unread, &[])?;
-        let clean = self.ctx.visibility(&again)?;
-        let newest_only = self.ctx.options.keeps(Safeguard::NewestCheckpoint);
-        let is_same = again
-            .iter()
-            .zip(&clean)
-            .any(|(again, clean)| again.is_same_as(first) && again.decide(clean, newest_only) == *decision);
-        if !is_same {
-            tracing::info!(
-                journal = first.journal,
-                decision = decision.name(),
-                read = %first.summary(),
-                read_again = %again.iter().map(JournalEvidence::summary).collect::<String>(),
-                "the logs do not agree, and a second read shows something else; checking them again"
-            );
-        }
-        Ok(is_same)
-    }
 }
 
 fn missing_entry(options: &WorkerOptions, evidence: &JournalEvidence, id: PartitionId) -> Fatal {

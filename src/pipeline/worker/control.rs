@@ -12,12 +12,12 @@ use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::Journal;
-use crate::pipeline::journal::loading::LoadPart;
+use crate::pipeline::journal::loading::{Budget, LoadPart};
 use crate::pipeline::journal::sealed::sealed_in;
 use crate::pipeline::journal::stored::Stored;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::search::{ReadLimit, Search};
+use crate::pipeline::worker::search::Search;
 use crate::ports::{Store, StoreError};
 
 /// Time to read the owners of the commit that precedes forgetting an id.
@@ -62,7 +62,7 @@ impl Admin {
             return Ok(());
         }
         let LoadPart { ids, time, .. } = access.ctx.options.load_part;
-        if !access.ctx.read_part(&mut search, ReadLimit { ids: ids.max(1), until: now + time })? {
+        if !access.ctx.read_part(&mut search, Budget { ids: ids.max(1), until: now + time })? {
             self.search = Some(search);
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Admin {
             if search.is_abandoned(now) {
                 return Ok(());
             }
-            if !access.ctx.search_new(&mut search, ReadLimit { ids: u64::MAX, until })? {
+            if !access.ctx.search_new(&mut search, Budget { ids: u64::MAX, until })? {
                 self.search = Some(search);
                 return Ok(());
             }
@@ -102,17 +102,7 @@ impl<W: WorkerPorts> Access<'_, W> {
         request.answer.send(Ok(answer)).ok();
         Ok(())
     }
-}
 
-impl<W: WorkerPorts> Context<W> {
-    /// Whether a transaction of this journal can be written: the position of a partition is known. It may wait for a rejected record.
-    fn may_write(&self, journal: PartitionId) -> bool {
-        self.journals.get(journal).is_some_and(Journal::is_running)
-            && self.partitions.of(journal).any(Partition::is_located)
-    }
-}
-
-impl<W: WorkerPorts> Access<'_, W> {
     /// Forgetting an id is a transaction of its own: its record in the journals that have it and unchanged offsets, committed together.
     fn forget(
         &mut self,
@@ -150,6 +140,12 @@ impl<W: WorkerPorts> Access<'_, W> {
 }
 
 impl<W: WorkerPorts> Context<W> {
+    /// Whether a transaction of this journal can be written: the position of a partition is known. It may wait for a rejected record.
+    fn may_write(&self, journal: PartitionId) -> bool {
+        self.journals.get(journal).is_some_and(Journal::is_running)
+            && self.partitions.of(journal).any(Partition::is_located)
+    }
+
     /// The windows whose stored owners have to be read to forget an id: those of a journal with an owner, if they evict owners.
     pub(crate) fn windows_to_search(&self, request: &Request) -> Result<Vec<WindowId>, StoreError> {
         let key = self.store.positions().key(request.identity);

@@ -15,6 +15,7 @@ use crate::control::{ANSWER, Request};
 use crate::dedupe::{Identity, PartitionId, Sequence, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::journal::Journal;
+use crate::pipeline::journal::loading::Budget;
 use crate::pipeline::ports::WorkerPorts;
 use crate::ports::{Store, StoreError};
 
@@ -35,14 +36,6 @@ pub(crate) struct Search {
     /// Monotonic time of its start.
     pub since: Duration,
     found: BTreeMap<WindowId, SearchResult>,
-}
-
-/// How much one part reads, whichever bound is reached first; at least one run of owners.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadLimit {
-    pub ids: u64,
-    /// Monotonic time at which the part ends.
-    pub until: Duration,
 }
 
 impl Search {
@@ -78,7 +71,7 @@ impl SearchResult {
         store: &impl Store,
         window: WindowId,
         identity: Identity,
-        part: &mut ReadLimit,
+        part: &mut Budget,
         now: impl Fn() -> Duration,
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
@@ -86,8 +79,7 @@ impl SearchResult {
             owners.extend(run.numbers_of(identity).map(|number| (number, identity)));
             *from = run.end();
             part.ids = part.ids.saturating_sub(run.owners.len() as u64);
-            let is_used_up = part.ids == 0 || now() >= part.until;
-            Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if part.is_spent(now()) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.is_complete = rest.is_none();
         Ok(rest.is_some())
@@ -96,7 +88,7 @@ impl SearchResult {
 
 impl<W: WorkerPorts> Context<W> {
     /// Reads one part. Returns whether everything that the request needs has been read.
-    pub(crate) fn read_part(&self, search: &mut Search, mut part: ReadLimit) -> Result<bool, StoreError> {
+    pub(crate) fn read_part(&self, search: &mut Search, mut part: Budget) -> Result<bool, StoreError> {
         let is_settled = |id| self.journals.get(id).and_then(Journal::settled).is_some();
         search.found.retain(|window, _| is_settled(window.journal()));
         loop {
@@ -114,7 +106,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// Reads the owners that were stored since the windows were read to their ends: those of one commit.
-    pub(crate) fn search_new(&self, search: &mut Search, part: ReadLimit) -> Result<bool, StoreError> {
+    pub(crate) fn search_new(&self, search: &mut Search, part: Budget) -> Result<bool, StoreError> {
         search.found.values_mut().for_each(|found| found.is_complete = false);
         self.read_part(search, part)
     }
