@@ -18,7 +18,7 @@ const CODE: &[(&str, usize)] = &[
     ("src/config", 2_530),
     // Contents are compared (0060): a digest in every stored form of an owner. Alternatives, spellings and type names as sources of ids.
     // The frames of Confluent, AWS Glue, Apicurio and Avro before a document, headers instead, and fingerprints of Avro.
-    ("src/dedupe", 6_410),
+    ("src/dedupe", 6_415),
     // The block of duplicates on the status page, with a chart of their ages. The page of `rekey`.
     ("src/http", 1_040),
     // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`, which says why
@@ -29,7 +29,7 @@ const CODE: &[(&str, usize)] = &[
     ("src/metrics", 1_310),
     // The outcome of a conflict, its warning, and ages of duplicates (0060); the last ones, and sketches of their sources. A worker that fails aborts
     // its transaction. Causes that are not known are not claimed; records of others in a journal, and a spare that cannot read it, are reported.
-    ("src/pipeline", 10_895),
+    ("src/pipeline", 10_880),
     ("src/ports", 575),
     // Directories of schemas, and the own API of Apicurio.
     ("src/schemas", 980),

@@ -205,6 +205,11 @@ impl<W: WorkerPorts> Committer<W> {
         Ok(())
     }
 
+    /// Aborts the open transaction, if there is one.
+    pub(crate) fn abort_open(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+        if self.transaction.is_open() { self.abort(ctx, source) } else { Ok(()) }
+    }
+
     /// Aborts the open transaction. The outcome is definite: C has not moved.
     pub(crate) fn abort(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
         let side = self.sink.side_starts();

@@ -57,7 +57,7 @@ impl<W: WorkerPorts> Access<'_, W> {
         }
         let advanced = self.advance();
         // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
-        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.journals);
+        self.ctx.limits.enforced.apply(&self.ctx.options, &mut self.ctx.journals);
         advanced
     }
 

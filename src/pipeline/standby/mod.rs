@@ -143,7 +143,7 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     fn advance(&mut self, until: Duration) -> Result<(), Fatal> {
-        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.journals);
+        self.ctx.limits.enforced.apply(&self.ctx.options, &mut self.ctx.journals);
         self.start_due()?;
         self.load(until)?;
         self.continue_paused(until)?;

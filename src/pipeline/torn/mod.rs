@@ -186,7 +186,7 @@ impl<W: WorkerPorts> Access<'_, W> {
             return self.purge_own(first, &logs).map(|()| true);
         };
         if left.rounds.is_due(now) {
-            let is_first = left.rounds.begun() == 0;
+            let is_first = left.rounds.begun == 0;
             let writers = if is_first {
                 let state = open.iter().filter(|(log, _)| log.topic == OutputTopic::State);
                 let ends: Vec<_> = state.map(|(log, it)| (log.partition, it.stable..it.high)).collect();

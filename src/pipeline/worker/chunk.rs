@@ -78,7 +78,7 @@ impl<W: WorkerPorts> Parts<W> {
         let mut progress = ChunkProgress::default();
         let mut lookups: Vec<_> = chunk.iter().map(|record| look_up(&self.ctx, record)).collect();
         for MissingSchema(id) in lookups.iter().filter_map(|lookup| lookup.as_ref().err()) {
-            self.schemas.request(*id);
+            self.schemas.shared.request(*id);
         }
         find_sealed(&self.ctx.store, &mut lookups);
         for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {

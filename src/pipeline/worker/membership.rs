@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, WindowId};
-use crate::pipeline::commit::Committer;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -106,7 +105,7 @@ impl<W: WorkerPorts> Parts<W> {
                 if ids.iter().any(|id| self.ctx.partitions.get(*id).is_some()) {
                     // Given again without a revocation: what the open transaction has of it could not be committed with its
                     // offset.
-                    abort_open(&mut self.committer, &mut self.ctx, source)?;
+                    self.committer.abort_open(&mut self.ctx, source)?;
                     self.ctx.relocate_all(source, Duration::ZERO)?;
                     self.ctx.journals.uncheck_all();
                 }
@@ -139,7 +138,7 @@ impl<W: WorkerPorts> Parts<W> {
                     // Without a subscription the client does not join again when the partitions are released.
                     source.leave();
                 }
-                let aborted = abort_open(&mut self.committer, &mut self.ctx, source);
+                let aborted = self.committer.abort_open(&mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
                 self.ctx.relocate_all(source, Duration::ZERO)?;
@@ -182,22 +181,13 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.rejoining = true;
         self.membership.events.clear();
         self.membership.exclusive.iter_mut().for_each(Exclusive::rejoins);
-        let ended = abort_open(&mut self.committer, &mut self.ctx, source);
+        let ended = self.committer.abort_open(&mut self.ctx, source);
         let closed = self.ctx.remove_all();
         source.rejoin()?;
         self.membership.rejoining = false;
         closed?;
         ended
     }
-}
-
-/// Aborts the open transaction, if there is one.
-pub(crate) fn abort_open<W: WorkerPorts>(
-    committer: &mut Committer<W>,
-    ctx: &mut Context<W>,
-    source: &W::Source,
-) -> Result<(), WorkerError> {
-    if committer.transaction.is_open() { committer.abort(ctx, source) } else { Ok(()) }
 }
 
 impl<W: WorkerPorts> Context<W> {

@@ -219,7 +219,7 @@ impl<W: WorkerPorts> Worker<W> {
         };
         let now = clock.elapsed();
         let window = |window: &Window| limits.status(window, options, &lag);
-        report.publish(shown, now, figures, |id| stalls.readable(id, source.end(id)), window);
+        report.publish(shown, now, figures, |id| stalls.ends.readable(id, source.end(id)), window);
         if is_settled {
             limits.log(options, journals, &lag, now);
         }

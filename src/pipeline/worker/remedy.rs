@@ -8,7 +8,6 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::membership::abort_open;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 impl<W: WorkerPorts> Parts<W> {
@@ -86,7 +85,7 @@ impl<W: WorkerPorts> Parts<W> {
         if let Some(rejected) = failed.rejected {
             self.ctx.isolate_rejected(rejected, failed);
         }
-        abort_open(&mut self.committer, &mut self.ctx, source)?;
+        self.committer.abort_open(&mut self.ctx, source)?;
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };
         self.ctx.relocate_all(source, pause)
     }

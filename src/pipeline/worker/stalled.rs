@@ -82,7 +82,7 @@ impl StableEnds {
 
     /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but shows nothing
     /// about open transactions.
-    fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
+    pub(super) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
         match self.shared.locked().ends.get(&id) {
             Some(end) if end.stable < end.high => Some(end.stable),
             end => fetched.max(end.map(|end| end.stable)),
@@ -149,7 +149,7 @@ struct OwnSilence {
 /// The comparison of the partitions with the ends of their logs.
 #[derive(Debug, Default)]
 pub(crate) struct StallCheck {
-    ends: StableEnds,
+    pub(super) ends: StableEnds,
     /// Monotonic time of the last comparison.
     compared: Option<Duration>,
 }
@@ -158,11 +158,6 @@ impl StallCheck {
     /// Compares with these ends.
     pub fn new(ends: StableEnds) -> Self {
         Self { ends, compared: None }
-    }
-
-    /// Up to which offset a partition can be read, as far as that is known.
-    pub(crate) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
-        self.ends.readable(id, fetched)
     }
 
     /// Reassigns stalled partitions inside the client. `can_write` is whether a transaction can be written: then positions also skip the ends
