@@ -11,10 +11,10 @@
 //! because a crash before that marker would abort it.
 //!
 //! No leftover can exist any more, and no check is needed:
-//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`ProducerState::clear_own_offsets`]), as long
+//! - in the group's offsets, for our own writer: once a new producer has cleared them ([`Access::clear_own_offsets`]), as long
 //!   as it sees the markers of each transaction before it begins the next ([`crate::pipeline::commit::markers`]).
 //! - in a clean and a state partition, for any writer: once the last stable offset has reached the high watermark. This is
-//!   checked at each assignment and after each change of the producer ([`without_leftovers`]).
+//!   checked at each assignment and after each change of the producer ([`Access::without_leftovers`]).
 //! - in a side partition, for our own writer: once a new producer has checked all side partitions ([`side`]).
 
 pub mod decision;

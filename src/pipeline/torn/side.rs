@@ -16,7 +16,7 @@
 //! Records of a committed transaction are first copied, by a producer without transactions. Then everything open is aborted.
 //! A crash between the two loses nothing, and the next start finds the copies that are in the log. A record counts as
 //! committed if its raw record is not processed again, that is, if its raw partition resumes beyond it
-//! ([`resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
+//! ([`Access::resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
 //! nothing is settled. If another worker processed the raw record meanwhile, its own record in the same side partition shows
 //! that, and no copy is made. This requires that the side topic still has the same number of partitions.
 //!
