@@ -10,19 +10,8 @@ pub(crate) mod varint;
 pub mod window;
 
 pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
-pub use format::{
-    Block, BlockError, Checkpoint, Entry, EntryEnd, EntryName, EntryReader, Epoch, ForgetRecord,
-    JournalRecord, LastEntry, Owner, OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, Section, ShardEntry,
-    SliceCover, SliceError, SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
-    other_version,
-};
-pub use identity::{
-    AvroError, AvroSchema, CompareRule, Content, Digest, DocumentFormat, Fields, Frame, HashKind, Hasher,
-    IdPart, IdSource, Identity, IdentityRule, KindId, KindRule, MissingSchema, Modifier, Naming, ProtoField,
-    ProtoKind, ProtoMessage, ProtoSchema, RecordField, Repeated, SOURCE_HEADER, Schema, SchemaId, Schemas,
-    WindowId, name_source,
-};
-pub(crate) use identity::{Fingerprint, IdSourceError, LoneSource, MOST_PARTITIONS, SOURCES};
+pub use format::*;
+pub use identity::*;
 pub use window::sealed::{
     FILTERS, FilterBits, FilterPart, FirstLevels, MERGED_PART, OwnerScan, SMALLEST_SLICE, SealedBytes, Slice,
     SliceBuilder, SliceCoverage, slice_ids,

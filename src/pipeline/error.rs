@@ -52,11 +52,6 @@ impl Fatal {
 }
 
 impl WorkerError {
-    /// A record of the state topic that cannot be decoded.
-    pub(crate) fn block(place: &str, error: &BlockError) -> Self {
-        Fatal::unusable(place, error).into()
-    }
-
     /// Whether nothing may follow in the same iteration of the poll loop: the remedy ends the process or takes every
     /// partition back to its committed offset.
     pub(crate) fn is_grave(&self) -> bool {

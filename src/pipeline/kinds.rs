@@ -29,7 +29,6 @@ pub struct Kinds(Vec<Kind>);
 
 impl Kinds {
     /// A record belongs to the first kind of `named` whose rule matches it.
-    #[must_use]
     pub fn new(window: WindowLimits, on_probable: OnProbable, named: impl IntoIterator<Item = Kind>) -> Self {
         let unnamed =
             Kind { name: String::new(), id: KindId::UNNAMED, rule: None, window: Some(window), on_probable };
@@ -50,7 +49,6 @@ impl Kinds {
     }
 
     /// The kind with this number.
-    #[must_use]
     pub fn get(&self, number: usize) -> Option<&Kind> {
         self.0.get(number)
     }
@@ -61,7 +59,6 @@ impl Kinds {
     }
 
     /// Number of windows of a journal.
-    #[must_use]
     pub fn windows(&self) -> u64 {
         self.0.iter().filter(|kind| kind.window.is_some()).count() as u64
     }
@@ -73,13 +70,11 @@ impl Kinds {
     }
 
     /// The windows of a journal. That of the unnamed kind is the last: what the store reports for it applies to all.
-    #[must_use]
     pub fn windows_of(&self, journal: PartitionId) -> Vec<WindowId> {
         self.0.iter().rev().filter(|kind| kind.window.is_some()).map(|kind| kind.id.window(journal)).collect()
     }
 
     /// The identity rule of each window, given the rule `of` for all records.
-    #[must_use]
     pub fn rules(&self, of: Fingerprint) -> Vec<(KindId, Fingerprint)> {
         let with_window = self.0.iter().filter(|kind| kind.window.is_some());
         with_window
@@ -88,7 +83,6 @@ impl Kinds {
     }
 
     /// One fingerprint of all these rules.
-    #[must_use]
     pub fn fingerprint(&self, of: Fingerprint) -> Fingerprint {
         let rules = self.rules(of);
         let rule_of = |kind: &Kind| rules.iter().find(|(id, _)| *id == kind.id).map(|(_, rule)| *rule);
@@ -97,25 +91,21 @@ impl Kinds {
     }
 
     /// What advances stream time: the same for all windows.
-    #[must_use]
     pub fn time(&self) -> TimeSource {
         self.0.iter().find_map(|kind| kind.window).map_or_else(TimeSource::default, |window| window.time)
     }
 
     /// The length of the longest window.
-    #[must_use]
     pub fn longest(&self) -> Duration {
         self.0.iter().filter_map(|kind| kind.window).map(|window| window.length()).max().unwrap_or_default()
     }
 
     /// [`Self::longest`] in milliseconds.
-    #[must_use]
     pub fn longest_ms(&self) -> i64 {
         i64::try_from(self.longest().as_millis()).unwrap_or(i64::MAX)
     }
 
     /// The name of a kind; `None` for the unnamed one.
-    #[must_use]
     pub fn name_of(&self, id: KindId) -> Option<&str> {
         self.0.iter().skip(1).find(|kind| kind.id == id).map(|kind| kind.name.as_str())
     }

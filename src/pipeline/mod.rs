@@ -4,6 +4,7 @@
 //! loop, `commit` the transaction, `journal` the life cycle of a journal and its windows, `partition` the cursor of a partition and its clock, `recovery`
 //! the start of partitions, `torn` what a broker left without a transaction marker, `limits` the limits on the windows.
 
+mod access;
 mod commit;
 mod context;
 mod error;

@@ -24,7 +24,6 @@ use crate::ports::{Committed, LogId};
 
 impl Mode {
     /// The warning shown to the operator while this mode is active.
-    #[must_use]
     pub fn warning(self) -> Option<&'static str> {
         match self {
             Self::Drop => None,

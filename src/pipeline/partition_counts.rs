@@ -17,7 +17,6 @@ pub struct PartitionCounts {
 
 impl PartitionCounts {
     /// A limit of `partitions`: all partitions with lower numbers are covered.
-    #[must_use]
     pub fn new(partitions: usize) -> Self {
         let limit = Self::default();
         limit.raise(partitions);
@@ -35,19 +34,16 @@ impl PartitionCounts {
     }
 
     /// Number of partitions of raw; 0 before it was noted.
-    #[must_use]
     pub fn raw(&self) -> u32 {
         self.raw.load(Ordering::Acquire)
     }
 
     /// Number of partitions that both topics have.
-    #[must_use]
     pub fn count(&self) -> u32 {
         self.shared.load(Ordering::Acquire)
     }
 
     /// Whether the partition exists in both topics.
-    #[must_use]
     pub fn covers(&self, partition: PartitionId) -> bool {
         partition < self.count()
     }

@@ -15,7 +15,6 @@ impl Progress {
     }
 
     /// The number of steps so far.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

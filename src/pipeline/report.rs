@@ -114,7 +114,6 @@ struct LastMinute {
 
 impl WorkerReport {
     /// The report of worker number `worker`.
-    #[must_use]
     pub fn new(metrics: Metrics, status: Arc<Status>, worker: usize) -> Self {
         Self {
             metrics,

@@ -76,7 +76,6 @@ impl WorkerOptions {
     }
 
     /// Whether leftovers are searched for and the logs made to agree with what was committed.
-    #[must_use]
     pub(crate) fn repairs(&self) -> bool {
         self.keeps(Safeguard::Markers) && self.keeps(Safeguard::Agreement)
     }

@@ -18,7 +18,6 @@ const BESIDE_METADATA: usize = 80;
 
 /// Most identities of a block in a state topic that accepts batches of `largest_batch` bytes. Every block with that
 /// many identities fits, regardless of its offsets.
-#[must_use]
 pub fn block_ids(largest_batch: Option<u64>) -> usize {
     let fitting = largest_batch.map_or(BLOCK_IDS, |bytes| {
         let room = bytes.saturating_sub(BESIDE_VALUE + Block::MOST_BYTES_BESIDE_IDS);
@@ -28,13 +27,11 @@ pub fn block_ids(largest_batch: Option<u64>) -> usize {
 }
 
 /// Most bytes of metadata for each of `partitions` that are committed together.
-#[must_use]
 pub fn metadata_bytes(partitions: usize) -> usize {
     (COMMIT_BYTES / partitions.max(1)).min(Checkpoint::MOST_BYTES)
 }
 
 /// Most partitions of one transaction, so that their offsets and minimal checkpoints fit into one batch.
-#[must_use]
 pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
     let one = Checkpoint::MOST_BYTES_OF_CORE + writer.len() + BESIDE_METADATA + group.len() + raw.len();
     (OFFSETS_BATCH / one).max(1)
@@ -42,7 +39,6 @@ pub fn most_partitions(group: &str, raw: &str, writer: &str) -> usize {
 
 /// Most sections of an entry in a state topic that accepts batches of `largest_batch` bytes, so that its end record fits. Each has a place for all
 /// `kinds`.
-#[must_use]
 pub fn most_sections(largest_batch: Option<u64>, kinds: usize) -> usize {
     let room = largest_batch.map_or(usize::MAX, |bytes| {
         usize::try_from(bytes.saturating_sub(BESIDE_VALUE)).unwrap_or(usize::MAX)

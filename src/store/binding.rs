@@ -57,19 +57,16 @@ pub(super) enum Relation {
 
 impl Binding {
     /// The hash as text: `xxh3`, or `siphash:` and the key id in hex.
-    #[must_use]
     pub fn hash_text(&self) -> String {
         hash_text::text(self.hash)
     }
 
     /// The journals: one for each partition, or one for all.
-    #[must_use]
     pub fn journals(&self) -> u32 {
         if self.topic_scope { self.partitions.min(1) } else { self.partitions }
     }
 
     /// All windows, each with the name of its kind, if it has one. Sorted by window id.
-    #[must_use]
     pub fn windows(&self) -> Vec<(Option<&str>, WindowId)> {
         let kinds = std::iter::once(None).chain(self.kinds.iter().map(|name| Some(name.as_str())));
         let of = |kind: Option<&str>| kind.map_or(KindId::UNNAMED, KindId::named);
@@ -81,7 +78,6 @@ impl Binding {
 
     /// Fingerprint of all rules together, with which an operator accepts a change of them. `None` if the rules are
     /// not known.
-    #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         let (unnamed, named) = self.rules.split_first()?;
         let named: Vec<_> = self.kinds.iter().map(String::as_str).zip(named.iter().copied()).collect();

@@ -9,7 +9,7 @@ use crate::dedupe::{Sequence, StoredOwner, WindowId};
 use crate::ports::Head;
 
 /// The head, runs and files of one window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct WindowIndex {
     pub window: WindowId,
     /// The stored head. `None` if nothing is stored.
@@ -30,16 +30,7 @@ pub(super) struct WindowIndex {
 impl WindowIndex {
     /// The index of a window of which nothing is stored.
     pub(super) fn new(window: WindowId) -> Self {
-        Self {
-            window,
-            head: None,
-            missing_ms: 0,
-            next_number: 0,
-            files: Files::default(),
-            runs: VecDeque::new(),
-            identities: 0,
-            recent: VecDeque::new(),
-        }
+        Self { window, ..Self::default() }
     }
 
     /// The counts of the record that matches this index.

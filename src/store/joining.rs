@@ -36,7 +36,6 @@ impl MergeSpan {
 
 impl Joining {
     /// For each kind the span: a small part of the window, for example a hundredth.
-    #[must_use]
     pub fn new(unnamed: Duration, named: impl IntoIterator<Item = (KindId, Duration)>) -> Self {
         let named = named.into_iter().map(|(kind, span)| (kind, MergeSpan::new(span))).collect();
         Self { unnamed: MergeSpan::new(unnamed), named }

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::binding::Binding;
-use super::cut::{truncate, undo};
 use super::directory::file_bytes;
 use super::engine::Engine;
 use super::guard::run_guarded;
@@ -19,8 +18,8 @@ use super::leases::SharedWindow;
 use super::run::{OWNER_BYTES, Run, decoded, is_intact};
 use super::sealed::HandleSealing;
 use super::segments::Readers;
-use crate::dedupe::{Coordinates, Identity, OwnerRun, Sequence, StoredOwner, WindowId};
-use crate::ports::{StoreError, Undone, VisitRun};
+use crate::dedupe::{Identity, OwnerRun, Sequence, StoredOwner, WindowId};
+use crate::ports::{StoreError, VisitRun};
 
 /// How long closing waits for the engine's threads.
 const CLOSE_SILENCE: Duration = Duration::from_secs(10);
@@ -153,36 +152,6 @@ impl SledStore {
         let owners = self.read(window, &run, &mut readers)?;
         let place = usize::try_from(number - run.number).unwrap_or(usize::MAX);
         Ok(owners.get(place).copied())
-    }
-
-    /// As `Store::truncate`.
-    pub(super) fn cut_back(
-        &mut self,
-        window: WindowId,
-        from: Sequence,
-    ) -> Result<Vec<StoredOwner>, StoreError> {
-        let sealed = self.engine.sealed_next(window);
-        if from < sealed {
-            return Err(StoreError::Corrupt(format!(
-                "rejected the removal of owners of journal {window} from number {from} on: those below {sealed} are sealed"
-            )));
-        }
-        self.sealing.removed(window, from);
-        let removed = self.with(window, |engine, index| truncate(engine, index, from))?;
-        self.readers.get_mut().close();
-        Ok(removed)
-    }
-
-    /// As `Store::undo`.
-    pub(super) fn undo_owners(
-        &mut self,
-        window: WindowId,
-        from: &[Coordinates],
-        next: Sequence,
-    ) -> Result<Undone, StoreError> {
-        // First, because a filter may keep it from being done. Each time, because owners may have been sealed since.
-        from.iter().try_for_each(|from| self.undo_sealed(window, *from))?;
-        self.with(window, |engine, index| undo(engine, index, from, next))
     }
 
     /// Reads an owner of a run without the others; `None` if it is damaged. Another one may be at its place, after damage to the place itself,

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::append::append;
-use super::cut::{clear, expire, forget};
+use super::cut::{clear, expire, forget, truncate, undo};
 use super::engine::WindowChange;
 use super::leases::SharedWindow;
 use super::owners::SledStore;
+use super::sealed::{SealedSlice, SliceReadError, registered_error};
+use super::segments::Readers;
 use crate::dedupe::{
     Coordinates, Identity, OwnerRun, PartitionId, Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
@@ -73,11 +75,26 @@ impl Store for SledStore {
     }
 
     fn truncate(&mut self, window: WindowId, from: Sequence) -> Result<Vec<StoredOwner>, StoreError> {
-        self.write(&[window], |store| store.cut_back(window, from))
+        self.write(&[window], |store| {
+            let sealed = store.engine.sealed_next(window);
+            if from < sealed {
+                return Err(StoreError::Corrupt(format!(
+                    "rejected the removal of owners of journal {window} from number {from} on: those below {sealed} are sealed"
+                )));
+            }
+            store.sealing.removed(window, from);
+            let removed = store.with(window, |engine, index| truncate(engine, index, from))?;
+            store.readers.get_mut().close();
+            Ok(removed)
+        })
     }
 
     fn undo(&mut self, window: WindowId, from: &[Coordinates], next: Sequence) -> Result<Undone, StoreError> {
-        self.write(&[window], |store| store.undo_owners(window, from, next))
+        self.write(&[window], |store| {
+            // First, because a filter may keep it from being done. Each time, because owners may have been sealed since.
+            from.iter().try_for_each(|from| store.undo_sealed(window, *from))?;
+            store.with(window, |engine, index| undo(engine, index, from, next))
+        })
     }
 
     fn forget(&mut self, window: WindowId, forgotten: ToForget<'_>, head: &Head) -> Result<(), StoreError> {
@@ -150,7 +167,7 @@ impl Store for SledStore {
     }
 
     fn sealed(&self, window: WindowId) -> Vec<SealedRange> {
-        self.sealed_ranges(window)
+        self.slices_of(window).iter().map(|slice| slice.range()).collect()
     }
 
     fn find_sealed(&self, lookups: &mut [&mut SealedLookup]) {
@@ -162,11 +179,37 @@ impl Store for SledStore {
     }
 
     fn filters(&self, window: WindowId) -> Vec<FilterSummary> {
-        self.filters_of(window)
+        let slices = self.slices_of(window);
+        let filters = slices.iter().filter(|slice| !slice.slice.has_owners());
+        let summary = |slice: &Arc<SealedSlice>| FilterSummary {
+            time_ms: slice.owner_time_ms(),
+            ids: slice.ids(),
+            bytes: slice.slice.memory_bytes(),
+            false_positive_rate: slice.slice.false_positive_rate(),
+        };
+        filters.map(summary).collect()
     }
 
     fn scan_sealed(&self, windows: &[WindowId], visit: VisitOwner<'_>) -> Result<(), StoreError> {
-        self.scan_slices(windows, visit)
+        for window in windows {
+            let slices = self.slices_of(*window);
+            // They may not have been read.
+            self.engine.check()?;
+            for slice in slices.iter() {
+                // The visitor may use the store.
+                let mut readers = Readers::default();
+                let failed = |cause| registered_error(&self.engine, *window, slice.number, &cause);
+                let read = |at, bytes: &mut [u8]| {
+                    let read = readers.fill(&self.engine.segments, slice.number, at, bytes);
+                    read.map_err(|cause| failed(SliceReadError::Io(cause)))
+                };
+                let damaged = |cause| failed(SliceReadError::Damaged(cause));
+                slice.slice.scan(0..=u64::MAX, read, damaged, |identity, owner| {
+                    if slice.has(identity, owner) { visit(*window, identity, owner) } else { Ok(()) }
+                })?;
+            }
+        }
+        Ok(())
     }
 
     fn sealed_memory(&self, window: WindowId) -> u64 {

@@ -49,7 +49,6 @@ impl Owner {
     pub const LATEST_MS: i64 = (1 << 47) - 1;
 
     /// Whether an owner can have this place and time.
-    #[must_use]
     #[inline]
     pub fn is_possible(at: Coordinates, time_ms: i64) -> bool {
         at.partition <= Self::LAST_PARTITION
@@ -103,7 +102,6 @@ impl Block {
     pub const MOST_BYTES_OF_ID: u64 = 50;
 
     /// The block as stored in a journal (docs/state-format.md): typically 23 bytes for an owner.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.owners.len() * 24);
         let (kind, key_id) = hash_code(self.hash);

@@ -63,7 +63,6 @@ pub struct LastEntry {
 
 impl LastEntry {
     /// The one of the later entry; with equal numbers the second.
-    #[must_use]
     pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         one.into_iter().chain(other).max_by_key(|last| last.entry.number)
     }
@@ -87,20 +86,17 @@ impl Checkpoint {
     pub const MOST_BYTES_OF_CORE: usize = 448;
 
     /// The leader epoch of the last record before this offset, if the checkpoint is that of the offset, and not of one that was moved.
-    #[must_use]
     pub fn epoch_before(&self, offset: Offset) -> Option<Epoch> {
         self.epoch.filter(|epoch| epoch.covers(offset) || self.empty_until == Some(offset))
     }
 
     /// The text form for a commit of one partition.
-    #[must_use]
     pub fn render(&self) -> String {
         self.render_within(Self::MOST_BYTES)
     }
 
     /// The text form in at most `most` bytes. Details of windows are left out where they do not fit. The other fields,
     /// below 448 bytes plus the writer's name, are always included.
-    #[must_use]
     pub fn render_within(&self, most: usize) -> String {
         let core = self.render_with("");
         let windows = render_windows(&self.windows, most.saturating_sub(core.len()));
@@ -130,7 +126,6 @@ impl Checkpoint {
     }
 
     /// Parses the text form; `None` when dedupd did not write it, or a newer version did.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix("v2;")?;
         let mut checkpoint = Self::default();
@@ -175,7 +170,6 @@ impl Checkpoint {
     }
 
     /// The identity rule of a kind's window, if the checkpoint names it.
-    #[must_use]
     pub fn rule_of(&self, kind: KindId) -> Option<Fingerprint> {
         self.rules.iter().find(|(of, _)| *of == kind).map(|(_, rule)| *rule)
     }

@@ -75,7 +75,6 @@ pub struct Section {
 
 impl Section {
     /// Whether an owner at this place belongs to the transaction.
-    #[must_use]
     pub fn has(&self, at: Coordinates) -> bool {
         at.partition == self.partition && (self.first..self.next).contains(&at.offset)
     }
@@ -143,13 +142,11 @@ impl EntryEnd {
     pub const LAST_NUMBER: u64 = 1 << 62;
 
     /// Most sections of an end record of at most `bytes`, in each of which so many kinds may be reset.
-    #[must_use]
     pub fn most_sections_in(bytes: usize, kinds: usize) -> usize {
         bytes.saturating_sub(HEADER_BYTES + CRC_BYTES) / (SECTION_BYTES + KIND_BYTES * kinds)
     }
 
     /// The end record of these encoded records.
-    #[must_use]
     pub fn of<'a>(
         number: u64,
         records: impl Iterator<Item = &'a [u8]> + Clone,
@@ -160,27 +157,23 @@ impl EntryEnd {
     }
 
     /// The name of the entry.
-    #[must_use]
     pub fn name(&self) -> EntryName {
         let content = self.encode_with(|_| None);
         EntryName { number: self.number, crc: crc32c::crc32c(&content) }
     }
 
     /// What the entry states about a partition.
-    #[must_use]
     pub fn section(&self, partition: PartitionId) -> Option<&Section> {
         let place = self.sections.binary_search_by_key(&partition, |section| section.partition);
         self.sections.get(place.ok()?)
     }
 
     /// Whether an owner at this place counts: it is in the range of the section of its partition.
-    #[must_use]
     pub fn has(&self, at: Coordinates) -> bool {
         self.section(at.partition).is_some_and(|section| section.has(at))
     }
 
     /// Whether these bytes are an end record.
-    #[must_use]
     pub fn is_here(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
@@ -199,7 +192,6 @@ impl EntryEnd {
     }
 
     /// The encoded record.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.encode_with(|section| section.clean_end);
         out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
@@ -277,7 +269,6 @@ pub struct EntryReader(Vec<(String, Vec<JournalRecord>)>);
 
 impl EntryReader {
     /// Offset of the first record whose entry has not ended.
-    #[must_use]
     pub fn first_pending(&self) -> Option<Offset> {
         self.0.iter().flat_map(|(_, records)| records).map(|record| record.offset).min()
     }

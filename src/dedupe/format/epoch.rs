@@ -16,7 +16,6 @@ impl Epoch {
     /// before `offset` does, and so does the epoch of a later record of the same log: in a log that was truncated
     /// before `offset` it ends there, and in one that was not it ends at or after `offset`. The epoch of an earlier
     /// record may have ended in between.
-    #[must_use]
     pub fn covers(&self, offset: Offset) -> bool {
         self.next >= offset
     }

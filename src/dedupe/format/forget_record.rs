@@ -22,13 +22,11 @@ pub struct ForgetRecord {
 
 impl ForgetRecord {
     /// Whether these bytes are a forget record rather than a block.
-    #[must_use]
     pub fn is_here(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
 
     /// The encoded record: 21 bytes and 16 bytes per identity.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + CRC_BYTES + self.identities.len() * 16);
         let (kind, key_id) = hash_code(self.hash);

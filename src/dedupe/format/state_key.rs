@@ -22,7 +22,6 @@ pub struct StateKey {
 
 impl StateKey {
     /// The key as text, `v2;name=value;…`; the inverse of `parse`.
-    #[must_use]
     pub fn render(&self) -> String {
         let kind = self.kind.as_ref().map(|kind| format!("kind={kind};")).unwrap_or_default();
         let rule = self.rule.map(|rule| format!("id={rule};")).unwrap_or_default();
@@ -32,7 +31,6 @@ impl StateKey {
     }
 
     /// Parses the text form; `None` when this version of dedupd did not write it.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix("v2;")?;
         let mut key = Self::default();

@@ -4,7 +4,6 @@
 const VERSION: u32 = 2;
 
 /// The version of a text like `v3;…`, if it is another one than this build reads.
-#[must_use]
 pub fn other_version(text: &str) -> Option<u32> {
     let (number, _) = text.strip_prefix('v')?.split_once(';')?;
     number.parse().ok().filter(|version| *version != VERSION)

@@ -31,34 +31,29 @@ impl Digest {
     pub const NONE: Self = Self { rule: 0, value: 0 };
 
     /// A digest in a group that was stored with this rule; 0 stands for none, as the rule and as the digest.
-    #[must_use]
     #[inline]
     pub fn stored(rule: u32, value: u32) -> Self {
         if rule == 0 || value == 0 { Self::NONE } else { Self { rule, value } }
     }
 
     /// The number of the rule; 0 without a digest.
-    #[must_use]
     #[inline]
     pub fn rule(self) -> u32 {
         self.rule
     }
 
     /// What is stored in a group with this rule: 0 for one of another rule, which is not compared any more.
-    #[must_use]
     #[inline]
     pub fn in_group(self, rule: u32) -> u32 {
         if self.rule == rule { self.value } else { 0 }
     }
 
     /// The rule of a group with these digests: the first one.
-    #[must_use]
     pub fn rule_of(digests: impl IntoIterator<Item = Self>) -> u32 {
         digests.into_iter().map(Self::rule).find(|rule| *rule != 0).unwrap_or(0)
     }
 
     /// Compares the contents.
-    #[must_use]
     pub fn compare(self, other: Self) -> Content {
         match (self.rule, other.rule) {
             (0, _) | (_, 0) => Content::NotCompared,
@@ -81,7 +76,6 @@ pub struct CompareRule {
 
 impl CompareRule {
     /// The value as a whole, where null differs from empty, or these parts; nothing without parts.
-    #[must_use]
     pub fn new(parts: Vec<IdPart>) -> Self {
         let texts = parts.iter().map(IdPart::to_string);
         let number = Fingerprint::of(std::iter::once("compare".to_owned()).chain(texts)).number();

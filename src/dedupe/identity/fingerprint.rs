@@ -36,7 +36,6 @@ impl Fingerprint {
 
     /// Fingerprint of all rules together: that of the records without a named kind, and those of the named kinds that
     /// have windows, sorted by name. An operator names it to accept a change of rules.
-    #[must_use]
     pub fn of_all(unnamed: Self, named: &[(&str, Self)]) -> Self {
         let mut named = named.to_vec();
         named.sort_unstable();

@@ -157,7 +157,6 @@ impl fmt::Display for IdSource {
 
 impl IdSource {
     /// The part of the record whose schema has to be known; `None` when the source needs no schema.
-    #[must_use]
     pub fn needs_schema(&self) -> Option<RecordField> {
         let Self::Document { field, format, path } = self else { return None };
         let needs = match format {

@@ -66,7 +66,6 @@ impl Pointer {
     /// the end of the value; what follows is searched for a second document, which makes the result `None`. What precedes
     /// must be JSON by the grammar of RFC 8259, or else the result is `None`. Unicode is checked in the value alone: a string
     /// that is not UTF-8 or has a lone surrogate is not a value, elsewhere it is skipped, and as a key it is no name.
-    #[must_use]
     pub fn find<'d>(&self, document: &'d [u8]) -> Option<Cow<'d, [u8]>> {
         let value = self.tokens.iter().try_fold(document, |text, token| scan::enter(text, token))?;
         let found = scan::scalar(value).filter(|bytes| !bytes.is_empty())?;

@@ -23,57 +23,49 @@ impl KindId {
     pub const UNNAMED: Self = Self(0);
 
     /// The id of the kind with this name.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         const NAMES: u64 = (1 << (u32::BITS - PARTITION_BITS)) - 1;
         Self(u16::try_from(xxh3_64(name.as_bytes()) % NAMES + 1).unwrap_or(1))
     }
 
     /// Its number, 0 to 32,767; 0 is the unnamed kind.
-    #[must_use]
     pub fn number(self) -> u16 {
         self.0
     }
 
     /// The id with this number.
-    #[must_use]
     pub fn numbered(number: u16) -> Self {
         Self(number)
     }
 
     /// The window of this kind and a journal.
-    #[must_use]
     pub fn window(self, journal: PartitionId) -> WindowId {
         WindowId((u32::from(self.0) << PARTITION_BITS) | (journal % MOST_PARTITIONS))
     }
 }
 
 /// Identifies the window of one kind and one journal, in the local store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WindowId(u32);
 
 impl WindowId {
     /// The id with this number, as stored.
-    #[must_use]
     pub fn numbered(number: u32) -> Self {
         Self(number)
     }
 
     /// Its number, as stored. For the unnamed kind it is the number of the journal.
-    #[must_use]
     pub fn number(self) -> u32 {
         self.0
     }
 
     /// The kind whose ids the window stores.
-    #[must_use]
     pub fn kind(self) -> KindId {
         KindId(u16::try_from(self.0 >> PARTITION_BITS).unwrap_or(0))
     }
 
     /// The journal: a partition of the state topic.
-    #[must_use]
     pub fn journal(self) -> PartitionId {
         self.0 % MOST_PARTITIONS
     }
@@ -103,14 +95,12 @@ pub struct KindRule {
 
 impl KindRule {
     /// A JSON string is compared by its bytes, a number or boolean by its text.
-    #[must_use]
     pub fn new(source: IdSource, values: impl IntoIterator<Item = String>) -> Self {
         Self { source, values: values.into_iter().map(String::into_bytes).collect() }
     }
 
     /// Fingerprint of this kind with the identity rule `of`. It distinguishes the kind's identities from those of
     /// another rule.
-    #[must_use]
     pub fn fingerprint(&self, of: Fingerprint) -> Fingerprint {
         let mut values = self.values.clone();
         values.sort_unstable();

@@ -131,7 +131,6 @@ impl Hasher {
     }
 
     /// The hash kind as written into block headers. The key id is the keyed hash of a fixed text.
-    #[must_use]
     pub fn kind(&self) -> HashKind {
         match self {
             Self::Xxh3 => HashKind::Xxh3,
@@ -177,7 +176,6 @@ pub struct IdentityRule {
 impl IdentityRule {
     /// Several parts form a composite id. A record that lacks a part which is not optional has no id. Without parts no record
     /// has an id.
-    #[must_use]
     pub fn new(parts: Vec<IdPart>, hasher: Hasher) -> Self {
         Self { parts, hasher, is_by_source: false, frame: Frame::default() }
     }
@@ -196,13 +194,11 @@ impl IdentityRule {
     }
 
     /// The hash kind as written into block headers.
-    #[must_use]
     pub fn hash_kind(&self) -> HashKind {
         self.hasher.kind()
     }
 
     /// Distinguishes identities of this rule from those of another.
-    #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let hash = match self.hash_kind() {
             HashKind::Xxh3 => "xxh3".to_owned(),
@@ -217,7 +213,6 @@ impl IdentityRule {
     }
 
     /// This rule with one more modifier each: those that make ids equal which differ only by their spelling.
-    #[must_use]
     pub fn respelled(&self) -> Vec<(Modifier, Self)> {
         let is_whole = self.parts.len() == 1;
         let modifiers = [Modifier::Trim, Modifier::Lower, Modifier::Number, Modifier::Uuid];
@@ -231,7 +226,6 @@ impl IdentityRule {
     }
 
     /// Number of parts of an id.
-    #[must_use]
     pub fn parts(&self) -> usize {
         self.parts.len()
     }
@@ -315,7 +309,6 @@ impl IdentityRule {
 
     /// The identity of an id that is given as one text per part, empty for a part that is absent: the same that [`IdentityRule::identify`]
     /// returns for a record with this id. `None` when the number of texts is not the number of parts, or one is empty that is not optional.
-    #[must_use]
     pub fn identify_texts<T: AsRef<[u8]>>(&self, texts: &[T]) -> Option<Identity> {
         if texts.len() != self.parts.len() {
             return None;

@@ -39,7 +39,6 @@ impl Modifier {
     ];
 
     /// The word in brackets.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(_, modifier)| *modifier == self).map_or("", |(word, _)| word)
     }
@@ -169,7 +168,6 @@ impl IdPart {
     }
 
     /// The sources, in the order in which they are asked.
-    #[must_use]
     pub fn sources(&self) -> &[IdSource] {
         &self.sources
     }
@@ -181,7 +179,6 @@ impl IdPart {
     }
 
     /// Whether a record without this part can have an id.
-    #[must_use]
     pub fn is_optional(&self) -> bool {
         self.modifiers.contains(&Modifier::Optional)
     }

@@ -21,13 +21,11 @@ pub struct Anchor {
 
 impl Anchor {
     /// `wall_ms` (epoch milliseconds) and `elapsed` (monotonic clock) are read at the same moment.
-    #[must_use]
     pub fn new(wall_ms: i64, elapsed: Duration) -> Self {
         Self { wall_ms, elapsed }
     }
 
     /// Epoch milliseconds at this monotonic time. Later steps of the wall clock have no effect.
-    #[must_use]
     pub fn now_ms(&self, elapsed: Duration) -> i64 {
         let since = elapsed.saturating_sub(self.elapsed).as_millis();
         self.wall_ms.saturating_add(i64::try_from(since).unwrap_or(i64::MAX))
@@ -41,7 +39,6 @@ impl Anchor {
 /// applies: too little keeps ids longer, too much would forget them early. When neither is plausible (stream time would
 /// go back, or forward by more than 30 days) the clock continues at `stream_ms`. With record time `now_ms` only limits
 /// timestamps in the future; the partition's clock is moved only if otherwise every record would exceed that limit.
-#[must_use]
 pub fn resume(source: TimeSource, stream_ms: i64, now_ms: i64, previous_ahead_ms: i64) -> i64 {
     let behind = stream_ms.saturating_sub(now_ms);
     match source {

@@ -29,7 +29,6 @@ impl Window {
     }
 
     /// Whether an owner of this stream time is needed: no record from before the window's clock is read.
-    #[must_use]
     pub fn needs(&self, time_ms: i64) -> bool {
         time_ms <= 0 || time_ms >= self.needed_from_ms()
     }

@@ -34,7 +34,6 @@ pub struct IndexBytes {
 
 impl IndexBytes {
     /// For a window that holds `ids` identities when full, and may hold `most`.
-    #[must_use]
     pub fn of(ids: u64, most: u64) -> Self {
         let ids = ids.min(most);
         let held = ids + ids / HELD_SLACK + 1;

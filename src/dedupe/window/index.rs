@@ -153,31 +153,26 @@ impl OwnerIndex {
     }
 
     /// The lowest live number. Lower ones count as absent.
-    #[must_use]
     pub fn first_live(&self) -> Sequence {
         self.first_live
     }
 
     /// Number of live owners.
-    #[must_use]
     pub fn live(&self) -> u64 {
         self.older.iter().map(|table| table.live).sum::<u64>() + self.newest.live
     }
 
     /// Number of tables that a look-up visits.
-    #[must_use]
     pub fn tables(&self) -> usize {
         self.older.len() + 1
     }
 
     /// Number of owners in the overflow map, including expired ones until they are cleaned up.
-    #[must_use]
     pub fn overflowed(&self) -> usize {
         self.overflow.len()
     }
 
     /// Bytes allocated.
-    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let tables = self.older.iter().chain([&self.newest]);
         tables.map(SlotTable::memory_bytes).sum::<usize>() + self.overflow.memory_bytes()

@@ -32,27 +32,24 @@ impl Window {
 
     /// The latest stamp, epoch milliseconds, of the owners that limits dropped before they expired; `None` when there are none, or
     /// when none of them is needed any more. A restart must take it over ([`Window::inherit`]), because blocks do not contain it.
-    #[must_use]
     pub fn dropped_ms(&self) -> Option<i64> {
-        self.marks.dropped_ms().filter(|ms| *ms >= self.needed_from_ms())
+        self.marks.dropped_ms.filter(|ms| *ms >= self.needed_from_ms())
     }
 
     /// For how long its oldest owner has been held, stream time in milliseconds.
-    #[must_use]
     pub fn held_ms(&self) -> i64 {
         self.marks.span_ms(self.latest_ms).unwrap_or(0)
     }
 
     /// Longest time between the stamps of two owners that are stored together, ms.
-    #[must_use]
     pub fn longest_run_ms(&self) -> i64 {
-        self.marks.longest_ms()
+        self.marks.longest_ms
     }
 
     /// Takes over [`Window::dropped_ms`] from before a restart. Owners from before that time are dropped with the next ones that expire.
     pub fn inherit(&mut self, dropped_ms: Option<i64>) {
         self.inherited_ms = self.inherited_ms.max(dropped_ms);
-        self.marks.inherit_dropped(dropped_ms);
+        self.marks.dropped_ms = self.marks.dropped_ms.max(dropped_ms);
     }
 
     /// Notes that ids from before this stream time, in epoch milliseconds, may be missing for another reason than a
@@ -65,26 +62,22 @@ impl Window {
     }
 
     /// The time noted by [`Window::note_incomplete_before`], as long as owners from before it are needed.
-    #[must_use]
     pub fn incomplete_before_ms(&self) -> Option<i64> {
-        self.marks.incomplete_ms().filter(|ms| *ms > self.needed_from_ms())
+        self.marks.incomplete_ms.filter(|ms| *ms > self.needed_from_ms())
     }
 
     /// Latest stream time, epoch milliseconds, of the owners that it lacks, also where they are not needed; 0 when there are none.
-    #[must_use]
     pub fn missing_ms(&self) -> i64 {
-        self.marks.dropped_ms().max(self.marks.incomplete_ms()).unwrap_or(0)
+        self.marks.dropped_ms.max(self.marks.incomplete_ms).unwrap_or(0)
     }
 
     /// Whether the note, and no limit, is what shortens the window most.
-    #[must_use]
     pub fn is_short_by_note(&self) -> bool {
-        let dropped = self.marks.dropped_ms();
+        let dropped = self.marks.dropped_ms;
         self.incomplete_before_ms().is_some_and(|ms| dropped.is_none_or(|dropped| dropped < ms))
     }
 
     /// [`Self::configured`] in milliseconds.
-    #[must_use]
     pub fn configured_ms(&self) -> i64 {
         self.length_ms
     }
@@ -93,13 +86,11 @@ impl Window {
     /// buckets of a new identity are full, the oldest owner in them is overwritten. So the window
     /// may forget an identity before it expires, and never reports a new identity as a duplicate.
     /// An abort restores the owners that its transaction has overwritten.
-    #[must_use]
     pub fn evicting(limits: WindowLimits, positions: Positions) -> Self {
         Self { index: OwnerIndex::evicting(limits.max_ids), ..Self::new(limits, positions) }
     }
 
     /// Number of slots of an evicting window; `None` for one that becomes shorter instead.
-    #[must_use]
     pub fn slots(&self) -> Option<u64> {
         self.index.slots()
     }
@@ -160,7 +151,7 @@ impl Window {
     /// Number of identities that a full window will hold if they keep arriving at the same rate.
     fn expected_ids(&self, now: i64) -> u64 {
         let span = self.marks.span_ms(now).unwrap_or(0).clamp(1, self.length_ms.max(1));
-        let ids = u128::from(self.marks.count()) * u128::from(self.length_ms.unsigned_abs())
+        let ids = u128::from(self.marks.count) * u128::from(self.length_ms.unsigned_abs())
             / u128::from(span.unsigned_abs());
         u64::try_from(ids).unwrap_or(u64::MAX)
     }
@@ -168,13 +159,11 @@ impl Window {
     /// How far back the window reaches from its clock, in seconds of stream time: the configured
     /// length, or less when a limit shortened it. An evicting window has gaps within this time:
     /// [`Window::evicted_share`], [`Window::certain_seconds`].
-    #[must_use]
     pub fn effective_seconds(&self) -> f64 {
         self.reach_ms() as f64 / 1_000.0
     }
 
     /// For how long identities are held at least with their owners, in seconds of stream time.
-    #[must_use]
     pub fn exact_seconds(&self) -> f64 {
         self.reach_ms().min(self.exact_ms) as f64 / 1_000.0
     }
@@ -184,15 +173,13 @@ impl Window {
     }
 
     /// How far back, in seconds of stream time, owners are held, and none has been overwritten.
-    #[must_use]
     pub fn certain_seconds(&self) -> f64 {
-        let evicted = self.marks.evicted_ms().map_or(i64::MAX, |ms| self.horizon_ms.saturating_sub(ms));
+        let evicted = self.marks.evicted_ms.map_or(i64::MAX, |ms| self.horizon_ms.saturating_sub(ms));
         evicted.clamp(0, self.reach_ms().min(self.exact_ms)) as f64 / 1_000.0
     }
 
     /// Share of the owners of the window that were overwritten, 0 to 1: the probability that a copy of an
     /// identity of any age inside it is decided as new.
-    #[must_use]
     pub fn evicted_share(&self) -> f64 {
         self.marks.evicted_share()
     }
@@ -203,7 +190,6 @@ impl Window {
     }
 
     /// Bytes allocated.
-    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
             + self.pending.capacity() * Self::PENDING_BYTES
@@ -211,20 +197,17 @@ impl Window {
     }
 
     /// Number of identities that the store has, including overwritten ones.
-    #[must_use]
     pub fn stored_ids(&self) -> u64 {
         self.marks.count_with_evicted()
     }
 
     /// New identities per second of stream time, over the window; 0 while the window spans no time.
-    #[must_use]
     pub fn ids_a_second(&self) -> f64 {
         let span = self.marks.span_ms(self.latest_ms).filter(|span| *span > 0);
         span.map_or(0.0, |span| self.marks.count_with_evicted() as f64 * 1_000.0 / span as f64)
     }
 
     /// Bytes allocated by the exact index.
-    #[must_use]
     pub fn memory_in_index(&self) -> u64 {
         self.index.memory_bytes() as u64
     }

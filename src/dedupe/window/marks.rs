@@ -46,55 +46,36 @@ pub(super) struct DroppedOwners {
 }
 
 /// All owners of the window as a few hundred marks, in ascending order of their numbers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Marks {
     queue: VecDeque<Mark>,
-    count: u64,
+    /// Owners held: added, and neither dropped nor overwritten.
+    pub count: u64,
     /// Owners among them that are in sealed slices.
-    sealed: u64,
+    pub sealed: u64,
     /// A mark that ends at or below it takes no more owners.
     closed: Sequence,
     /// Overwritten owners of the marks in the queue.
     evicted: u64,
     /// The latest stamp of all owners that were ever overwritten.
-    evicted_ms: Option<i64>,
+    pub evicted_ms: Option<i64>,
     /// Longest time from the first to the last owner of a mark.
-    longest_ms: i64,
+    pub longest_ms: i64,
     /// The latest stamp of all owners that were ever dropped.
-    dropped_ms: Option<i64>,
+    pub dropped_ms: Option<i64>,
     /// Owners that arrived before this time may be missing, although none was dropped here.
-    incomplete_ms: Option<i64>,
+    pub incomplete_ms: Option<i64>,
 }
 
 impl Marks {
     /// For a window of this length.
     pub fn new(length_ms: i64) -> Self {
-        Self {
-            queue: VecDeque::new(),
-            count: 0,
-            sealed: 0,
-            closed: 0,
-            evicted: 0,
-            evicted_ms: None,
-            longest_ms: length_ms / MARKS_PER_WINDOW.cast_signed(),
-            dropped_ms: None,
-            incomplete_ms: None,
-        }
-    }
-
-    /// Number of owners held: added, and neither dropped nor overwritten.
-    pub fn count(&self) -> u64 {
-        self.count
+        Self { longest_ms: length_ms / MARKS_PER_WINDOW.cast_signed(), ..Self::default() }
     }
 
     /// Number of owners added and not dropped, including overwritten ones.
     pub fn count_with_evicted(&self) -> u64 {
         self.count + self.evicted
-    }
-
-    /// Longest time from the first to the last owner of a mark, ms.
-    pub fn longest_ms(&self) -> i64 {
-        self.longest_ms
     }
 
     /// Adds an owner that arrived between two times, in ascending order of numbers. It joins the last mark if that
@@ -215,29 +196,9 @@ impl Marks {
         self.evicted as f64 / (self.count + self.evicted).max(1) as f64
     }
 
-    /// The latest stamp of the owners that were ever overwritten; `None` when there is none.
-    pub fn evicted_ms(&self) -> Option<i64> {
-        self.evicted_ms
-    }
-
-    /// The latest stamp of the owners that were ever dropped; `None` when there is none.
-    pub fn dropped_ms(&self) -> Option<i64> {
-        self.dropped_ms
-    }
-
-    /// Takes over [`Marks::dropped_ms`] from before a restart.
-    pub fn inherit_dropped(&mut self, dropped_ms: Option<i64>) {
-        self.dropped_ms = self.dropped_ms.max(dropped_ms);
-    }
-
     /// Notes that owners from before this time may be missing. Zero and negative values are ignored.
     pub fn note_incomplete_before(&mut self, ms: i64) {
         self.incomplete_ms = self.incomplete_ms.max(Some(ms).filter(|ms| *ms > 0));
-    }
-
-    /// The latest time that was noted by [`Marks::note_incomplete_before`]; `None` when there is none.
-    pub fn incomplete_ms(&self) -> Option<i64> {
-        self.incomplete_ms
     }
 
     /// How far back, in ms, the owners are complete; `None` when none was ever dropped or noted as missing.
@@ -248,11 +209,6 @@ impl Marks {
     /// Time from the arrival of the oldest owner to `now_ms`; `None` without owners.
     pub fn span_ms(&self, now_ms: i64) -> Option<i64> {
         self.queue.front().map(|oldest| now_ms.saturating_sub(oldest.time_first_ms))
-    }
-
-    /// Number of owners that are in sealed slices.
-    pub fn sealed(&self) -> u64 {
-        self.sealed
     }
 
     /// The marks of owners that are in the index, each with the number of its first owner.

@@ -91,7 +91,6 @@ pub struct WindowLimits {
 
 impl WindowLimits {
     /// For how long identities are held in all, in stream time.
-    #[must_use]
     pub fn length(&self) -> Duration {
         self.bloom.map_or(self.exact, |bloom| bloom.length.max(self.exact))
     }
@@ -130,7 +129,6 @@ impl Window {
     pub const PENDING_BYTES: usize = size_of::<StampedOwner>();
 
     /// Creates a window that contains no identity. The positions are those of the store that has its owners.
-    #[must_use]
     pub fn new(limits: WindowLimits, positions: Positions) -> Self {
         let ms = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
         let (exact_ms, length_ms) = (ms(limits.exact), ms(limits.length()));
@@ -155,7 +153,6 @@ impl Window {
     }
 
     /// Pass one: computes the position of an identity and prefetches the memory at it.
-    #[must_use]
     #[inline]
     pub fn key(&self, identity: Identity) -> IndexKey {
         let key = self.positions.key(identity);
@@ -211,7 +208,6 @@ impl Window {
     }
 
     /// Whether an owner that arrived at this stream time of its partition, 0 while unknown, counts for a record of this time.
-    #[must_use]
     #[inline]
     pub fn counts(&self, time_ms: i64, time: RecordTime) -> bool {
         time.is_near(time_ms..=time_ms, self.length_ms)
@@ -232,7 +228,6 @@ impl Window {
     }
 
     /// Owners of the open transaction, in the order of their arrival.
-    #[must_use]
     pub fn pending(&self) -> &[StampedOwner] {
         &self.pending
     }
@@ -256,7 +251,6 @@ impl Window {
     }
 
     /// Whether a commit without records drops owners, or lets the store remove those that were dropped before.
-    #[must_use]
     pub fn drops_without_records(&self) -> bool {
         let (oldest_ms, most) = self.expiry_limits();
         self.first_live > self.first_needed || self.marks.has_expired(oldest_ms, most)
@@ -285,43 +279,36 @@ impl Window {
     }
 
     /// The number of the next owner that is committed.
-    #[must_use]
     pub fn next_number(&self) -> Sequence {
         self.next_number
     }
 
     /// The lowest live number: owners below it have been dropped.
-    #[must_use]
     pub fn first_live(&self) -> Sequence {
         self.first_live
     }
 
     /// The latest stamp, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn latest_ms(&self) -> i64 {
         self.latest_ms
     }
 
     /// For how long identities are held at least with their owners, as configured.
-    #[must_use]
     pub fn exact(&self) -> Duration {
         Duration::from_millis(self.exact_ms.unsigned_abs())
     }
 
     /// Configured length of the window.
-    #[must_use]
     pub fn configured(&self) -> Duration {
         Duration::from_millis(self.length_ms.unsigned_abs())
     }
 
     /// Number of identities, including pending and sealed ones, with and without owners.
-    #[must_use]
     pub fn ids(&self) -> u64 {
-        self.index.live() + self.marks.sealed()
+        self.index.live() + self.marks.sealed
     }
 
     /// Number of owners that were not committed: they distinguish a retry from a new record.
-    #[must_use]
     pub fn claims(&self) -> usize {
         self.claims.len()
     }

@@ -81,7 +81,6 @@ pub struct OwnerRun<'a> {
 
 impl OwnerRun<'_> {
     /// One past the number of the last one.
-    #[must_use]
     pub fn end(&self) -> Sequence {
         self.number + self.owners.len() as Sequence
     }

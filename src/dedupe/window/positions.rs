@@ -29,7 +29,6 @@ impl fmt::Debug for Positions {
 
 impl Positions {
     /// The positions for a secret key.
-    #[must_use]
     pub fn keyed(key: [u8; 16]) -> Self {
         Self {
             key,
@@ -44,7 +43,6 @@ impl Positions {
     }
 
     /// An identity with its position.
-    #[must_use]
     #[inline]
     pub fn key(self, identity: Identity) -> IndexKey {
         #[cfg(test)]

@@ -12,16 +12,14 @@ use crate::dedupe::format::{SealedRange, SliceMark};
 
 impl Window {
     /// Whether owners that count are in sealed slices.
-    #[must_use]
     #[inline]
     pub fn has_sealed(&self) -> bool {
         self.first_live < self.sealed_next
     }
 
     /// Number of owners in the index, without pending ones.
-    #[must_use]
     pub fn unsealed(&self) -> u64 {
-        self.marks.count() - self.marks.sealed()
+        self.marks.count - self.marks.sealed
     }
 
     /// The committed owners in the index as marks, in ascending order of their numbers.
@@ -30,7 +28,6 @@ impl Window {
     }
 
     /// Whether owners can be sealed. An evicting window needs them in the store.
-    #[must_use]
     pub fn can_seal(&self) -> bool {
         self.slots().is_none()
     }
@@ -61,7 +58,6 @@ impl Window {
     }
 
     /// The time of the window's clock, epoch milliseconds, before which its owners may be in filters only.
-    #[must_use]
     pub fn exact_from_ms(&self) -> i64 {
         self.horizon_ms.saturating_sub(self.exact_ms)
     }
@@ -77,7 +73,6 @@ impl Window {
 
     /// Of the filters of slices without owners, the first one whose identities may count for a record of this time. A filter
     /// is given by the earliest and the latest stream time of its owners, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn counting_filter(&self, filters: &[(i64, i64)], time: RecordTime) -> Option<(i64, i64)> {
         filters.iter().copied().find(|(first, last)| time.is_near(*first..=*last, self.length_ms))
     }

@@ -30,14 +30,12 @@ pub struct RecordTime {
 
 impl RecordTime {
     /// The earliest stream time at which an owner counts for the record, in a window of this length.
-    #[must_use]
     pub fn oldest_ms(self, length_ms: i64) -> i64 {
         if self.stream_ms > 0 { self.own_ms.saturating_sub(length_ms) } else { i64::MIN }
     }
 
     /// Whether owners that arrived between these stream times, 0 while unknown, may be at most the length of the window away. All are while the time
     /// of the record is unknown.
-    #[must_use]
     pub fn is_near(self, times_ms: RangeInclusive<i64>, length_ms: i64) -> bool {
         let (first_ms, last_ms) = times_ms.into_inner();
         let is_known = self.stream_ms > 0 && last_ms > 0;
@@ -49,7 +47,6 @@ impl RecordTime {
 impl RecordTime {
     /// The shortest window in which the record finds an owner with this stream time, ms; `None` while one of the times is unknown. A late record has
     /// no shorter one: its own time decides which owners count, but they expire by the clock of the partition.
-    #[must_use]
     pub fn distance_ms(self, owner_ms: i64) -> Option<i64> {
         let is_known = self.stream_ms > 0 && owner_ms > 0;
         is_known.then(|| self.stream_ms.saturating_sub(owner_ms).saturating_abs())
@@ -62,7 +59,7 @@ impl RecordTime {
 /// It never goes back within a transaction: late records and records without a timestamp do not change it. One
 /// wrong timestamp far in the future advances it to five minutes ahead of the clock at most. It is always a time that an owner can have, whatever
 /// the producer, the clock or a checkpoint says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamTime {
     source: TimeSource,
     current: i64,
@@ -74,9 +71,8 @@ pub struct StreamTime {
 
 impl StreamTime {
     /// Stream time is unknown until the first record.
-    #[must_use]
     pub fn new(source: TimeSource) -> Self {
-        Self { source, current: 0, committed: 0, opened: None, own: 0 }
+        Self { source, ..Self::default() }
     }
 
     /// Advances stream time by a record. A timestamp that is absent, zero or negative is ignored.
@@ -97,26 +93,22 @@ impl StreamTime {
     }
 
     /// Current stream time, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn ms(&self) -> i64 {
         self.current
     }
 
     /// The time of the record that was observed last.
-    #[must_use]
     pub fn record(&self) -> RecordTime {
         RecordTime { own_ms: self.own, stream_ms: self.current }
     }
 
     /// Stream time at the last [`StreamTime::commit`], epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn committed_ms(&self) -> i64 {
         self.committed
     }
 
     /// Stream time at the first record since the last [`StreamTime::commit`], epoch milliseconds; 0
     /// while unknown.
-    #[must_use]
     pub fn opened_ms(&self) -> i64 {
         self.opened.unwrap_or(self.current)
     }

@@ -23,7 +23,6 @@ pub enum Verdict {
 ///
 /// A claim never drops a record. The record at a claimed place was not committed. Either it is read again (and is then
 /// the `Retry`), or it has been removed from the log (compacted, truncated), and this record may be the last copy.
-#[must_use]
 pub fn decide(at: Coordinates, known: Option<Owner>, claim: Option<Coordinates>) -> Verdict {
     match (known, claim) {
         (Some(owner), _) if owner.at != at => Verdict::Duplicate { owner },

@@ -9,7 +9,7 @@ use crate::dedupe::identity::{HashKind, KindId};
 use crate::dedupe::window::IndexKey;
 
 /// The windows of one journal, indexed by the position of the kind in the configuration.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Windows {
     kinds: Vec<KindWindow>,
     /// The latest stream time of all partitions, epoch milliseconds: the stamp of the next owner.
@@ -28,21 +28,18 @@ struct KindWindow {
 
 impl Windows {
     /// Empty windows: one per kind, `None` for a kind that is not deduplicated.
-    #[must_use]
     pub fn new(windows: impl IntoIterator<Item = (KindId, Option<Window>)>) -> Self {
         let kinds = windows.into_iter().map(|(kind, window)| KindWindow { kind, window }).collect();
-        Self { kinds, latest_ms: 0, committed_ms: 0, horizon_ms: 0 }
+        Self { kinds, ..Self::default() }
     }
 
     /// The window of the kind at this position.
-    #[must_use]
     #[inline]
     pub fn get(&self, kind: usize) -> Option<&Window> {
         self.kinds.get(kind)?.window.as_ref()
     }
 
     /// The window of the records that belong to no named kind.
-    #[must_use]
     pub fn unnamed(&self) -> Option<&Window> {
         self.get(0)
     }
@@ -77,7 +74,6 @@ impl Windows {
     }
 
     /// The open transaction's owners as blocks of at most `most` owners, partition by partition.
-    #[must_use]
     pub fn blocks(&self, hash: HashKind, most: usize) -> Vec<Block> {
         let mut blocks = Vec::new();
         for (kind, window) in self.iter() {
@@ -90,13 +86,11 @@ impl Windows {
     }
 
     /// The latest stream time of all partitions at the last commit, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn committed_ms(&self) -> i64 {
         self.committed_ms
     }
 
     /// The clock by which owners expire, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn horizon_ms(&self) -> i64 {
         self.horizon_ms
     }
@@ -135,7 +129,6 @@ impl Windows {
     }
 
     /// The state that a restart must take over, for each window that has any.
-    #[must_use]
     pub fn checkpoints(&self) -> Vec<WindowCheckpoint> {
         let all = self.iter().map(|(kind, window)| WindowCheckpoint {
             kind,
@@ -163,7 +156,6 @@ impl Windows {
     }
 
     /// The earliest noted time of all windows; `None` as soon as it no longer affects one of them.
-    #[must_use]
     pub fn incomplete_before_ms(&self) -> Option<i64> {
         self.iter().map(|(_, window)| window.incomplete_before_ms()).min().flatten()
     }

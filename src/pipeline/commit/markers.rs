@@ -92,107 +92,97 @@ impl<W: WorkerPorts> Committer<W> {
     }
 }
 
-/// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
-/// not safe, because the next transaction of this producer would commit or abort what is left open.
-pub(crate) fn await_markers<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    touched: Touched,
-) -> Result<(), WorkerError> {
-    if !ctx.options.keeps(Safeguard::Markers) {
-        return Ok(());
-    }
-    check_markers(ctx, source, touched).map_err(WorkerError::renewing)
-}
-
-fn check_markers<W: WorkerPorts>(
-    ctx: &Context<W>,
-    source: &W::Source,
-    touched: Touched,
-) -> Result<(), WorkerError> {
-    check_logs(ctx, touched.logs)?;
-    ctx.progress.advance();
-    check_offsets(ctx, source, &touched.offsets)
-}
-
-/// Waits until the stable ends of the logs have reached these offsets.
-fn check_logs<W: WorkerPorts>(ctx: &Context<W>, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
-    let began = ctx.clock.elapsed();
-    let mut deadline = began + MARKER_TIMEOUT;
-    loop {
-        let before = logs.len();
-        let is_behind_others = drop_marked(ctx, &mut logs)?;
-        if logs.is_empty() {
+impl<W: WorkerPorts> Context<W> {
+    /// Waits for the markers. The remedy for markers that are missing or cannot be checked is a new producer. A weaker remedy is
+    /// not safe, because the next transaction of this producer would commit or abort what is left open.
+    pub(crate) fn await_markers(&mut self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
+        if !self.options.keeps(Safeguard::Markers) {
             return Ok(());
         }
-        let now = ctx.clock.elapsed();
-        if logs.len() < before || is_behind_others {
-            ctx.progress.advance();
-            deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
-        }
-        if now >= deadline {
-            let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
-            return Err(missing(&LogId::listed(&logs), now.saturating_sub(began)).into());
-        }
-        // When all logs of a check have their markers, the next ones are checked at once.
-        let checks = u32::try_from(logs.len().div_ceil(LOGS_PER_CHECK)).unwrap_or(1);
-        if before - logs.len() < before.min(LOGS_PER_CHECK) {
-            ctx.clock.rest(CHECK_INTERVAL * checks);
-        }
+        self.check_markers(source, touched).map_err(WorkerError::renewing)
     }
-}
 
-/// Waits until the group's offsets of these partitions are readable.
-fn check_offsets<W: WorkerPorts>(
-    ctx: &Context<W>,
-    source: &W::Source,
-    offsets: &[PartitionId],
-) -> Result<(), WorkerError> {
-    if offsets.is_empty() {
-        return Ok(());
+    fn check_markers(&self, source: &W::Source, touched: Touched) -> Result<(), WorkerError> {
+        self.check_logs(touched.logs)?;
+        self.progress.advance();
+        self.check_offsets(source, &touched.offsets)
     }
-    let began = ctx.clock.elapsed();
-    loop {
-        match source.committed(offsets, REQUEST_TIMEOUT) {
-            Ok(_) => return Ok(()),
-            Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
-            Err(_) if ctx.clock.elapsed() >= began + MARKER_TIMEOUT => {
-                let partitions = ranges(offsets.iter().copied());
-                let waited = ctx.clock.elapsed().saturating_sub(began);
-                return Err(
-                    missing(&format!("the group's offsets of partitions {partitions}"), waited).into()
-                );
+
+    /// Waits until the stable ends of the logs have reached these offsets.
+    fn check_logs(&self, mut logs: Vec<(LogId, Offset)>) -> Result<(), WorkerError> {
+        let began = self.clock.elapsed();
+        let mut deadline = began + MARKER_TIMEOUT;
+        loop {
+            let before = logs.len();
+            let is_behind_others = self.drop_marked(&mut logs)?;
+            if logs.is_empty() {
+                return Ok(());
             }
-            Err(_) => ctx.clock.rest(CHECK_INTERVAL),
+            let now = self.clock.elapsed();
+            if logs.len() < before || is_behind_others {
+                self.progress.advance();
+                deadline = (now + MARKER_TIMEOUT).min(began + ALL_MARKERS_TIMEOUT);
+            }
+            if now >= deadline {
+                let logs: Vec<LogId> = logs.iter().map(|(log, _)| *log).collect();
+                return Err(missing(&LogId::listed(&logs), now.saturating_sub(began)).into());
+            }
+            // When all logs of a check have their markers, the next ones are checked at once.
+            let checks = u32::try_from(logs.len().div_ceil(LOGS_PER_CHECK)).unwrap_or(1);
+            if before - logs.len() < before.min(LOGS_PER_CHECK) {
+                self.clock.rest(CHECK_INTERVAL * checks);
+            }
         }
     }
-}
 
-/// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
-/// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
-/// side partitions with an earlier open transaction.
-fn drop_marked<W: WorkerPorts>(ctx: &Context<W>, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
-    if logs.is_empty() {
-        return Ok(false);
+    /// Waits until the group's offsets of these partitions are readable.
+    fn check_offsets(&self, source: &W::Source, offsets: &[PartitionId]) -> Result<(), WorkerError> {
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let began = self.clock.elapsed();
+        loop {
+            match source.committed(offsets, REQUEST_TIMEOUT) {
+                Ok(_) => return Ok(()),
+                Err(failed) if failed.remedy != Remedy::Retry => return Err(failed.into()),
+                Err(_) if self.clock.elapsed() >= began + MARKER_TIMEOUT => {
+                    let partitions = ranges(offsets.iter().copied());
+                    let waited = self.clock.elapsed().saturating_sub(began);
+                    return Err(
+                        missing(&format!("the group's offsets of partitions {partitions}"), waited).into()
+                    );
+                }
+                Err(_) => self.clock.rest(CHECK_INTERVAL),
+            }
+        }
     }
-    let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
-    let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
-    let ends = ctx.log.stable_ends(&ids, REQUEST_TIMEOUT);
-    let mut is_behind_others = ends.is_ok();
-    if let Ok(ends) = &ends {
-        let mut ends = ends.iter();
-        checked.retain(|(log, needed)| {
-            let stable = ends.next().copied().unwrap_or(0);
-            is_behind_others &= stable >= *needed || log.topic.is_shared() && stable + 1 < *needed;
-            stable < *needed
-        });
-    }
-    checked.append(logs);
-    *logs = checked;
-    match ends {
-        Ok(_) => Ok(is_behind_others && !logs.is_empty()),
-        Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
-        Err(failed) => Err(failed),
+
+    /// Checks the last logs and removes those whose marker is written. The others are put in front, so that all logs are checked
+    /// in turn: the broker writes the markers in any order. Returns whether those that were checked and have no marker yet are
+    /// side partitions with an earlier open transaction.
+    fn drop_marked(&self, logs: &mut Vec<(LogId, Offset)>) -> Result<bool, Failure> {
+        if logs.is_empty() {
+            return Ok(false);
+        }
+        let mut checked = logs.split_off(logs.len().saturating_sub(LOGS_PER_CHECK));
+        let ids: Vec<LogId> = checked.iter().map(|(log, _)| *log).collect();
+        let ends = self.log.stable_ends(&ids, REQUEST_TIMEOUT);
+        let mut is_behind_others = ends.is_ok();
+        if let Ok(ends) = &ends {
+            let mut ends = ends.iter();
+            checked.retain(|(log, needed)| {
+                let stable = ends.next().copied().unwrap_or(0);
+                is_behind_others &= stable >= *needed || log.topic.is_shared() && stable + 1 < *needed;
+                stable < *needed
+            });
+        }
+        checked.append(logs);
+        *logs = checked;
+        match ends {
+            Ok(_) => Ok(is_behind_others && !logs.is_empty()),
+            Err(failed) if failed.remedy == Remedy::Retry => Ok(false),
+            Err(failed) => Err(failed),
+        }
     }
 }
 

@@ -20,7 +20,6 @@ use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Offset, PartitionId, Windows};
 use crate::metrics::TransactionResult;
 use crate::pipeline::commit::entry::{note_foreign, store_entries};
-use crate::pipeline::commit::markers::await_markers;
 use crate::pipeline::commit::pace::CommitPace;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::commit::undecided::{EndedTransaction, Undecided};
@@ -50,13 +49,6 @@ pub(crate) struct Committer<W: WorkerPorts> {
     pub(crate) transaction: Transaction,
     pub(crate) undecided: Undecided,
     pub(crate) pace: CommitPace,
-}
-
-/// What the parts that repair and start partitions use.
-pub(crate) struct Access<'a, W: WorkerPorts> {
-    pub(crate) ctx: &'a mut Context<W>,
-    pub(crate) committer: &'a mut Committer<W>,
-    pub(crate) source: &'a W::Source,
 }
 
 impl<W: WorkerPorts> Committer<W> {
@@ -105,7 +97,7 @@ impl<W: WorkerPorts> Committer<W> {
         self.transaction.committed(started..ctx.clock.elapsed(), timeout, limit);
         ctx.progress.advance();
         let (counts, committed) = (EndedTransaction::take(ctx, &mut self.transaction), ctx.clock.elapsed());
-        if let Err(failed) = self.apply(ctx).and_then(|()| await_markers(ctx, source, touched)) {
+        if let Err(failed) = self.apply(ctx).and_then(|()| ctx.await_markers(source, touched)) {
             // Without its markers, even a commit with a response may have had no effect.
             self.undecided.add(counts);
             return Err(failed);
@@ -204,13 +196,18 @@ impl<W: WorkerPorts> Committer<W> {
             if let Some(end) = end {
                 note_foreign(ctx, id, end);
             }
-            commit_journal(ctx, id, end)?;
+            ctx.commit_journal(id, end)?;
         }
         self.transaction.close();
-        self.pace.reset_backoff();
+        self.pace.failures = 0;
         ctx.enforce_limits()?;
         failpoint::pass("after_apply");
         Ok(())
+    }
+
+    /// Aborts the open transaction, if there is one.
+    pub(crate) fn abort_open(&mut self, ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
+        if self.transaction.is_open() { self.abort(ctx, source) } else { Ok(()) }
     }
 
     /// Aborts the open transaction. The outcome is definite: C has not moved.
@@ -231,7 +228,7 @@ impl<W: WorkerPorts> Committer<W> {
         }
         ctx.partitions.open_mut().for_each(Partition::abort);
         let paused = ctx.unload(source, &unloaded);
-        await_markers(ctx, source, touched)?;
+        ctx.await_markers(source, touched)?;
         paused
     }
 }
@@ -281,50 +278,52 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
     }
 }
 
-/// Applies the committed transaction to a journal and its partitions, in memory and in the local store. `end` is that of the journal, if an entry was
-/// written.
-pub(crate) fn commit_journal<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    end: Option<Offset>,
-) -> Result<(), WorkerError> {
-    let Context { partitions, journals, store, clock, .. } = ctx;
-    let Some(journal) = journals.get_mut(id) else { return Ok(()) };
-    let (open, mut is_touched) = (mem::take(&mut journal.open), false);
-    for partition in partitions.of_mut(id).filter(|partition| partition.open.is_some()) {
-        is_touched = true;
-        if partition.adds_section() {
-            partition.stated = clock.elapsed();
-            let covered = Covered { next: partition.next, time_ms: partition.time.ms() };
-            journal.covered.insert(partition.id, covered);
+impl<W: WorkerPorts> Context<W> {
+    /// Applies the committed transaction to a journal and its partitions, in memory and in the local store. `end` is that of the journal, if an entry was
+    /// written.
+    pub(crate) fn commit_journal(&mut self, id: PartitionId, end: Option<Offset>) -> Result<(), WorkerError> {
+        let Context { partitions, journals, store, clock, .. } = self;
+        let Some(journal) = journals.get_mut(id) else { return Ok(()) };
+        let (open, mut is_touched) = (mem::take(&mut journal.open), false);
+        for partition in partitions.of_mut(id).filter(|partition| partition.open.is_some()) {
+            is_touched = true;
+            if partition.adds_section() {
+                partition.stated = clock.elapsed();
+                let covered = Covered { next: partition.next, time_ms: partition.time.ms() };
+                journal.covered.insert(partition.id, covered);
+            }
+            // A partition that only drops owners does not show that a record is accepted.
+            let has_records = partition.open.as_ref().is_some_and(|open| open.records > 0);
+            partition.commit();
+            if has_records {
+                partition.rejections.committed(partition.id, partition.committed);
+            }
+            journal
+                .windows
+                .iter_mut()
+                .for_each(|it| it.clear_claims_below(partition.id, partition.committed));
         }
-        // A partition that only drops owners does not show that a record is accepted.
-        let has_records = partition.open.as_ref().is_some_and(|open| open.records > 0);
-        partition.commit();
-        if has_records {
-            partition.rejections.committed(partition.id, partition.committed);
+        if !is_touched {
+            return Ok(());
         }
-        journal.windows.iter_mut().for_each(|it| it.clear_claims_below(partition.id, partition.committed));
+        if let Some((last_entry, next)) = open.last_entry.zip(end) {
+            // Only an entry makes it longer.
+            (journal.end, journal.last_entry) =
+                (JournalEnd { last: Some(last_entry), next }, Some(last_entry));
+            journal.reset_kinds.clear();
+            journal.is_undone = false;
+        }
+        let needed = journal.windows.as_mut().map(Windows::commit).unwrap_or_default();
+        if open.forgotten.is_some() {
+            forget(journal, store, open)?;
+        }
+        let Some(windows) = &mut journal.windows else { return Ok(()) };
+        for (kind, first) in needed {
+            let missing_ms = windows.of_kind(kind).map_or(0, |window| window.missing_ms());
+            StoreError::unless_lease_lost(store.expire(kind.window(id), first, missing_ms))?;
+        }
+        Ok(())
     }
-    if !is_touched {
-        return Ok(());
-    }
-    if let Some((last_entry, next)) = open.last_entry.zip(end) {
-        // Only an entry makes it longer.
-        (journal.end, journal.last_entry) = (JournalEnd { last: Some(last_entry), next }, Some(last_entry));
-        journal.reset_kinds.clear();
-        journal.is_undone = false;
-    }
-    let needed = journal.windows.as_mut().map(Windows::commit).unwrap_or_default();
-    if open.forgotten.is_some() {
-        forget(journal, store, open)?;
-    }
-    let Some(windows) = &mut journal.windows else { return Ok(()) };
-    for (kind, first) in needed {
-        let missing_ms = windows.of_kind(kind).map_or(0, |window| window.missing_ms());
-        StoreError::unless_lease_lost(store.expire(kind.window(id), first, missing_ms))?;
-    }
-    Ok(())
 }
 
 /// Forgets identities in the windows of a journal and in the store, where each of them gets the head after that.

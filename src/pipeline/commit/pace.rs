@@ -18,8 +18,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 pub(crate) struct CommitPace {
     /// Durations of the last two commits.
     commits: [Duration; 2],
-    /// Consecutive failures; the pause before the next attempt grows with them.
-    failures: u32,
+    /// Consecutive failures; the pause before the next attempt grows with them, and is short again after a commit.
+    pub(super) failures: u32,
 }
 
 impl CommitPace {
@@ -44,11 +44,6 @@ impl CommitPace {
     /// A commit and its markers took `took`.
     pub(super) fn note(&mut self, took: Duration) {
         self.commits = [took, self.commits[0]];
-    }
-
-    /// A transaction is committed: the next failure pauses shortly again.
-    pub(super) fn reset_backoff(&mut self) {
-        self.failures = 0;
     }
 
     /// The pause after a failure; the next one is longer.

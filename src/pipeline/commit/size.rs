@@ -67,7 +67,6 @@ impl TransactionSize {
     }
 
     /// Whether it has reached a part of the limit.
-    #[must_use]
     pub fn is_full(self, limit: Self) -> bool {
         self.zip(limit).iter().any(|(size, limit)| size >= limit)
     }
@@ -132,7 +131,6 @@ pub struct SizeLimit {
 
 impl SizeLimit {
     /// The limit; `None` while the configured one applies.
-    #[must_use]
     pub fn reduced(&self) -> Option<TransactionSize> {
         self.reduced
     }
@@ -171,7 +169,6 @@ impl SizeLimit {
     }
 
     /// Records until a transaction of this size reaches the limit, at least 1; `None` while the configured one applies.
-    #[must_use]
     pub fn records_left(&self, size: TransactionSize) -> Option<usize> {
         self.reduced.map(|limit| limit.records.saturating_sub(size.records).max(1))
     }

@@ -111,13 +111,11 @@ impl Transaction {
     }
 
     /// The partitions that the transaction touched, also those that were released meanwhile.
-    #[must_use]
     pub fn touched(&self) -> Vec<PartitionId> {
         self.touched.iter().chain(&self.repairs).copied().collect()
     }
 
     /// Time since it began. Records that waited in the client do not make it older, unlike for [`Self::remaining`].
-    #[must_use]
     pub fn age(&self, now: Duration) -> Duration {
         self.begun_at.map_or(Duration::ZERO, |began| now.saturating_sub(began))
     }
@@ -146,25 +144,21 @@ impl Transaction {
     }
 
     /// The limit below the configured one that transactions have because commits were slow.
-    #[must_use]
     pub fn limit(&self) -> &SizeLimit {
         &self.limit
     }
 
     /// Whether there is a transaction.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.phase != TransactionPhase::None
     }
 
     /// Whether the transaction has reached one of its limits.
-    #[must_use]
     pub fn is_full(&self, configured: TransactionSize) -> bool {
         self.size.is_full(configured) || self.limit.reduced().is_some_and(|limit| self.size.is_full(limit))
     }
 
     /// Time left until the transaction has been open for `interval`; `None` when there is none.
-    #[must_use]
     pub fn remaining(&self, now: Duration, interval: Duration) -> Option<Duration> {
         match self.phase {
             TransactionPhase::None => None,

@@ -24,13 +24,11 @@ pub struct Forgetting {
 
 impl Forgetting {
     /// Begins the search in these windows.
-    #[must_use]
     pub fn new(identities: Vec<Identity>, windows: Vec<WindowId>) -> Self {
         Self { identities, windows, from: 0, found: BTreeMap::new() }
     }
 
     /// Whether all windows have been searched.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         self.windows.is_empty()
     }

@@ -13,7 +13,6 @@ pub struct Journals(BTreeMap<PartitionId, Journal>);
 
 impl Journals {
     /// A journal.
-    #[must_use]
     pub fn get(&self, id: PartitionId) -> Option<&Journal> {
         self.0.get(&id)
     }
@@ -49,7 +48,6 @@ impl Journals {
     }
 
     /// Whether every journal runs.
-    #[must_use]
     pub fn are_running(&self) -> bool {
         self.iter().all(Journal::is_running)
     }

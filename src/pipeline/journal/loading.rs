@@ -71,7 +71,6 @@ pub(crate) enum AfterLoading {
 
 impl Loading {
     /// Fraction of the identities read so far, in 0..=1.
-    #[must_use]
     pub fn share(&self) -> f64 {
         (self.progress.ids as f64 / self.total.max(1) as f64).min(1.0)
     }
@@ -80,109 +79,8 @@ impl Loading {
     pub(crate) fn left(&self) -> u64 {
         self.total.saturating_sub(self.progress.ids)
     }
-}
 
-/// The journals that one thread reads in a part, one after the other.
-pub struct LocalRead<'a> {
-    loadings: Vec<&'a mut Loading>,
-    budget: Budget,
-}
-
-/// Divides the journals among threads. The first ones begin at once.
-pub(crate) fn distributed<'a>(
-    loadings: Vec<&'a mut Loading>,
-    threads: usize,
-    budget: &Budget,
-) -> Vec<LocalRead<'a>> {
-    let count = threads.clamp(1, loadings.len().max(1));
-    let mut reads: Vec<_> = (0..count).map(|_| LocalRead { loadings: Vec::new(), budget: *budget }).collect();
-    for (number, loading) in loadings.into_iter().enumerate() {
-        if let Some(read) = reads.get_mut(number % count) {
-            read.loadings.push(loading);
-        }
-    }
-    reads
-}
-
-impl LocalRead<'_> {
-    /// Identities that were read so far.
-    pub(crate) fn ids(reads: &[Self]) -> u64 {
-        reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.progress.ids).sum()
-    }
-
-    /// Reads owners until all are read or the part is used up.
-    pub fn run(&mut self, store: &impl Store, clock: &impl Clock) -> Result<(), StoreError> {
-        for loading in &mut self.loadings {
-            loading.read(store, clock, &mut self.budget)?;
-            if self.budget.is_spent(clock.elapsed()) {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The unused rest of one iteration's part.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
-    pub(crate) ids: u64,
-    pub(crate) until: Duration,
-}
-
-impl Budget {
-    fn is_spent(&self, now: Duration) -> bool {
-        self.ids == 0 || now >= self.until
-    }
-}
-
-/// Removes the owners of an entry that does not count from the store, and returns them. What is stored up to the `trusted` entry counts.
-pub(crate) fn cut_unconfirmed(
-    store: &mut impl Store,
-    windows: Vec<WindowId>,
-    head: &Head,
-    is_last_trusted: bool,
-) -> Result<Vec<(KindId, StoredOwner)>, StoreError> {
-    let trusted = if is_last_trusted { head.last_entry } else { head.confirmed_entry };
-    let mut removed = Vec::new();
-    for window in unnamed_first(windows) {
-        let Some(of_kind) = store.head(window)? else { continue };
-        if let Some(from) = of_kind.counted(trusted) {
-            removed.extend(store.truncate(window, from)?.into_iter().map(|owner| (window.kind(), owner)));
-        }
-    }
-    Ok(removed)
-}
-
-/// Starts reading the local owners into these empty windows.
-pub(crate) fn begin_loading<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    mut windows: Windows,
-    next: AfterLoading,
-) -> Result<(), WorkerError> {
-    let head = ctx.store.head(id.into())?.unwrap_or_default();
-    windows.note_incomplete_before(head.incomplete_ms);
-    // Owners must not be removed while they are read.
-    ctx.store.end_seal();
-    let (mut total, mut kinds) = (0, Vec::new());
-    for (kind, window) in windows.iter_mut() {
-        // A window that is longer than it was lacks what has expired.
-        window.note_incomplete_before(ctx.store.missing_ms(kind.window(id))?);
-        total += ctx.store.ids(kind.window(id))?;
-        kinds.push(kind);
-    }
-    let progress = ReadProgress::start(ctx.clock.elapsed());
-    let next = Box::new(next);
-    let loading = Loading { progress, head, next, windows, journal: id, kinds, from: None, total };
-    if let Some(journal) = ctx.journals.get_mut(id) {
-        journal.enter(Phase::Loading(Box::new(loading)));
-    }
-    Ok(())
-}
-
-impl Loading {
     /// Whether all owners are read.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         self.kinds.is_empty()
     }
@@ -230,28 +128,124 @@ impl Loading {
     }
 }
 
-/// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
-/// to read first.
-pub(crate) fn read_local_part<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    until: Duration,
-) -> Result<Vec<PartitionId>, WorkerError> {
-    let mut loadings: Vec<_> = ctx.journals.iter_mut().filter_map(Journal::loading_mut).collect();
-    if loadings.is_empty() {
-        return Ok(Vec::new());
+/// The journals that one thread reads in a part, one after the other.
+pub struct LocalRead<'a> {
+    loadings: Vec<&'a mut Loading>,
+    budget: Budget,
+}
+
+/// Divides the journals among threads. The first ones begin at once.
+pub(crate) fn distributed<'a>(
+    loadings: Vec<&'a mut Loading>,
+    threads: usize,
+    budget: &Budget,
+) -> Vec<LocalRead<'a>> {
+    let count = threads.clamp(1, loadings.len().max(1));
+    let mut reads: Vec<_> = (0..count).map(|_| LocalRead { loadings: Vec::new(), budget: *budget }).collect();
+    for (number, loading) in loadings.into_iter().enumerate() {
+        if let Some(read) = reads.get_mut(number % count) {
+            read.loadings.push(loading);
+        }
     }
-    let LoadPart { ids, threads, .. } = ctx.options.load_part;
-    loadings.sort_unstable_by_key(|loading| (loading.left(), loading.journal));
-    let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.journal).collect();
-    let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
-    let before = LocalRead::ids(&reads);
-    let read = W::read_local(&ctx.store, &ctx.clock, &mut reads);
-    ctx.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
-    read?;
-    Ok(waiting)
+    reads
+}
+
+impl LocalRead<'_> {
+    /// Identities that were read so far.
+    pub(crate) fn ids(reads: &[Self]) -> u64 {
+        reads.iter().flat_map(|read| &read.loadings).map(|loading| loading.progress.ids).sum()
+    }
+
+    /// Reads owners until all are read or the part is used up.
+    pub fn run(&mut self, store: &impl Store, clock: &impl Clock) -> Result<(), StoreError> {
+        for loading in &mut self.loadings {
+            loading.read(store, clock, &mut self.budget)?;
+            if self.budget.is_spent(clock.elapsed()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The unused rest of one iteration's part, whichever bound is reached first; at least one run of owners.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    pub(crate) ids: u64,
+    /// Monotonic time at which the part ends.
+    pub(crate) until: Duration,
+}
+
+impl Budget {
+    pub(crate) fn is_spent(&self, now: Duration) -> bool {
+        self.ids == 0 || now >= self.until
+    }
+}
+
+/// Removes the owners of an entry that does not count from the store, and returns them. What is stored up to the `trusted` entry counts.
+pub(crate) fn cut_unconfirmed(
+    store: &mut impl Store,
+    windows: Vec<WindowId>,
+    head: &Head,
+    is_last_trusted: bool,
+) -> Result<Vec<(KindId, StoredOwner)>, StoreError> {
+    let trusted = if is_last_trusted { head.last_entry } else { head.confirmed_entry };
+    let mut removed = Vec::new();
+    for window in unnamed_first(windows) {
+        let Some(of_kind) = store.head(window)? else { continue };
+        if let Some(from) = of_kind.counted(trusted) {
+            removed.extend(store.truncate(window, from)?.into_iter().map(|owner| (window.kind(), owner)));
+        }
+    }
+    Ok(removed)
 }
 
 impl<W: WorkerPorts> Context<W> {
+    /// Starts reading the local owners into these empty windows.
+    pub(crate) fn begin_loading(
+        &mut self,
+        id: PartitionId,
+        mut windows: Windows,
+        next: AfterLoading,
+    ) -> Result<(), WorkerError> {
+        let head = self.store.head(id.into())?.unwrap_or_default();
+        windows.note_incomplete_before(head.incomplete_ms);
+        // Owners must not be removed while they are read.
+        self.store.end_seal();
+        let (mut total, mut kinds) = (0, Vec::new());
+        for (kind, window) in windows.iter_mut() {
+            // A window that is longer than it was lacks what has expired.
+            window.note_incomplete_before(self.store.missing_ms(kind.window(id))?);
+            total += self.store.ids(kind.window(id))?;
+            kinds.push(kind);
+        }
+        let progress = ReadProgress::start(self.clock.elapsed());
+        let next = Box::new(next);
+        let loading = Loading { progress, head, next, windows, journal: id, kinds, from: None, total };
+        if let Some(journal) = self.journals.get_mut(id) {
+            journal.enter(Phase::Loading(Box::new(loading)));
+        }
+        Ok(())
+    }
+
+    /// Reads one part of local state, until a monotonic time. Returns the journals that are being loaded, those with the least left
+    /// to read first.
+    pub(crate) fn read_local_part(&mut self, until: Duration) -> Result<Vec<PartitionId>, WorkerError> {
+        let mut loadings: Vec<_> = self.journals.iter_mut().filter_map(Journal::loading_mut).collect();
+        if loadings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let LoadPart { ids, threads, .. } = self.options.load_part;
+        loadings.sort_unstable_by_key(|loading| (loading.left(), loading.journal));
+        let waiting: Vec<PartitionId> = loadings.iter().map(|loading| loading.journal).collect();
+        let mut reads = distributed(loadings, threads, &Budget { ids: ids.max(1), until });
+        let before = LocalRead::ids(&reads);
+        let read = W::read_local(&self.store, &self.clock, &mut reads);
+        self.report.metrics.restored_ids(RestoreSource::Local).inc_by(LocalRead::ids(&reads) - before);
+        read?;
+        Ok(waiting)
+    }
+
     /// Removes what local state has of a transaction that was not committed. Its records will be read again: its owners become claims in
     /// the returned windows, which are otherwise empty.
     pub(crate) fn claim(

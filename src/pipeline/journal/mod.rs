@@ -48,7 +48,6 @@ pub struct JournalEnd {
 
 impl JournalEnd {
     /// Number of the last committed entry; 0 when there is none.
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.last.map_or(0, |last| last.entry.number)
     }
@@ -75,7 +74,7 @@ pub struct OpenEntry {
 /// A journal of a worker.
 ///
 /// Large because it holds all that a head stores, which a commit changes together, and what is known of its log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Journal {
     /// Its number: a partition of the state topic.
     pub id: PartitionId,
@@ -108,27 +107,10 @@ pub struct Journal {
 
 impl Journal {
     fn new(id: PartitionId, now: Duration) -> Self {
-        Self {
-            id,
-            end: JournalEnd::default(),
-            last_entry: None,
-            is_checked: false,
-            phase: Phase::locating(now),
-            windows: None,
-            open: OpenEntry::default(),
-            own: OwnRecords::default(),
-            covered: BTreeMap::new(),
-            reset_kinds: BTreeSet::new(),
-            is_undone: false,
-            early_ends: 0,
-            missing_since: Some(now),
-            has_run: false,
-            reading: Reading::default(),
-        }
+        Self { id, phase: Phase::locating(now), missing_since: Some(now), ..Self::default() }
     }
 
     /// Where it is in its life cycle; only [`Self::enter`] changes that.
-    #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -145,25 +127,21 @@ impl Journal {
     }
 
     /// Whether records are processed.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }
 
     /// The windows, if records are processed.
-    #[must_use]
     pub fn running(&self) -> Option<&Windows> {
         self.windows.as_ref().filter(|_| self.is_running())
     }
 
     /// The windows, if they are complete, and no transaction with an unknown outcome has added to them.
-    #[must_use]
     pub fn settled(&self) -> Option<&Windows> {
         self.windows.as_ref().filter(|_| self.is_checked && self.open.last_entry.is_none())
     }
 
     /// The windows in memory; incomplete while they are being read.
-    #[must_use]
     pub fn shown(&self) -> Option<&Windows> {
         match &self.phase {
             Phase::Loading(loading) => Some(&loading.windows),
@@ -223,11 +201,8 @@ impl Journal {
         if !matches!(self.phase, Phase::Restoring(_)) {
             return None;
         }
-        if let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) {
-            Some(restoring)
-        } else {
-            None
-        }
+        let Phase::Restoring(restoring) = self.enter(Phase::locating(not_before)) else { return None };
+        Some(restoring)
     }
 
     /// Ends a load that has read everything, like [`Self::take_restoring`]; `None` while there is more to read.
@@ -235,11 +210,8 @@ impl Journal {
         if !matches!(&self.phase, Phase::Loading(loading) if loading.is_done()) {
             return None;
         }
-        if let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) {
-            Some(loading)
-        } else {
-            None
-        }
+        let Phase::Loading(loading) = self.enter(Phase::locating(not_before)) else { return None };
+        Some(loading)
     }
 
     /// The heads that the local store may record for the windows, without an open transaction; that of the unnamed kind is the first.
@@ -288,7 +260,6 @@ impl Journal {
     }
 
     /// Whether owners are being undone.
-    #[must_use]
     pub fn is_undoing(&self) -> bool {
         match &self.phase {
             Phase::Undoing(_) => true,
@@ -321,7 +292,6 @@ impl Journal {
     }
 
     /// Whether this entry is the last committed one.
-    #[must_use]
     pub fn ends_with(&self, entry: Option<EntryName>) -> bool {
         self.last_entry.map(|last| last.entry) == entry
     }

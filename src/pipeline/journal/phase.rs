@@ -31,6 +31,12 @@ pub enum Phase {
     Running,
 }
 
+impl Default for Phase {
+    fn default() -> Self {
+        Self::locating(Duration::ZERO)
+    }
+}
+
 impl Phase {
     /// The committed offsets have to be read, not before `not_before`.
     pub(super) fn locating(not_before: Duration) -> Self {
@@ -38,7 +44,6 @@ impl Phase {
     }
 
     /// Progress of a restore from disk or from the state topic, in 0..=1; `None` when none is in progress.
-    #[must_use]
     pub fn share(&self) -> Option<f64> {
         match self {
             Self::Restoring(restoring) => Some(restoring.share()),

@@ -8,7 +8,7 @@ use crate::dedupe::PartitionId;
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a load or restore has taken so far, and how much it has read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReadProgress {
     /// Monotonic time of its start.
     pub since: Duration,
@@ -20,7 +20,6 @@ pub struct ReadProgress {
 
 impl ReadProgress {
     /// Nothing is read yet.
-    #[must_use]
     pub fn start(now: Duration) -> Self {
         Self { since: now, logged: now, ids: 0 }
     }

@@ -181,7 +181,7 @@ impl<W: WorkerPorts> Context<W> {
         self.options.same_pair(&key)?;
         self.options.same_scope(key.is_topic_wide, || format!("{} was written", place()))?;
         let taken = reading.take(JournalRecord { offset, key, bytes }, rules);
-        taken.map_err(|error| WorkerError::block(&place(), &error))
+        taken.map_err(|error| Fatal::unusable(&place(), &error).into())
     }
 }
 

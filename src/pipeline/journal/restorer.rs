@@ -6,7 +6,7 @@ use crate::dedupe::{
     Block, BlockError, Coordinates, Entry, ForgetRecord, Identity, JournalRecord, KindId, Offset, Owner,
     PartitionId, Sequence, Window, WindowId,
 };
-use crate::pipeline::error::WorkerError;
+use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::forgetting::Forgetting;
 use crate::pipeline::journal::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::journal::sealed::sealed_in;
@@ -63,7 +63,7 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         for record in &entry.records {
             if ForgetRecord::is_here(&record.bytes) {
                 let decoded = ForgetRecord::decode(&record.bytes);
-                let decoded = decoded.map_err(|e| WorkerError::block(&self.place(record.offset), &e))?;
+                let decoded = decoded.map_err(|e| Fatal::unusable(&self.place(record.offset), &e))?;
                 forgotten.extend(decoded.identities);
             } else {
                 self.block(restoring, entry, record)?;
@@ -93,7 +93,8 @@ impl<W: WorkerPorts> Restorer<'_, W> {
         entry: &Entry,
         record: &JournalRecord,
     ) -> Result<(), WorkerError> {
-        let unusable = |error: &BlockError| WorkerError::block(&self.place(record.offset), error);
+        let unusable =
+            |error: &BlockError| WorkerError::from(Fatal::unusable(&self.place(record.offset), error));
         let Block { hash, kind, mut owners } =
             Block::decode(&record.bytes).map_err(|error| unusable(&error))?;
         if self.is_foreign(restoring, record, hash, kind)? {

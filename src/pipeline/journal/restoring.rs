@@ -15,9 +15,10 @@ use crate::pipeline::journal::unwritten::Unwritten;
 use crate::ports::{Covered, Head, LogBounds};
 
 /// Why a journal is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReadPurpose {
     /// Its partitions start when it is read to the end.
+    #[default]
     Start,
     /// A standby copy of the windows.
     Copy,
@@ -35,7 +36,7 @@ impl ReadPurpose {
 /// A restore from a journal in progress.
 ///
 /// Large because it holds all that one part leaves for the next, and all that decides at the end whether the windows are complete.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Restoring {
     /// The windows, complete up to the last entry read.
     pub windows: Windows,
@@ -97,32 +98,21 @@ impl Restoring {
     ) -> Self {
         Self {
             windows,
-            unwritten: Unwritten::default(),
-            rules: Vec::new(),
             progress: ReadProgress::start(now),
-            located: Located::default(),
-            ended_at: None,
             from,
             until: log.stable,
             needed: from,
             low: log.low,
             last: head.confirmed_entry.map(|entry| LastEntry { entry, from: None }),
-            first_ms: None,
             has_uncovered: head.confirmed_entry.is_some() && head.covered.is_empty(),
             covered: head.covered,
-            reset_kinds: BTreeSet::new(),
-            emptied: BTreeSet::new(),
-            left_out: BTreeMap::new(),
             purpose,
             next_expiry: now,
-            forgetting: None,
-            undoing: None,
-            undone: None,
+            ..Self::default()
         }
     }
 
     /// Fraction of the log read so far, in 0..=1.
-    #[must_use]
     pub fn share(&self) -> f64 {
         let total = self.until.saturating_sub(self.from).max(1);
         (self.needed.saturating_sub(self.from) as f64 / total as f64).min(1.0)
@@ -151,7 +141,6 @@ impl Restoring {
     }
 
     /// Whether the journal is not read meanwhile.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.forgetting.is_some() || self.undoing.is_some()
     }
@@ -194,7 +183,7 @@ impl Restoring {
             covered: self.covered,
             next,
             reset_kinds: self.reset_kinds,
-            rewound: Vec::new(),
+            ..Completed::default()
         }
     }
 
@@ -213,21 +202,8 @@ impl Restoring {
     }
 }
 
-impl Completed {
-    /// Windows that were not read from the journal, up to this last entry.
-    pub fn unread(
-        windows: Windows,
-        located: Located,
-        last_entry: Option<LastEntry>,
-        covered: BTreeMap<PartitionId, Covered>,
-    ) -> Self {
-        let (reset_kinds, rewound) = (BTreeSet::new(), Vec::new());
-        Self { windows, located, last_entry, covered, next: 0, is_cut: false, reset_kinds, rewound }
-    }
-}
-
 /// Windows that are complete.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Completed {
     pub windows: Windows,
     /// What the group has committed.
@@ -236,7 +212,7 @@ pub(crate) struct Completed {
     pub last_entry: Option<LastEntry>,
     /// Where the last section of each partition ends.
     pub covered: BTreeMap<PartitionId, Covered>,
-    /// The journal was read up to this offset.
+    /// The journal was read up to this offset; 0 if it was not.
     pub next: Offset,
     /// Whether retention has deleted entries.
     pub is_cut: bool,

@@ -17,7 +17,6 @@ pub struct Undoing {
 
 impl Undoing {
     /// Begins to undo the owners from these coordinates on.
-    #[must_use]
     pub fn new(journal: PartitionId, windows: &Windows, from: &[Coordinates]) -> Self {
         let mut left = unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect());
         left.reverse();

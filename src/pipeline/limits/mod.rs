@@ -91,7 +91,6 @@ impl Limits {
     }
 
     /// About how many identities fit into all windows of the process, if they are evenly distributed over `windows` of each worker.
-    #[must_use]
     pub fn fitting(&self, windows: u64) -> u64 {
         self.share(windows).all.saturating_mul(self.workers.max(1))
     }

@@ -39,7 +39,7 @@ pub(crate) struct LimitLog {
 /// The limits on the windows of a worker: in force with each commit, and logged.
 #[derive(Debug, Default)]
 pub(crate) struct WindowLimiter {
-    enforced: Enforced,
+    pub(crate) enforced: Enforced,
     unheld: Unheld,
     log: LimitLog,
 }
@@ -106,11 +106,6 @@ impl ExpiryLag {
 }
 
 impl WindowLimiter {
-    /// Sets the bounds that the next commit of each window applies.
-    pub fn apply(&mut self, options: &WorkerOptions, journals: &mut Journals) {
-        self.enforced.apply(options, journals);
-    }
-
     /// The status of a window.
     pub fn status(&self, window: &Window, options: &WorkerOptions, lag: &ExpiryLag) -> WindowStatus {
         let limit = self.enforced.active_limit(window, &options.limits);
@@ -177,7 +172,7 @@ impl<W: WorkerPorts> Context<W> {
     pub(crate) fn enforce_limits(&mut self) -> Result<(), WorkerError> {
         let now = self.clock.elapsed();
         self.limit_disk(now)?;
-        self.limits.apply(&self.options, &mut self.journals);
+        self.limits.enforced.apply(&self.options, &mut self.journals);
         let windows = self.journals.windows_mut();
         self.report.metrics.parts.state.evicted.inc_by(windows.map(Window::take_evicted).sum());
         Ok(())

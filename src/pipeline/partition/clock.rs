@@ -51,13 +51,11 @@ impl Ends {
 }
 
 /// The slowest of some partitions: how far it is read ([`Partition::reached_ms`]), and its number. `None` when there is none.
-#[must_use]
 pub fn slowest<'a>(partitions: impl Iterator<Item = &'a Partition>) -> Option<(i64, PartitionId)> {
     partitions.map(|partition| (partition.reached_ms(), partition.id)).min()
 }
 
 /// The latest stream time of some partitions, epoch milliseconds; 0 while unknown.
-#[must_use]
 pub fn fastest_ms<'a>(partitions: impl Iterator<Item = &'a Partition>) -> i64 {
     partitions.map(|partition| partition.time.ms()).max().unwrap_or(0)
 }
@@ -91,7 +89,6 @@ pub struct Lateness {
 impl Lateness {
     /// As a checkpoint has it, of a partition with this stream time: what was read to its end does not survive a restart. One without records is
     /// not late.
-    #[must_use]
     pub fn of(saved_ms: Option<i64>, stream_time_ms: i64) -> Self {
         Self { ms: saved_ms.or((stream_time_ms <= 0).then_some(0)), ..Self::default() }
     }
@@ -122,13 +119,11 @@ impl WorkerOptions {
 
 impl Partition {
     /// How late the partition is after the open transaction, ms; `None` while that is not known: its records are measured when they are committed.
-    #[must_use]
     pub fn late_ms(&self) -> Option<i64> {
         self.lateness.ms.filter(|_| self.open.as_ref().is_none_or(|open| open.records == 0))
     }
 
     /// Whether a restart would find the partition later than it is by more than a small part of the longest window.
-    #[must_use]
     pub fn has_unsaved_lateness(&self, longest_ms: i64) -> bool {
         let silent_ms = self.lateness.caught_up_ms.saturating_sub(self.time.ms());
         self.lateness.is_unsaved && silent_ms > longest_ms / 256
@@ -136,7 +131,6 @@ impl Partition {
 
     /// The stream time that the next record of the partition is not before, epoch milliseconds, unless it is later than its records
     /// were so far.
-    #[must_use]
     pub fn reached_ms(&self) -> i64 {
         self.time.ms().max(self.lateness.caught_up_ms)
     }
@@ -158,14 +152,12 @@ pub struct RawEnd {
 
 impl RawEnd {
     /// Whether it is known that there are only markers and aborted records from this offset up to the last stable one.
-    #[must_use]
     pub fn is_empty_from(&self, next: Offset) -> bool {
         self.empty_from.is_some_and(|from| from <= next)
     }
 
     /// Whether there was no unread record from this offset on: it is the high watermark, or what lies before that is only markers and
     /// aborted records.
-    #[must_use]
     pub fn is_reached(&self, next: Offset) -> bool {
         next >= self.high || self.stable >= self.high && self.is_empty_from(next)
     }

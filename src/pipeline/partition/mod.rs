@@ -109,9 +109,10 @@ impl fmt::Display for SchemaWait {
 }
 
 /// The offset that the group has of a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum GroupOffset {
     /// It has not been read, and the position is not known.
+    #[default]
     Unknown,
     /// Another one than that at which the partition continues, or none.
     Other,
@@ -122,7 +123,7 @@ enum GroupOffset {
 /// A partition. Owned by one worker.
 ///
 /// Large because it holds all that a checkpoint states about a partition, and what is known of the records that arrive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Partition {
     /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
@@ -176,37 +177,11 @@ pub struct Partition {
 
 impl Partition {
     /// A newly assigned partition.
-    #[must_use]
     pub fn assigned(id: PartitionId, journal: PartitionId, source: TimeSource) -> Self {
-        Self {
-            id,
-            journal,
-            is_started: false,
-            group_offset: GroupOffset::Unknown,
-            committed: 0,
-            next: 0,
-            time: StreamTime::new(source),
-            open: None,
-            rewound: false,
-            uncommitted_position: false,
-            epoch: None,
-            committed_epoch: None,
-            first_raw_partitions: None,
-            stated: Duration::ZERO,
-            ahead_ms: 0,
-            ahead_of_wall_ms: 0,
-            lateness: Lateness::default(),
-            order: Order::default(),
-            stall: StallDetector::default(),
-            unread: None,
-            schema: None,
-            behind_state: None,
-            rejections: Rejections::default(),
-        }
+        Self { id, journal, time: StreamTime::new(source), ..Self::default() }
     }
 
     /// Whether its records are processed when they arrive.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_started && self.schema.is_none()
     }
@@ -232,13 +207,11 @@ impl Partition {
     }
 
     /// Whether its position is known.
-    #[must_use]
     pub fn is_located(&self) -> bool {
         self.group_offset != GroupOffset::Unknown
     }
 
     /// Whether the group has an offset of it, which is `committed`.
-    #[must_use]
     pub fn is_in_group(&self) -> bool {
         self.group_offset == GroupOffset::Committed
     }
@@ -252,7 +225,6 @@ impl Partition {
 
     /// Where the client reads on, and the leader epoch of the record before that if it is known: behind the last record, also where markers and
     /// aborted records follow that. Their epochs are not known, and a comparison by an older one would take an election for a truncation.
-    #[must_use]
     pub fn position(&self) -> (Offset, Option<Epoch>) {
         let epoch = if self.open.is_some() { self.epoch } else { self.committed_epoch };
         (epoch.map_or(self.next, |epoch| epoch.next.min(self.next)), epoch)
@@ -273,13 +245,11 @@ impl Partition {
 
     /// Whether the open transaction adds a section of this partition to the journal: when something was written, or owners are undone.
     /// Without identities it proves that the transaction was complete, also to a group that has lost its offset.
-    #[must_use]
     pub fn adds_section(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.wrote || open.is_stated || self.rewound)
     }
 
     /// The section of the open transaction, before its clean records are acknowledged.
-    #[must_use]
     pub fn section(&self) -> Section {
         Section {
             partition: self.id,
@@ -313,14 +283,12 @@ impl Partition {
     }
 
     /// Whether this is the committed offset of the partition, if the open transaction was not committed.
-    #[must_use]
     pub fn is_at(&self, answer: &Committed) -> bool {
         answer.offset == self.is_in_group().then_some(self.committed)
     }
 
     /// Whether the open transaction was committed with exactly this offset and metadata. The offset alone does not prove that:
     /// another worker may have committed the same offset, and a commit that only forgets ids leaves the offset unchanged.
-    #[must_use]
     pub fn was_committed_as(&self, answer: &Committed) -> bool {
         let sent = self.open.as_ref().and_then(|open| open.sent.as_ref());
         sent.is_some_and(|(next, text)| answer.offset == Some(*next) && answer.metadata == *text)

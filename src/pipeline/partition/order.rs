@@ -67,7 +67,6 @@ impl Default for Order {
 
 impl Order {
     /// A reading that begins before the expected record, at offsets without records: one that arrives from there shows that the log is another one.
-    #[must_use]
     pub fn with_gap(empty: Range<Offset>) -> Self {
         let mut order = Self::default();
         order.skip(empty);
@@ -112,7 +111,6 @@ impl Order {
     }
 
     /// Whether the partition has to be sought again.
-    #[must_use]
     pub fn is_doubted(&self) -> bool {
         matches!(self.reading, SeekResult::Doubted { .. })
     }

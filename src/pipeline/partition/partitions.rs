@@ -11,7 +11,6 @@ pub struct Partitions {
 
 impl Partitions {
     /// The partition with this number; `None` when it is not assigned to this worker.
-    #[must_use]
     pub fn get(&self, id: PartitionId) -> Option<&Partition> {
         self.all.get(id as usize)?.as_deref()
     }
@@ -27,7 +26,6 @@ impl Partitions {
     }
 
     /// One past the highest partition number inserted so far.
-    #[must_use]
     pub fn end(&self) -> PartitionId {
         PartitionId::try_from(self.all.len()).unwrap_or(PartitionId::MAX)
     }

@@ -150,13 +150,11 @@ impl Rejections {
     }
 
     /// Whether the partition waits before the next attempt for a rejected record.
-    #[must_use]
     pub fn waits(&self, now: Duration) -> bool {
         self.retry.as_ref().is_some_and(|retry| now < retry.next)
     }
 
     /// Description of the rejected record and its next attempt.
-    #[must_use]
     pub fn retry(&self) -> Option<&str> {
         self.retry.as_ref().map(|retry| retry.description.as_str())
     }

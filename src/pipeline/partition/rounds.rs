@@ -15,7 +15,7 @@ const DOUBLINGS_MAX: u32 = 6;
 #[derive(Debug, Clone, Default)]
 pub struct Rounds {
     /// Number of rounds that have begun.
-    begun: u32,
+    pub begun: u32,
     /// Monotonic time of the next round.
     next: Duration,
     /// The writers that are left of the current round.
@@ -26,11 +26,6 @@ impl Rounds {
     /// The first round follows after `timeout`.
     pub fn after(timeout: Duration, now: Duration) -> Self {
         Self { next: now + timeout, ..Self::default() }
-    }
-
-    /// Number of rounds that have begun.
-    pub fn begun(&self) -> u32 {
-        self.begun
     }
 
     /// Whether a round is to begin.

@@ -107,13 +107,11 @@ impl StallDetector {
     }
 
     /// Whether the client has fetched up to the end of the log, and has returned no record for this time. That does not prove that there is none.
-    #[must_use]
     pub fn is_silent(&self, time: Duration) -> bool {
         self.since.is_some_and(|(seen, waited)| seen.missing() == Some(Stall::NotDelivered) && waited >= time)
     }
 
     /// Whether the log between the offset `next` and its `end` was fetched again, and that has brought no record for `patience`.
-    #[must_use]
     pub fn is_unread(&self, next: Offset, end: Offset, patience: Duration) -> bool {
         self.last_reassigned == Some((next, end)) && self.is_silent(patience)
     }

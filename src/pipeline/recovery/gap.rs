@@ -3,51 +3,85 @@
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::metrics::OffsetReset;
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::Access;
-use crate::pipeline::context::Context;
+use crate::pipeline::access::Access;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::options::{OnGap, WorkerOptions};
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::start_bounds::{StartBounds, request_raw};
+use crate::pipeline::recovery::start_bounds::request_raw;
 use crate::ports::{Failure, GroupMember, LogBounds, Remedy, Source, Truncation};
 
-/// Makes a partition of complete windows resume at C, or at the nearest offset that the log holds, if the log does
-/// not hold C and the configuration accepts the gap. Returns from where on owners of the partition have to be undone, if any.
-pub(crate) fn resume_offset<W: WorkerPorts>(
-    bounds: &mut StartBounds,
-    access: &mut Access<'_, W>,
-    id: PartitionId,
-) -> Result<Option<Coordinates>, WorkerError> {
-    let Some(committed) = access.ctx.partitions.get(id).map(|partition| partition.committed) else {
-        return Ok(None);
-    };
-    let truncated = access.source.truncated(id);
-    let mut log = bounds.raw(access, id)?;
-    if truncated.is_some() || !(log.low..=log.high).contains(&committed) {
-        // Only the current bounds show a gap: the log may have grown since the request for all partitions.
-        log = request_raw::<W>(access.source, &access.ctx.options, &[id])?.first().copied().unwrap_or(log);
+impl<W: WorkerPorts> Access<'_, W> {
+    /// Makes a partition of complete windows resume at C, or at the nearest offset that the log holds, if the log does
+    /// not hold C and the configuration accepts the gap. Returns from where on owners of the partition have to be undone, if any.
+    pub(crate) fn resume_offset(&mut self, id: PartitionId) -> Result<Option<Coordinates>, WorkerError> {
+        let Some(committed) = self.ctx.partitions.get(id).map(|partition| partition.committed) else {
+            return Ok(None);
+        };
+        let truncated = self.source.truncated(id);
+        let mut log = self.raw_bounds(id)?;
+        if truncated.is_some() || !(log.low..=log.high).contains(&committed) {
+            // Only the current bounds show a gap: the log may have grown since the request for all partitions.
+            log = request_raw::<W>(self.source, &self.ctx.options, &[id])?.first().copied().unwrap_or(log);
+        }
+        let Some(partition) = self.ctx.partitions.get_mut(id) else { return Ok(None) };
+        // The client cannot read on behind a record that retention has deleted.
+        partition.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
+        let is_covered = partition.committed_epoch.is_some();
+        if truncated.is_none() && committed > log.high && is_covered {
+            // The records at the end of the log may have been written after it was truncated. The client determines the
+            // offset of the truncation when it starts reading at C, and reports it.
+            return Ok(None);
+        }
+        let Some(gap) = gap(committed, log, truncated) else { return Ok(None) };
+        self.check_not_advanced(id, committed)?;
+        let names = gap_names(&self.ctx.options, id, log, committed, &gap);
+        if self.ctx.options.on_gap == OnGap::Stop {
+            return Err(gap_refusal(&names, &gap).into());
+        }
+        // Where the log before `nearest` is not the one that was read, comparing leader epochs would find the truncation again and
+        // again.
+        if let Some(partition) = self.ctx.partitions.get_mut(id) {
+            partition.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
+        }
+        Ok(self.accept_gap(id, gap.nearest, &names))
     }
-    let Some(partition) = access.ctx.partitions.get_mut(id) else { return Ok(None) };
-    // The client cannot read on behind a record that retention has deleted.
-    partition.keep_epoch(|epoch| epoch.covers(committed) || epoch.next >= log.low);
-    let is_covered = partition.committed_epoch.is_some();
-    if truncated.is_none() && committed > log.high && is_covered {
-        // The records at the end of the log may have been written after it was truncated. The client determines the
-        // offset of the truncation when it starts reading at C, and reports it.
-        return Ok(None);
+
+    /// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
+    /// outdated offset: another instance may have processed records since.
+    fn check_not_advanced(&self, id: PartitionId, committed: Offset) -> Result<(), Failure> {
+        let answers = self.source.committed(&[id], REQUEST_TIMEOUT)?;
+        match answers.first().and_then(|answer| answer.offset) {
+            Some(offset) if offset > committed => Err(Failure::new(
+                Remedy::Retry,
+                format!(
+                    "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
+                    self.ctx.options.raw
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
-    let Some(gap) = gap(committed, log, truncated) else { return Ok(None) };
-    check_not_advanced::<W>(&access.ctx.options, access.source, id, committed)?;
-    let names = gap_names(&access.ctx.options, id, log, committed, &gap);
-    if access.ctx.options.on_gap == OnGap::Stop {
-        return Err(gap_refusal(&names, &gap).into());
+
+    fn accept_gap(&mut self, id: PartitionId, next: Offset, names: &str) -> Option<Coordinates> {
+        let partition = self.ctx.partitions.get_mut(id)?;
+        let committed = partition.committed;
+        let skipped = next.saturating_sub(committed);
+        let how = if next < committed {
+            "reading the records that replace the lost ones".to_owned()
+        } else {
+            format!("{skipped} offsets skipped")
+        };
+        tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
+        // At most the group's committed offset: the section of the next transaction begins there.
+        partition.committed = committed.min(next);
+        partition.next = next;
+        partition.uncommitted_position = true;
+        // Other records will be read at these offsets.
+        partition.rewound |= next < committed;
+        self.ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
+        self.ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
+        (next < committed).then_some(Coordinates { partition: id, offset: next })
     }
-    // Where the log before `nearest` is not the one that was read, comparing leader epochs would find the truncation again and
-    // again.
-    if let Some(partition) = access.ctx.partitions.get_mut(id) {
-        partition.keep_epoch(|epoch| gap.nearest <= gap.same_until && epoch.covers(gap.nearest));
-    }
-    Ok(accept(access.ctx, id, gap.nearest, &names))
 }
 
 /// Fails when a start would not accept what the log has at the committed offset, as far as its bounds show that.
@@ -85,53 +119,6 @@ fn gap_refusal(names: &str, gap: &Gap) -> Fatal {
          is stopped",
         gap.nearest
     ))
-}
-
-/// Fails when the committed offset has advanced. A process that was suspended for long compares the current log with an
-/// outdated offset: another instance may have processed records since.
-fn check_not_advanced<W: WorkerPorts>(
-    options: &WorkerOptions,
-    source: &W::Source,
-    id: PartitionId,
-    committed: Offset,
-) -> Result<(), Failure> {
-    let answers = source.committed(&[id], REQUEST_TIMEOUT)?;
-    match answers.first().and_then(|answer| answer.offset) {
-        Some(offset) if offset > committed => Err(Failure::new(
-            Remedy::Retry,
-            format!(
-                "the group's offset for partition {id} of topic {} is {offset} now, not {committed}; reading it again",
-                options.raw
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn accept<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    next: Offset,
-    names: &str,
-) -> Option<Coordinates> {
-    let partition = ctx.partitions.get_mut(id)?;
-    let committed = partition.committed;
-    let skipped = next.saturating_sub(committed);
-    let how = if next < committed {
-        "reading the records that replace the lost ones".to_owned()
-    } else {
-        format!("{skipped} offsets skipped")
-    };
-    tracing::error!("{names}; continuing at {next}, {how} (group.on_gap = accept)");
-    // At most the group's committed offset: the section of the next transaction begins there.
-    partition.committed = committed.min(next);
-    partition.next = next;
-    partition.uncommitted_position = true;
-    // Other records will be read at these offsets.
-    partition.rewound |= next < committed;
-    ctx.report.metrics.offset_resets(OffsetReset::Gap).inc();
-    ctx.report.metrics.parts.group.gap_offsets.inc_by(skipped);
-    (next < committed).then_some(Coordinates { partition: id, offset: next })
 }
 
 /// The error for a group that was reset to below what the state, in its topic or local, has committed.

@@ -4,45 +4,36 @@ use std::collections::BTreeSet;
 
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::error::WorkerError;
-use crate::pipeline::journal::loading::{AfterLoading, Loading, read_local_part};
+use crate::pipeline::journal::loading::{AfterLoading, Loading};
 use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::restore::Base;
 
-impl Recovery {
+impl<W: WorkerPorts> Access<'_, W> {
     /// Reads one part of local state. The journals with the least left to read come first, so that they do not wait for one
     /// that takes minutes.
-    pub(crate) fn load_part<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-    ) -> Result<(), WorkerError> {
-        let until = access.ctx.clock.elapsed() + access.ctx.options.load_part.time;
-        let waiting = read_local_part(access.ctx, until)?;
+    pub(crate) fn load_part(&mut self) -> Result<(), WorkerError> {
+        let until = self.ctx.clock.elapsed() + self.ctx.options.load_part.time;
+        let waiting = self.ctx.read_local_part(until)?;
         for (number, id) in waiting.into_iter().enumerate() {
             // The step after a load sends requests to the broker, which takes time too.
-            if number > 0 && access.ctx.clock.elapsed() >= until {
+            if number > 0 && self.ctx.clock.elapsed() >= until {
                 break;
             }
             // From here on the windows are complete.
-            let now = access.ctx.clock.elapsed();
-            let loaded = access.ctx.journals.get_mut(id).and_then(|journal| journal.take_loaded(now));
+            let now = self.ctx.clock.elapsed();
+            let loaded = self.ctx.journals.get_mut(id).and_then(|journal| journal.take_loaded(now));
             if let Some(loading) = loaded {
-                self.loaded(access, id, *loading)?;
+                self.loaded(id, *loading)?;
             }
         }
         Ok(())
     }
 
     /// Continues with a journal whose local state has been read to the end.
-    fn loaded<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        loading: Loading,
-    ) -> Result<(), WorkerError> {
+    fn loaded(&mut self, id: PartitionId, loading: Loading) -> Result<(), WorkerError> {
         let Loading { progress, head, next, windows, .. } = loading;
         match *next {
             AfterLoading::Start(located) => {
@@ -55,7 +46,7 @@ impl Recovery {
                         *known = of;
                     }
                 }
-                let took_ms = access.ctx.clock.elapsed().saturating_sub(progress.since).as_millis();
+                let took_ms = self.ctx.clock.elapsed().saturating_sub(progress.since).as_millis();
                 tracing::debug!(
                     journal = id,
                     ids = progress.ids,
@@ -63,12 +54,15 @@ impl Recovery {
                     "state loaded from the local store"
                 );
                 let last_entry = located.last_entry;
-                self.completed(access, id, Completed::unread(windows, located, last_entry, covered))
+                self.completed(
+                    id,
+                    Completed { windows, located, last_entry, covered, ..Completed::default() },
+                )
             }
             // State that ends before the last committed entry is dropped when the restore cannot start.
             AfterLoading::Restore(located, from) => {
                 let base = Base { windows, head, from };
-                self.begin_restore(access, id, located, Some(base), BTreeSet::new())
+                self.begin_restore(id, located, Some(base), BTreeSet::new())
             }
         }
     }

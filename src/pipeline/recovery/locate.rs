@@ -9,23 +9,20 @@ use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, EntryEnd, Offset, PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::{Access, commit_journal};
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::loading::{AfterLoading, begin_loading};
+use crate::pipeline::journal::loading::AfterLoading;
 use crate::pipeline::journal::local::{Located, StatePlan, plan};
 use crate::pipeline::journal::restoring::Completed;
 use crate::pipeline::options::{OnRewind, Start, WorkerOptions};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::completed::no_offset;
 use crate::pipeline::recovery::gap::{check_gap, rewound_group};
 use crate::pipeline::recovery::restore::{SKIPS_RECORDS, check_length, skips_records};
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::producer::ProducerState;
-use crate::pipeline::torn::without_live;
 use crate::ports::{Committed, GroupMember, LogBounds, ProducerLife, Remedy, StateItem, Store, WrittenEnds};
 
 /// Timeout of fencing a dead writer, which ends its transaction.
@@ -33,107 +30,114 @@ const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to begin the loads and restores of several journals between two polls. Each sends requests to the broker.
 const LOCATE_TIME: Duration = Duration::from_millis(200);
 
-impl Recovery {
-    pub(super) fn locate<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        journals: &[PartitionId],
-    ) -> Result<(), WorkerError> {
-        let members: Vec<PartitionId> = journals.iter().flat_map(|id| access.ctx.members(*id)).collect();
-        match access.source.committed(&members, REQUEST_TIMEOUT) {
+impl<W: WorkerPorts> Access<'_, W> {
+    pub(super) fn locate(&mut self, journals: &[PartitionId]) -> Result<(), WorkerError> {
+        let members: Vec<PartitionId> = journals.iter().flat_map(|id| self.ctx.members(*id)).collect();
+        match self.source.committed(&members, REQUEST_TIMEOUT) {
             Ok(answers) => {
-                access.ctx.report.reachable();
+                self.ctx.report.reachable();
                 self.start_bounds.clear();
                 self.torn.blocked_by_others = None;
                 // Checked before a repair, because a repair commits too.
-                answers.iter().try_for_each(|answer| access.ctx.options.check_metadata(answer))?;
-                access.committer.undecided.count_if_committed(access.ctx, &answers);
-                let checked = self.torn.reconcile(access, &answers)?;
-                access.committer.undecided.count_if_aborted(access.ctx, &answers, &checked);
-                let began = access.ctx.clock.elapsed();
-                let mut answers = access.ctx.options.by_journal(answers);
+                answers.iter().try_for_each(|answer| self.ctx.options.check_metadata(answer))?;
+                self.committer.undecided.count_if_committed(self.ctx, &answers);
+                let checked = self.reconcile(&answers)?;
+                self.committer.undecided.count_if_aborted(self.ctx, &answers, &checked);
+                let began = self.ctx.clock.elapsed();
+                let mut answers = self.ctx.options.by_journal(answers);
                 for id in checked {
-                    self.located(access, id, answers.remove(&id).unwrap_or_default())?;
+                    self.located(id, answers.remove(&id).unwrap_or_default())?;
                     // The rest follows in the next iteration.
-                    if access.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_TIME {
+                    if self.ctx.clock.elapsed().saturating_sub(began) >= LOCATE_TIME {
                         break;
                     }
                 }
                 Ok(())
             }
             Err(failed) if failed.remedy == Remedy::Retry => {
-                end_pending(&mut self.torn, access, &members)?;
+                self.end_pending(&members)?;
                 Err(failed.into())
             }
             Err(failed) => Err(failed.into()),
         }
     }
 
-    fn located<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        answers: Vec<Committed>,
-    ) -> Result<(), WorkerError> {
-        let shown = access.ctx.journals.get(id).and_then(|journal| journal.end.last);
+    fn located(&mut self, id: PartitionId, answers: Vec<Committed>) -> Result<(), WorkerError> {
+        let shown = self.ctx.journals.get(id).and_then(|journal| journal.end.last);
         let located = Located::new(answers, shown);
-        match kept(access.ctx, id, &located) {
+        match kept(self.ctx, id, &located) {
             Kept::Committed => {
                 // The response to the commit was lost, and the commit has succeeded.
                 // A new producer does not know where it ended, but the journal was checked.
-                let checked = access.ctx.journals.get(id).map(|journal| journal.end.next);
-                let end = access.committer.sink.state_end(id).or(checked);
-                commit_journal(access.ctx, id, end)?;
-                self.start(access, id)
+                let checked = self.ctx.journals.get(id).map(|journal| journal.end.next);
+                let end = self.committer.sink.state_end(id).or(checked);
+                self.ctx.commit_journal(id, end)?;
+                self.start(id)
             }
             Kept::Unchanged => {
-                undo(access.ctx, id)?;
-                self.start(access, id)
+                undo(self.ctx, id)?;
+                self.start(id)
             }
             Kept::Grown => {
-                undo(access.ctx, id)?;
-                grown(access.ctx, id, located)
-                    .map_or(Ok(()), |completed| self.completed(access, id, completed))
+                undo(self.ctx, id)?;
+                grown(self.ctx, id, located).map_or(Ok(()), |completed| self.completed(id, completed))
             }
-            Kept::Outdated => self.begin(access, id, located),
+            Kept::Outdated => self.begin(id, located),
         }
     }
 
     /// Starts to load the windows of a journal that are not in memory.
-    fn begin<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        located: Located,
-    ) -> Result<(), WorkerError> {
+    fn begin(&mut self, id: PartitionId, located: Located) -> Result<(), WorkerError> {
         let first = located.answers.first().map_or(id, |answer| answer.partition);
-        let changed = access.ctx.options.changed_rules(located.checkpoint.as_ref(), first)?;
-        let now = access.ctx.clock.elapsed();
-        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
+        let changed = self.ctx.options.changed_rules(located.checkpoint.as_ref(), first)?;
+        let now = self.ctx.clock.elapsed();
+        let Some(journal) = self.ctx.journals.get_mut(id) else { return Ok(()) };
         journal.unload(now);
         journal.missing_since.get_or_insert(now);
         // The last restore ended early: the local state did not lead to the last committed entry, so it is not used.
         let ended_early = journal.early_ends > 0;
-        let is_usable = !ended_early && !has_unusable_slices(access.ctx, id);
-        let head = access.ctx.store.head(id.into())?.filter(|_| is_usable);
+        let is_usable = !ended_early && !has_unusable_slices(self.ctx, id);
+        let head = self.ctx.store.head(id.into())?.filter(|_| is_usable);
         let plan = match &head {
             _ if !changed.is_empty() => StatePlan::Restore,
-            Some(_) if located.has_offset() && !access.ctx.options.keeps(Safeguard::LastEntries) => {
+            Some(_) if located.has_offset() && !self.ctx.options.keeps(Safeguard::LastEntries) => {
                 StatePlan::Load { has_last: true }
             }
             head => plan(head.as_ref(), &located),
         };
         match plan {
             StatePlan::Load { has_last } => {
-                let windows = access.ctx.claim(id, &located, has_last)?;
-                begin_loading(access.ctx, id, windows, AfterLoading::Start(located))
+                let windows = self.ctx.claim(id, &located, has_last)?;
+                self.ctx.begin_loading(id, windows, AfterLoading::Start(located))
             }
             StatePlan::CatchUp { from } => {
-                let windows = access.ctx.claim(id, &located, false)?;
-                begin_loading(access.ctx, id, windows, AfterLoading::Restore(located, from))
+                let windows = self.ctx.claim(id, &located, false)?;
+                self.ctx.begin_loading(id, windows, AfterLoading::Restore(located, from))
             }
-            StatePlan::Restore => self.begin_restore(access, id, located, None, changed),
+            StatePlan::Restore => self.begin_restore(id, located, None, changed),
         }
+    }
+
+    /// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
+    /// metadata of the last commit names the writer, which is fenced.
+    fn end_pending(&mut self, waiting: &[PartitionId]) -> Result<(), WorkerError> {
+        let stable = self.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
+        let blocked = blocked_for(self.ctx, &stable);
+        if blocked < REQUEST_TIMEOUT {
+            return Ok(());
+        }
+        if blocked > self.ctx.options.transaction_timeout {
+            return waiting.first().map_or(Ok(()), |first| self.end_blocking(*first, Rounds::default()));
+        }
+        let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
+        let others = writers.filter(|writer| !writer.is_empty() && *writer != self.ctx.options.writer);
+        let writers = self.without_live(others.collect())?;
+        for writer in writers {
+            tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
+            "a pending transaction of another instance blocks the committed offsets; fencing its writer");
+            self.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
+        }
+        Ok(())
     }
 }
 
@@ -181,10 +185,13 @@ fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Loc
     let partitions = &ctx.partitions;
     located.answers.retain(|answer| partitions.get(answer.partition).is_some_and(|it| !it.is_located()));
     let journal = ctx.journals.get_mut(id)?;
-    let (windows, reset_kinds) = (journal.windows.take()?, mem::take(&mut journal.reset_kinds));
     Some(Completed {
-        reset_kinds,
-        ..Completed::unread(windows, located, journal.last_entry, journal.covered.clone())
+        windows: journal.windows.take()?,
+        located,
+        last_entry: journal.last_entry,
+        covered: journal.covered.clone(),
+        reset_kinds: mem::take(&mut journal.reset_kinds),
+        ..Completed::default()
     })
 }
 
@@ -192,32 +199,6 @@ fn grown<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId, mut located: Loc
 fn has_unusable_slices<W: WorkerPorts>(ctx: &Context<W>, id: PartitionId) -> bool {
     let evicts = ctx.options.limits.when_full == Overflow::Evict;
     evicts && ctx.options.kinds.windows_of(id).into_iter().any(|window| !ctx.store.sealed(window).is_empty())
-}
-
-/// A pending transaction blocks C. If its writer is dead, nothing else ends the transaction before its timeout. The
-/// metadata of the last commit names the writer, which is fenced.
-fn end_pending<W: WorkerPorts>(
-    torn: &mut ProducerState,
-    access: &mut Access<'_, W>,
-    waiting: &[PartitionId],
-) -> Result<(), WorkerError> {
-    let stable = access.source.committed_unstable(waiting, REQUEST_TIMEOUT)?;
-    let blocked = blocked_for(access.ctx, &stable);
-    if blocked < REQUEST_TIMEOUT {
-        return Ok(());
-    }
-    if blocked > access.ctx.options.transaction_timeout {
-        return waiting.first().map_or(Ok(()), |first| torn.end_blocking(access, *first, Rounds::default()));
-    }
-    let writers = stable.iter().filter_map(|answer| Some(Checkpoint::parse(&answer.metadata)?.writer));
-    let others = writers.filter(|writer| !writer.is_empty() && *writer != access.ctx.options.writer);
-    let writers = without_live::<W>(&access.ctx.options, access.source, others.collect())?;
-    for writer in writers {
-        tracing::info!(%writer, partitions = %ranges(waiting.iter().copied()),
-            "a pending transaction of another instance blocks the committed offsets; fencing its writer");
-        access.committer.sink.fence(&writer, FENCE_TIMEOUT)?;
-    }
-    Ok(())
 }
 
 /// What `dedupd check` has read of the topics: nothing, or all partitions in their order.

@@ -18,32 +18,19 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::dedupe::coordinates::ranges;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::expiry::expire_stored;
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::restore::{abandon_restore, continue_paused};
-use crate::pipeline::recovery::start::{start_waiting, undo_part};
-use crate::pipeline::recovery::start_bounds::StartBounds;
-use crate::pipeline::torn::producer::ProducerState;
-use crate::pipeline::torn::without_leftovers;
 use crate::ports::{StateLog, StoreError};
 
 /// Time to read the state topic, or to undo owners, between two polls.
 const READ_TIME: Duration = Duration::from_millis(20);
 /// Interval between two deletions of what has left a window that is being restored.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What starts partitions.
-#[derive(Debug, Default)]
-pub(crate) struct Recovery {
-    /// The transactional producer, and what earlier producers left open.
-    pub(crate) torn: ProducerState,
-    pub(crate) start_bounds: StartBounds,
-}
 
 impl<W: WorkerPorts> Context<W> {
     /// Whether the records of every partition are processed, and no position is only in this worker.
@@ -61,71 +48,67 @@ impl<W: WorkerPorts> Context<W> {
     }
 }
 
-impl Recovery {
+impl<W: WorkerPorts> Access<'_, W> {
     /// Advances every journal that does not run yet by one part.
-    pub(crate) fn recover<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
-        fit_tables(access)?;
-        if access.ctx.has_nothing_pending() {
-            return access.ctx.open_journals().map(drop);
+    pub(crate) fn recover(&mut self) -> Result<(), WorkerError> {
+        self.fit_tables()?;
+        if self.ctx.has_nothing_pending() {
+            return self.ctx.open_journals().map(drop);
         }
-        let advanced = self.advance(access);
+        let advanced = self.advance();
         // Applied before the first commit, so that metrics and the status page show a limit as soon as it is in force.
-        access.ctx.limits.apply(&access.ctx.options, &mut access.ctx.journals);
+        self.ctx.limits.enforced.apply(&self.ctx.options, &mut self.ctx.journals);
         advanced
     }
 
-    fn advance<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
-        start_waiting(access)?;
-        let now = access.ctx.clock.elapsed();
+    fn advance(&mut self) -> Result<(), WorkerError> {
+        self.start_waiting()?;
+        let now = self.ctx.clock.elapsed();
         let due = |journal: &Journal| {
             matches!(journal.phase(), Phase::Locating(locating) if locating.not_before <= now)
-                && access.ctx.has_members(journal)
+                && self.ctx.has_members(journal)
         };
-        let mut waiting = access.ctx.journals.ids(due);
-        waiting.retain(|id| !access.ctx.members(*id).is_empty());
-        if !waiting.is_empty() && !access.committer.transaction.is_open() {
+        let mut waiting = self.ctx.journals.ids(due);
+        waiting.retain(|id| !self.ctx.members(*id).is_empty());
+        if !waiting.is_empty() && !self.committer.transaction.is_open() {
             // The local state is taken before the committed offsets are read. Otherwise another worker could still change that
             // state after the response.
             for id in &waiting {
-                access.ctx.take_leases(*id);
+                self.ctx.take_leases(*id);
             }
-            let free = without_leftovers(access, &waiting)?;
+            let free = self.without_leftovers(&waiting)?;
             if !free.is_empty() {
-                self.locate(access, &free)?;
+                self.locate(&free)?;
             }
         }
-        let outcome = undo_part(self, access).and_then(|()| self.load_part(access));
-        self.restore_part(access, outcome)
+        let outcome = self.undo_part().and_then(|()| self.load_part());
+        self.restore_part(outcome)
     }
 
     /// Reads one part of the state topic. `outcome` is the result of the iteration so far; a grave one ends the part.
-    fn restore_part<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        mut outcome: Result<(), WorkerError>,
-    ) -> Result<(), WorkerError> {
+    fn restore_part(&mut self, mut outcome: Result<(), WorkerError>) -> Result<(), WorkerError> {
         let is_grave = |outcome: &Result<(), WorkerError>| outcome.as_ref().is_err_and(WorkerError::is_grave);
-        let until = access.ctx.clock.elapsed() + READ_TIME;
+        let until = self.ctx.clock.elapsed() + READ_TIME;
         if !is_grave(&outcome) {
-            let continued = continue_paused(access.ctx, until).map_err(|(id, error)| {
-                abandon_restore(access.ctx, id);
+            let continued = self.ctx.continue_paused(until).map_err(|(id, error)| {
+                self.ctx.abandon_restore(id);
                 error
             });
             outcome = continued.and(outcome);
         }
         loop {
-            let left = until.saturating_sub(access.ctx.clock.elapsed());
+            let left = until.saturating_sub(self.ctx.clock.elapsed());
             if is_grave(&outcome) || left.is_zero() {
                 break;
             }
-            match access.ctx.open_journals() {
+            match self.ctx.open_journals() {
                 Ok(true) => {}
                 opened => {
                     outcome = opened.map(drop).and(outcome);
                     break;
                 }
             }
-            let items = access.ctx.log.read(left)?;
+            let items = self.ctx.log.read(left)?;
             if items.is_empty() {
                 break;
             }
@@ -134,66 +117,63 @@ impl Recovery {
                 // journal is started with a producer that is about to be replaced, or after a commit whose local effects
                 // are incomplete.
                 let result = if is_grave(&outcome) {
-                    access.ctx.reopen_journal(item.partition());
+                    self.ctx.reopen_journal(item.partition());
                     Ok(())
                 } else {
-                    self.restored(access, item)
+                    self.restored(item)
                 };
                 if result.is_err() && !is_grave(&outcome) {
                     outcome = result;
                 }
             }
         }
-        let now = access.ctx.clock.elapsed();
-        access.ctx.journals.all_restoring_mut().for_each(|(id, restoring)| restoring.log_progress(now, id));
-        if is_grave(&outcome) { outcome } else { expire_restored(access.ctx, now).and(outcome) }
+        let now = self.ctx.clock.elapsed();
+        self.ctx.journals.all_restoring_mut().for_each(|(id, restoring)| restoring.log_progress(now, id));
+        if is_grave(&outcome) { outcome } else { expire_restored(self.ctx, now).and(outcome) }
     }
 
     /// Creates the producer, which fences a predecessor with the same transactional id, and ends open transactions.
     /// This comes before the first request for C, which would otherwise wait for the predecessor's transaction.
-    pub(crate) fn make_ready<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-    ) -> Result<(), WorkerError> {
+    pub(crate) fn make_ready(&mut self) -> Result<(), WorkerError> {
         if !self.torn.is_prepared {
             // In topic scope all instances have the same transactional id: only the one with all partitions may fence the others.
-            if access.ctx.awaits_partitions() {
+            if self.ctx.awaits_partitions() {
                 return Ok(());
             }
-            return self.torn.prepare(access);
+            return self.prepare();
         }
-        if !self.torn.offsets_cleared && !self.torn.clear_own_offsets(access)? {
+        if !self.torn.offsets_cleared && !self.clear_own_offsets()? {
             return Ok(());
         }
         self.torn.offsets_cleared = true;
-        self.torn.clear_elsewhere(access)?;
-        let result = self.torn.settle_sides(access);
+        self.clear_elsewhere()?;
+        let result = self.settle_sides();
         if result.as_ref().is_err_and(WorkerError::is_grave) {
             return result;
         }
         // A retriable failure does not delay repairs: the next check of the side topics may depend on them.
-        self.recover(access)?;
+        self.recover()?;
         result
     }
-}
 
-/// Rebuilds tables of fixed size from the local state when the number of journals that share the memory has
-/// changed.
-fn fit_tables<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
-    if access.committer.transaction.is_open() || access.ctx.options.limits.when_full == Overflow::Shrink {
-        return Ok(());
+    /// Rebuilds tables of fixed size from the local state when the number of journals that share the memory has
+    /// changed.
+    fn fit_tables(&mut self) -> Result<(), WorkerError> {
+        if self.committer.transaction.is_open() || self.ctx.options.limits.when_full == Overflow::Shrink {
+            return Ok(());
+        }
+        let (limits, count) = (self.ctx.options.limits, self.ctx.options.windows_of(&self.ctx.journals));
+        let needs_other = |journal: &Journal| {
+            let windows = journal.running();
+            windows.is_some_and(|it| it.iter().any(|(_, window)| limits.needs_other_table(window, count)))
+        };
+        let outdated = self.ctx.journals.ids(needs_other);
+        if outdated.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(journals = %ranges(outdated.iter().copied()), "number of windows changed; reloading the state into tables of the new size");
+        self.ctx.unload(self.source, &outdated)
     }
-    let (limits, count) = (access.ctx.options.limits, access.ctx.options.windows_of(&access.ctx.journals));
-    let needs_other = |journal: &Journal| {
-        let windows = journal.running();
-        windows.is_some_and(|it| it.iter().any(|(_, window)| limits.needs_other_table(window, count)))
-    };
-    let outdated = access.ctx.journals.ids(needs_other);
-    if outdated.is_empty() {
-        return Ok(());
-    }
-    tracing::info!(journals = %ranges(outdated.iter().copied()), "number of windows changed; reloading the state into tables of the new size");
-    access.ctx.unload(access.source, &outdated)
 }
 
 /// Deletes stored owners that have left the windows, as each commit does later. The state topic retains a day more than a window at least, and

@@ -51,124 +51,122 @@ fn ending(committed: Option<LastEntry>, last: Option<LastEntry>, low: Offset) ->
     }
 }
 
-/// The restore, if it has read the whole journal, of which the client reported the end `next`. Otherwise it continues, or the journal is read again.
-pub(crate) fn if_whole<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    mut restoring: Box<Restoring>,
-    next: Offset,
-) -> Result<Option<Box<Restoring>>, WorkerError> {
-    if !ctx.options.keeps(Safeguard::RestoreEnd) {
-        return Ok(Some(restoring));
-    }
-    let found = ending(restoring.located.last_entry, restoring.last, restoring.low);
-    let has_all = restoring.located.last_entry.is_some() && found == Ending::Complete;
-    let is_more = !has_all && is_more_to_read(ctx, id, &restoring, next)?;
-    let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
-    if is_more && has_advanced {
-        if let Some(journal) = ctx.journals.get_mut(id) {
-            journal.enter(Phase::Restoring(restoring));
+impl<W: WorkerPorts> Context<W> {
+    /// The restore, if it has read the whole journal, of which the client reported the end `next`. Otherwise it continues, or the journal is read again.
+    pub(crate) fn if_whole(
+        &mut self,
+        id: PartitionId,
+        mut restoring: Box<Restoring>,
+        next: Offset,
+    ) -> Result<Option<Box<Restoring>>, WorkerError> {
+        if !self.options.keeps(Safeguard::RestoreEnd) {
+            return Ok(Some(restoring));
         }
-        ctx.reopen_journal(id);
-        return Ok(None);
-    }
-    let found = if is_more { Ending::Early } else { found };
-    let Some(journal) = ctx.journals.get_mut(id) else { return Ok(None) };
-    if found != Ending::Early {
-        journal.early_ends = 0;
-        if let Some(ms) = reaches(&restoring, found) {
-            note_cut(id, ms, &mut restoring.windows);
+        let found = ending(restoring.located.last_entry, restoring.last, restoring.low);
+        let has_all = restoring.located.last_entry.is_some() && found == Ending::Complete;
+        let is_more = !has_all && self.is_more_to_read(id, &restoring, next)?;
+        let has_advanced = restoring.ended_at.replace(restoring.needed) != Some(restoring.needed);
+        if is_more && has_advanced {
+            if let Some(journal) = self.journals.get_mut(id) {
+                journal.enter(Phase::Restoring(restoring));
+            }
+            self.reopen_journal(id);
+            return Ok(None);
         }
-        return Ok(Some(restoring));
+        let found = if is_more { Ending::Early } else { found };
+        let Some(journal) = self.journals.get_mut(id) else { return Ok(None) };
+        if found != Ending::Early {
+            journal.early_ends = 0;
+            if let Some(ms) = reaches(&restoring, found) {
+                note_cut(id, ms, &mut restoring.windows);
+            }
+            return Ok(Some(restoring));
+        }
+        let (committed, read) = (restoring.located.last_entry, restoring.last);
+        tracing::warn!(
+            journal = id,
+            read = read.map(tracing::field::display),
+            committed = committed.map(tracing::field::display),
+            "the restore ended before the last committed entry; reading again"
+        );
+        self.read_again(id, committed, None).map(|()| None)
     }
-    let (committed, read) = (restoring.located.last_entry, restoring.last);
-    tracing::warn!(
-        journal = id,
-        read = read.map(tracing::field::display),
-        committed = committed.map(tracing::field::display),
-        "the restore ended before the last committed entry; reading again"
-    );
-    read_again(ctx, id, committed, None).map(|()| None)
-}
 
-/// The journal lacks committed records, as far as it was read, or has some twice.
-pub(crate) fn misses_entries<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    gap: Lacking,
-) -> Result<(), WorkerError> {
-    let (last, next) = (gap.last, gap.next);
-    match gap.again_at {
-        Some(offset) => {
-            tracing::warn!(
-                journal = id,
-                entry = next,
-                offset,
-                last,
-                "the journal has an entry again; reading again"
-            );
+    /// The journal lacks committed records, as far as it was read, or has some twice.
+    pub(crate) fn misses_entries(&mut self, id: PartitionId, gap: Lacking) -> Result<(), WorkerError> {
+        let (last, next) = (gap.last, gap.next);
+        match gap.again_at {
+            Some(offset) => {
+                tracing::warn!(
+                    journal = id,
+                    entry = next,
+                    offset,
+                    last,
+                    "the journal has an entry again; reading again"
+                );
+            }
+            None => {
+                tracing::warn!(
+                    journal = id,
+                    last,
+                    next,
+                    "the journal lacks records of committed entries; reading again"
+                );
+            }
         }
-        None => {
-            tracing::warn!(
-                journal = id,
-                last,
-                next,
-                "the journal lacks records of committed entries; reading again"
-            );
-        }
+        let restoring = self.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
+        let named = restoring.and_then(|restoring| restoring.located.last_entry);
+        self.reopen_journal(id);
+        self.read_again(id, named, Some(gap))
     }
-    let restoring = ctx.journals.get_mut(id).and_then(|journal| journal.restoring_mut());
-    let named = restoring.and_then(|restoring| restoring.located.last_entry);
-    ctx.reopen_journal(id);
-    read_again(ctx, id, named, Some(gap))
-}
 
-fn read_again<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    named: Option<LastEntry>,
-    gap: Option<Lacking>,
-) -> Result<(), WorkerError> {
-    let now = ctx.clock.elapsed();
-    let Some(journal) = ctx.journals.get_mut(id) else { return Ok(()) };
-    journal.early_ends += 1;
-    // Retention may have deleted the last entry since.
-    journal.is_checked = false;
-    if journal.early_ends >= ATTEMPTS {
-        let again = gap.filter(|gap| gap.again_at.is_some());
-        let fatal =
-            again.map_or_else(|| ends_early(&ctx.options, id, named), |gap| repeats(&ctx.options, id, gap));
-        return Err(fatal.into());
-    }
-    journal.unload(now + PAUSE);
-    Ok(())
-}
-
-/// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
-/// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
-fn is_more_to_read<W: WorkerPorts>(
-    ctx: &Context<W>,
-    id: PartitionId,
-    restoring: &Restoring,
-    next: Offset,
-) -> Result<bool, WorkerError> {
-    if next >= restoring.until {
-        return Ok(false);
-    }
-    let ends = ctx.log.stable_ends(&[LogId::state(id)], REQUEST_TIMEOUT)?;
-    let end = ends.first().copied().unwrap_or_default();
-    let mut from = next;
-    // The first record is enough, and in topic scope the rest can be gigabytes.
-    while from < end {
-        let to = end.min(from + ctx.options.evidence_records);
-        let rest = ctx.log.records(&[(id, from..to)], Isolation::Committed, READ_TIMEOUT)?;
-        if rest.iter().any(|item| matches!(item, StateItem::Block { .. })) {
-            return Ok(true);
+    fn read_again(
+        &mut self,
+        id: PartitionId,
+        named: Option<LastEntry>,
+        gap: Option<Lacking>,
+    ) -> Result<(), WorkerError> {
+        let now = self.clock.elapsed();
+        let Some(journal) = self.journals.get_mut(id) else { return Ok(()) };
+        journal.early_ends += 1;
+        // Retention may have deleted the last entry since.
+        journal.is_checked = false;
+        if journal.early_ends >= ATTEMPTS {
+            let again = gap.filter(|gap| gap.again_at.is_some());
+            let fatal = again
+                .map_or_else(|| ends_early(&self.options, id, named), |gap| repeats(&self.options, id, gap));
+            return Err(fatal.into());
         }
-        ctx.progress.advance();
-        from = to;
+        journal.unload(now + PAUSE);
+        Ok(())
     }
-    Ok(false)
+
+    /// Whether another reader finds committed records after the reported end. This creates a client. It is therefore skipped
+    /// when the restore has reached the end that the leader reported at its start, also when there was nothing to read.
+    fn is_more_to_read(
+        &self,
+        id: PartitionId,
+        restoring: &Restoring,
+        next: Offset,
+    ) -> Result<bool, WorkerError> {
+        if next >= restoring.until {
+            return Ok(false);
+        }
+        let ends = self.log.stable_ends(&[LogId::state(id)], REQUEST_TIMEOUT)?;
+        let end = ends.first().copied().unwrap_or_default();
+        let mut from = next;
+        // The first record is enough, and in topic scope the rest can be gigabytes.
+        while from < end {
+            let to = end.min(from + self.options.evidence_records);
+            let rest = self.log.records(&[(id, from..to)], Isolation::Committed, READ_TIMEOUT)?;
+            if rest.iter().any(|item| matches!(item, StateItem::Block { .. })) {
+                return Ok(true);
+            }
+            self.progress.advance();
+            from = to;
+        }
+        Ok(false)
+    }
 }
 
 fn ends_early(options: &WorkerOptions, id: PartitionId, named: Option<LastEntry>) -> Fatal {

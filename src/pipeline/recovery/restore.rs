@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{Checkpoint, Entry, KindId, Offset, PartitionId, Windows};
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::failpoint;
@@ -16,9 +16,6 @@ use crate::pipeline::journal::unwritten::unnamed_first;
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::Recovery;
-use crate::pipeline::recovery::completed::expired;
-use crate::pipeline::recovery::read_whole::{if_whole, misses_entries};
 use crate::ports::{Head, LogBounds, StateItem, Store};
 
 /// Local state that a restore begins with.
@@ -30,84 +27,79 @@ pub(crate) struct Base {
     pub from: Offset,
 }
 
-impl Recovery {
+impl<W: WorkerPorts> Access<'_, W> {
     /// Starts reading a journal: all of it, or what follows the local state. The identity rules of the kinds `changed` have changed. When that
     /// fails, the journal stays in `Locating`, without windows.
-    pub(crate) fn begin_restore<W: WorkerPorts>(
+    pub(crate) fn begin_restore(
         &mut self,
-        access: &mut Access<'_, W>,
         id: PartitionId,
         located: Located,
         base: Option<Base>,
         changed: BTreeSet<KindId>,
     ) -> Result<(), WorkerError> {
-        let bounds = self.start_bounds.state(access, id)?;
+        let bounds = self.state_bounds(id)?;
         if let Some(checkpoint) = &located.checkpoint {
-            check_length(&access.ctx.options, id, bounds.high, checkpoint)?;
+            check_length(&self.ctx.options, id, bounds.high, checkpoint)?;
         }
         let local = base.as_ref().map(|base| base.from);
         let is_behind = local.is_some_and(|from| is_behind_the_log(from, &bounds));
         if is_behind && bounds.low >= bounds.stable && !located.has_offset() {
             let covered = base.as_ref().and_then(|base| base.head.covered.first_key_value());
             let (id, next) = covered.map_or((id, None), |(id, covered)| (*id, Some(covered.next)));
-            return Err(expired(access, &located, id, next));
+            return Err(self.expired(&located, id, next));
         }
         let usable = usable(local, &bounds, located.has_offset());
         let (windows, head) = if let Some(base) = base.filter(|_| usable.is_some()) {
             (base.windows, base.head)
         } else {
-            access.ctx.store.clear(&unnamed_first(access.ctx.options.kinds.windows_of(id)))?;
-            (access.ctx.empty_windows(located.checkpoint.as_ref()), Head::default())
+            self.ctx.store.clear(&unnamed_first(self.ctx.options.kinds.windows_of(id)))?;
+            (self.ctx.empty_windows(located.checkpoint.as_ref()), Head::default())
         };
         let from = usable.unwrap_or(bounds.low);
         tracing::debug!(journal = id, from, until = bounds.stable, "restoring state from the state topic");
-        let now = access.ctx.clock.elapsed();
+        let now = self.ctx.clock.elapsed();
         let restoring = Restoring {
-            emptied: access.ctx.options.kinds_by_other_rules(located.checkpoint.as_ref()),
+            emptied: self.ctx.options.kinds_by_other_rules(located.checkpoint.as_ref()),
             reset_kinds: changed,
-            rules: access.ctx.options.rules(),
+            rules: self.ctx.options.rules(),
             located,
             ..Restoring::new(ReadPurpose::Start, windows, head, from, &bounds, now)
         };
-        if let Some(journal) = access.ctx.journals.get_mut(id) {
+        if let Some(journal) = self.ctx.journals.get_mut(id) {
             journal.enter(Phase::Restoring(Box::new(restoring)));
         }
-        access.ctx.reopen_journal(id);
+        self.ctx.reopen_journal(id);
         if from < bounds.stable {
             failpoint::pass("before_state_open");
             return Ok(());
         }
-        let ended = self.end_restore(access, id, from);
+        let ended = self.end_restore(id, from);
         if ended.is_err() {
-            abandon_restore(access.ctx, id);
+            self.ctx.abandon_restore(id);
         }
         ended
     }
 
     /// Processes one item read from a journal. A restore that misses an entry restarts: otherwise its end would be mistaken for that of a
     /// complete restore.
-    pub(crate) fn restored<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        item: StateItem,
-    ) -> Result<(), WorkerError> {
+    pub(crate) fn restored(&mut self, item: StateItem) -> Result<(), WorkerError> {
         let id = item.partition();
         let done = match item {
             StateItem::Block { offset, key, block, .. } => {
-                match access.ctx.take_record(id, offset, key, block) {
+                match self.ctx.take_record(id, offset, key, block) {
                     Ok(Taken::Nothing) => return Ok(()),
-                    Ok(Taken::Entry(entry)) => restore_entry(access.ctx, id, &entry),
-                    Ok(Taken::Lacks(gap)) => misses_entries(access.ctx, id, gap),
+                    Ok(Taken::Entry(entry)) => self.ctx.restore_entry(id, &entry),
+                    Ok(Taken::Lacks(gap)) => self.ctx.misses_entries(id, gap),
                     Err(error) => Err(error),
                 }
             }
             StateItem::End { next, .. } => {
-                let Some(next) = access.ctx.end_of_entries(id, next) else { return Ok(()) };
-                let restoring = access.ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
+                let Some(next) = self.ctx.end_of_entries(id, next) else { return Ok(()) };
+                let restoring = self.ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
                 match restoring {
                     Some(it) => {
                         let next = next.max(it.needed);
-                        self.end_restore(access, id, next)
+                        self.end_restore(id, next)
                     }
                     None => return Ok(()),
                 }
@@ -116,32 +108,27 @@ impl Recovery {
                 tracing::warn!(
                     journal = id,
                     "topic {} lost records while it was read; restarting the restore",
-                    access.ctx.options.state
+                    self.ctx.options.state
                 );
-                abandon_restore(access.ctx, id);
+                self.ctx.abandon_restore(id);
                 Ok(())
             }
         };
         if done.is_err() {
-            abandon_restore(access.ctx, id);
+            self.ctx.abandon_restore(id);
         }
         done
     }
 
-    fn end_restore<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-        next: Offset,
-    ) -> Result<(), WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        let (restoring, mut restorer) = access.ctx.restorer(id);
+    fn end_restore(&mut self, id: PartitionId, next: Offset) -> Result<(), WorkerError> {
+        let now = self.ctx.clock.elapsed();
+        let (restoring, mut restorer) = self.ctx.restorer(id);
         restoring.map_or(Ok(()), |restoring| restorer.write(restoring))?;
         // When anything below fails, the journal is read again.
-        let restoring = access.ctx.journals.get_mut(id).and_then(|journal| journal.take_restoring(now));
+        let restoring = self.ctx.journals.get_mut(id).and_then(|journal| journal.take_restoring(now));
         let Some(restoring) = restoring else { return Ok(()) };
-        let Some(restoring) = if_whole(access.ctx, id, restoring, next)? else { return Ok(()) };
-        restoring.log_left_out(&access.ctx.options.state);
+        let Some(restoring) = self.ctx.if_whole(id, restoring, next)? else { return Ok(()) };
+        restoring.log_left_out(&self.ctx.options.state);
         let took_ms = now.saturating_sub(restoring.progress.since).as_millis();
         tracing::debug!(
             journal = id,
@@ -149,18 +136,80 @@ impl Recovery {
             took_ms,
             "state restored from the state topic"
         );
-        self.completed(access, id, restoring.completed(next))
+        self.completed(id, restoring.completed(next))
     }
 }
 
-/// Adds an entry to the restore of a journal.
-fn restore_entry<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    entry: &Entry,
-) -> Result<(), WorkerError> {
-    let number = entry.end.number;
-    if apply_entry(ctx, id, entry)? { Ok(()) } else { misses_entries(ctx, id, Lacking::records_of(number)) }
+impl<W: WorkerPorts> Context<W> {
+    /// Adds an entry to the restore of a journal.
+    fn restore_entry(&mut self, id: PartitionId, entry: &Entry) -> Result<(), WorkerError> {
+        let number = entry.end.number;
+        if self.apply_entry(id, entry)? {
+            Ok(())
+        } else {
+            self.misses_entries(id, Lacking::records_of(number))
+        }
+    }
+
+    /// Discards the restore of a journal, so that it is read again.
+    pub(crate) fn abandon_restore(&mut self, id: PartitionId) {
+        let now = self.clock.elapsed();
+        drop(self.journals.get_mut(id).and_then(|journal| journal.take_restoring(now)));
+        self.reopen_journal(id);
+    }
+
+    /// Adds an entry to the restore of a journal, if that needs it. Returns false when records of it are missing.
+    pub(crate) fn apply_entry(&mut self, id: PartitionId, entry: &Entry) -> Result<bool, WorkerError> {
+        let (Some(restoring), mut restorer) = self.restorer(id) else { return Ok(true) };
+        if entry.at < restoring.needed {
+            return Ok(true);
+        }
+        if !restoring.located.has_offset() && restoring.purpose == ReadPurpose::Start {
+            restorer.options.same_group(&entry.key)?;
+        }
+        let is_whole = restorer.entry(restoring, entry)?;
+        if restoring.is_paused() {
+            // What follows in the log is read once the pause has ended, also what the client has read already.
+            self.reopen_journal(id);
+        }
+        Ok(is_whole)
+    }
+
+    /// Continues what restores are paused for. Where that ends, the journal is read on. Returns the journal in which it failed.
+    pub(crate) fn continue_paused(&mut self, until: Duration) -> Result<(), (PartitionId, WorkerError)> {
+        let is_paused = |it: &Journal| matches!(it.phase(), Phase::Restoring(it) if it.is_paused());
+        for id in self.journals.ids(is_paused) {
+            let continued = self.continue_undoing(id, until).and_then(|()| self.continue_search(id, until));
+            continued.map_err(|error| (id, error))?;
+            if self.clock.elapsed() >= until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn continue_undoing(&mut self, id: PartitionId, until: Duration) -> Result<(), WorkerError> {
+        let Context { journals, store, clock, .. } = self;
+        let Some(restoring) = journals.get_mut(id).and_then(Journal::restoring_mut) else { return Ok(()) };
+        let Some(undoing) = restoring.undoing.as_mut() else { return Ok(()) };
+        if undoing.advance(store, &mut restoring.windows, || clock.elapsed() >= until)? {
+            restoring.undoing = None;
+        }
+        Ok(())
+    }
+
+    fn continue_search(&mut self, id: PartitionId, until: Duration) -> Result<(), WorkerError> {
+        let restoring = self.journals.get_mut(id).and_then(Journal::restoring_mut);
+        let Some(forgetting) = restoring.and_then(|restoring| restoring.forgetting.as_mut()) else {
+            return Ok(());
+        };
+        forgetting.read(&self.store, || self.clock.elapsed() >= until)?;
+        let (Some(restoring), mut restorer) = self.restorer(id) else { return Ok(()) };
+        match restoring.forgetting.take_if(|it| it.is_done()) {
+            Some(forgetting) => restorer.delete_forgotten(restoring, forgetting),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What follows where [`skips_records`].
@@ -190,79 +239,4 @@ pub(crate) fn check_length(
          empty window",
         options.state
     )))
-}
-
-/// Discards the restore of a journal, so that it is read again.
-pub(crate) fn abandon_restore<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) {
-    let now = ctx.clock.elapsed();
-    drop(ctx.journals.get_mut(id).and_then(|journal| journal.take_restoring(now)));
-    ctx.reopen_journal(id);
-}
-
-/// Adds an entry to the restore of a journal, if that needs it. Returns false when records of it are missing.
-pub(crate) fn apply_entry<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    entry: &Entry,
-) -> Result<bool, WorkerError> {
-    let (Some(restoring), mut restorer) = ctx.restorer(id) else { return Ok(true) };
-    if entry.at < restoring.needed {
-        return Ok(true);
-    }
-    if !restoring.located.has_offset() && restoring.purpose == ReadPurpose::Start {
-        restorer.options.same_group(&entry.key)?;
-    }
-    let is_whole = restorer.entry(restoring, entry)?;
-    if restoring.is_paused() {
-        // What follows in the log is read once the pause has ended, also what the client has read already.
-        ctx.reopen_journal(id);
-    }
-    Ok(is_whole)
-}
-
-/// Continues what restores are paused for. Where that ends, the journal is read on. Returns the journal in which it failed.
-pub(crate) fn continue_paused<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    until: Duration,
-) -> Result<(), (PartitionId, WorkerError)> {
-    let is_paused = |it: &Journal| matches!(it.phase(), Phase::Restoring(it) if it.is_paused());
-    for id in ctx.journals.ids(is_paused) {
-        let continued = continue_undoing(ctx, id, until).and_then(|()| continue_search(ctx, id, until));
-        continued.map_err(|error| (id, error))?;
-        if ctx.clock.elapsed() >= until {
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn continue_undoing<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    until: Duration,
-) -> Result<(), WorkerError> {
-    let Context { journals, store, clock, .. } = ctx;
-    let Some(restoring) = journals.get_mut(id).and_then(Journal::restoring_mut) else { return Ok(()) };
-    let Some(undoing) = restoring.undoing.as_mut() else { return Ok(()) };
-    if undoing.advance(store, &mut restoring.windows, || clock.elapsed() >= until)? {
-        restoring.undoing = None;
-    }
-    Ok(())
-}
-
-fn continue_search<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    id: PartitionId,
-    until: Duration,
-) -> Result<(), WorkerError> {
-    let restoring = ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
-    let Some(forgetting) = restoring.and_then(|restoring| restoring.forgetting.as_mut()) else {
-        return Ok(());
-    };
-    forgetting.read(&ctx.store, || ctx.clock.elapsed() >= until)?;
-    let (Some(restoring), mut restorer) = ctx.restorer(id) else { return Ok(()) };
-    match restoring.forgetting.take_if(|it| it.is_done()) {
-        Some(forgetting) => restorer.delete_forgotten(restoring, forgetting),
-        None => Ok(()),
-    }
 }

@@ -5,31 +5,26 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::{Journal, Phase};
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::gap::resume_offset;
-use crate::pipeline::recovery::{READ_TIME, Recovery};
+use crate::pipeline::recovery::READ_TIME;
 use crate::ports::Source;
 
 /// Pause before the number of partitions of raw is read again, while a partition is missing.
 const MISSING_PAUSE: Duration = Duration::from_millis(50);
 
-impl Recovery {
+impl<W: WorkerPorts> Access<'_, W> {
     /// Starts processing with windows that were just completed.
-    pub(crate) fn start_completed<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<(), WorkerError> {
-        let members = access.ctx.members(id);
-        resume_clocks(access.ctx, &members);
-        let now = access.ctx.clock.elapsed();
-        let Some(journal) = access.ctx.journals.get_mut(id) else { return Ok(()) };
-        journal.log_window_resets(&access.ctx.options.kinds);
+    pub(crate) fn start_completed(&mut self, id: PartitionId) -> Result<(), WorkerError> {
+        let members = self.ctx.members(id);
+        resume_clocks(self.ctx, &members);
+        let now = self.ctx.clock.elapsed();
+        let Some(journal) = self.ctx.journals.get_mut(id) else { return Ok(()) };
+        journal.log_window_resets(&self.ctx.options.kinds);
         let resets = !journal.reset_kinds.is_empty();
         for (_, window) in journal.windows.iter_mut().flat_map(Windows::iter_mut) {
             // Owners that were evicted while old entries were read were already counted when the entries were new.
@@ -37,127 +32,143 @@ impl Recovery {
         }
         if let Some(since) = journal.missing_since.take() {
             let took = now.saturating_sub(since).as_secs_f64();
-            access.ctx.report.metrics.parts.state.restore_seconds.observe(took);
+            self.ctx.report.metrics.parts.state.restore_seconds.observe(took);
         }
         for member in members {
-            if let Some(partition) = access.ctx.partitions.get_mut(member) {
+            if let Some(partition) = self.ctx.partitions.get_mut(member) {
                 partition.stated = now;
                 // The reset is committed at once.
                 partition.rewound |= resets;
                 partition.uncommitted_position |= resets;
             }
         }
-        self.start(access, id)
+        self.start(id)
     }
 
     /// Starts processing, unless owners have to be undone first: the windows are those of the committed offsets. If that fails, they are kept, and used again once the offsets have been read
     /// again.
-    pub(crate) fn start<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<(), WorkerError> {
-        if access.ctx.journals.get(id).is_some_and(Journal::is_undoing) {
+    pub(crate) fn start(&mut self, id: PartitionId) -> Result<(), WorkerError> {
+        if self.ctx.journals.get(id).is_some_and(Journal::is_undoing) {
             return Ok(());
         }
-        let now = access.ctx.clock.elapsed();
-        let not_before = match self.torn.held_by_leftovers(access, id) {
-            None if !is_complete(access, id)? => Some(now + MISSING_PAUSE),
+        let now = self.ctx.clock.elapsed();
+        let not_before = match self.held_by_leftovers(id) {
+            None if !self.is_complete(id)? => Some(now + MISSING_PAUSE),
             held => held,
         };
         if let Some(not_before) = not_before {
-            access.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.relocate(not_before));
+            self.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.relocate(not_before));
             return Ok(());
         }
-        let members = access.ctx.members(id);
+        let members = self.ctx.members(id);
         let mut undone = Vec::new();
         for member in &members {
-            undone.extend(resume_offset(&mut self.start_bounds, access, *member)?);
+            undone.extend(self.resume_offset(*member)?);
         }
-        if let Some(journal) = access.ctx.journals.get_mut(id).filter(|_| !undone.is_empty()) {
-            return Ok(journal.begin_undoing(&mut access.ctx.store, &undone)?);
+        if let Some(journal) = self.ctx.journals.get_mut(id).filter(|_| !undone.is_empty()) {
+            return Ok(journal.begin_undoing(&mut self.ctx.store, &undone)?);
         }
         // One with a rejected record waits for the next attempt; the others continue.
         let is_due = |id: &PartitionId| {
-            access.ctx.partitions.get(*id).is_some_and(|partition| !partition.rejections.waits(now))
+            self.ctx.partitions.get(*id).is_some_and(|partition| !partition.rejections.waits(now))
         };
         let started: Vec<PartitionId> = members.into_iter().filter(is_due).collect();
         for member in &started {
-            seek(access, *member)?;
+            self.seek(*member)?;
         }
-        if let Some(journal) = access.ctx.journals.get_mut(id) {
+        if let Some(journal) = self.ctx.journals.get_mut(id) {
             journal.enter(Phase::Running);
             journal.has_run = true;
         }
-        started.into_iter().try_for_each(|member| open(access, member))
+        started.into_iter().try_for_each(|member| self.open(member))
     }
-}
 
-/// Continues to undo owners, until the part is used up, and starts the journals in which all are undone.
-pub(super) fn undo_part<W: WorkerPorts>(
-    recovery: &mut Recovery,
-    access: &mut Access<'_, W>,
-) -> Result<(), WorkerError> {
-    let until = access.ctx.clock.elapsed() + READ_TIME;
-    for id in access.ctx.journals.ids(|it| matches!(it.phase(), Phase::Undoing(_))) {
-        let Context { journals, store, clock, .. } = &mut *access.ctx;
-        let Some(journal) = journals.get_mut(id) else { continue };
-        if journal.undo(store, || clock.elapsed() >= until)? {
-            recovery.start(access, id)?;
+    /// Continues to undo owners, until the part is used up, and starts the journals in which all are undone.
+    pub(super) fn undo_part(&mut self) -> Result<(), WorkerError> {
+        let until = self.ctx.clock.elapsed() + READ_TIME;
+        for id in self.ctx.journals.ids(|it| matches!(it.phase(), Phase::Undoing(_))) {
+            let Context { journals, store, clock, .. } = &mut *self.ctx;
+            let Some(journal) = journals.get_mut(id) else { continue };
+            if journal.undo(store, || clock.elapsed() >= until)? {
+                self.start(id)?;
+            }
+            if self.ctx.clock.elapsed() >= until {
+                break;
+            }
         }
-        if access.ctx.clock.elapsed() >= until {
-            break;
+        Ok(())
+    }
+
+    /// Starts the partitions of running journals that have waited: for the next attempt of a rejected record, or until all topics had them.
+    pub(super) fn start_waiting(&mut self) -> Result<(), WorkerError> {
+        let (now, options) = (self.ctx.clock.elapsed(), &self.ctx.options);
+        let waits = |partition: &Partition| {
+            let journal = self.ctx.journals.get(partition.journal);
+            let is_ready = options.partition_counts.covers(partition.id) && !partition.rejections.waits(now);
+            !partition.is_started && is_ready && journal.is_some_and(Journal::is_running)
+        };
+        for id in self.ctx.partitions.ids(waits) {
+            if self.ctx.partitions.get(id).is_some_and(Partition::is_located) {
+                self.seek(id)?;
+                self.open(id)?;
+            } else if !self.committer.transaction.is_open() {
+                // Its committed offset has to be read first, and its clean log belongs to those that are compared.
+                let journal = self.ctx.options.journal_of(id);
+                self.ctx.journals.get_mut(journal).into_iter().for_each(|it| it.is_checked = false);
+                self.ctx.relocate(self.source, &[journal], Duration::ZERO)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seek(&self, id: PartitionId) -> Result<(), WorkerError> {
+        let Some(partition) = self.ctx.partitions.get(id) else { return Ok(()) };
+        let (from, last) = partition.position();
+        Ok(self.source.seek_behind(id, from, last)?)
+    }
+
+    /// Processes the records of a partition that was sought.
+    fn open(&mut self, id: PartitionId) -> Result<(), WorkerError> {
+        self.ctx.partitions.get_mut(id).into_iter().for_each(Partition::start);
+        self.commit_pending_position(id)
+    }
+
+    /// Before the first record: whether the worker has each partition that raw has now. The group can assign it a part of them
+    /// in one step, and the last active instance may have processed partitions that this process does not know yet: it started before
+    /// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
+    fn is_complete(&self, id: PartitionId) -> Result<bool, WorkerError> {
+        let (ctx, options) = (&self.ctx, &self.ctx.options);
+        if !ctx.needs_all_partitions() || ctx.journals.get(id).is_none_or(|journal| journal.has_run) {
+            return Ok(true);
+        }
+        let raw = self.source.partition_count(REQUEST_TIMEOUT)?;
+        options.partition_counts.note_raw(raw);
+        // A broker that reports fewer partitions than are known has outdated metadata.
+        Ok(raw >= ctx.known_partitions().len() && ctx.has_all_partitions())
+    }
+
+    /// Adds a position that only this worker has to the next commit, although no record has arrived.
+    fn commit_pending_position(&mut self, id: PartitionId) -> Result<(), WorkerError> {
+        let Access { ctx, committer, source, .. } = self;
+        let Some(partition) =
+            ctx.partitions.get_mut(id).filter(|it| it.is_started && it.uncommitted_position)
+        else {
+            return Ok(());
+        };
+        if let Err(failed) = committer.transaction.begin(&mut committer.sink, || ctx.clock.elapsed()) {
+            // No record may be processed before the position is in a transaction: the section of a partition that goes back
+            // must not cover its first records too.
+            let journal = ctx.options.journal_of(id);
+            ctx.relocate(source, &[journal], Duration::ZERO)?;
+            return Err(failed.into());
+        }
+        committer.transaction.touch(id, &mut partition.open);
+        if committer.transaction.is_full(ctx.options.transaction_limit) {
+            committer.commit(ctx, source)
+        } else {
+            Ok(())
         }
     }
-    Ok(())
-}
-
-/// Starts the partitions of running journals that have waited: for the next attempt of a rejected record, or until all topics had them.
-pub(super) fn start_waiting<W: WorkerPorts>(access: &mut Access<'_, W>) -> Result<(), WorkerError> {
-    let (now, options) = (access.ctx.clock.elapsed(), &access.ctx.options);
-    let waits = |partition: &Partition| {
-        let journal = access.ctx.journals.get(partition.journal);
-        let is_ready = options.partition_counts.covers(partition.id) && !partition.rejections.waits(now);
-        !partition.is_started && is_ready && journal.is_some_and(Journal::is_running)
-    };
-    for id in access.ctx.partitions.ids(waits) {
-        if access.ctx.partitions.get(id).is_some_and(Partition::is_located) {
-            seek(access, id)?;
-            open(access, id)?;
-        } else if !access.committer.transaction.is_open() {
-            // Its committed offset has to be read first, and its clean log belongs to those that are compared.
-            let journal = access.ctx.options.journal_of(id);
-            access.ctx.journals.get_mut(journal).into_iter().for_each(|it| it.is_checked = false);
-            access.ctx.relocate(access.source, &[journal], Duration::ZERO)?;
-        }
-    }
-    Ok(())
-}
-
-fn seek<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<(), WorkerError> {
-    let Some(partition) = access.ctx.partitions.get(id) else { return Ok(()) };
-    let (from, last) = partition.position();
-    Ok(access.source.seek_behind(id, from, last)?)
-}
-
-/// Processes the records of a partition that was sought.
-fn open<W: WorkerPorts>(access: &mut Access<'_, W>, id: PartitionId) -> Result<(), WorkerError> {
-    access.ctx.partitions.get_mut(id).into_iter().for_each(Partition::start);
-    commit_pending_position(access, id)
-}
-
-/// Before the first record: whether the worker has each partition that raw has now. The group can assign it a part of them
-/// in one step, and the last active instance may have processed partitions that this process does not know yet: it started before
-/// raw grew, and its topic monitor has not looked since. What that instance had, a broker reported before this worker was assigned anything.
-fn is_complete<W: WorkerPorts>(access: &Access<'_, W>, id: PartitionId) -> Result<bool, WorkerError> {
-    let (ctx, options) = (&access.ctx, &access.ctx.options);
-    if !ctx.needs_all_partitions() || ctx.journals.get(id).is_none_or(|journal| journal.has_run) {
-        return Ok(true);
-    }
-    let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
-    options.partition_counts.note_raw(raw);
-    // A broker that reports fewer partitions than are known has outdated metadata.
-    Ok(raw >= ctx.known_partitions().len() && ctx.has_all_partitions())
 }
 
 /// Continues the clocks of partitions that were located. Stream times of different partitions are compared, so those of a journal get the same
@@ -174,31 +185,6 @@ fn resume_clocks<W: WorkerPorts>(ctx: &mut Context<W>, members: &[PartitionId]) 
     let Some((_, ahead_ms)) = latest else { return };
     for id in members {
         ctx.partitions.get_mut(*id).into_iter().for_each(|partition| partition.ahead_ms = ahead_ms);
-    }
-}
-
-/// Adds a position that only this worker has to the next commit, although no record has arrived.
-fn commit_pending_position<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    id: PartitionId,
-) -> Result<(), WorkerError> {
-    let Access { ctx, committer, source } = access;
-    let Some(partition) = ctx.partitions.get_mut(id).filter(|it| it.is_started && it.uncommitted_position)
-    else {
-        return Ok(());
-    };
-    if let Err(failed) = committer.transaction.begin(&mut committer.sink, || ctx.clock.elapsed()) {
-        // No record may be processed before the position is in a transaction: the section of a partition that goes back
-        // must not cover its first records too.
-        let journal = ctx.options.journal_of(id);
-        ctx.relocate(source, &[journal], Duration::ZERO)?;
-        return Err(failed.into());
-    }
-    committer.transaction.touch(id, &mut partition.open);
-    if committer.transaction.is_full(ctx.options.transaction_limit) {
-        committer.commit(ctx, source)
-    } else {
-        Ok(())
     }
 }
 

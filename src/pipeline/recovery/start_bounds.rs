@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::PartitionId;
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::partitions::Partitions;
@@ -51,59 +51,49 @@ impl StartBounds {
         self.raw.bounds.clear();
         self.state.bounds.clear();
     }
+}
 
+impl<W: WorkerPorts> Access<'_, W> {
     /// The bounds of the raw log of a partition that is about to start. Fails when raw was recreated.
-    pub(crate) fn raw<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Result<LogBounds, WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        let (partitions, options) = (&access.ctx.partitions, &access.ctx.options);
-        let request = |ids: &[PartitionId]| request_raw::<W>(access.source, options, ids);
-        self.raw.get(id, now, || starting(partitions, options), request)
+    pub(crate) fn raw_bounds(&mut self, id: PartitionId) -> Result<LogBounds, WorkerError> {
+        let now = self.ctx.clock.elapsed();
+        let (partitions, options) = (&self.ctx.partitions, &self.ctx.options);
+        let request = |ids: &[PartitionId]| request_raw::<W>(self.source, options, ids);
+        self.start_bounds.raw.get(id, now, || starting(partitions, options), request)
     }
 
     /// The bounds of a journal that is about to be read.
-    pub(crate) fn state<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        journal: PartitionId,
-    ) -> Result<LogBounds, WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        let (partitions, options, log) = (&access.ctx.partitions, &access.ctx.options, &access.ctx.log);
+    pub(crate) fn state_bounds(&mut self, journal: PartitionId) -> Result<LogBounds, WorkerError> {
+        let now = self.ctx.clock.elapsed();
+        let (partitions, options, log) = (&self.ctx.partitions, &self.ctx.options, &self.ctx.log);
         let journals = || options.journals_of(starting(partitions, options)).into_iter().collect();
-        self.state.get(journal, now, journals, |ids| {
+        self.start_bounds.state.get(journal, now, journals, |ids| {
             let logs: Vec<LogId> = ids.iter().copied().map(LogId::state).collect();
             Ok(log.bounds(&logs, REQUEST_TIMEOUT)?)
         })
     }
-}
 
-impl StartBounds {
     /// Fails when a journal of the other scope has records, which a restore in this scope does not read: a group that has lost its offsets
     /// would write all of raw again.
-    pub(crate) fn check_scope<W: WorkerPorts>(&mut self, access: &Access<'_, W>) -> Result<(), WorkerError> {
-        let options = &access.ctx.options;
-        if self.has_one_scope {
+    pub(crate) fn check_other_scope(&mut self) -> Result<(), WorkerError> {
+        let options = &self.ctx.options;
+        if self.start_bounds.has_one_scope {
             return Ok(());
         }
-        let all = access.ctx.all_partitions().into_iter();
+        let all = self.ctx.all_partitions().into_iter();
         let journals: Vec<PartitionId> = all.filter(|id| (*id == 0) != options.is_topic_wide()).collect();
         let logs: Vec<LogId> = journals.iter().copied().map(LogId::state).collect();
-        let bounds = access.ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
+        let bounds = self.ctx.log.bounds(&logs, REQUEST_TIMEOUT)?;
         let last =
             |log: &LogBounds| log.low.max(log.stable.saturating_sub(options.evidence_records))..log.stable;
         let ends = journals.into_iter().zip(bounds.iter().map(last)).filter(|(_, range)| !range.is_empty());
-        for item in
-            access.ctx.log.records(&ends.collect::<Vec<_>>(), Isolation::Committed, REQUEST_TIMEOUT)?
-        {
+        for item in self.ctx.log.records(&ends.collect::<Vec<_>>(), Isolation::Committed, REQUEST_TIMEOUT)? {
             let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
             let what =
                 || format!("topic {} partition {partition} offset {offset} was written", options.state);
             options.same_scope(key.is_topic_wide, what)?;
         }
-        self.has_one_scope = true;
+        self.start_bounds.has_one_scope = true;
         Ok(())
     }
 }

@@ -28,7 +28,6 @@ pub struct CountedBy {
 
 impl CountedBy {
     /// The values of this source.
-    #[must_use]
     pub fn new(source: &InsightSource) -> Self {
         let field = match source {
             InsightSource::Partition => None,

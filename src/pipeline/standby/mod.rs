@@ -143,7 +143,7 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     fn advance(&mut self, until: Duration) -> Result<(), Fatal> {
-        self.ctx.limits.apply(&self.ctx.options, &mut self.ctx.journals);
+        self.ctx.limits.enforced.apply(&self.ctx.options, &mut self.ctx.journals);
         self.start_due()?;
         self.load(until)?;
         self.continue_paused(until)?;
@@ -177,7 +177,6 @@ impl<W: WorkerPorts> Standby<W> {
     }
 
     /// What the copies are like now.
-    #[must_use]
     pub fn status(&self) -> StandbyStatus {
         let lasting = self.copies.refusals().filter(|(_, refusal)| refusal.is_lasting);
         let blocks =

@@ -8,7 +8,6 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::Journal;
 use crate::pipeline::journal::reading::{Lacking, Taken};
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::recovery::restore;
 use crate::pipeline::standby::Standby;
 use crate::pipeline::standby::copies::RefusedCopy;
 use crate::ports::{StateItem, StateLog};
@@ -72,7 +71,7 @@ impl<W: WorkerPorts> Standby<W> {
 
     fn apply_entry(&mut self, id: PartitionId, entry: &Entry) -> Result<(), WorkerError> {
         let number = entry.end.number;
-        if restore::apply_entry(&mut self.ctx, id, entry)? {
+        if self.ctx.apply_entry(id, entry)? {
             self.note_cut(id);
             let restoring = self.ctx.journals.get_mut(id).and_then(Journal::restoring_mut);
             if let Some(next) = restoring.map(|it| it.needed) {
@@ -114,7 +113,7 @@ impl<W: WorkerPorts> Standby<W> {
 
     /// Continues what copies are paused for.
     pub(super) fn continue_paused(&mut self, until: Duration) -> Result<(), Fatal> {
-        match restore::continue_paused(&mut self.ctx, until) {
+        match self.ctx.continue_paused(until) {
             Ok(()) => Ok(()),
             Err((id, error)) => self.failed(Some(id), error),
         }

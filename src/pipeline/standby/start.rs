@@ -6,9 +6,7 @@ use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId, Windows};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::error::{Fatal, WorkerError};
-use crate::pipeline::journal::loading::{
-    AfterLoading, Loading, begin_loading, cut_unconfirmed, read_local_part,
-};
+use crate::pipeline::journal::loading::{AfterLoading, Loading, cut_unconfirmed};
 use crate::pipeline::journal::local::{Located, UNDONE};
 use crate::pipeline::journal::restoring::{ReadPurpose, Restoring};
 use crate::pipeline::journal::unwritten::unnamed_first;
@@ -87,7 +85,7 @@ impl<W: WorkerPorts> Standby<W> {
             Origin::Local { from } => {
                 cut_unconfirmed(&mut self.ctx.store, windows, &head.unwrap_or_default(), false)?;
                 let windows = self.ctx.empty_windows(self.group.get(&id));
-                begin_loading(&mut self.ctx, id, windows, AfterLoading::Restore(Located::default(), from))
+                self.ctx.begin_loading(id, windows, AfterLoading::Restore(Located::default(), from))
             }
         }
     }
@@ -111,7 +109,7 @@ impl<W: WorkerPorts> Standby<W> {
 
     /// Loads local state, and follows each journal that is loaded.
     pub(super) fn load(&mut self, until: Duration) -> Result<(), Fatal> {
-        let loading = match read_local_part(&mut self.ctx, until) {
+        let loading = match self.ctx.read_local_part(until) {
             Ok(loading) => loading,
             Err(error) => return self.failed(None, error),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::dedupe::Offset;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::rounds::Rounds;
 use crate::pipeline::ports::WorkerPorts;
@@ -34,19 +34,21 @@ pub struct ProducerState {
 }
 
 impl ProducerState {
-    /// Creates the producer.
-    pub(crate) fn prepare<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
-        access.committer.sink.prepare(PREPARE)?;
-        self.is_prepared = true;
-        access.ctx.report.reachable();
-        Ok(())
-    }
-
     /// The producer is replaced: the next one starts over. What was seen open in the logs stays, because that is measured in
     /// multiples of the transaction timeout.
     pub fn replace(&mut self) {
         self.is_prepared = false;
         self.offsets_cleared = false;
         self.sides = Sides::default();
+    }
+}
+
+impl<W: WorkerPorts> Access<'_, W> {
+    /// Creates the producer.
+    pub(crate) fn prepare(&mut self) -> Result<(), WorkerError> {
+        self.committer.sink.prepare(PREPARE)?;
+        self.torn.is_prepared = true;
+        self.ctx.report.reachable();
+        Ok(())
     }
 }

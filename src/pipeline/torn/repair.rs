@@ -6,8 +6,7 @@ use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
 use crate::dedupe::{Checkpoint, Entry, LastEntry, PartitionId, Section, StateKey};
 use crate::metrics::Resolution;
-use crate::pipeline::commit::Access;
-use crate::pipeline::commit::markers::await_markers;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::JournalEnd;
@@ -18,99 +17,87 @@ use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::sizes::metadata_bytes;
 use crate::pipeline::torn::decision::{Lack, Repair, TornDecision};
 use crate::pipeline::torn::evidence::JournalEvidence;
-use crate::pipeline::torn::producer::ProducerState;
-use crate::pipeline::torn::reading::{last_transactions, next_piece, read_evidence, visibility};
+use crate::pipeline::torn::reading::next_piece;
 use crate::pipeline::{REQUEST_TIMEOUT, failpoint};
 use crate::ports::{CommitPosition, Committed, Failure, GroupMember, Remedy, Sink, Source, Store};
 
 /// Time to read evidence between two polls; at least one piece of it is read.
 const EVIDENCE_TIME: Duration = Duration::from_millis(200);
 
-impl ProducerState {
+impl<W: WorkerPorts> Access<'_, W> {
     /// The journals whose logs agree with the committed offsets of their partitions. The others are repaired, and then checked again.
     ///
     /// Returns no journal while records in a side topic are unsettled: no transaction with records may touch them before
     /// that. A repair writes no records to side topics, and settling may depend on it, so repairs are made even then.
-    pub(crate) fn reconcile<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        answers: &[Committed],
-    ) -> Result<Vec<PartitionId>, WorkerError> {
-        let checked = check_logs(access, answers)?;
-        if !self.waits_for_sides() {
+    pub(crate) fn reconcile(&mut self, answers: &[Committed]) -> Result<Vec<PartitionId>, WorkerError> {
+        let checked = self.check_logs(answers)?;
+        if !self.torn.waits_for_sides() {
             return Ok(checked);
         }
-        let not_before = self.next_side_check();
+        let not_before = self.torn.next_side_check();
         for id in checked {
-            access.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.relocate(not_before));
+            self.ctx.journals.get_mut(id).into_iter().for_each(|journal| journal.relocate(not_before));
         }
         Ok(Vec::new())
     }
-}
 
-fn check_logs<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    answers: &[Committed],
-) -> Result<Vec<PartitionId>, WorkerError> {
-    let journals = access.ctx.options.journals_of(answers.iter().map(|answer| answer.partition));
-    if !access.ctx.options.repairs() {
-        assume_ends(access.ctx, answers);
-        return Ok(journals.into_iter().collect());
-    }
-    let is_checked = |id: &PartitionId| access.ctx.journals.get(*id).is_none_or(|journal| journal.is_checked);
-    let (mut checked, unchecked): (Vec<PartitionId>, Vec<PartitionId>) =
-        journals.into_iter().partition(is_checked);
-    let members = with_members(access, answers, &unchecked)?;
-    if members.is_empty() {
-        return Ok(checked);
-    }
-    let until = access.ctx.clock.elapsed() + EVIDENCE_TIME;
-    let mut unread = last_transactions(access.ctx, &members)?;
-    while let Some(piece) = next_piece(&access.ctx.options, &mut unread) {
-        let piece = read_evidence(access.ctx, piece, &[])?;
-        for (evidence, clean) in piece.iter().zip(visibility(access.ctx, &piece)?) {
-            check_scope(&access.ctx.options, evidence)?;
-            if let Some(unknown) = evidence.unknown_partition() {
-                // It has to be assigned first: its clean log decides too.
-                note_partition(access, evidence.journal, unknown)?;
-                continue;
-            }
-            if evidence.is_open() && access.ctx.options.keeps(Safeguard::OpenRecords) {
-                continue;
-            }
-            match evidence.decide(&clean, access.ctx.options.keeps(Safeguard::NewestCheckpoint)) {
-                TornDecision::Agreed => {
-                    let last = last_entry(access.ctx, evidence)?;
-                    if let Some(journal) = access.ctx.journals.get_mut(evidence.journal) {
-                        journal.end = JournalEnd { last, next: evidence.bounds.high };
-                        journal.is_checked = true;
-                        checked.push(journal.id);
-                    }
+    fn check_logs(&mut self, answers: &[Committed]) -> Result<Vec<PartitionId>, WorkerError> {
+        let journals = self.ctx.options.journals_of(answers.iter().map(|answer| answer.partition));
+        if !self.ctx.options.repairs() {
+            self.assume_ends(answers);
+            return Ok(journals.into_iter().collect());
+        }
+        let is_checked =
+            |id: &PartitionId| self.ctx.journals.get(*id).is_none_or(|journal| journal.is_checked);
+        let (mut checked, unchecked): (Vec<PartitionId>, Vec<PartitionId>) =
+            journals.into_iter().partition(is_checked);
+        let members = self.with_members(answers, &unchecked)?;
+        if members.is_empty() {
+            return Ok(checked);
+        }
+        let until = self.ctx.clock.elapsed() + EVIDENCE_TIME;
+        let mut unread = self.ctx.last_transactions(&members)?;
+        while let Some(piece) = next_piece(&self.ctx.options, &mut unread) {
+            let piece = self.ctx.read_evidence(piece, &[])?;
+            for (evidence, clean) in piece.iter().zip(self.ctx.visibility(&piece)?) {
+                check_scope(&self.ctx.options, evidence)?;
+                if let Some(unknown) = evidence.unknown_partition() {
+                    // It has to be assigned first: its clean log decides too.
+                    self.note_partition(evidence.journal, unknown)?;
+                    continue;
                 }
-                decision => repair(access, evidence, decision)?,
+                if evidence.is_open() && self.ctx.options.keeps(Safeguard::OpenRecords) {
+                    continue;
+                }
+                match evidence.decide(&clean, self.ctx.options.keeps(Safeguard::NewestCheckpoint)) {
+                    TornDecision::Agreed => {
+                        let last = self.last_entry_of(evidence)?;
+                        if let Some(journal) = self.ctx.journals.get_mut(evidence.journal) {
+                            journal.end = JournalEnd { last, next: evidence.bounds.high };
+                            journal.is_checked = true;
+                            checked.push(journal.id);
+                        }
+                    }
+                    decision => self.repair(evidence, decision)?,
+                }
+            }
+            // The rest follows in the next iteration.
+            if self.ctx.clock.elapsed() >= until {
+                break;
             }
         }
-        // The rest follows in the next iteration.
-        if access.ctx.clock.elapsed() >= until {
-            break;
-        }
+        Ok(checked)
     }
-    Ok(checked)
-}
 
-/// The last entry of a journal names a partition that this process does not know: raw has grown.
-fn note_partition<W: WorkerPorts>(
-    access: &Access<'_, W>,
-    journal: PartitionId,
-    unknown: PartitionId,
-) -> Result<(), WorkerError> {
-    let options = &access.ctx.options;
-    let raw = access.source.partition_count(REQUEST_TIMEOUT)?;
-    if raw > unknown as usize {
-        options.partition_counts.note_raw(raw);
-        return Ok(());
-    }
-    Err(Failure::new(
+    /// The last entry of a journal names a partition that this process does not know: raw has grown.
+    fn note_partition(&self, journal: PartitionId, unknown: PartitionId) -> Result<(), WorkerError> {
+        let options = &self.ctx.options;
+        let raw = self.source.partition_count(REQUEST_TIMEOUT)?;
+        if raw > unknown as usize {
+            options.partition_counts.note_raw(raw);
+            return Ok(());
+        }
+        Err(Failure::new(
         Remedy::Retry,
         format!(
             "the last entry of topic {} partition {journal} has partition {unknown} of topic {}, which has {raw} as far as the broker knows: \
@@ -120,6 +107,140 @@ fn note_partition<W: WorkerPorts>(
         ),
     )
     .into())
+    }
+
+    /// The last committed entry of a journal. Where the group has lost its offsets and retention has deleted the
+    /// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
+    fn last_entry_of(&self, evidence: &JournalEvidence) -> Result<Option<LastEntry>, WorkerError> {
+        let last = evidence.last_entry();
+        if last.is_some() {
+            return Ok(last);
+        }
+        let stored = self.ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_entry);
+        Ok(stored.filter(|entry| *entry != UNDONE).map(|entry| LastEntry { entry, from: None }))
+    }
+
+    /// Where nothing is checked, the journals end where the checkpoints say.
+    fn assume_ends(&mut self, answers: &[Committed]) {
+        for (id, answers) in self.ctx.options.by_journal(answers.to_vec()) {
+            let Some(journal) = self.ctx.journals.get_mut(id) else { continue };
+            for checkpoint in answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)) {
+                journal.end.extend(checkpoint.last_entry);
+                journal.end.next = journal.end.next.max(checkpoint.state_next);
+            }
+        }
+    }
+
+    /// The committed offsets of all partitions of these journals. Where partitions are missing, nothing is decided; a test makes that possible.
+    fn with_members(
+        &mut self,
+        answers: &[Committed],
+        journals: &[PartitionId],
+    ) -> Result<Vec<Committed>, WorkerError> {
+        let of_journals =
+            |answer: &&Committed| journals.contains(&self.ctx.options.journal_of(answer.partition));
+        let mut members: Vec<Committed> = answers.iter().filter(of_journals).cloned().collect();
+        if !self.ctx.options.keeps(Safeguard::AllPartitions) && !members.is_empty() {
+            let is_missing = |id: &PartitionId| !answers.iter().any(|answer| answer.partition == *id);
+            let mut missing = self.ctx.all_members(journals);
+            missing.retain(is_missing);
+            members.extend(self.source.committed(&missing, REQUEST_TIMEOUT)?);
+        }
+        Ok(members)
+    }
+
+    fn repair(&mut self, evidence: &JournalEvidence, decision: TornDecision) -> Result<(), WorkerError> {
+        if !self.is_confirmed(evidence, &decision)? {
+            return Ok(());
+        }
+        let name = decision.name();
+        let repair = match decision {
+            TornDecision::Repair(repair) if self.ctx.options.keeps(Safeguard::WholeRepairs) => repair,
+            TornDecision::Repair(repair) => repair.of_one(),
+            TornDecision::Undecidable(lack, section) => {
+                return Err(undecidable(&self.ctx.options, lack, &section).into());
+            }
+            TornDecision::Missing(id, _) => return Err(missing_entry(&self.ctx.options, evidence, id).into()),
+            TornDecision::Agreed => return Ok(()),
+        };
+        let ids: Vec<PartitionId> = repair.end.sections.iter().map(|section| section.partition).collect();
+        tracing::warn!(
+            partitions = %ranges(ids.iter().copied()),
+            rewound = %ranges(repair.rewound.iter().copied()),
+            entry = repair.end.number,
+            decision = name,
+            read = %evidence.summary(),
+            "the logs disagree about the last transaction: a broker has not written all of its markers, or another program has set offsets or \
+             checkpoints of the group; repairing its traces"
+        );
+        let resolution = if repair.rewound.is_empty() { Resolution::Redone } else { Resolution::Rewound };
+        let mut positions: Vec<CommitPosition> =
+            repair.end.sections.iter().map(|it| position(self.ctx, evidence, &repair, it)).collect();
+        positions.extend(renamed(self.ctx, evidence, &repair));
+        self.committer.transaction.begin(&mut self.committer.sink, || self.ctx.clock.elapsed())?;
+        self.committer.transaction.repairs.clone_from(&ids);
+        self.write_repair(evidence.journal, &repair, &positions).map_err(WorkerError::rewinding)?;
+        self.ctx.report.metrics.torn_transactions(resolution).inc();
+        let now = self.ctx.clock.elapsed();
+        self.ctx.journals.get_mut(evidence.journal).into_iter().for_each(|journal| journal.unload(now));
+        Ok(())
+    }
+
+    fn write_repair(
+        &mut self,
+        journal: PartitionId,
+        repair: &Repair,
+        positions: &[CommitPosition],
+    ) -> Result<(), WorkerError> {
+        if let Some(records) = &repair.writes {
+            let ours = |key: &StateKey| StateKey { writer: self.ctx.options.writer.clone(), ..key.clone() };
+            for record in records {
+                self.committer.put_record(journal, &ours(&record.key), &record.bytes)?;
+            }
+            let key = self.ctx.options.state_key();
+            self.committer.put_record(journal, &key, &repair.end.encode())?;
+        }
+        failpoint::pass("repair_written");
+        self.committer.send_positions(self.ctx, self.source, positions)?;
+        self.committer.sink.drain(self.ctx.options.transaction_timeout)?;
+        failpoint::pass("repair_sent");
+        let touched = self.committer.touched(&self.ctx.options);
+        self.committer.persistently(self.ctx, Sink::commit)?;
+        failpoint::pass("repair_committed");
+        self.committer.transaction.close();
+        self.ctx.await_markers(self.source, touched)
+    }
+
+    /// Whether the journal and its partitions, read again, have the same committed offsets and log bounds, and the same decision follows.
+    ///
+    /// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
+    /// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
+    fn is_confirmed(
+        &mut self,
+        first: &JournalEvidence,
+        decision: &TornDecision,
+    ) -> Result<bool, WorkerError> {
+        let ids: Vec<PartitionId> = first.answers.keys().copied().collect();
+        let answers = self.source.committed(&ids, REQUEST_TIMEOUT)?;
+        let unread = self.ctx.last_transactions(&answers)?;
+        let again = self.ctx.read_evidence(unread, &[])?;
+        let clean = self.ctx.visibility(&again)?;
+        let newest_only = self.ctx.options.keeps(Safeguard::NewestCheckpoint);
+        let is_same = again
+            .iter()
+            .zip(&clean)
+            .any(|(again, clean)| again.is_same_as(first) && again.decide(clean, newest_only) == *decision);
+        if !is_same {
+            tracing::info!(
+                journal = first.journal,
+                decision = decision.name(),
+                read = %first.summary(),
+                read_again = %again.iter().map(JournalEvidence::summary).collect::<String>(),
+                "the logs do not agree, and a second read shows something else; checking them again"
+            );
+        }
+        Ok(is_same)
+    }
 }
 
 /// Fails when entries of the journal were written in another scope: their partitions are others than those whose logs are compared.
@@ -129,90 +250,6 @@ fn check_scope(options: &WorkerOptions, evidence: &JournalEvidence) -> Result<()
     };
     let mut last = evidence.entries.last();
     last.try_for_each(|entry| options.same_scope(entry.key.is_topic_wide, || place(entry)))
-}
-
-/// The last committed entry of a journal. Where the group has lost its offsets and retention has deleted the
-/// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
-fn last_entry<W: WorkerPorts>(
-    ctx: &Context<W>,
-    evidence: &JournalEvidence,
-) -> Result<Option<LastEntry>, WorkerError> {
-    let last = evidence.last_entry();
-    if last.is_some() {
-        return Ok(last);
-    }
-    let stored = ctx.store.head(evidence.journal.into())?.and_then(|head| head.confirmed_entry);
-    Ok(stored.filter(|entry| *entry != UNDONE).map(|entry| LastEntry { entry, from: None }))
-}
-
-/// Where nothing is checked, the journals end where the checkpoints say.
-fn assume_ends<W: WorkerPorts>(ctx: &mut Context<W>, answers: &[Committed]) {
-    for (id, answers) in ctx.options.by_journal(answers.to_vec()) {
-        let Some(journal) = ctx.journals.get_mut(id) else { continue };
-        for checkpoint in answers.iter().filter_map(|answer| Checkpoint::parse(&answer.metadata)) {
-            journal.end.extend(checkpoint.last_entry);
-            journal.end.next = journal.end.next.max(checkpoint.state_next);
-        }
-    }
-}
-
-/// The committed offsets of all partitions of these journals. Where partitions are missing, nothing is decided; a test makes that possible.
-fn with_members<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    answers: &[Committed],
-    journals: &[PartitionId],
-) -> Result<Vec<Committed>, WorkerError> {
-    let of_journals =
-        |answer: &&Committed| journals.contains(&access.ctx.options.journal_of(answer.partition));
-    let mut members: Vec<Committed> = answers.iter().filter(of_journals).cloned().collect();
-    if !access.ctx.options.keeps(Safeguard::AllPartitions) && !members.is_empty() {
-        let is_missing = |id: &PartitionId| !answers.iter().any(|answer| answer.partition == *id);
-        let mut missing = access.ctx.all_members(journals);
-        missing.retain(is_missing);
-        members.extend(access.source.committed(&missing, REQUEST_TIMEOUT)?);
-    }
-    Ok(members)
-}
-
-fn repair<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    evidence: &JournalEvidence,
-    decision: TornDecision,
-) -> Result<(), WorkerError> {
-    if !is_confirmed(access.ctx, access.source, evidence, &decision)? {
-        return Ok(());
-    }
-    let name = decision.name();
-    let repair = match decision {
-        TornDecision::Repair(repair) if access.ctx.options.keeps(Safeguard::WholeRepairs) => repair,
-        TornDecision::Repair(repair) => repair.of_one(),
-        TornDecision::Undecidable(lack, section) => {
-            return Err(undecidable(&access.ctx.options, lack, &section).into());
-        }
-        TornDecision::Missing(id, _) => return Err(missing_entry(&access.ctx.options, evidence, id).into()),
-        TornDecision::Agreed => return Ok(()),
-    };
-    let ids: Vec<PartitionId> = repair.end.sections.iter().map(|section| section.partition).collect();
-    tracing::warn!(
-        partitions = %ranges(ids.iter().copied()),
-        rewound = %ranges(repair.rewound.iter().copied()),
-        entry = repair.end.number,
-        decision = name,
-        read = %evidence.summary(),
-        "the logs disagree about the last transaction: a broker has not written all of its markers, or another program has set offsets or \
-         checkpoints of the group; repairing its traces"
-    );
-    let resolution = if repair.rewound.is_empty() { Resolution::Redone } else { Resolution::Rewound };
-    let mut positions: Vec<CommitPosition> =
-        repair.end.sections.iter().map(|it| position(access.ctx, evidence, &repair, it)).collect();
-    positions.extend(renamed(access.ctx, evidence, &repair));
-    access.committer.transaction.begin(&mut access.committer.sink, || access.ctx.clock.elapsed())?;
-    access.committer.transaction.repairs.clone_from(&ids);
-    write_repair(access, evidence.journal, &repair, &positions).map_err(WorkerError::rewinding)?;
-    access.ctx.report.metrics.torn_transactions(resolution).inc();
-    let now = access.ctx.clock.elapsed();
-    access.ctx.journals.get_mut(evidence.journal).into_iter().for_each(|journal| journal.unload(now));
-    Ok(())
 }
 
 /// The offset that a repair commits for a partition, with its checkpoint.
@@ -284,63 +321,6 @@ fn renamed<W: WorkerPorts>(
         Some(CommitPosition { partition: answer.partition, next: answer.offset?, metadata })
     });
     renamed.collect()
-}
-
-fn write_repair<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    journal: PartitionId,
-    repair: &Repair,
-    positions: &[CommitPosition],
-) -> Result<(), WorkerError> {
-    if let Some(records) = &repair.writes {
-        let ours = |key: &StateKey| StateKey { writer: access.ctx.options.writer.clone(), ..key.clone() };
-        for record in records {
-            access.committer.put_record(journal, &ours(&record.key), &record.bytes)?;
-        }
-        let key = access.ctx.options.state_key();
-        access.committer.put_record(journal, &key, &repair.end.encode())?;
-    }
-    failpoint::pass("repair_written");
-    access.committer.send_positions(access.ctx, access.source, positions)?;
-    access.committer.sink.drain(access.ctx.options.transaction_timeout)?;
-    failpoint::pass("repair_sent");
-    let touched = access.committer.touched(&access.ctx.options);
-    access.committer.persistently(access.ctx, Sink::commit)?;
-    failpoint::pass("repair_committed");
-    access.committer.transaction.close();
-    await_markers(access.ctx, access.source, touched)
-}
-
-/// Whether the journal and its partitions, read again, have the same committed offsets and log bounds, and the same decision follows.
-///
-/// Evidence that was read at different times can contradict itself. The second read also finds what an incomplete one has
-/// left out: a repair, or a stop for an operator, must not follow from a record that a reader did not return.
-fn is_confirmed<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    first: &JournalEvidence,
-    decision: &TornDecision,
-) -> Result<bool, WorkerError> {
-    let ids: Vec<PartitionId> = first.answers.keys().copied().collect();
-    let answers = source.committed(&ids, REQUEST_TIMEOUT)?;
-    let unread = last_transactions(ctx, &answers)?;
-    let again = read_evidence(ctx, unread, &[])?;
-    let clean = visibility(ctx, &again)?;
-    let newest_only = ctx.options.keeps(Safeguard::NewestCheckpoint);
-    let is_same = again
-        .iter()
-        .zip(&clean)
-        .any(|(again, clean)| again.is_same_as(first) && again.decide(clean, newest_only) == *decision);
-    if !is_same {
-        tracing::info!(
-            journal = first.journal,
-            decision = decision.name(),
-            read = %first.summary(),
-            read_again = %again.iter().map(JournalEvidence::summary).collect::<String>(),
-            "the logs do not agree, and a second read shows something else; checking them again"
-        );
-    }
-    Ok(is_same)
 }
 
 fn missing_entry(options: &WorkerOptions, evidence: &JournalEvidence, id: PartitionId) -> Fatal {

@@ -16,7 +16,7 @@
 //! Records of a committed transaction are first copied, by a producer without transactions. Then everything open is aborted.
 //! A crash between the two loses nothing, and the next start finds the copies that are in the log. A record counts as
 //! committed if its raw record is not processed again, that is, if its raw partition resumes beyond it
-//! ([`resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
+//! ([`Access::resume_points`]). As long as the resume point is unknown, because the group's offset and the state have expired,
 //! nothing is settled. If another worker processed the raw record meanwhile, its own record in the same side partition shows
 //! that, and no copy is made. This requires that the side topic still has the same number of partitions.
 //!
@@ -35,15 +35,12 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Coordinates, Offset, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
-use crate::pipeline::commit::Access;
-use crate::pipeline::commit::markers::{Touched, await_markers};
-use crate::pipeline::context::Context;
+use crate::pipeline::access::Access;
+use crate::pipeline::commit::markers::Touched;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::torn::evidence::ResumePoint;
 use crate::pipeline::torn::producer::ProducerState;
-use crate::pipeline::torn::purge;
-use crate::pipeline::torn::resume::resume_points;
 use crate::ports::{LogBounds, LogId, LogReads, ProducerLife, SideRecord};
 
 /// Timeout of reading the open records once.
@@ -66,7 +63,7 @@ pub(crate) struct Sides {
 }
 
 /// The open records of a side partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
     /// Last stable offset of the partition.
     stable: Offset,
@@ -101,16 +98,7 @@ enum SideDecision {
 
 impl Seen {
     fn new(&LogBounds { stable, high, .. }: &LogBounds, since: Duration) -> Self {
-        Self {
-            stable,
-            since,
-            next: stable,
-            high,
-            has_first: false,
-            first: None,
-            found: BTreeMap::new(),
-            is_logged: false,
-        }
+        Self { stable, since, next: stable, high, ..Self::default() }
     }
 
     /// Updates the bounds of the partition. If the last stable offset has moved, the open records are read again.
@@ -191,188 +179,175 @@ impl ProducerState {
     pub(crate) fn next_side_check(&self) -> Duration {
         self.sides.next_check
     }
+}
 
+impl<W: WorkerPorts> Access<'_, W> {
     /// Monotonic time at which a journal is checked again whose leftovers are unsettled, because the producer was replaced
     /// while its windows were read. No record may be sent before that: it would share a transaction with the
     /// leftovers.
-    pub(crate) fn held_by_leftovers<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        id: PartitionId,
-    ) -> Option<Duration> {
-        if self.waits_for_sides() {
-            return Some(self.next_side_check());
+    pub(crate) fn held_by_leftovers(&mut self, id: PartitionId) -> Option<Duration> {
+        if self.torn.waits_for_sides() {
+            return Some(self.torn.next_side_check());
         }
         let is_torn =
-            access.ctx.options.repairs() && access.ctx.journals.get(id).is_some_and(|it| !it.is_checked);
-        is_torn.then(|| access.ctx.clock.elapsed())
+            self.ctx.options.repairs() && self.ctx.journals.get(id).is_some_and(|it| !it.is_checked);
+        is_torn.then(|| self.ctx.clock.elapsed())
     }
 
     /// Checks once what an earlier producer of ours left open in the side topics, and settles the records whose outcome is
     /// certain.
-    pub(crate) fn settle_sides<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-    ) -> Result<(), WorkerError> {
-        let now = access.ctx.clock.elapsed();
-        if self.sides.is_settled || now < self.sides.next_check || access.committer.transaction.is_open() {
+    pub(crate) fn settle_sides(&mut self) -> Result<(), WorkerError> {
+        let now = self.ctx.clock.elapsed();
+        if self.torn.sides.is_settled
+            || now < self.torn.sides.next_check
+            || self.committer.transaction.is_open()
+        {
             return Ok(());
         }
-        if !access.ctx.options.repairs() {
-            self.sides.is_settled = true;
+        if !self.ctx.options.repairs() {
+            self.torn.sides.is_settled = true;
             return Ok(());
         }
         // Set before the check, so that it also holds after a failure.
-        self.sides.next_check = now + CHECK_INTERVAL;
+        self.torn.sides.next_check = now + CHECK_INTERVAL;
         // The resume points are read before the bounds: when another worker has processed a raw record in our place, its record is
         // in the log before its offset is committed, and so below a high watermark that is read later.
-        let points = self.side_points(access, now)?;
-        let mut open = self.open_sides(access, now)?;
-        let checked = check_sides(access, &mut open, now, &points);
-        self.sides.is_settled = open.is_empty();
-        self.sides.open = Some(open);
+        let points = self.side_points(now)?;
+        let mut open = self.open_sides(now)?;
+        let checked = self.check_sides(&mut open, now, &points);
+        self.torn.sides.is_settled = open.is_empty();
+        self.torn.sides.open = Some(open);
         checked
     }
 
     /// The resume points that decide about the records that are due, as far as these were read in earlier checks.
-    fn side_points<W: WorkerPorts>(
-        &self,
-        access: &mut Access<'_, W>,
-        now: Duration,
-    ) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
-        let (ours, timeout) = (&access.ctx.options.writer, access.ctx.options.transaction_timeout);
-        let open = self.sides.open.iter().flat_map(BTreeMap::values);
+    fn side_points(&mut self, now: Duration) -> Result<BTreeMap<PartitionId, ResumePoint>, WorkerError> {
+        let (ours, timeout) = (&self.ctx.options.writer, self.ctx.options.transaction_timeout);
+        let open = self.torn.sides.open.iter().flat_map(BTreeMap::values);
         let due = open.filter(|seen| seen.is_due(ours, now, timeout));
         let raw: BTreeSet<PartitionId> = due.flat_map(Seen::raw).collect();
         if raw.is_empty() {
             return Ok(BTreeMap::new());
         }
-        resume_points(access.ctx, access.source, &raw.into_iter().collect::<Vec<_>>())
+        self.resume_points(&raw.into_iter().collect::<Vec<_>>())
     }
 
     /// The side partitions that have open records, among those that had some at the last check. Partitions created since the
     /// first check have no records of an earlier producer.
-    fn open_sides<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        now: Duration,
-    ) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
-        let logs = match &self.sides.open {
+    fn open_sides(&mut self, now: Duration) -> Result<BTreeMap<LogId, Seen>, WorkerError> {
+        let logs = match &self.torn.sides.open {
             Some(open) => open.keys().copied().collect(),
-            None => access.ctx.log.side_logs(REQUEST_TIMEOUT)?,
+            None => self.ctx.log.side_logs(REQUEST_TIMEOUT)?,
         };
         let bounds =
-            if logs.is_empty() { Vec::new() } else { access.ctx.log.bounds(&logs, REQUEST_TIMEOUT)? };
-        let mut before = self.sides.open.clone().unwrap_or_default();
+            if logs.is_empty() { Vec::new() } else { self.ctx.log.bounds(&logs, REQUEST_TIMEOUT)? };
+        let mut before = self.torn.sides.open.clone().unwrap_or_default();
         let mut open = BTreeMap::new();
         for (log, bounds) in logs.into_iter().zip(bounds).filter(|(_, bounds)| bounds.has_open_records()) {
             open.insert(log, Seen::updated(before.remove(&log), &bounds, now));
         }
         Ok(open)
     }
-}
 
-/// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
-fn check_sides<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    open: &mut BTreeMap<LogId, Seen>,
-    now: Duration,
-    points: &BTreeMap<PartitionId, ResumePoint>,
-) -> Result<(), WorkerError> {
-    read_sides(access.ctx, open)?;
-    let (ours, timeout) = (&access.ctx.options.writer, access.ctx.options.transaction_timeout);
-    let decide =
-        |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), points));
-    let decisions: Vec<(LogId, SideDecision)> = open.iter().map(decide).collect();
-    for (log, decision) in decisions {
-        match decision {
-            SideDecision::Wait => {}
-            SideDecision::Unknown(partition) => {
-                if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
-                    seen.is_logged = true;
-                    tracing::warn!(
-                        log = %LogId::listed(&[log]),
-                        partition,
-                        "the broker left a transaction without its marker in a side topic, and it is not yet known \
-                         whether it was committed: a transaction is open in the clean or the state topic of that raw \
-                         partition, or the group has no offset for it and the state topic has no entry of it; no record is \
-                         forwarded until this is known"
-                    );
+    /// Reads the open records and decides about each partition. Keeps in `open` the partitions that have to be checked again.
+    fn check_sides(
+        &mut self,
+        open: &mut BTreeMap<LogId, Seen>,
+        now: Duration,
+        points: &BTreeMap<PartitionId, ResumePoint>,
+    ) -> Result<(), WorkerError> {
+        self.read_sides(open)?;
+        let (ours, timeout) = (&self.ctx.options.writer, self.ctx.options.transaction_timeout);
+        let decide =
+            |(log, seen): (&LogId, &Seen)| (*log, seen.decide(ours, seen.is_due(ours, now, timeout), points));
+        let decisions: Vec<(LogId, SideDecision)> = open.iter().map(decide).collect();
+        for (log, decision) in decisions {
+            match decision {
+                SideDecision::Wait => {}
+                SideDecision::Unknown(partition) => {
+                    if let Some(seen) = open.get_mut(&log).filter(|seen| !seen.is_logged) {
+                        seen.is_logged = true;
+                        tracing::warn!(
+                            log = %LogId::listed(&[log]),
+                            partition,
+                            "the broker left a transaction without its marker in a side topic, and it is not yet known \
+                             whether it was committed: a transaction is open in the clean or the state topic of that raw \
+                             partition, or the group has no offset for it and the state topic has no entry of it; no record is \
+                             forwarded until this is known"
+                        );
+                    }
+                }
+                SideDecision::Leave => drop(open.remove(&log)),
+                SideDecision::Settle(writer, copies) => {
+                    // Behind the transaction of another program the purge cannot move the last stable offset.
+                    let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
+                    let needed = first.map(|seen| seen.stable + 1);
+                    self.settle_side(log, needed, &writer, &copies)?;
+                    if needed.is_none() {
+                        self.committer.sink.write_outside(log);
+                    }
+                    if writer == self.ctx.options.writer {
+                        open.remove(&log);
+                    }
                 }
             }
-            SideDecision::Leave => drop(open.remove(&log)),
-            SideDecision::Settle(writer, copies) => {
-                // Behind the transaction of another program the purge cannot move the last stable offset.
-                let first = open.get(&log).filter(|seen| seen.first.as_ref() == Some(&writer));
-                let needed = first.map(|seen| seen.stable + 1);
-                settle_side(access, log, needed, &writer, &copies)?;
-                if needed.is_none() {
-                    access.committer.sink.write_outside(log);
-                }
-                if writer == access.ctx.options.writer {
-                    open.remove(&log);
-                }
+        }
+        Ok(())
+    }
+
+    fn settle_side(
+        &mut self,
+        log: LogId,
+        needed: Option<Offset>,
+        writer: &str,
+        copies: &[Offset],
+    ) -> Result<(), WorkerError> {
+        if needed.is_some() {
+            tracing::warn!(
+                log = %LogId::listed(&[log]),
+                writer,
+                copies = copies.len(),
+                "the broker left a transaction without its marker in a side topic; rewriting its committed records"
+            );
+        } else {
+            tracing::warn!(
+                log = %LogId::listed(&[log]),
+                copies = copies.len(),
+                "another program has a transaction open in a side topic before records of this instance, so nothing shows whether \
+                 these are committed; rewriting those that are. From now on records for this partition are written outside of \
+                 transactions: after an abort or a crash some appear twice. End that transaction, or use a topic of its own"
+            );
+        }
+        self.committer.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
+        crate::pipeline::failpoint::pass("side_copied");
+        let own = self.ctx.partitions.iter().map(|partition| partition.id).next();
+        let Some(id) = own.or_else(|| self.ctx.all_partitions().first().copied()) else { return Ok(()) };
+        self.purge(writer, id, &[log])?;
+        // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
+        // next commit would commit the offset of the purge.
+        let offsets = if writer == self.ctx.options.writer { vec![id] } else { Vec::new() };
+        self.ctx.await_markers(self.source, Touched::of(needed.map(|needed| (log, needed)), offsets))
+    }
+
+    fn read_sides(&mut self, open: &mut BTreeMap<LogId, Seen>) -> Result<(), WorkerError> {
+        let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
+        let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
+        if from_to.is_empty() {
+            return Ok(());
+        }
+        let (records, next) = self.ctx.log.side_records(&from_to, READ_TIMEOUT)?;
+        for record in records {
+            if let Some(seen) = open.get_mut(&record.log) {
+                seen.take(record, &self.ctx.options.writer);
             }
         }
-    }
-    Ok(())
-}
-
-fn settle_side<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    log: LogId,
-    needed: Option<Offset>,
-    writer: &str,
-    copies: &[Offset],
-) -> Result<(), WorkerError> {
-    if needed.is_some() {
-        tracing::warn!(
-            log = %LogId::listed(&[log]),
-            writer,
-            copies = copies.len(),
-            "the broker left a transaction without its marker in a side topic; rewriting its committed records"
-        );
-    } else {
-        tracing::warn!(
-            log = %LogId::listed(&[log]),
-            copies = copies.len(),
-            "another program has a transaction open in a side topic before records of this instance, so nothing shows whether \
-             these are committed; rewriting those that are. From now on records for this partition are written outside of \
-             transactions: after an abort or a crash some appear twice. End that transaction, or use a topic of its own"
-        );
-    }
-    access.committer.sink.copy_aside(log, copies, COPY_TIMEOUT)?;
-    crate::pipeline::failpoint::pass("side_copied");
-    let own = access.ctx.partitions.iter().map(|partition| partition.id).next();
-    let Some(id) = own.or_else(|| access.ctx.all_partitions().first().copied()) else { return Ok(()) };
-    purge(access, writer, id, &[log])?;
-    // If the marker of the purge is missing too, the next check would find the same records and copy them again, and our
-    // next commit would commit the offset of the purge.
-    let offsets = if writer == access.ctx.options.writer { vec![id] } else { Vec::new() };
-    await_markers(access.ctx, access.source, Touched::of(needed.map(|needed| (log, needed)), offsets))
-}
-
-fn read_sides<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    open: &mut BTreeMap<LogId, Seen>,
-) -> Result<(), WorkerError> {
-    let unread = open.iter().filter(|(_, seen)| seen.next < seen.high);
-    let from_to: BTreeMap<_, _> = unread.map(|(log, seen)| (*log, (seen.next, seen.high))).collect();
-    if from_to.is_empty() {
-        return Ok(());
-    }
-    let (records, next) = ctx.log.side_records(&from_to, READ_TIMEOUT)?;
-    for record in records {
-        if let Some(seen) = open.get_mut(&record.log) {
-            seen.take(record, &ctx.options.writer);
+        for (log, next) in next {
+            if let Some(seen) = open.get_mut(&log) {
+                seen.next = next;
+            }
         }
+        Ok(())
     }
-    for (log, next) in next {
-        if let Some(seen) = open.get_mut(&log) {
-            seen.next = next;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

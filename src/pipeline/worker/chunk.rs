@@ -78,7 +78,7 @@ impl<W: WorkerPorts> Parts<W> {
         let mut progress = ChunkProgress::default();
         let mut lookups: Vec<_> = chunk.iter().map(|record| look_up(&self.ctx, record)).collect();
         for MissingSchema(id) in lookups.iter().filter_map(|lookup| lookup.as_ref().err()) {
-            self.schemas.request(*id);
+            self.schemas.shared.request(*id);
         }
         find_sealed(&self.ctx.store, &mut lookups);
         for (part, lookups) in chunk.chunks_mut(PREFETCHED).zip(lookups.chunks(PREFETCHED)) {
@@ -91,11 +91,11 @@ impl<W: WorkerPorts> Parts<W> {
         let rest: Vec<Coordinates> = chunk.iter().skip(processed).map(Record::coordinates).collect();
         let is_complete = rest.is_empty();
         if !is_complete && self.ctx.options.keeps(Safeguard::Postponed) {
-            postpone(&mut self.ctx, source, &rest, damaged).map_err(WorkerError::rewinding)?;
+            self.ctx.postpone(source, &rest, damaged).map_err(WorkerError::rewinding)?;
         }
-        let arrival = damaged.filter(|_| is_complete).map(|at| judge_damaged(&mut self.ctx, at));
+        let arrival = damaged.filter(|_| is_complete).map(|at| self.ctx.judge_damaged(at));
         if is_doubted || arrival == Some(Arrival::Unproven) {
-            seek_again(&mut self.ctx, source).map_err(WorkerError::rewinding)?;
+            self.ctx.seek_again(source).map_err(WorkerError::rewinding)?;
         }
         Ok(is_complete && matches!(arrival, None | Some(Arrival::Next)))
     }
@@ -176,49 +176,51 @@ impl<W: WorkerPorts> Parts<W> {
     }
 }
 
-/// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
-fn postpone<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    rest: &[Coordinates],
-    damaged: Option<Coordinates>,
-) -> Result<(), WorkerError> {
-    let mut sought = BTreeSet::new();
-    let rest = rest.iter().map(|at| (*at, false));
-    for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
-        let Some(partition) = ctx.partitions.record_mut(id) else { continue };
-        if partition.order.is_doubted() {
-            // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
-            // not seen here, a record left from before the seek could be accepted in the next reading.
-            let next = partition.next;
-            // The offset of a damaged batch can lie before the next one.
-            partition.order.judge(next, if is_damaged { offset.max(next) } else { offset });
-        } else if sought.insert(id) {
-            source.seek(&[(id, partition.next)])?;
-            partition.order.sought();
+impl<W: WorkerPorts> Context<W> {
+    /// Makes the client return these records again, which were polled and are not processed, and the damaged batch behind them.
+    fn postpone(
+        &mut self,
+        source: &W::Source,
+        rest: &[Coordinates],
+        damaged: Option<Coordinates>,
+    ) -> Result<(), WorkerError> {
+        let mut sought = BTreeSet::new();
+        let rest = rest.iter().map(|at| (*at, false));
+        for (Coordinates { partition: id, offset }, is_damaged) in rest.chain(damaged.map(|at| (at, true))) {
+            let Some(partition) = self.partitions.record_mut(id) else { continue };
+            if partition.order.is_doubted() {
+                // It is sought again in any case. All records of this reading count for the proof of a gap: if its lowest one were
+                // not seen here, a record left from before the seek could be accepted in the next reading.
+                let next = partition.next;
+                // The offset of a damaged batch can lie before the next one.
+                partition.order.judge(next, if is_damaged { offset.max(next) } else { offset });
+            } else if sought.insert(id) {
+                source.seek(&[(id, partition.next)])?;
+                partition.order.sought();
+            }
+        }
+        Ok(())
+    }
+
+    /// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
+    /// that the log has a gap there.
+    fn judge_damaged(&mut self, at: Coordinates) -> Arrival {
+        match self.partitions.record_mut(at.partition) {
+            // The offset is that of the first record in the batch, which can lie before the next one.
+            Some(partition) => partition.order.judge(partition.next, at.offset.max(partition.next)),
+            // The partition is sought before its next record is processed.
+            None => Arrival::Unproven,
         }
     }
-    Ok(())
-}
 
-/// A damaged batch begins or continues a reading as its records would. Without that, the record after it could confirm
-/// that the log has a gap there.
-fn judge_damaged<W: WorkerPorts>(ctx: &mut Context<W>, at: Coordinates) -> Arrival {
-    match ctx.partitions.record_mut(at.partition) {
-        // The offset is that of the first record in the batch, which can lie before the next one.
-        Some(partition) => partition.order.judge(partition.next, at.offset.max(partition.next)),
-        // The partition is sought before its next record is processed.
-        None => Arrival::Unproven,
+    /// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
+    fn seek_again(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+        for partition in self.partitions.started_mut().filter(|it| it.is_open() && it.order.is_doubted()) {
+            source.seek(&[(partition.id, partition.next)])?;
+            partition.order.sought_again();
+        }
+        Ok(())
     }
-}
-
-/// Seeks the partitions again whose first record after a seek lies beyond the expected offset.
-fn seek_again<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-    for partition in ctx.partitions.started_mut().filter(|it| it.is_open() && it.order.is_doubted()) {
-        source.seek(&[(partition.id, partition.next)])?;
-        partition.order.sought_again();
-    }
-    Ok(())
 }
 
 /// Finds the slices that may contain the identities of a chunk.

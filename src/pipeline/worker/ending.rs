@@ -10,7 +10,6 @@ use crate::pipeline::options::OnStop;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::chunk::gather;
-use crate::pipeline::worker::membership::close_all;
 use crate::pipeline::worker::{BUSY, Parts, Worker};
 use crate::ports::{GroupMember, ProducerLife, Sink, Store};
 
@@ -30,7 +29,7 @@ impl<W: WorkerPorts> Worker<W> {
                 tracing::info!(
                     "staying in the group: a restart within group.session_timeout resumes the partitions"
                 );
-                if let Err(error) = close_all(&mut parts.ctx, source) {
+                if let Err(error) = parts.ctx.close_all(source) {
                     tracing::warn!(%error, "failed to confirm the local state; the next start reads more of the state topic");
                 }
             }

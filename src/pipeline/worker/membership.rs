@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{PartitionId, WindowId};
-use crate::pipeline::commit::Committer;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -106,7 +105,7 @@ impl<W: WorkerPorts> Parts<W> {
                 if ids.iter().any(|id| self.ctx.partitions.get(*id).is_some()) {
                     // Given again without a revocation: what the open transaction has of it could not be committed with its
                     // offset.
-                    abort_open(&mut self.committer, &mut self.ctx, source)?;
+                    self.committer.abort_open(&mut self.ctx, source)?;
                     self.ctx.relocate_all(source, Duration::ZERO)?;
                     self.ctx.journals.uncheck_all();
                 }
@@ -139,7 +138,7 @@ impl<W: WorkerPorts> Parts<W> {
                     // Without a subscription the client does not join again when the partitions are released.
                     source.leave();
                 }
-                let aborted = abort_open(&mut self.committer, &mut self.ctx, source);
+                let aborted = self.committer.abort_open(&mut self.ctx, source);
                 let released = self.release(source, &ids);
                 // The partitions that this member keeps were part of the aborted transaction too.
                 self.ctx.relocate_all(source, Duration::ZERO)?;
@@ -157,7 +156,7 @@ impl<W: WorkerPorts> Parts<W> {
     /// quickly when they return.
     fn release(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
         // A failure must not prevent the answer: the group waits for it without a time limit.
-        let closed = close(&mut self.ctx, source, ids);
+        let closed = self.ctx.close(source, ids);
         failpoint::pass("before_unassign");
         source.unassign(ids)?;
         self.membership.events.pop_front();
@@ -182,7 +181,7 @@ impl<W: WorkerPorts> Parts<W> {
         self.membership.rejoining = true;
         self.membership.events.clear();
         self.membership.exclusive.iter_mut().for_each(Exclusive::rejoins);
-        let ended = abort_open(&mut self.committer, &mut self.ctx, source);
+        let ended = self.committer.abort_open(&mut self.ctx, source);
         let closed = self.ctx.remove_all();
         source.rejoin()?;
         self.membership.rejoining = false;
@@ -191,52 +190,39 @@ impl<W: WorkerPorts> Parts<W> {
     }
 }
 
-/// Aborts the open transaction, if there is one.
-pub(crate) fn abort_open<W: WorkerPorts>(
-    committer: &mut Committer<W>,
-    ctx: &mut Context<W>,
-    source: &W::Source,
-) -> Result<(), WorkerError> {
-    if committer.transaction.is_open() { committer.abort(ctx, source) } else { Ok(()) }
-}
-
-/// Releases all partitions of a member that stays in the group: the restarted instance gets the same ones.
-pub(crate) fn close_all<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source) -> Result<(), WorkerError> {
-    let all = ctx.partitions.ids(|_| true);
-    close(ctx, source, &all)
-}
-
-/// Records in the local store that the windows of these partitions are committed, and removes the partitions. Where others of a journal stay, its windows
-/// are read again: another worker may write to it.
-fn close<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    ids: &[PartitionId],
-) -> Result<(), WorkerError> {
-    let mut outcome = Ok(());
-    for id in ctx.options.journals_of(ids.iter().copied()) {
-        outcome = outcome.and(confirm(ctx, id));
-        outcome = outcome.and(ctx.unload(source, &[id]));
-        if let Some(journal) = ctx.journals.get_mut(id) {
-            (journal.is_checked, journal.has_run) = (false, false);
-        }
-    }
-    for id in ids {
-        ctx.partitions.remove(*id);
-    }
-    outcome.and(ctx.remove_unused())
-}
-
-fn confirm<W: WorkerPorts>(ctx: &mut Context<W>, id: PartitionId) -> Result<(), WorkerError> {
-    // What is undone, or open, is not that of an entry.
-    let is_settled = ctx.partitions.of(id).all(|it| it.open.is_none() && !it.rewound);
-    let journal = ctx.journals.get(id).filter(|journal| journal.is_running() && is_settled);
-    let confirmed = journal.map_or(Ok(()), |journal| journal.confirm(&mut ctx.store));
-    StoreError::unless_lease_lost(confirmed)?;
-    Ok(())
-}
-
 impl<W: WorkerPorts> Context<W> {
+    /// Releases all partitions of a member that stays in the group: the restarted instance gets the same ones.
+    pub(crate) fn close_all(&mut self, source: &W::Source) -> Result<(), WorkerError> {
+        let all = self.partitions.ids(|_| true);
+        self.close(source, &all)
+    }
+
+    /// Records in the local store that the windows of these partitions are committed, and removes the partitions. Where others of a journal stay, its windows
+    /// are read again: another worker may write to it.
+    fn close(&mut self, source: &W::Source, ids: &[PartitionId]) -> Result<(), WorkerError> {
+        let mut outcome = Ok(());
+        for id in self.options.journals_of(ids.iter().copied()) {
+            outcome = outcome.and(self.confirm_settled(id));
+            outcome = outcome.and(self.unload(source, &[id]));
+            if let Some(journal) = self.journals.get_mut(id) {
+                (journal.is_checked, journal.has_run) = (false, false);
+            }
+        }
+        for id in ids {
+            self.partitions.remove(*id);
+        }
+        outcome.and(self.remove_unused())
+    }
+
+    fn confirm_settled(&mut self, id: PartitionId) -> Result<(), WorkerError> {
+        // What is undone, or open, is not that of an entry.
+        let is_settled = self.partitions.of(id).all(|it| it.open.is_none() && !it.rewound);
+        let journal = self.journals.get(id).filter(|journal| journal.is_running() && is_settled);
+        let confirmed = journal.map_or(Ok(()), |journal| journal.confirm(&mut self.store));
+        StoreError::unless_lease_lost(confirmed)?;
+        Ok(())
+    }
+
     /// Removes all partitions and journals.
     pub(crate) fn remove_all(&mut self) -> Result<(), WorkerError> {
         self.partitions.remove_all();
@@ -254,24 +240,20 @@ impl<W: WorkerPorts> Context<W> {
         }
         outcome
     }
-}
 
-/// Another worker of this process holds the local state of a journal. This worker will receive a revocation, or
-/// has to take the state back and load it again.
-pub(crate) fn lease_lost<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    source: &W::Source,
-    window: WindowId,
-) -> Failure {
-    drop_windows(ctx, source, window.journal());
-    Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
-}
+    /// Another worker of this process holds the local state of a journal. This worker will receive a revocation, or
+    /// has to take the state back and load it again.
+    pub(crate) fn lease_lost(&mut self, source: &W::Source, window: WindowId) -> Failure {
+        self.drop_windows(source, window.journal());
+        Failure::new(Remedy::Abort, StoreError::LeaseLost(window).to_string())
+    }
 
-/// Drops the windows of a journal in memory, and ends its restore.
-pub(crate) fn drop_windows<W: WorkerPorts>(ctx: &mut Context<W>, source: &W::Source, journal: PartitionId) {
-    let unloaded = ctx.unload(source, &[journal]);
-    let closed = ctx.open_journals().map(drop);
-    for failed in [unloaded, closed].into_iter().filter_map(Result::err) {
-        tracing::debug!(%failed, journal, "failed to pause partitions or to close a restore");
+    /// Drops the windows of a journal in memory, and ends its restore.
+    pub(crate) fn drop_windows(&mut self, source: &W::Source, journal: PartitionId) {
+        let unloaded = self.unload(source, &[journal]);
+        let closed = self.open_journals().map(drop);
+        for failed in [unloaded, closed].into_iter().filter_map(Result::err) {
+            tracing::debug!(%failed, journal, "failed to pause partitions or to close a restore");
+        }
     }
 }

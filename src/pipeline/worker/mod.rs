@@ -25,7 +25,8 @@ use crate::clock::Clock;
 use crate::control::Request;
 use crate::dedupe::Window;
 use crate::dedupe::window::CHUNK;
-use crate::pipeline::commit::{Access, Committer};
+use crate::pipeline::access::Access;
+use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::{Journal, Phase};
@@ -34,11 +35,11 @@ use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
 use crate::pipeline::ports::{Ports, WorkerPorts};
 use crate::pipeline::progress::Progress;
-use crate::pipeline::recovery::Recovery;
 use crate::pipeline::recovery::start::has_uncommitted_position;
+use crate::pipeline::recovery::start_bounds::StartBounds;
 use crate::pipeline::report::{Figures, SealedFigures, Shown, WorkerReport};
 use crate::pipeline::safeguard::Safeguard;
-use crate::pipeline::torn::producer::PREPARE;
+use crate::pipeline::torn::producer::{PREPARE, ProducerState};
 use crate::pipeline::worker::chunk::gather;
 use crate::pipeline::worker::control::Admin;
 use crate::pipeline::worker::membership::Membership;
@@ -60,7 +61,9 @@ const BUSY: Duration = Duration::from_millis(1);
 pub(crate) struct Parts<W: WorkerPorts> {
     pub(crate) ctx: Context<W>,
     pub(crate) committer: Committer<W>,
-    pub(crate) recovery: Recovery,
+    /// The transactional producer, and what earlier producers left open.
+    pub(crate) torn: ProducerState,
+    pub(crate) start_bounds: StartBounds,
     pub(crate) membership: Membership,
     pub(crate) stalls: StallCheck,
     pub(crate) admin: Admin,
@@ -91,7 +94,8 @@ impl<W: WorkerPorts> Worker<W> {
         report.register_kinds(&options.kinds);
         let parts = Parts {
             committer: Committer::new(sink),
-            recovery: Recovery::default(),
+            torn: ProducerState::default(),
+            start_bounds: StartBounds::default(),
             membership: Membership::new(options.is_topic_wide()),
             stalls: StallCheck::default(),
             admin: Admin::default(),
@@ -215,7 +219,7 @@ impl<W: WorkerPorts> Worker<W> {
         };
         let now = clock.elapsed();
         let window = |window: &Window| limits.status(window, options, &lag);
-        report.publish(shown, now, figures, |id| stalls.readable(id, source.end(id)), window);
+        report.publish(shown, now, figures, |id| stalls.ends.readable(id, source.end(id)), window);
         if is_settled {
             limits.log(options, journals, &lag, now);
         }
@@ -227,15 +231,21 @@ impl<W: WorkerPorts> Parts<W> {
     fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let until = self.ctx.clock.elapsed() + self.ctx.options.iteration_time;
         self.serve(source)?;
-        let can_write = self.recovery.torn.is_prepared;
-        let mut access = Access { ctx: &mut self.ctx, committer: &mut self.committer, source };
+        let can_write = self.torn.is_prepared;
+        let mut access = Access {
+            ctx: &mut self.ctx,
+            committer: &mut self.committer,
+            torn: &mut self.torn,
+            start_bounds: &mut self.start_bounds,
+            source,
+        };
         self.admin.answer_request(&mut access, can_write)?;
         self.stalls.compare(&mut access, can_write)?;
         self.schemas.resume(access.ctx, source)?;
         self.sealer.advance(access.ctx)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in
         // `poll`.
-        let recovered = self.recovery.make_ready(&mut access);
+        let recovered = access.make_ready();
         if recovered.as_ref().is_err_and(WorkerError::is_grave) {
             // No record may be processed: the open transaction may be a repair that is only half written, or the
             // producer may have to be replaced. The records that the client returns now are read again, because the
@@ -252,7 +262,7 @@ impl<W: WorkerPorts> Parts<W> {
             self.committer.commit(&mut self.ctx, source)?;
         }
         let mut check = Ok(());
-        if self.unreachable && self.recovery.torn.is_prepared && !self.committer.transaction.is_open() {
+        if self.unreachable && self.torn.is_prepared && !self.committer.transaction.is_open() {
             check = self.check_broker(source);
         }
         let wait = self.wait();
@@ -309,7 +319,7 @@ impl<W: WorkerPorts> Parts<W> {
 
     fn wait(&mut self) -> Duration {
         let now = self.ctx.clock.elapsed();
-        if !self.recovery.torn.is_prepared {
+        if !self.torn.is_prepared {
             return if self.ctx.awaits_partitions() { IDLE } else { BUSY };
         }
         if self.admin.is_searching() {

@@ -13,34 +13,36 @@ use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::worker::step::{RawOf, Step};
 use crate::ports::{Failure, OutputTopic, Reason, Record, RejectedRecords, Side, Sink};
 
-/// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
-/// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
-pub(crate) fn isolate_rejected<W: WorkerPorts>(
-    ctx: &mut Context<W>,
-    rejected: RejectedRecords,
-    failed: &Failure,
-) {
-    let now = ctx.clock.elapsed();
-    // A batch of clean has records of one raw partition, one of a side topic of several.
-    let shares_batch = |p: &Partition| rejected.by != OutputTopic::Clean || p.id == rejected.partition;
-    let open = ctx.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.open.as_ref());
-    // Where the partitions were stopped meanwhile, none shows what was sent.
-    let is_alone = open.map(|open| open.records).sum::<usize>() == 1;
-    let Some(partition) = ctx.partitions.get_mut(rejected.partition) else { return };
-    // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
-    // before the others.
-    if !is_alone {
-        return partition.rejections.suspect(rejected.first);
-    }
-    let at = Coordinates { partition: rejected.partition, offset: rejected.first };
-    let error = failed.unretried();
-    // Without the place, which is named already.
-    let why = error.split_once(": ").map_or(error, |(_, why)| why);
-    if let Some(description) = partition.rejections.schedule_retry(at, now, ctx.options.poison_retry, why) {
-        let policy = ctx.options.on_poison.as_str();
-        tracing::warn!("{description}; after the last attempt state.on_poison ({policy}) applies");
-    } else {
-        partition.rejections.exhaust(rejected.first, Refusal { error: error.to_owned(), by: rejected.by });
+impl<W: WorkerPorts> Context<W> {
+    /// The broker rejected records of a partition. The records before the lowest rejected one are sent next, without
+    /// it; then that record is sent alone. When it is accepted, transactions grow again until the next rejection.
+    pub(crate) fn isolate_rejected(&mut self, rejected: RejectedRecords, failed: &Failure) {
+        let now = self.clock.elapsed();
+        // A batch of clean has records of one raw partition, one of a side topic of several.
+        let shares_batch = |p: &Partition| rejected.by != OutputTopic::Clean || p.id == rejected.partition;
+        let open = self.partitions.iter().filter(|p| shares_batch(p)).filter_map(|p| p.open.as_ref());
+        // Where the partitions were stopped meanwhile, none shows what was sent.
+        let is_alone = open.map(|open| open.records).sum::<usize>() == 1;
+        let Some(partition) = self.partitions.get_mut(rejected.partition) else { return };
+        // The range of rejected offsets is not enough: the broker may have reported one record of a rejected batch
+        // before the others.
+        if !is_alone {
+            return partition.rejections.suspect(rejected.first);
+        }
+        let at = Coordinates { partition: rejected.partition, offset: rejected.first };
+        let error = failed.unretried();
+        // Without the place, which is named already.
+        let why = error.split_once(": ").map_or(error, |(_, why)| why);
+        if let Some(description) =
+            partition.rejections.schedule_retry(at, now, self.options.poison_retry, why)
+        {
+            let policy = self.options.on_poison.as_str();
+            tracing::warn!("{description}; after the last attempt state.on_poison ({policy}) applies");
+        } else {
+            partition
+                .rejections
+                .exhaust(rejected.first, Refusal { error: error.to_owned(), by: rejected.by });
+        }
     }
 }
 

@@ -8,8 +8,6 @@ use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::worker::Parts;
-use crate::pipeline::worker::membership::{abort_open, drop_windows, lease_lost};
-use crate::pipeline::worker::rejected::isolate_rejected;
 use crate::ports::{Failure, ProducerLife, Remedy, Source, StoreError};
 
 impl<W: WorkerPorts> Parts<W> {
@@ -21,7 +19,7 @@ impl<W: WorkerPorts> Parts<W> {
         };
         let failed = match error {
             WorkerError::Fatal(fatal) => return Err(fatal),
-            WorkerError::Store(StoreError::LeaseLost(window)) => lease_lost(&mut self.ctx, source, window),
+            WorkerError::Store(StoreError::LeaseLost(window)) => self.ctx.lease_lost(source, window),
             WorkerError::Store(error) => {
                 return Err(Fatal::State(format!(
                     "{error}; restart: damaged state is quarantined and rebuilt from topic {}",
@@ -76,7 +74,7 @@ impl<W: WorkerPorts> Parts<W> {
     fn clear_filter(&mut self, source: &W::Source, window: WindowId) -> WorkerError {
         match self.ctx.clear_filter(window) {
             Ok(()) => {
-                drop_windows(&mut self.ctx, source, window.journal());
+                self.ctx.drop_windows(source, window.journal());
                 Failure::new(Remedy::Abort, StoreError::InFilter(window).to_string()).into()
             }
             Err(error) => error.into(),
@@ -85,9 +83,9 @@ impl<W: WorkerPorts> Parts<W> {
 
     fn abort_and_rewind(&mut self, source: &W::Source, failed: &Failure) -> Result<(), WorkerError> {
         if let Some(rejected) = failed.rejected {
-            isolate_rejected(&mut self.ctx, rejected, failed);
+            self.ctx.isolate_rejected(rejected, failed);
         }
-        abort_open(&mut self.committer, &mut self.ctx, source)?;
+        self.committer.abort_open(&mut self.ctx, source)?;
         let pause = if failed.rejected.is_some() { Duration::ZERO } else { self.committer.pace.backoff() };
         self.ctx.relocate_all(source, pause)
     }
@@ -96,7 +94,7 @@ impl<W: WorkerPorts> Parts<W> {
     /// committed.
     fn renew(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         self.committer.sink.discard();
-        self.recovery.torn.replace();
+        self.torn.replace();
         self.ctx.journals.uncheck_all();
         if self.committer.transaction.is_open() {
             self.committer.undecided.count_ended(&mut self.ctx, &mut self.committer.transaction);

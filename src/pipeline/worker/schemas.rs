@@ -15,7 +15,7 @@ use crate::schemas::SharedSchemas;
 /// The schemas that the worker shares with others, and those that its partitions wait for.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaWaits {
-    shared: SharedSchemas,
+    pub(crate) shared: SharedSchemas,
     /// When they are looked at again.
     check: SchemaCheck,
     /// Since when no partition has advanced while one waits for a schema: monotonic time, and the sum of the next offsets.
@@ -26,11 +26,6 @@ impl SchemaWaits {
     /// Reads with these schemas.
     pub fn new(shared: SharedSchemas) -> Self {
         Self { shared, ..Self::default() }
-    }
-
-    /// Requests a schema ahead of the record that needs it.
-    pub(crate) fn request(&self, id: SchemaId) {
-        self.shared.request(id);
     }
 
     /// The partition of this record waits for a schema. The record is read again.

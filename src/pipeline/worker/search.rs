@@ -15,8 +15,8 @@ use crate::control::{ANSWER, Request};
 use crate::dedupe::{Identity, PartitionId, Sequence, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::journal::Journal;
+use crate::pipeline::journal::loading::Budget;
 use crate::pipeline::ports::WorkerPorts;
-use crate::pipeline::worker::control::windows_to_search;
 use crate::ports::{Store, StoreError};
 
 /// What was found in a window.
@@ -36,14 +36,6 @@ pub(crate) struct Search {
     /// Monotonic time of its start.
     pub since: Duration,
     found: BTreeMap<WindowId, SearchResult>,
-}
-
-/// How much one part reads, whichever bound is reached first; at least one run of owners.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadLimit {
-    pub ids: u64,
-    /// Monotonic time at which the part ends.
-    pub until: Duration,
 }
 
 impl Search {
@@ -79,7 +71,7 @@ impl SearchResult {
         store: &impl Store,
         window: WindowId,
         identity: Identity,
-        part: &mut ReadLimit,
+        part: &mut Budget,
         now: impl Fn() -> Duration,
     ) -> Result<bool, StoreError> {
         let Self { from, owners, .. } = self;
@@ -87,42 +79,35 @@ impl SearchResult {
             owners.extend(run.numbers_of(identity).map(|number| (number, identity)));
             *from = run.end();
             part.ids = part.ids.saturating_sub(run.owners.len() as u64);
-            let is_used_up = part.ids == 0 || now() >= part.until;
-            Ok(if is_used_up { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if part.is_spent(now()) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.is_complete = rest.is_none();
         Ok(rest.is_some())
     }
 }
 
-/// Reads one part. Returns whether everything that the request needs has been read.
-pub(crate) fn read_part<W: WorkerPorts>(
-    ctx: &Context<W>,
-    search: &mut Search,
-    mut part: ReadLimit,
-) -> Result<bool, StoreError> {
-    let is_settled = |id| ctx.journals.get(id).and_then(Journal::settled).is_some();
-    search.found.retain(|window, _| is_settled(window.journal()));
-    loop {
-        let identity = search.request.identity;
-        for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
-            if found.read(&ctx.store, *window, identity, &mut part, || ctx.clock.elapsed())? {
-                return Ok(false);
+impl<W: WorkerPorts> Context<W> {
+    /// Reads one part. Returns whether everything that the request needs has been read.
+    pub(crate) fn read_part(&self, search: &mut Search, mut part: Budget) -> Result<bool, StoreError> {
+        let is_settled = |id| self.journals.get(id).and_then(Journal::settled).is_some();
+        search.found.retain(|window, _| is_settled(window.journal()));
+        loop {
+            let identity = search.request.identity;
+            for (window, found) in search.found.iter_mut().filter(|(_, found)| !found.is_complete) {
+                if found.read(&self.store, *window, identity, &mut part, || self.clock.elapsed())? {
+                    return Ok(false);
+                }
+            }
+            // A record with the identity may have arrived in a journal that had none.
+            if search.add(self.windows_to_search(&search.request)?) {
+                return Ok(true);
             }
         }
-        // A record with the identity may have arrived in a journal that had none.
-        if search.add(windows_to_search(ctx, &search.request)?) {
-            return Ok(true);
-        }
     }
-}
 
-/// Reads the owners that were stored since the windows were read to their ends: those of one commit.
-pub(crate) fn search_new<W: WorkerPorts>(
-    ctx: &Context<W>,
-    search: &mut Search,
-    part: ReadLimit,
-) -> Result<bool, StoreError> {
-    search.found.values_mut().for_each(|found| found.is_complete = false);
-    read_part(ctx, search, part)
+    /// Reads the owners that were stored since the windows were read to their ends: those of one commit.
+    pub(crate) fn search_new(&self, search: &mut Search, part: Budget) -> Result<bool, StoreError> {
+        search.found.values_mut().for_each(|found| found.is_complete = false);
+        self.read_part(search, part)
+    }
 }

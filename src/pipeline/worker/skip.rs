@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::options::WorkerOptions;
@@ -29,32 +29,34 @@ use crate::pipeline::partition::clock::RawEnd;
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 
-/// Adds positions behind the last record to the open transaction, or to a new one. `silence` is how long a partition has returned no record
-/// before its log is read by another reader.
-pub(super) fn skip_empty_ends<W: WorkerPorts>(
-    access: &mut Access<'_, W>,
-    ends: &BTreeMap<PartitionId, RawEnd>,
-    silence: Duration,
-) -> Result<(), WorkerError> {
-    let Context { partitions, options, clock, .. } = &mut *access.ctx;
-    let transaction = &mut access.committer.transaction;
-    let mut is_full = false;
-    for partition in partitions.started_mut() {
-        let id = partition.id;
-        let Some(to) = ends.get(&id).and_then(|end| skipped_to(partition, end, options, silence)) else {
-            continue;
-        };
-        transaction.begin(&mut access.committer.sink, || clock.elapsed())?;
-        transaction.touch(id, &mut partition.open);
-        partition.order.skip(partition.next..to);
-        partition.next = to;
-        is_full = transaction.is_full(options.transaction_limit);
-        if is_full {
-            // The others follow with the next comparison.
-            break;
+impl<W: WorkerPorts> Access<'_, W> {
+    /// Adds positions behind the last record to the open transaction, or to a new one. `silence` is how long a partition has returned no record
+    /// before its log is read by another reader.
+    pub(super) fn skip_empty_ends(
+        &mut self,
+        ends: &BTreeMap<PartitionId, RawEnd>,
+        silence: Duration,
+    ) -> Result<(), WorkerError> {
+        let Context { partitions, options, clock, .. } = &mut *self.ctx;
+        let transaction = &mut self.committer.transaction;
+        let mut is_full = false;
+        for partition in partitions.started_mut() {
+            let id = partition.id;
+            let Some(to) = ends.get(&id).and_then(|end| skipped_to(partition, end, options, silence)) else {
+                continue;
+            };
+            transaction.begin(&mut self.committer.sink, || clock.elapsed())?;
+            transaction.touch(id, &mut partition.open);
+            partition.order.skip(partition.next..to);
+            partition.next = to;
+            is_full = transaction.is_full(options.transaction_limit);
+            if is_full {
+                // The others follow with the next comparison.
+                break;
+            }
         }
+        if is_full { self.committer.commit(self.ctx, self.source) } else { Ok(()) }
     }
-    if is_full { access.committer.commit(access.ctx, access.source) } else { Ok(()) }
 }
 
 /// The last stable offset, if it lies behind the next record of the partition and no record is before it.

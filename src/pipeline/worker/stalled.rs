@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dedupe::{Offset, PartitionId};
 use crate::locked::Locked;
-use crate::pipeline::commit::Access;
+use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::partition::clock::RawEnd;
@@ -22,7 +22,6 @@ use crate::pipeline::partition::stall::{
 use crate::pipeline::ports::WorkerPorts;
 use crate::pipeline::safeguard::Safeguard;
 use crate::pipeline::time::is_due;
-use crate::pipeline::worker::skip::skip_empty_ends;
 use crate::ports::Source;
 
 /// How long a partition with more offsets may deliver no record before another reader looks for one.
@@ -58,7 +57,6 @@ impl Default for StableEnds {
 
 impl StableEnds {
     /// Creates an empty set. A partition counts as stalled after `patience`.
-    #[must_use]
     pub fn with_patience(patience: Duration) -> Self {
         Self { shared: Arc::default(), patience, silence: SILENCE.min(patience) }
     }
@@ -70,14 +68,12 @@ impl StableEnds {
     }
 
     /// The committed stream time of the fastest partition now, epoch milliseconds. To be read before the ends are requested.
-    #[must_use]
     pub fn fastest_ms(&self) -> i64 {
         self.shared.locked().fastest_ms
     }
 
     /// The partitions of which the client returns no records, each with its next offset, although the log ends later. Another reader has to
     /// find out whether there are any before that end, or only markers and aborted records. To be called before it reads.
-    #[must_use]
     pub fn silent(&self) -> BTreeMap<PartitionId, Offset> {
         let mut shared = self.shared.locked();
         shared.asked = shared.silent.clone();
@@ -86,7 +82,7 @@ impl StableEnds {
 
     /// Up to which offset a partition can be read. `fetched` is the high watermark that its client received last: it may be newer, but shows nothing
     /// about open transactions.
-    fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
+    pub(super) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
         match self.shared.locked().ends.get(&id) {
             Some(end) if end.stable < end.high => Some(end.stable),
             end => fetched.max(end.map(|end| end.stable)),
@@ -153,7 +149,7 @@ struct OwnSilence {
 /// The comparison of the partitions with the ends of their logs.
 #[derive(Debug, Default)]
 pub(crate) struct StallCheck {
-    ends: StableEnds,
+    pub(super) ends: StableEnds,
     /// Monotonic time of the last comparison.
     compared: Option<Duration>,
 }
@@ -162,11 +158,6 @@ impl StallCheck {
     /// Compares with these ends.
     pub fn new(ends: StableEnds) -> Self {
         Self { ends, compared: None }
-    }
-
-    /// Up to which offset a partition can be read, as far as that is known.
-    pub(crate) fn readable(&self, id: PartitionId, fetched: Option<Offset>) -> Option<Offset> {
-        self.ends.readable(id, fetched)
     }
 
     /// Reassigns stalled partitions inside the client. `can_write` is whether a transaction can be written: then positions also skip the ends
@@ -182,7 +173,7 @@ impl StallCheck {
         }
         let ends = self.ends.all();
         if can_write {
-            skip_empty_ends(access, &ends, self.ends.silence)?;
+            access.skip_empty_ends(&ends, self.ends.silence)?;
         }
         self.wake_stalled(access.ctx, access.source, &ends, now)
     }

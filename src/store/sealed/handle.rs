@@ -10,9 +10,9 @@ use super::retry::RetryPause;
 use super::slices::{SealedSlice, SliceList};
 use super::task::{EndedTask, SealTask};
 use crate::clock::monotonic;
-use crate::dedupe::{Coordinates, SealedRange, Sequence, WindowId};
+use crate::dedupe::{Coordinates, Sequence, WindowId};
 use crate::ports::{
-    FilterJob, FilterSummary, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget,
+    FilterJob, FoundSlices, SealJob, SealedLookup, SealedPlaces, Sealing, StoreError, ToForget,
 };
 use crate::store::cut::remove_front;
 use crate::store::engine::{BATCH, Engine};
@@ -292,24 +292,6 @@ impl SledStore {
         }
         self.readers.get_mut().close();
         Ok(true)
-    }
-
-    /// The owners of a window in its slices, in ascending order.
-    pub(in crate::store) fn sealed_ranges(&self, window: WindowId) -> Vec<SealedRange> {
-        self.slices_of(window).iter().map(|slice| slice.range()).collect()
-    }
-
-    /// The filters without owners of a window.
-    pub(in crate::store) fn filters_of(&self, window: WindowId) -> Vec<FilterSummary> {
-        let slices = self.slices_of(window);
-        let filters = slices.iter().filter(|slice| !slice.slice.has_owners());
-        let summary = |slice: &Arc<SealedSlice>| FilterSummary {
-            time_ms: slice.owner_time_ms(),
-            ids: slice.ids(),
-            bytes: slice.slice.memory_bytes(),
-            false_positive_rate: slice.slice.false_positive_rate(),
-        };
-        filters.map(summary).collect()
     }
 
     /// The owners of an identity in the slices of a window, and the filters that contain it.

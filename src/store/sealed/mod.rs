@@ -9,14 +9,14 @@ mod handle;
 mod merging;
 mod registry;
 mod retry;
-mod scan;
 mod slices;
 mod stored;
 mod task;
 
 use entry::SliceEntry;
 pub(super) use handle::HandleSealing;
-pub(super) use registry::SealedSlices;
+pub(super) use registry::{SealedSlices, registered_error};
+pub(super) use slices::{SealedSlice, SliceReadError};
 pub(super) use stored::read_all;
 #[cfg(test)]
 pub(super) use task::write_merged;

@@ -62,7 +62,6 @@ impl SliceFooter {
     pub const END_BYTES: usize = 12;
 
     /// The footer as stored, with its length, checksum and magic.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.file.to_le_bytes().to_vec();
         let (hash, key_id) = hash_code(self.hash);
@@ -106,7 +105,6 @@ impl SliceFooter {
     }
 
     /// CRC32C of the footer, from these last bytes of a file.
-    #[must_use]
     pub fn checksum(end: &[u8; Self::END_BYTES]) -> u32 {
         let [_, crc, _] = Self::end_fields(end);
         u32::from_le_bytes(crc)

@@ -77,7 +77,6 @@ pub struct OwnerLayout {
 
 impl OwnerLayout {
     /// The layout of owners that cover this; `None` if that is impossible.
-    #[must_use]
     pub fn new(cover: SliceCover) -> Option<Self> {
         let partitions = &cover.partitions;
         let ascend = partitions.is_sorted_by(|a, b| a.partition < b.partition);
@@ -101,13 +100,11 @@ impl OwnerLayout {
     }
 
     /// What the owners cover.
-    #[must_use]
     pub fn cover(&self) -> &SliceCover {
         &self.cover
     }
 
     /// Bytes of an identity with its owner: 17 to 39.
-    #[must_use]
     pub fn entry_bytes(&self) -> usize {
         16 + self.partition_bytes + self.offset_bytes + self.time_bytes + self.digest_bytes
     }

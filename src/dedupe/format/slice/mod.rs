@@ -49,7 +49,6 @@ pub struct SealedRange {
 
 impl SealedRange {
     /// Number of owners, as counted by the marks.
-    #[must_use]
     pub fn owners(&self) -> u64 {
         self.marks.iter().map(|mark| mark.count).sum()
     }
@@ -65,7 +64,6 @@ impl SealedRange {
     }
 
     /// The times of the window's clock when the first and the last owner arrived, epoch milliseconds; 0 while unknown.
-    #[must_use]
     pub fn time_ms(&self) -> (i64, i64) {
         let first = self.marks.first().map_or(0, |mark| mark.time_ms.0);
         (first, self.marks.last().map_or(0, |mark| mark.time_ms.1))

@@ -24,13 +24,11 @@ pub struct SlicePage<'a> {
 
 impl<'a> SlicePage<'a> {
     /// Number of entries of a full page: 104 to 240.
-    #[must_use]
     pub fn capacity(layout: &OwnerLayout) -> usize {
         (PAGE_BYTES - HEADER_BYTES) / layout.entry_bytes()
     }
 
     /// What the checksum of a page begins with: a page at another place, or of another file, is damaged.
-    #[must_use]
     pub fn place(file: u64, page: usize) -> u32 {
         let numbers = [file, page as u64].map(u64::to_le_bytes);
         crc32c::crc32c(numbers.as_flattened())
@@ -91,7 +89,6 @@ impl<'a> SlicePage<'a> {
     }
 
     /// Number of entries.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.entries.len() / self.layout.entry_bytes()
     }

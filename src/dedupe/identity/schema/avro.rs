@@ -93,13 +93,11 @@ impl AvroSchema {
 
     /// The scalar at this path: field names, keys of maps, indexes of arrays. Unions are passed through. `None` when there is
     /// none, or when the bytes up to its end do not match the schema. An empty path stands for the full name of the document's type.
-    #[must_use]
     pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
         Input::new(document).find(self, path)
     }
 
     /// Whether these bytes are one value of this schema.
-    #[must_use]
     pub fn matches(&self, document: &[u8]) -> bool {
         let mut input = Input::new(document);
         input.skip(self, self.root).is_some() && input.is_at_end()

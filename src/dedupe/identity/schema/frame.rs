@@ -34,7 +34,6 @@ impl Frame {
         [Self::Confluent, Self::Glue, Self::Apicurio, Self::ApicurioContent, Self::SingleObject];
 
     /// As a word of the configuration.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Confluent => "confluent",
@@ -108,7 +107,6 @@ pub enum SchemaId {
 
 impl SchemaId {
     /// Its text in the name of a file, and in a request.
-    #[must_use]
     pub fn text(self) -> String {
         match self {
             // Ids are positive. Others are in bytes that are no prefix.

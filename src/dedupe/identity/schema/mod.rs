@@ -53,7 +53,6 @@ pub struct Schemas {
 impl Schemas {
     /// The schemas of keys and values that do not come from a registry, from files. A file takes precedence over the id in
     /// the prefix.
-    #[must_use]
     pub fn of_files(key: Option<Arc<Schema>>, value: Option<Arc<Schema>>) -> Self {
         Self { key, value, ..Self::default() }
     }
@@ -84,7 +83,6 @@ impl Schemas {
     }
 
     /// Whether this schema of the registry is known.
-    #[must_use]
     pub fn has(&self, id: SchemaId) -> bool {
         self.get(id).is_ok()
     }

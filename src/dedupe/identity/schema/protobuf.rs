@@ -154,13 +154,11 @@ impl<'d> Occurrences<'d> {
 impl ProtoSchema {
     /// The scalar at this path of field names, indexes and map keys in the first message of the file. `None` when there is none,
     /// or when the bytes are no such message. An empty path stands for the full name of the message.
-    #[must_use]
     pub fn find<'d>(&self, document: &'d [u8], path: &[String]) -> Option<Cow<'d, [u8]>> {
         self.found(*self.roots.first()?, document, path)
     }
 
     /// The same in a document that names its message so.
-    #[must_use]
     pub fn find_named<'d>(
         &self,
         naming: Naming<'_>,

@@ -22,19 +22,16 @@ pub(super) struct Evicting {
 impl OwnerIndex {
     /// An index with a fixed number of `slots` slots of 8 bytes. When both buckets of an identity are full, the
     /// oldest owner in them is overwritten.
-    #[must_use]
     pub fn evicting(slots: u64) -> Self {
         Self { newest: SlotTable::of_slots(slots), evicting: Some(Evicting::default()), ..Self::default() }
     }
 
     /// Bytes that [`OwnerIndex::evicting`] allocates.
-    #[must_use]
     pub fn bytes_of_slots(slots: u64) -> u64 {
         SlotTable::bytes_of_slots(slots)
     }
 
     /// Number of slots of an evicting index; `None` for one that grows.
-    #[must_use]
     pub fn slots(&self) -> Option<u64> {
         self.evicting.as_ref().map(|_| self.newest.slots())
     }

@@ -13,7 +13,7 @@ fn a_window_of_many_commits_needs_few_marks() {
         marks.drop_expired(time + 10, time + 10 - 256_000, u64::MAX);
     }
     assert!(marks.len() <= 258, "{}", marks.len());
-    assert!((25_600..=25_702).contains(&marks.count()), "{}", marks.count());
+    assert!((25_600..=25_702).contains(&marks.count), "{}", marks.count);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_count_limit_drops_the_oldest_owners() {
     let mut marks = Marks::new(1_000);
     add(&mut marks, 0..100, 5, 5, 10);
     assert_eq!(marks.drop_expired(5, 0, 85), Some(DroppedOwners { next: 20, count: 20 }));
-    assert_eq!(marks.count(), 80);
+    assert_eq!(marks.count, 80);
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn overwritten_owners_count_until_their_mark_is_dropped() {
     add(&mut marks, 0..10, 1_000, 1_000, 5);
     (0..5).chain([5, 6]).for_each(|owner| marks.evicted(owner));
     marks.evicted(99);
-    assert_eq!((marks.count(), marks.first_held(), marks.evicted_ms()), (3, Some(5), Some(1_000)));
+    assert_eq!((marks.count, marks.first_held(), marks.evicted_ms), (3, Some(5), Some(1_000)));
     assert!((marks.evicted_share() - 0.7).abs() < 1e-9);
     assert_eq!(marks.drop_expired(1_000, 0, 9), Some(DroppedOwners { next: 5, count: 0 }));
     (7..10).for_each(|owner| marks.forget(owner));
-    assert_eq!((marks.count(), marks.first_held()), (0, None));
+    assert_eq!((marks.count, marks.first_held()), (0, None));
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn removed_owners_are_not_counted() {
     // Its stamp may be later than its own time.
     marks.forget_sealed(3);
     marks.forget_sealed(6);
-    assert_eq!((marks.count(), marks.sealed()), (4, 3), "no slice has an owner of that time");
+    assert_eq!((marks.count, marks.sealed), (4, 3), "no slice has an owner of that time");
     assert_eq!(marks.drop_expired(9_000, 9_000, 0), Some(DroppedOwners { next: 6, count: 1 }));
-    assert_eq!((marks.count(), marks.sealed()), (0, 0));
+    assert_eq!((marks.count, marks.sealed), (0, 0));
     marks.clear(6);
     add(&mut marks, 6..7, 5_000, 5_000, u64::MAX);
-    assert_eq!((marks.count(), marks.len()), (1, 1));
+    assert_eq!((marks.count, marks.len()), (1, 1));
 }

@@ -66,7 +66,6 @@ pub struct SliceBuilder {
 
 impl SliceBuilder {
     /// A builder for a store with these positions.
-    #[must_use]
     pub fn new(coverage: SliceCoverage, positions: Positions, scan: OwnerScan) -> Self {
         let bits = coverage.only_filter.unwrap_or(FilterBits::WITH_OWNERS);
         let filter = FilterBuilder::new(coverage.range.owners(), bits);
@@ -103,7 +102,6 @@ impl SliceBuilder {
     }
 
     /// Whether the owners have to be offered once more.
-    #[must_use]
     pub fn needs_pass(&self) -> bool {
         self.shard < self.filter.shards()
     }
@@ -123,7 +121,6 @@ impl SliceBuilder {
     }
 
     /// Number of owners that were offered: after the last pass, that of all owners in the sources.
-    #[must_use]
     pub fn offered(&self) -> u64 {
         self.offered
     }
@@ -138,7 +135,6 @@ impl SliceBuilder {
     }
 
     /// The positions of this pass.
-    #[must_use]
     pub fn positions(&self) -> RangeInclusive<u64> {
         self.positions.clone()
     }

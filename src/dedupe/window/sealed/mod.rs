@@ -72,31 +72,26 @@ impl Slice {
     }
 
     /// What the slice contains.
-    #[must_use]
     pub fn footer(&self) -> &SliceFooter {
         &self.footer
     }
 
     /// CRC32C of the footer, which distinguishes the file from others.
-    #[must_use]
     pub fn footer_checksum(&self) -> u32 {
         self.checksum
     }
 
     /// Whether the slice has the owners of its identities; otherwise it is a filter only.
-    #[must_use]
     pub fn has_owners(&self) -> bool {
         !self.footer.fences.is_empty()
     }
 
     /// Share of the identities that the slice does not contain for which [`Slice::may_contain`] returns true.
-    #[must_use]
     pub fn false_positive_rate(&self) -> f64 {
         self.filter.false_positive_rate()
     }
 
     /// Whether the slice may contain the identity: always for one that it contains, and for few others.
-    #[must_use]
     #[inline]
     pub fn may_contain(&self, key: &IndexKey) -> bool {
         self.filter.contains(key.position.first)
@@ -178,7 +173,6 @@ impl Slice {
     }
 
     /// The bytes of the file that [`Slice::owners_of`] reads.
-    #[must_use]
     pub fn bytes_of(&self, key: &IndexKey) -> Range<u64> {
         let pages = self.pages_of(key);
         (pages.start() * PAGE_BYTES) as u64..((pages.end() + 1) * PAGE_BYTES) as u64
@@ -193,7 +187,6 @@ impl Slice {
     }
 
     /// Bytes in memory: 2.4 per identity of a slice with owners.
-    #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.filter.memory_bytes() + (self.footer.fences.len() * size_of::<u64>()) as u64
     }

@@ -23,7 +23,6 @@ const BUILDING_BYTES: u64 = 56;
 const PAGE_IDS: u64 = 165;
 
 /// Identities that are sealed together, of windows that have `ids`.
-#[must_use]
 pub fn slice_ids(smallest: u64, ids: u64) -> u64 {
     smallest.max((ids / SLICES).min(LARGEST_SLICE))
 }
@@ -42,7 +41,6 @@ impl FilterPart {
     pub const NONE: Self = Self { bits: FilterBits::WITH_OWNERS, percent: 0 };
 
     /// The part of a window of which this much, 0 to 1, has owners.
-    #[must_use]
     pub fn new(bits: FilterBits, exact: f64) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
         let percent = ((1.0 - exact.clamp(0.0, 1.0)) * 100.0) as u64;
@@ -50,7 +48,6 @@ impl FilterPart {
     }
 
     /// Identities without owners, of this many in windows.
-    #[must_use]
     pub fn of(self, ids: u64) -> u64 {
         // Slices with owners are kept until there are enough for a filter.
         let waiting = if self.percent == 0 { 0 } else { ids / FILTERS / 2 };
@@ -80,7 +77,6 @@ pub struct SealedBytes {
 
 impl SealedBytes {
     /// For a window that has `ids` identities; `smallest` is the smallest slice.
-    #[must_use]
     pub fn of(ids: u64, filtered: FilterPart, smallest: u64) -> Self {
         let slice = slice_ids(smallest, ids);
         let unsealed = ids.min(slice.saturating_mul(UNSEALED_TWICE) / 2);
@@ -116,19 +112,16 @@ impl SealedBytes {
 
     /// The eighths of a limit on disk space beyond which the windows become shorter. The directory keeps growing until the measurement
     /// after next: an eighth is reserved for that. Where slices are merged, the old ones are deleted after the new one is written.
-    #[must_use]
     pub const fn disk_eighths(seals: bool) -> u64 {
         if seals { 5 } else { 7 }
     }
 
     /// Slices and indexes of full windows, in steady traffic.
-    #[must_use]
     pub fn steady(&self) -> u64 {
         self.slices.saturating_add(self.filters).saturating_add(self.index.steady)
     }
 
     /// All of it, at most.
-    #[must_use]
     pub fn peak(&self) -> u64 {
         self.slices.saturating_add(self.filters).saturating_add(self.index.peak).saturating_add(self.building)
     }

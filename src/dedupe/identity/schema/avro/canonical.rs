@@ -11,7 +11,6 @@ const EMPTY: u64 = 0xc15d_213a_a4d7_a795;
 
 impl AvroSchema {
     /// CRC-64-AVRO of the parsing canonical form; `None` of a text that is no schema.
-    #[must_use]
     pub fn fingerprint(text: &str) -> Option<u64> {
         let mut form = String::new();
         write(&serde_json::from_str(text).ok()?, "", &mut HashSet::new(), &mut form)?;

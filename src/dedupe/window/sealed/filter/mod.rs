@@ -40,14 +40,12 @@ impl FilterBits {
     pub const WITH_OWNERS: Self = Self(8);
 
     /// The fewest bits with which at most this share, 1e-10 to 1, of the look-ups in a window have a false positive.
-    #[must_use]
     pub fn at_rate(rate: f64) -> Self {
         let fits = |bits: &u32| Self(*bits).expected_rate() <= rate;
         Self((1..MOST_BITS).find(fits).unwrap_or(MOST_BITS))
     }
 
     /// Share of the look-ups in a full window that have a false positive.
-    #[must_use]
     pub fn expected_rate(self) -> f64 {
         LOOKED_UP * self.rate()
     }
