@@ -29,13 +29,13 @@ try: ## the promise on a real Apache Kafka: duplicates in, two kills, an audit a
 
 test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	$(TEST) --no-run --lib --bins $(addprefix --test ,$(FAST) $(SLOW))
-	@# The tests of mock_broker wait most of the time: beside the fast ones, which compute. Their output is shown if one fails.
-	log=target/mock_broker.log; $(TEST) --test mock_broker -- --test-threads=$(THREADS) >$$log 2>&1 & mock=$$!; \
-		trap 'kill $$mock 2>/dev/null || true' EXIT; \
-		$(TEST) --lib --bins $(addprefix --test ,$(FAST)); \
+	@# Tests that wait most of the time run beside others. Their output is shown if one fails.
+	beside() { local log=target/$$1.log; $(TEST) --test $$1 -- --test-threads=$(THREADS) >$$log 2>&1 & other=$$!; \
+			"$${@:2}"; if wait $$other; then grep '^test result' $$log; else cat $$log; return 1; fi; }; \
+		trap 'kill $${other:-} 2>/dev/null || true' EXIT; \
+		beside mock_broker $(TEST) --lib --bins $(addprefix --test ,$(FAST)); \
 		$(TEST) --doc; \
-		if wait $$mock; then grep '^test result' $$log; else cat $$log; exit 1; fi
-	$(TEST) $(addprefix --test ,$(filter-out mock_broker,$(SLOW))) -- --test-threads=$(THREADS)
+		beside torture $(TEST) --test broker -- --test-threads=$(THREADS)
 
 integration: setup ## tests with other systems: schema registry, OIDC provider, KDC, MirrorMaker 2, Debezium, containers, Helm (downloads 580 MB)
 	@scripts/setup integration

@@ -33,7 +33,7 @@ pub fn broker() -> Kafka {
         ("log.initial.task.delay.ms", "1000"),
         ("log.retention.check.interval.ms", "5000"),
     ];
-    Kafka::start_for_bench(&own.into_iter().chain(more).collect::<Vec<_>>())
+    Kafka::start_for_long(&own.into_iter().chain(more).collect::<Vec<_>>())
 }
 
 /// The value of an environment variable, or the default when it is unset or invalid.

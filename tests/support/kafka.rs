@@ -33,7 +33,7 @@ pub const JVM: &str = "option of the JVM";
 /// The nodes of a cluster share a machine.
 const HEAP_OF_ONE: &str = "-Xmx1g";
 const HEAP_OF_SEVERAL: &str = "-Xmx512m";
-/// The JVM's default: slower to warm up, faster afterwards. For measurements.
+/// The JVM's default: slower to warm up, faster afterwards.
 const FULL_JIT: &str = "-XX:+TieredCompilation";
 
 /// A single-node broker on 127.0.0.1 with its own ports and log directory.
@@ -97,8 +97,8 @@ impl Kafka {
         Kafka::launch(QUICK_JIT, &further)
     }
 
-    /// A broker with the JVM's full compiler, for benchmarks.
-    pub fn start_for_bench(overrides: &[(&str, &str)]) -> Kafka {
+    /// A broker with the JVM's full compiler, for benchmarks and for what runs for minutes.
+    pub fn start_for_long(overrides: &[(&str, &str)]) -> Kafka {
         Kafka::launch(FULL_JIT, overrides)
     }
 

@@ -61,7 +61,7 @@ pub use traces::Traces;
 /// its broker starts its own.
 pub fn shared_kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
-    SHARED.get_or_init(Kafka::start)
+    SHARED.get_or_init(|| Kafka::start_for_long(&[]))
 }
 
 /// The proxy of the shared broker. There is only one, so other tests wait until the lock is dropped.
