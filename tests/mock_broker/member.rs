@@ -268,7 +268,7 @@ fn options(settings: &Settings, partition_counts: PartitionCounts) -> WorkerOpti
         evidence_records: 100,
         load_part: LoadPart::default(),
         iteration_time: Duration::from_secs(2),
-        compare: CompareRule::new(vec![IdSource::Value]),
+        compare: CompareRule::new(vec![IdSource::Value.into()]),
         is_compare_set: false,
         counted_by: Vec::new(),
         on_conflict: OnConflict::Drop,

@@ -244,7 +244,7 @@ impl Choices {
             load_part,
             // Often over after the first commit.
             iteration_time: Duration::from_millis([0, 20, 2_000][self.max_records / 3 % 3]),
-            compare: CompareRule::new(vec![IdSource::Header("content".to_owned())]),
+            compare: CompareRule::new(vec![IdSource::Header("content".to_owned()).into()]),
             is_compare_set: false,
             counted_by: Vec::new(),
             on_conflict: OnConflict::Drop,

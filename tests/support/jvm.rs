@@ -32,9 +32,10 @@ pub fn config_tool(arguments: &[&str]) -> String {
     let moved = fs::read_dir(libs()).unwrap().flatten().any(|jar| {
         let name = jar.file_name().into_string().unwrap();
         let version = name.strip_prefix("kafka-tools-").and_then(|rest| rest.strip_suffix(".jar"));
-        let numbers: Vec<u32> =
-            version.into_iter().flat_map(|it| it.split('.')).flat_map(str::parse).collect();
-        numbers.as_slice() >= &[4, 4]
+        // The version of kafka-tools-api is no sequence of numbers.
+        let numbers: Option<Vec<u32>> =
+            version.and_then(|it| it.split('.').map(|n| n.parse().ok()).collect());
+        numbers.is_some_and(|numbers| numbers.as_slice() >= &[4, 4])
     });
     tool(if moved { "org.apache.kafka.tools.ConfigCommand" } else { "kafka.admin.ConfigCommand" }, arguments)
 }
