@@ -5,8 +5,8 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo try test integration matrix quick torture sanitize check bench setup setup-build
 
-# The tests of these binaries mostly wait, so more of them run at the same time than there are cores. The last two need a real
-# broker. All others are fast and run first. `make integration` runs those that need more programs.
+# The tests of these binaries, which `test` names one by one, mostly wait, so more of them run at the same time than there are cores. The last
+# two need a real broker. All others are fast and run first. `make integration` runs those that need more programs.
 TESTS  := $(basename $(notdir $(wildcard tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs)))
 SLOW   := mock_broker broker torture
 FAST   := $(filter-out $(SLOW) integration,$(TESTS))
@@ -29,10 +29,10 @@ try: ## the promise on a real Apache Kafka: duplicates in, two kills, an audit a
 
 test: setup check ## all tests of CI: check, fast tests, tests on a broker
 	$(TEST) --no-run --lib --bins $(addprefix --test ,$(FAST) $(SLOW))
-	@# Tests that wait most of the time run beside others. Their output is shown if one fails.
-	beside() { local log=target/$$1.log; $(TEST) --test $$1 -- --test-threads=$(THREADS) >$$log 2>&1 & other=$$!; \
+	@# Tests that wait most of the time run beside others, in a process group of their own. Their output is shown if one fails.
+	set -m; beside() { local log=target/$$1.log; $(TEST) --test $$1 -- --test-threads=$(THREADS) >$$log 2>&1 & other=$$!; \
 			"$${@:2}"; if wait $$other; then grep '^test result' $$log; else cat $$log; return 1; fi; }; \
-		trap 'kill $${other:-} 2>/dev/null || true' EXIT; \
+		trap 'kill -- -$${other:-} 2>/dev/null || true' EXIT; \
 		beside mock_broker $(TEST) --lib --bins $(addprefix --test ,$(FAST)); \
 		$(TEST) --doc; \
 		beside torture $(TEST) --test broker -- --test-threads=$(THREADS)

@@ -17,6 +17,9 @@ const MAX_BODY: usize = 64 * 1024;
 
 /// What the endpoints of a command show.
 pub trait ShownState: Clone + Send + Sync + 'static {
+    /// The paths of requests with a body. All others are for GET.
+    const POSTED: &'static [&'static str] = &[];
+
     /// The routes that only this command has.
     fn own_routes() -> Router<Self> {
         Router::new()
@@ -41,6 +44,8 @@ pub trait ShownState: Clone + Send + Sync + 'static {
 }
 
 impl ShownState for Endpoint {
+    const POSTED: &'static [&'static str] = &["/forget", "/log"];
+
     fn own_routes() -> Router<Self> {
         Router::new()
             .route("/state", get(admin::state))
@@ -108,7 +113,7 @@ pub(super) fn router<S: ShownState>(shown: S) -> Router {
             (StatusCode::NOT_FOUND, "try /, /status.json, /config, /metrics, /livez or /readyz\n")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(one_method))
+        .layer(middleware::from_fn(|request, next| one_method(S::POSTED, request, next)))
         .with_state(shown)
 }
 
@@ -121,12 +126,10 @@ pub(super) fn json_text(document: &Value) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n"))
 }
 
-/// Rejects every method but GET (`/forget` and `/log`: POST), and forbids caching of responses.
-async fn one_method(request: Request<axum::body::Body>, next: Next) -> Response {
-    let (allowed, name) = match request.uri().path() {
-        "/forget" | "/log" => (Method::POST, "POST"),
-        _ => (Method::GET, "GET"),
-    };
+/// Rejects every method but GET, or POST for the paths `posted`, and forbids caching of responses.
+async fn one_method(posted: &[&str], request: Request<axum::body::Body>, next: Next) -> Response {
+    let is_posted = posted.contains(&request.uri().path());
+    let (allowed, name) = if is_posted { (Method::POST, "POST") } else { (Method::GET, "GET") };
     if request.method() != allowed {
         let allow = [(header::ALLOW, name)];
         return (StatusCode::METHOD_NOT_ALLOWED, allow, format!("method not allowed; use {name}\n"))

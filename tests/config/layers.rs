@@ -36,6 +36,9 @@ fn parts_of_an_id_have_alternatives_and_words() {
     assert_eq!(name[0].sources(), [IdSource::Header("a | key".to_owned())]);
     let shown = Config::from_sources(&set(r#"[["header:a | key"]]"#)).unwrap().show();
     assert_eq!(Config::from_sources(&sources(&shown, &[])).unwrap().identity.from, name);
+    let compared = good(r#"identity.compare = [["header:a (lowr)", "(lower)"], "key"]"#).identity.compared();
+    let name = part(r#"["header:a (lowr)", "(lower)"]"#);
+    assert_eq!(compared, [name, part("key")]);
     let alone = problems_of(&set(r#""key (optional)""#));
     assert!(alone[0].contains("is optional, but the id has no other part"), "{alone:?}");
     let word = problems_of(&set(r#""key (lowr)""#));

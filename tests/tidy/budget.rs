@@ -37,7 +37,7 @@ const CODE: &[(&str, usize)] = &[
     ("src/store", 4_070),
     // `dedupd try`, instead of a script; `dedupd forget`; `dedupd explain`, which refuses the state of another group, and the recommended
     // window of `plan`. `dedupd state filter`. What `rekey` is.
-    // A trial that was not killed twice fails. `plan --compare` refuses alternatives.
+    // A trial that was not killed twice fails.
     ("src/tools", 4_890),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings, frames, fingerprints and directories of schemas. What a deleted record explains.

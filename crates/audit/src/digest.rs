@@ -42,7 +42,7 @@ impl CompareRule {
         Ok(Self { texts: texts.to_vec(), parts: id.with_sources(texts)? })
     }
 
-    /// The digest of a record, which `seen` has the value's of. None if it has no id, or lacks a part that is not optional. The error is
+    /// The digest of a record, which `seen` has the value's of. None if it has no id, or lacks a part that is not optional, or all. The error is
     /// why a schema cannot be fetched.
     pub fn digest(&self, seen: &Seen, fields: &Fields<'_>, prints: &Fingerprints) -> Result<Digest, String> {
         if !seen.has_id || self.texts.is_empty() {

@@ -105,21 +105,23 @@ impl IdRule {
             let id = self.part(one, fields)?.value();
             return Ok(id.map(|id| uuid(&id).unwrap_or(id)));
         }
-        let has_none = absent(self.parts.len());
-        Ok(self.joined(fields)?.filter(|composite| *composite != has_none).map(Cow::Owned))
+        Ok(self.joined(fields)?.map(Cow::Owned))
     }
 
-    /// All parts with their lengths; `None` when one that is not optional is missing. The error is why a schema cannot be fetched.
+    /// The parts with their lengths; `None` when one that is not optional is missing, or all. The error is why a schema cannot be fetched.
     pub(super) fn joined(&self, fields: &Fields<'_>) -> Result<Option<Vec<u8>>, String> {
-        let mut composite = Vec::new();
+        let (mut composite, mut has_any) = (Vec::new(), false);
         for part in &self.parts {
             match self.part(part, fields)? {
-                Found::Value(value) => join(&mut composite, Some(&value)),
+                Found::Value(value) => {
+                    has_any = true;
+                    join(&mut composite, Some(&value));
+                }
                 Found::Absent if part.is_optional() => join(&mut composite, None),
                 Found::Absent | Found::Unreadable => return Ok(None),
             }
         }
-        Ok(Some(composite))
+        Ok(has_any.then_some(composite))
     }
 
     /// The bytes of each part.
@@ -170,13 +172,6 @@ fn join(composite: &mut Vec<u8>, part: Option<&[u8]>) {
     composite.extend_from_slice(length.as_bytes());
     composite.push(b':');
     composite.extend_from_slice(part.unwrap_or_default());
-}
-
-/// A composite of so many parts, none of which is there.
-fn absent(parts: usize) -> Vec<u8> {
-    let mut composite = Vec::new();
-    (0..parts).for_each(|_| join(&mut composite, None));
-    composite
 }
 
 /// The id of a record that is identified by the header of `rekey`.

@@ -241,7 +241,7 @@ impl IdentityRule {
                 PartValue::Bytes(bytes) => Some(self.hasher.single(&bytes)),
                 PartValue::Absent | PartValue::Unreadable => None,
             },
-            _ => self.composite(record, schemas)?.map(|joined| self.hasher.hash(Domain::Composite, &joined)),
+            _ => self.joined(record, schemas)?.map(|joined| self.hasher.hash(Domain::Composite, &joined)),
         };
         if of_id.is_some() || !self.is_by_source {
             return Ok(of_id);
@@ -260,7 +260,7 @@ impl IdentityRule {
         schemas: &Schemas,
     ) -> Result<Option<Cow<'r, [u8]>>, MissingSchema> {
         let [part] = self.parts.as_slice() else {
-            return Ok(self.composite(record, schemas)?.map(Cow::Owned));
+            return Ok(self.joined(record, schemas)?.map(Cow::Owned));
         };
         let PartValue::Bytes(bytes) = part.read(record, schemas)? else { return Ok(None) };
         Ok(Some(match uuid(&bytes).map(hyphenated) {
@@ -270,23 +270,19 @@ impl IdentityRule {
     }
 
     /// The parts of a composite id; `None` when one that is not optional is missing, or the record has none.
-    fn composite<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Option<Vec<u8>>, MissingSchema> {
-        // A part is not empty, so that it is longer than what stands for an absent one.
-        let has_part = |joined: &Vec<u8>| joined.len() > self.parts.len() * ABSENT.len();
-        Ok(self.joined(record, schemas)?.filter(has_part))
-    }
-
-    /// The parts with their lengths; `None` when one that is not optional is missing.
     fn joined<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Option<Vec<u8>>, MissingSchema> {
-        let mut joined = Vec::with_capacity(64);
+        let (mut joined, mut has_part) = (Vec::with_capacity(64), false);
         for part in &self.parts {
             match part.read(record, schemas)? {
-                PartValue::Bytes(bytes) => join(&mut joined, &bytes),
+                PartValue::Bytes(bytes) => {
+                    has_part = true;
+                    join(&mut joined, &bytes);
+                }
                 PartValue::Absent if part.is_optional() => joined.extend_from_slice(&ABSENT),
                 PartValue::Absent | PartValue::Unreadable => return Ok(None),
             }
         }
-        Ok(Some(joined))
+        Ok(has_part.then_some(joined))
     }
 
     /// Why a record has no id, as a sentence: for the first part that it lacks, each source of that; for all, if none has to be there.

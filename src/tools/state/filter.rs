@@ -64,7 +64,7 @@ pub fn write_filter(
         })?;
     }
     let bytes = filter.serialize();
-    put_in_place(to, |mut file| {
+    put_in_place(to, |file| {
         let written = file.write_all(&bytes).and_then(|()| file.sync_all());
         written.map_err(|error| StateError::io(to, "be written", &error))
     })?;

@@ -1,12 +1,12 @@
 //! Exports a whole state to a file, and imports it into an empty directory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use tempfile::NamedTempFile;
 
 use super::error::StateError;
 use super::file::{FileFault, FileHeader, FileReader, FileWindow, Piece, Writer};
@@ -45,37 +45,28 @@ pub fn export(
     put_in_place(to, |file| write(store, binding, to, file, bar))
 }
 
-/// Writes a file that must not exist: beside it under another name, and renamed once it is complete and durable.
+/// Writes a file that must not exist: beside it under another name, and renamed once it is complete and durable. Only its owner may read it.
 pub(super) fn put_in_place<T>(
     to: &Path,
-    write: impl FnOnce(File) -> Result<T, StateError>,
+    write: impl FnOnce(&mut File) -> Result<T, StateError>,
 ) -> Result<T, StateError> {
     if to.exists() {
         return Err(StateError::file(to, "already exists; delete it, or choose another name"));
     }
-    let mut name = to.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".part-{}", std::process::id()));
-    let part = to.with_file_name(name);
-    let io_error = |e: io::Error| StateError::io(to, "be written", &e);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part).map_err(io_error)?;
-    let written = write(file).and_then(|done| rename(&part, to).map(|()| done).map_err(io_error));
-    if written.is_err() {
-        drop(fs::remove_file(&part));
-    }
-    written
-}
-
-fn rename(part: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(part, to)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    let io_error = |e: io::Error| StateError::io(to, "be written", &e);
+    let mut part = NamedTempFile::new_in(folder).map_err(io_error)?;
+    let done = write(part.as_file_mut())?;
+    part.persist_noclobber(to).map_err(|e| io_error(e.error))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error)?;
+    Ok(done)
 }
 
 fn write(
     store: &impl Store,
     binding: &Binding,
     to: &Path,
-    file: File,
+    file: &mut File,
     bar: &ProgressBar,
 ) -> Result<Transferred, StateError> {
     let windows = counted(store, binding, bar)?;
