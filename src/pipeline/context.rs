@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{PartitionId, Schemas, WindowId};
+use crate::dedupe::{Checkpoint, PartitionId, Schemas, WindowId, Windows};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::restorer::Restorer;
 use crate::pipeline::journal::restoring::Restoring;
 use crate::pipeline::journal::unwritten::unnamed_first;
 use crate::pipeline::journal::{Journal, Journals};
+use crate::pipeline::kinds::Kind;
 use crate::pipeline::limits::shortened::WindowLimiter;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::partition::Partition;
@@ -112,6 +113,20 @@ impl<W: WorkerPorts> Context<W> {
     pub(crate) fn members(&self, journal: PartitionId) -> Vec<PartitionId> {
         let members = self.partitions.of(journal).map(|partition| partition.id);
         members.filter(|id| self.options.partition_counts.covers(*id)).collect()
+    }
+
+    /// Empty windows for one of the current journals, which continue at this checkpoint.
+    pub(crate) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
+        let (limits, count) = (&self.options.limits, self.options.windows_of(&self.journals));
+        let positions = self.store.positions();
+        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, positions, count));
+        let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
+        if let Some(checkpoint) = checkpoint {
+            windows.set_horizon(checkpoint.horizon_ms);
+            // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
+            windows.inherit(&checkpoint.windows);
+        }
+        windows
     }
 
     /// The restore of a journal, and what it uses beside that.

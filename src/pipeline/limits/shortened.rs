@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Overflow;
-use crate::dedupe::{Checkpoint, KindId, PartitionId, Window, Windows};
+use crate::dedupe::{KindId, PartitionId, Window};
 use crate::metrics::WindowStatus;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::{Journal, Journals};
-use crate::pipeline::kinds::Kind;
 use crate::pipeline::limits::unheld::{Relief, Unheld};
 use crate::pipeline::limits::{Enforced, Limit, Limits};
 use crate::pipeline::options::WorkerOptions;
@@ -208,20 +207,6 @@ impl<W: WorkerPorts> Context<W> {
             }
         }
         Ok(())
-    }
-
-    /// Empty windows for one of the current journals, which continue at this checkpoint.
-    pub(crate) fn empty_windows(&self, checkpoint: Option<&Checkpoint>) -> Windows {
-        let (limits, count) = (&self.options.limits, self.options.windows_of(&self.journals));
-        let positions = self.store.positions();
-        let window = |kind: &Kind| kind.window.map(|configured| limits.window(configured, positions, count));
-        let mut windows = Windows::new(self.options.kinds.iter().map(|kind| (kind.id, window(kind))));
-        if let Some(checkpoint) = checkpoint {
-            windows.set_horizon(checkpoint.horizon_ms);
-            // What a limit had dropped stays dropped: a limit on disk space is not known before the first commit.
-            windows.inherit(&checkpoint.windows);
-        }
-        windows
     }
 }
 
