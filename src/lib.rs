@@ -1,6 +1,6 @@
 //! dedupd: an exactly-once de-duplication sidecar for Apache Kafka.
 //!
-//! **The promise.** For each raw partition, each id first seen inside the window appears in the clean topic exactly
+//! **The promise.** Each id first seen inside the window, of the raw topic or of each of its partitions, appears in the clean topic exactly
 //! once to `read_committed` readers, in raw order, byte for byte, through any number of process kills, restarts,
 //! rebalances, and broker restarts. Local state is a cache: losing it costs time, never data.
 //!

@@ -50,8 +50,6 @@ pub enum Safeguard {
     Lateness,
     /// A checkpoint has no lateness from before the last records of its partition (`clock`).
     KnownLateness,
-    /// The position of a partition without new records is stated in its journal from time to time (`commit`).
-    Restated,
     /// Windows expire by a clock that no repair sets back (`commit`).
     SettledClock,
     /// A standby copy deletes owners by a time that the group's checkpoints show to be settled, and not by the clock of their partition

@@ -19,7 +19,7 @@
 //! marks. When more than `max_ids` identities are held after a commit, the oldest are dropped, in steps of 1/256. The window is then
 //! shorter than configured, and [`Window::effective_seconds`] reports its length.
 //!
-//! Callers process at most [`CHUNK`] records in two passes: [`Window::prefetch`] for each, then [`Window::verdict`] and [`Window::admit`]. The
+//! Callers process records in parts of some dozens, in two passes: [`Window::prefetch`] for each, then [`Window::verdict`] and [`Window::admit`]. The
 //! cache lines are loaded by then.
 
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! The end of a transaction. All its effects happen here, in this order.
+//! The end of a transaction. All its effects happen here, in this order. Only a repair writes an entry in another place (`torn/repair.rs`): it
+//! contains no new records.
 //!
 //! A crash loses nothing at any point. Before the commit, the transaction aborts and the committed offset has not
 //! moved; the local store may then hold an entry that was never committed, which the next start recognises by its
@@ -98,7 +99,8 @@ impl<W: WorkerPorts> Committer<W> {
         ctx.progress.advance();
         let (counts, committed) = (EndedTransaction::take(ctx, &mut self.transaction), ctx.clock.elapsed());
         if let Err(failed) = self.apply(ctx).and_then(|()| ctx.await_markers(source, touched)) {
-            // Without its markers, even a commit with a response may have had no effect.
+            // Without its markers, even a commit with a response may have had no effect. What was applied does not matter then: the remedy reads the
+            // committed offsets and the windows again.
             self.undecided.add(counts);
             return Err(failed);
         }
@@ -266,10 +268,9 @@ fn add_idle<W: WorkerPorts>(ctx: &mut Context<W>, transaction: &mut Transaction)
     for partition in partitions.open_mut() {
         dropping.remove(&partition.journal);
     }
-    let restates = options.keeps(Safeguard::Restated);
     for partition in partitions.started_mut().filter(|partition| partition.open.is_none()) {
         let is_old = now.saturating_sub(partition.stated) >= STATED_EVERY;
-        let is_stated = restates && partition.is_in_group() && is_old;
+        let is_stated = partition.is_in_group() && is_old;
         let has_news = is_stated || partition.has_unsaved_lateness(longest_ms);
         if left > 0 && (dropping.remove(&partition.journal) || has_news) {
             transaction.touch_idle(partition.id, &mut partition.open).is_stated = is_stated;
