@@ -96,9 +96,13 @@ pub(super) fn compared_conflicts(
     reading: &mut ConfigReading<'_>,
 ) {
     let (Some(from), Some(compare), Some(policy)) = (from, compare, policy) else { return };
-    if policy != OnConflict::Drop && compared(from, compare.as_deref()).is_empty() {
-        let why =
-            if compare.is_some() { "identity.compare is \"off\"" } else { "the value is a part of the id" };
+    let parts = compared(from, compare.as_deref());
+    if policy != OnConflict::Drop && parts.iter().all(|part| from.contains(part)) {
+        let why = match compare {
+            Some(_) if parts.is_empty() => "identity.compare is \"off\"",
+            Some(_) => "identity.compare names only parts of the id",
+            None => "the value is a part of the id",
+        };
         let fault =
             ValueFault::new(format!("has no effect: {why}"), "set identity.compare, or leave the policy out");
         reading.reject("identity.on_conflict", Some(policy.as_str()), fault);

@@ -130,7 +130,7 @@ metrics! {
         not_compared: IntCounter = "dedupd_duplicates_not_compared_total", "records",
             "Duplicates whose content was not compared with that of their owner, because one of them has no digest of the present identity.compare.";
         duplicate_age: Histogram = "dedupd_duplicate_age_seconds", "seconds",
-            "Shortest window in which a duplicate finds its owner, in stream time; of every 16th in a large transaction. Later ones are not found.",
+            "Shortest window in which a duplicate finds its owner, in stream time. Later ones are not found.",
             within(&[1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0]);
         evicted: IntCounter = "dedupd_evicted_ids_total", "identities",
             "Identities overwritten before they expired, with window.overflow = evict.";

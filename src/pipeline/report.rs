@@ -281,8 +281,13 @@ impl WorkerReport {
         if let Some((note, true)) = &missing {
             tracing::warn!(worker = self.published.worker, "{note}");
         }
-        let conflicts =
-            self.warnings.conflicts.note(now, &options.raw, options.on_conflict, options.is_compare_set);
+        let conflicts = self.warnings.conflicts.note(
+            now,
+            &options.raw,
+            options.mode,
+            options.on_conflict,
+            options.is_compare_set,
+        );
         if let Some(note) = conflicts.as_ref().filter(|note| note.is_logged) {
             tracing::warn!(worker = self.published.worker, "{}", note.text);
         }

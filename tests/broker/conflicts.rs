@@ -136,7 +136,7 @@ fn an_id_that_is_not_unique_is_a_warning_a_count_and_a_note_until_the_operator_d
     let running = started(&pipe.sidecar("a"));
     running.wait_outcomes(&[("forwarded", 50), ("duplicate", 10), ("conflict", 20)]);
     let note = || {
-        running.get("/readyz").filter(|page| page.contains("20 of the last 30 duplicates have other content"))
+        running.get("/readyz").filter(|page| page.contains("20 of 30 recent duplicates have other content"))
     };
     let note = wait_until("the note", LIMIT, note);
     assert!(note.contains("identity.compare") && note.contains("identity.from"), "{note}");

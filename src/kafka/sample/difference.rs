@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dedupe::{CompareRule, Content, Coordinates, Digest, Fields, IdPart, IdSource};
+use crate::dedupe::{CompareRule, Coordinates, Digest, Fields, IdPart, IdSource};
 
 /// A copy with other content than the first record with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +41,8 @@ fn is_value(part: &IdPart) -> bool {
 /// Which of these parts differs first, and where.
 pub fn place(rule: &[IdPart], one: &[ComparedPart], other: &[ComparedPart]) -> Option<String> {
     let mut parts = rule.iter().zip(one.iter().zip(other));
-    let (part, (one, other)) =
-        parts.find(|(_, (one, other))| one.digest.compare(other.digest) == Content::Different)?;
+    // A part that is absent in one of them has no digest there.
+    let (part, (one, other)) = parts.find(|(_, (one, other))| one.digest != other.digest)?;
     Some(if is_value(part) {
         in_values(one.value.as_deref(), other.value.as_deref())
     } else {
@@ -122,6 +122,11 @@ mod tests {
             digests.map(|value| ComparedPart { digest: Digest::stored(1, value), value: None })
         };
         assert_eq!(place(&sources, &parts([1, 2]), &parts([1, 3])).as_deref(), Some("header:b"));
+        assert_eq!(
+            place(&sources, &parts([1, 0]), &parts([1, 3])).as_deref(),
+            Some("header:b"),
+            "one is absent"
+        );
         assert_eq!(place(&sources, &parts([1, 2]), &parts([1, 2])), None);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::dedupe::Coordinates;
 use crate::metrics::Outcome;
-use crate::pipeline::options::OnConflict;
+use crate::pipeline::options::{Mode, OnConflict};
 use crate::pipeline::time::is_due;
 
 /// Shortest time between two log messages.
@@ -39,7 +39,9 @@ impl Conflicts {
             _ => return,
         }
         while self.found > MOST {
-            (self.found, self.different) = (self.found / 2, self.different / 2);
+            // One that was not logged is not forgotten.
+            self.different = (self.different / 2).max(self.is_new.into());
+            self.found /= 2;
         }
     }
 
@@ -48,24 +50,26 @@ impl Conflicts {
         self.example = Some(example);
     }
 
-    /// The text of the warning, for this raw topic and policy; whether the log has to have it at this monotonic time, and whether the page,
+    /// The text of the warning, for this raw topic, mode and policy; whether the log has to have it at this monotonic time, and whether the page,
     /// which has it until the operator has chosen what is compared.
     pub fn note(
         &mut self,
         now: Duration,
         raw: &str,
+        mode: Mode,
         policy: OnConflict,
         is_chosen: bool,
     ) -> Option<ConflictNote> {
         let Self { found: duplicates, different: conflicts, .. } = *self;
         let [record, owner] = self.example.filter(|_| conflicts > 0)?;
-        let done = match policy {
-            OnConflict::Drop => "dropped",
-            OnConflict::DeadLetter => "written to the dead-letter topic",
-            OnConflict::Stop => "marked",
+        let done = match (mode, policy) {
+            (Mode::Drop, OnConflict::Drop) => "dropped",
+            (Mode::Drop, OnConflict::DeadLetter) => "written to the dead-letter topic",
+            (Mode::Drop, OnConflict::Stop) => "not forwarded",
+            _ => "forwarded",
         };
         let text = format!(
-            "{conflicts} of the last {duplicates} duplicates have other content than the first record with their id, and are \
+            "{conflicts} of {duplicates} recent duplicates have other content than the first record with their id, and are \
              {done}; for example record {record} of topic {raw}, whose id is that of record {owner}. If attempts of one event \
              differ, as by a time of sending, name the fields that do not in identity.compare. If these are different events, \
              the id is not unique: add what distinguishes them to identity.from"
@@ -96,7 +100,7 @@ mod tests {
     fn new_conflicts_are_logged_once_a_minute_and_shown_above_a_share_until_the_operator_has_chosen() {
         let mut seen = Conflicts::default();
         let of = |seen: &mut Conflicts, seconds, is_chosen| {
-            seen.note(Duration::from_secs(seconds), "raw", OnConflict::Drop, is_chosen)
+            seen.note(Duration::from_secs(seconds), "raw", Mode::Drop, OnConflict::Drop, is_chosen)
         };
         let note = |seen: &mut Conflicts, seconds, is_chosen| {
             of(seen, seconds, is_chosen).map(|note| (note.is_logged, note.is_shown))
@@ -115,7 +119,13 @@ mod tests {
         assert_eq!(note(&mut seen, 202, false), Some((false, false)), "fewer than one in a hundred");
         seen.add(Outcome::Forwarded, 5);
         let text = of(&mut seen, 203, false).unwrap().text;
-        assert!(text.contains("2 of the last 5100 duplicates") && text.contains("record 1@7"), "{text}");
-        assert!(text.contains("that of record 0@5"), "{text}");
+        assert!(text.contains("2 of 5100 recent duplicates") && text.contains("record 1@7"), "{text}");
+        assert!(text.contains("that of record 0@5") && text.contains("are dropped"), "{text}");
+        // One within a minute of the last message is logged after it, however many duplicates follow.
+        seen.add(Outcome::Conflict, 1);
+        seen.add(Outcome::Duplicate, 100_000);
+        assert_eq!(note(&mut seen, 204, true), Some((true, false)));
+        let shadow = seen.note(Duration::from_secs(205), "raw", Mode::Shadow, OnConflict::DeadLetter, false);
+        assert!(shadow.unwrap().text.contains("and are forwarded;"));
     }
 }

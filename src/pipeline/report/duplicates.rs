@@ -4,21 +4,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::counted_by::{CountedBy, CountsBySource};
-use super::tally::is_observed;
 use crate::dedupe::{Content, Coordinates, RecordTime, SealedOwner};
 use crate::metrics::{ContentLabel, DuplicateStatus, DuplicatesStatus};
 
 /// The records of an open transaction whose id has an owner.
 #[derive(Debug, Default)]
 pub struct FoundOwners {
-    count: u64,
     /// Those whose owner is in another partition.
     pub(super) elsewhere: u64,
     /// Those that could not be compared with their owner.
     pub(super) not_compared: u64,
     /// The first record with other content than its owner, and that.
     pub(super) conflict: Option<[Coordinates; 2]>,
-    /// For some of them the shortest window in which they are found.
+    /// The shortest window in which each is found, where that is known.
     pub(super) ages: Vec<Duration>,
     pub(super) sources: CountsBySource,
     last: LastDuplicates,
@@ -36,10 +34,7 @@ impl FoundOwners {
             }
         }
         let age = time.distance_ms(owner.time_ms).map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        if is_observed(self.count) {
-            self.ages.extend(age);
-        }
-        self.count += 1;
+        self.ages.extend(age);
         self.last.add(DuplicateStatus {
             committed_ms: 0,
             partition: at.partition,

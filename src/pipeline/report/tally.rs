@@ -41,7 +41,7 @@ pub(super) struct RecordTimes {
 }
 
 /// Whether the times of the record after this many are observed.
-pub(super) fn is_observed(counted: u64) -> bool {
+fn is_observed(counted: u64) -> bool {
     counted < 1024 || counted.is_multiple_of(SAMPLE)
 }
 

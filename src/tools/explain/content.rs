@@ -1,6 +1,6 @@
 //! How the content of a record compares with that of the owner of its id.
 
-use crate::dedupe::{Content, Digest, IdPart};
+use crate::dedupe::{Content, Digest, IdPart, IdSource};
 use crate::kafka::{ComparedPart, first_difference};
 
 /// What is compared of a record, as a whole and each part on its own.
@@ -16,6 +16,11 @@ pub(super) fn described(rule: &[IdPart], seen: &ComparedContent, owner: &Compare
     let values = if owner.value == seen.value { "equal values" } else { "values differ" };
     match owner.digest.compare(seen.digest) {
         Content::Equal if owner.value == seen.value => values.to_owned(),
+        Content::Equal if collides(rule, owner, seen) => {
+            format!(
+                "{values}, but have the same digest of 32 bits: dedupd takes them for equal; dedupd audit does not"
+            )
+        }
         Content::Equal => format!("{values}, but not in what is compared ({})", names()),
         Content::Different => {
             let place = first_difference(rule, &owner.parts, &seen.parts);
@@ -32,4 +37,10 @@ pub(super) fn described(rule: &[IdPart], seen: &ComparedContent, owner: &Compare
             format!("{values}; not compared, because one of them lacks {}", missing.join(" and "))
         }
     }
+}
+
+/// Whether what is compared differs although it has one digest, of two records with different values.
+fn collides(rule: &[IdPart], owner: &ComparedContent, seen: &ComparedContent) -> bool {
+    let mut parts = owner.parts.iter().zip(&seen.parts);
+    rule.contains(&IdSource::Value.into()) || parts.any(|(owner, seen)| owner.digest != seen.digest)
 }
