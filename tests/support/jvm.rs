@@ -29,15 +29,19 @@ pub fn tool(class: &str, arguments: &[&str]) -> String {
 
 /// Runs the tool that changes settings of clients and users. It moved in 4.4.
 pub fn config_tool(arguments: &[&str]) -> String {
-    let moved = fs::read_dir(libs()).unwrap().flatten().any(|jar| {
-        let name = jar.file_name().into_string().unwrap();
-        let version = name.strip_prefix("kafka-tools-").and_then(|rest| rest.strip_suffix(".jar"));
-        // The version of kafka-tools-api is no sequence of numbers.
-        let numbers: Option<Vec<u32>> =
-            version.and_then(|it| it.split('.').map(|n| n.parse().ok()).collect());
-        numbers.is_some_and(|numbers| numbers.as_slice() >= &[4, 4])
-    });
+    let moved = kafka_version() >= vec![4, 4];
     tool(if moved { "org.apache.kafka.tools.ConfigCommand" } else { "kafka.admin.ConfigCommand" }, arguments)
+}
+
+/// The version of the jars, as its numbers.
+pub fn kafka_version() -> Vec<u32> {
+    let numbers = |jar: fs::DirEntry| -> Option<Vec<u32>> {
+        let name = jar.file_name().into_string().ok()?;
+        // The version of kafka-tools-api is no sequence of numbers.
+        let version = name.strip_prefix("kafka-tools-")?.strip_suffix(".jar")?;
+        version.split('.').map(|number| number.parse().ok()).collect()
+    };
+    fs::read_dir(libs()).unwrap().flatten().find_map(numbers).expect("the jar of Kafka's tools")
 }
 
 /// JVM options that load the broker's classes from an archive (class data sharing). This saves a third to a half of

@@ -44,7 +44,7 @@ use dedupd::clock::monotonic;
 
 pub use chain::{ChainAudit, compare_chain, source_of};
 pub use instance::{Running, Sidecar};
-pub use jvm::{config_tool, tool};
+pub use jvm::{config_tool, kafka_version, tool};
 pub use kafka::Kafka;
 pub use load::Load;
 pub use pipe::{Findings, Pipe};

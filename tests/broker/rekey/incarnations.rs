@@ -2,7 +2,7 @@
 
 use super::{Isolation, Kafka, LIMIT, Rekey, Running, Sidecar, source_of, wait_until};
 use crate::hostile::truncate;
-use crate::support::{Draft, shared_kafka};
+use crate::support::{Draft, kafka_version, shared_kafka};
 
 /// A source topic of one partition, and both stages.
 struct Stages<'k> {
@@ -134,6 +134,12 @@ fn a_recreated_source_stops_it_until_an_operator_decides() {
 
 #[test]
 fn a_truncated_source_stops_it_and_the_replacing_records_are_no_copies() {
+    if kafka_version() < vec![4] {
+        println!(
+            "skipped: before Kafka 4.0 a broker that was killed keeps its leader epoch, which shows what was truncated"
+        );
+        return;
+    }
     let kafka = Kafka::start();
     let stages = Stages::new(&kafka, "truncated-source");
     let (rekey, run) = (stages.rekey("stop"), stages.run());
