@@ -49,7 +49,6 @@ pub(super) fn start_monitor(
 ) -> Result<JoinHandle<Result<(), ExitError>>, ExitError> {
     let service = shared.service;
     let settings = settings(&service.config, 0);
-    let operator = ExitError::operator;
     let mut monitor = Monitor {
         topics: TopicMonitor::new(
             &settings,
@@ -57,8 +56,8 @@ pub(super) fn start_monitor(
             service.config.topics.create,
             service.config.dedupe.scope,
         )?,
-        ends: LogEnds::new(&settings).map_err(operator)?,
-        group: GroupMonitor::new(&settings).map_err(operator)?,
+        ends: LogEnds::new(&settings).map_err(ExitError::operator)?,
+        group: GroupMonitor::new(&settings).map_err(ExitError::operator)?,
         ownership: Ownership::default(),
         client_id: settings.client_id.clone(),
         raw: start.partitions,
@@ -96,9 +95,8 @@ pub(super) fn start_monitor(
 /// The topics that transactions write to.
 fn outputs(settings: &Settings) -> Vec<(OutputTopic, HangingPartitions)> {
     let topics = [OutputTopic::Clean, OutputTopic::State, OutputTopic::DeadLetter, OutputTopic::Duplicates];
-    let named = topics.map(|topic| (topic, settings.topic_of(topic))).into_iter();
     let hanging = |name: &str| HangingPartitions::new(name, hanging::DOWNSTREAM, &settings.bootstrap_servers);
-    named.filter(|(_, name)| !name.is_empty()).map(|(topic, name)| (topic, hanging(name))).collect()
+    settings.configured(topics).map(|(topic, name)| (topic, hanging(name))).collect()
 }
 
 /// What the Kafka clients of this process report.

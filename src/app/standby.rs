@@ -43,13 +43,12 @@ impl Follower {
         status: Arc<Status>,
         progress: Progress,
     ) -> Result<Self, ExitError> {
-        let operator = ExitError::operator;
         let settings = Settings { client_id: format!("{}.standby", settings.client_id), ..settings.clone() };
-        let log = KafkaStateLog::new(&settings).map_err(operator)?;
+        let log = KafkaStateLog::new(&settings).map_err(ExitError::operator)?;
         let partitions = options.partition_counts.clone();
         let report = WorkerReport::new(metrics, Arc::clone(&status), 0);
         let standby = Standby::new(log, store, SystemClock::start(), options, report).counting(progress);
-        let group = GroupMonitor::new(&settings).map_err(operator)?;
+        let group = GroupMonitor::new(&settings).map_err(ExitError::operator)?;
         Ok(Self { standby, group, partitions, status, requested: None })
     }
 

@@ -237,17 +237,16 @@ fn spawn(
     let follows = service.config.state.standby && service.config.dedupe.scope == Scope::Topic;
     let schemas_config = service.config.schemas.clone();
     let work = move || -> Result<(), ExitError> {
-        let operator = ExitError::operator;
         let needs = Arc::new(TakeoverNeeds {
             options: options.clone(),
             lock: Arc::clone(&lock),
             registry: Registry::open(&schemas_config).map_err(ExitError::usage)?,
-            group: GroupMonitor::new(&settings).map_err(operator)?,
+            group: GroupMonitor::new(&settings).map_err(ExitError::operator)?,
             worker: number,
         });
         let run = |patience: Duration| -> Result<(), ExitError> {
-            let log = KafkaStateLog::new(&settings).map_err(operator)?;
-            let source = KafkaSource::subscribe(&settings).map_err(operator)?;
+            let log = KafkaStateLog::new(&settings).map_err(ExitError::operator)?;
+            let source = KafkaSource::subscribe(&settings).map_err(ExitError::operator)?;
             let (sink, store) = (KafkaSink::new(settings.clone()), store.another());
             let ports = Ports { source, sink, log, store, clock: SystemClock::start() };
             let report = WorkerReport::new(metrics.clone(), Arc::clone(&status), number);

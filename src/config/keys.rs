@@ -131,8 +131,8 @@ section! {
         from: Vec<IdPart> => ID_PARTS,
         /// The policy for a record without an id.
         on_missing: OnMissing = "forward" => Word,
-        /// What of two records with one id is compared: parts as those of an id, or nothing when empty. The whole value if it is not set, unless that is a part
-        /// of the id.
+        /// What of two records with one id is compared: parts as those of an id, or nothing when empty. The whole value if it is not set,
+        /// unless that is a part of the id.
         compare: Option<Vec<IdPart>> => Compared;
             rules::schemas_for("identity.compare", reading),
         /// The policy for a record whose content differs from that of the owner of its id.

@@ -178,7 +178,7 @@ const KIND_SOURCE: Parsed<IdSource> = Parsed {
 };
 
 /// One or more texts, none of them empty.
-const KIND_VALUES: ListForm<String> = ListForm(|key, reading| {
+const KIND_VALUES: ListForm<String> = ListForm(Shape::List, |key, reading| {
     let values = reading.texts(key).unwrap_or_default();
     if values.is_empty() || values.iter().any(String::is_empty) {
         let remedy = "list the values of records of this kind, as in values = [\"payment\"]";

@@ -136,8 +136,8 @@ impl Layer {
             }
             (Shape::Map, Value::Table(values)) => self.take_map(path, values, origin_of),
             (Shape::Map, _) => return Err(ValueFault::new("is not a table", REMEDY)),
-            (Shape::List, value) => {
-                let texts = list_of_text(&value, ["identity.from", "identity.compare"].contains(&path))
+            (Shape::List | Shape::Parts, value) => {
+                let texts = list_of_text(&value, *shape == Shape::Parts)
                     .ok_or_else(|| ValueFault::new("is neither a string nor a list of strings", REMEDY))?;
                 self.insert(path, texts, origin_of);
             }

@@ -21,6 +21,8 @@ pub enum Shape {
     One,
     /// One text, or a list of texts.
     List,
+    /// The same, in which a list of texts stands for a text.
+    Parts,
     /// A table of texts with any names.
     Map,
     /// A table of keys.

@@ -6,7 +6,8 @@ use std::fmt;
 /// A Kafka offset inside one partition; never negative in a log.
 pub type Offset = u64;
 
-/// The number of an owner in its window, in the order in which it was added: by arrival, or by partition in a block that is restored. Numbers have no gaps, and those of an aborted transaction are used again.
+/// The number of an owner in its window, in the order in which it was added: by arrival, or by partition in a block that is restored.
+/// Numbers have no gaps, and those of an aborted transaction are used again.
 pub type Sequence = u64;
 
 /// A Kafka partition number; never negative.

@@ -165,6 +165,14 @@ impl Settings {
         }
     }
 
+    /// Those of these topics that are configured, with their names.
+    pub fn configured<const N: usize>(
+        &self,
+        topics: [OutputTopic; N],
+    ) -> impl Iterator<Item = (OutputTopic, &str)> {
+        topics.map(|topic| (topic, self.topic_of(topic))).into_iter().filter(|(_, name)| !name.is_empty())
+    }
+
     /// A reader with the given isolation level. It does not join the group but can read its offsets. Decisions depend on
     /// what it reads, so it fetches from leaders: a follower may be behind.
     #[must_use]

@@ -23,8 +23,7 @@ const MAX_IDLE: Duration = Duration::from_secs(5);
 
 /// The side topics that are configured.
 fn topics(settings: &Settings) -> impl Iterator<Item = (OutputTopic, &str)> {
-    let topics = [OutputTopic::DeadLetter, OutputTopic::Duplicates];
-    topics.map(|topic| (topic, settings.topic_of(topic))).into_iter().filter(|(_, name)| !name.is_empty())
+    settings.configured([OutputTopic::DeadLetter, OutputTopic::Duplicates])
 }
 
 /// All partitions of the side topics that are configured.

@@ -15,7 +15,8 @@ const CODE: &[(&str, usize)] = &[
     // The frame and the files of schemas for `plan --raw`.
     ("src/cli", 765),
     // `identity.compare`, `insight.by`, parts of ids.
-    ("src/config", 2_505),
+    // Lists of parts as a shape of their own; a policy for conflicts where only parts of the id are compared.
+    ("src/config", 2_515),
     // Contents are compared (0060): a digest in every stored form of an owner. Alternatives, spellings and type names as sources of ids.
     // The frames of Confluent, AWS Glue, Apicurio and Avro before a document, headers instead, and fingerprints of Avro.
     ("src/dedupe", 6_415),

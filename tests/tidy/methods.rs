@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::allowed::LAYERS;
-use crate::source::{Source, Token};
+use crate::source::{Source, Token, item_end};
 
 /// The types to which several folders add methods, and the names of their values.
 const SHARED: [&str; 2] = ["Access", "Context"];
@@ -55,7 +55,7 @@ fn added(tokens: &[Token]) -> Vec<&str> {
         else {
             break;
         };
-        let end = closing(tokens, open);
+        let end = item_end(tokens, start);
         let head = &tokens[start..open];
         if SHARED.iter().any(|of| head.iter().any(|token| token.is(of)))
             && !head.iter().any(|it| it.is("for"))
@@ -65,19 +65,6 @@ fn added(tokens: &[Token]) -> Vec<&str> {
         at = open + 1;
     }
     added
-}
-
-/// The place of the bracket that closes the one at `open`.
-fn closing(tokens: &[Token], open: usize) -> usize {
-    let mut depth = 0_usize;
-    for (at, token) in tokens.iter().enumerate().skip(open) {
-        depth += usize::from(token.is("{"));
-        depth -= usize::from(token.is("}"));
-        if depth == 0 {
-            return at;
-        }
-    }
-    tokens.len()
 }
 
 /// The names that are called on a shared value.

@@ -104,7 +104,7 @@ fn starts_test(tokens: &[Token]) -> bool {
 }
 
 /// The index of the last token of the item at `at`: the `;` or the closing brace. Attributes are skipped.
-fn item_end(tokens: &[Token], at: usize) -> usize {
+pub fn item_end(tokens: &[Token], at: usize) -> usize {
     let mut depth = 0_usize;
     for (place, token) in tokens.iter().enumerate().skip(at) {
         match token.text.as_str() {

@@ -34,7 +34,7 @@ fn some_sources() -> String {
 }
 
 /// The parts of an id, at least one.
-pub(in crate::config) const ID_PARTS: ListForm<IdPart> = ListForm(|key, reading| {
+pub(in crate::config) const ID_PARTS: ListForm<IdPart> = ListForm(Shape::Parts, |key, reading| {
     let texts = reading.texts(key).unwrap_or_default().to_vec();
     if texts.is_empty() {
         let remedy = format!("{}, or --id", some_sources());
@@ -81,7 +81,7 @@ impl Form<Option<Vec<IdPart>>> for Compared {
     }
 
     fn shape(&self) -> Shape {
-        Shape::List
+        Shape::Parts
     }
 }
 
@@ -89,15 +89,16 @@ impl Form<Option<Vec<IdPart>>> for Compared {
 const MOST_INSIGHT: usize = 3;
 
 /// These sources. They may be left out.
-pub(in crate::config) const INSIGHT_SOURCES: ListForm<InsightSource> = ListForm(|key, reading| {
-    let texts = reading.texts(key).unwrap_or_default().to_vec();
-    if texts.len() > MOST_INSIGHT {
-        let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");
-        reading.reject(key, None, fault);
-        return None;
-    }
-    parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
-});
+pub(in crate::config) const INSIGHT_SOURCES: ListForm<InsightSource> =
+    ListForm(Shape::List, |key, reading| {
+        let texts = reading.texts(key).unwrap_or_default().to_vec();
+        if texts.len() > MOST_INSIGHT {
+            let fault = ValueFault::new(format!("has {} sources", texts.len()), "give at most three");
+            reading.reject(key, None, fault);
+            return None;
+        }
+        parse(key, &texts, &format!("give partition, {SOURCES}"), reading)
+    });
 
 /// The hash, from the two keys `identity.hash` and `identity.key_file`.
 pub(in crate::config) struct Hash;

@@ -86,7 +86,7 @@ impl Form<Properties> for PropertyMap {
 }
 
 /// The topics that `rekey` reads: at least one name, or regular expression of librdkafka, which begins with `^`.
-pub(in crate::config) const SOURCE_TOPICS: ListForm<String> = ListForm(|key, reading| {
+pub(in crate::config) const SOURCE_TOPICS: ListForm<String> = ListForm(Shape::List, |key, reading| {
     let remedy = "give names of topics, or one regular expression that begins with '^'";
     let texts = reading.texts(key).unwrap_or_default();
     if texts.is_empty() {

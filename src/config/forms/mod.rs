@@ -89,12 +89,15 @@ impl<V> Form<V> for Parsed<V> {
     }
 }
 
-/// A list that one function reads. An empty one is not printed.
-pub(super) struct ListForm<V>(pub(super) fn(&str, &mut ConfigReading<'_>) -> Option<Vec<V>>);
+/// A list of this shape that one function reads. An empty one is not printed.
+pub(super) struct ListForm<V>(
+    pub(super) Shape,
+    pub(super) fn(&str, &mut ConfigReading<'_>) -> Option<Vec<V>>,
+);
 
 impl<V: ToString> Form<Vec<V>> for ListForm<V> {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<Vec<V>> {
-        (self.0)(key, reading)
+        (self.1)(key, reading)
     }
 
     fn print(&self, name: &str, value: &Vec<V>, page: &mut Page) {
@@ -104,7 +107,7 @@ impl<V: ToString> Form<Vec<V>> for ListForm<V> {
     }
 
     fn shape(&self) -> Shape {
-        Shape::List
+        self.0.clone()
     }
 }
 

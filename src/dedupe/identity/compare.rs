@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::schema::{MissingSchema, Schemas};
-use super::{Fields, Fingerprint, Hasher, IdPart, IdSource, IdentityRule};
+use super::{Fields, Fingerprint, Hasher, IdPart, IdentityRule};
 
 /// What stands for the content of a record, by the rule that made it. Digests of different rules are not compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -80,11 +80,12 @@ impl CompareRule {
         let texts = parts.iter().map(IdPart::to_string);
         let number = Fingerprint::of(std::iter::once("compare".to_owned()).chain(texts)).number();
         let number = if parts.is_empty() { 0 } else { number.max(1) };
-        let is_whole = parts == [IdPart::from(IdSource::Value)];
+        let is_whole = matches!(parts.as_slice(), [part] if part.is_value());
         Self { parts: IdentityRule::new(parts, Hasher::Xxh3), is_whole, number }
     }
 
-    /// The digest of a record; none when it lacks a part that is not optional, or all. Fails when a part cannot be read without a schema that is not known.
+    /// The digest of a record; none when it lacks a part that is not optional, or all. Fails when a part cannot be read without a schema
+    /// that is not known.
     #[inline]
     pub fn digest<F: Fields>(&self, record: &F, schemas: &Schemas) -> Result<Digest, MissingSchema> {
         if self.number == 0 {

@@ -172,6 +172,11 @@ impl IdPart {
         &self.sources
     }
 
+    /// Whether it is the whole value, as it is.
+    pub fn is_value(&self) -> bool {
+        self.modifiers.is_empty() && self.sources == [IdSource::Value]
+    }
+
     /// This part with another modifier; `None` if it has that.
     pub(super) fn with(&self, modifier: Modifier) -> Option<Self> {
         let mut modifiers = self.modifiers.clone();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dedupe::{CompareRule, Coordinates, Digest, Fields, IdPart, IdSource};
+use crate::dedupe::{CompareRule, Coordinates, Digest, Fields, IdPart};
 
 /// A copy with other content than the first record with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,14 +28,10 @@ pub fn compared_parts<E>(
 ) -> Vec<ComparedPart> {
     let part = |part: &IdPart| {
         let digest = digest(&CompareRule::new(vec![part.clone()]));
-        let value = record.value().filter(|_| is_value(part)).map(<[u8]>::to_vec);
+        let value = record.value().filter(|_| part.is_value()).map(<[u8]>::to_vec);
         ComparedPart { digest: digest.unwrap_or(Digest::NONE), value }
     };
     rule.iter().map(part).collect()
-}
-
-fn is_value(part: &IdPart) -> bool {
-    *part == IdPart::from(IdSource::Value)
 }
 
 /// Which of these parts differs first, and where.
@@ -43,7 +39,7 @@ pub fn place(rule: &[IdPart], one: &[ComparedPart], other: &[ComparedPart]) -> O
     let mut parts = rule.iter().zip(one.iter().zip(other));
     // A part that is absent in one of them has no digest there.
     let (part, (one, other)) = parts.find(|(_, (one, other))| one.digest != other.digest)?;
-    Some(if is_value(part) {
+    Some(if part.is_value() {
         in_values(one.value.as_deref(), other.value.as_deref())
     } else {
         shown(&part.to_string())

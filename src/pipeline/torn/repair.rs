@@ -110,7 +110,7 @@ impl<W: WorkerPorts> Access<'_, W> {
     }
 
     /// The last committed entry of a journal. Where the group has lost its offsets and retention has deleted the
-    /// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name says.
+    /// entries, local state names the last one: with a lower number, the next entry would be older than what a checkpoint with that name states.
     fn last_entry_of(&self, evidence: &JournalEvidence) -> Result<Option<LastEntry>, WorkerError> {
         let last = evidence.last_entry();
         if last.is_some() {

@@ -42,11 +42,10 @@ impl Admin {
         self.search.is_some()
     }
 
-    /// Answers one request, if there is any, or continues with it. `can_write` is whether a transaction can be written.
+    /// Answers one request, if there is any, or continues with it.
     pub(crate) fn answer_request<W: WorkerPorts>(
         &mut self,
         access: &mut Access<'_, W>,
-        can_write: bool,
     ) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
         let next = || self.requests.as_ref()?.try_recv().ok().map(|request| Search::new(request, now));
@@ -80,17 +79,17 @@ impl Admin {
                 return Ok(());
             }
         }
-        access.answer(&search, can_write)
+        access.answer(&search)
     }
 }
 
 impl<W: WorkerPorts> Access<'_, W> {
-    fn answer(&mut self, search: &Search, can_write: bool) -> Result<(), WorkerError> {
+    fn answer(&mut self, search: &Search) -> Result<(), WorkerError> {
         let request = &search.request;
         let answer = self.ctx.find_owners(search)?;
         if request.forget && !answer.places.is_empty() {
             let journals: BTreeSet<_> = answer.places.iter().map(|place| place.journal).collect();
-            if !can_write || !journals.iter().all(|id| self.ctx.may_write(*id)) {
+            if !self.torn.is_prepared || !journals.iter().all(|id| self.ctx.may_write(*id)) {
                 let what = "no transaction can be written now: the producer is being replaced, or partitions are not ready yet; nothing is forgotten: \
                             retry";
                 request.answer.send(Err(RequestError::Unavailable(what.to_owned()))).ok();

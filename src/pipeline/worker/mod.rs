@@ -231,7 +231,6 @@ impl<W: WorkerPorts> Parts<W> {
     fn iterate(&mut self, source: &W::Source) -> Result<(), WorkerError> {
         let until = self.ctx.clock.elapsed() + self.ctx.options.iteration_time;
         self.serve(source)?;
-        let can_write = self.torn.is_prepared;
         let mut access = Access {
             ctx: &mut self.ctx,
             committer: &mut self.committer,
@@ -239,8 +238,8 @@ impl<W: WorkerPorts> Parts<W> {
             start_bounds: &mut self.start_bounds,
             source,
         };
-        self.admin.answer_request(&mut access, can_write)?;
-        self.stalls.compare(&mut access, can_write)?;
+        self.admin.answer_request(&mut access)?;
+        self.stalls.compare(&mut access)?;
         self.schemas.resume(access.ctx, source)?;
         self.sealer.advance(access.ctx)?;
         // The client is polled in every iteration, also when recovery fails: the client serves the group protocol in

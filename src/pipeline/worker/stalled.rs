@@ -160,19 +160,15 @@ impl StallCheck {
         Self { ends, compared: None }
     }
 
-    /// Reassigns stalled partitions inside the client. `can_write` is whether a transaction can be written: then positions also skip the ends
-    /// of logs that have no record.
-    pub(crate) fn compare<W: WorkerPorts>(
-        &mut self,
-        access: &mut Access<'_, W>,
-        can_write: bool,
-    ) -> Result<(), WorkerError> {
+    /// Reassigns stalled partitions inside the client. While a transaction can be written, positions also skip the ends of logs that have no
+    /// record.
+    pub(crate) fn compare<W: WorkerPorts>(&mut self, access: &mut Access<'_, W>) -> Result<(), WorkerError> {
         let now = access.ctx.clock.elapsed();
         if !is_due(&mut self.compared, now, COMPARE_INTERVAL) {
             return Ok(());
         }
         let ends = self.ends.all();
-        if can_write {
+        if access.torn.is_prepared {
             access.skip_empty_ends(&ends, self.ends.silence)?;
         }
         self.wake_stalled(access.ctx, access.source, &ends, now)

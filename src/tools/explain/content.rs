@@ -1,6 +1,6 @@
 //! How the content of a record compares with that of the owner of its id.
 
-use crate::dedupe::{Content, Digest, IdPart, IdSource};
+use crate::dedupe::{Content, Digest, IdPart};
 use crate::kafka::{ComparedPart, first_difference};
 
 /// What is compared of a record, as a whole and each part on its own.
@@ -42,5 +42,5 @@ pub(super) fn described(rule: &[IdPart], seen: &ComparedContent, owner: &Compare
 /// Whether what is compared differs although it has one digest, of two records with different values.
 fn collides(rule: &[IdPart], owner: &ComparedContent, seen: &ComparedContent) -> bool {
     let mut parts = owner.parts.iter().zip(&seen.parts);
-    rule.contains(&IdSource::Value.into()) || parts.any(|(owner, seen)| owner.digest != seen.digest)
+    rule.iter().any(IdPart::is_value) || parts.any(|(owner, seen)| owner.digest != seen.digest)
 }

@@ -128,7 +128,7 @@ fn parsed(flag: &str, texts: &[String]) -> Result<Vec<IdPart>, ExitError> {
 }
 
 /// What `--compare` sets, as `identity.compare` does; `None` without it.
-fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdPart>>, ExitError> {
+fn compare_parts(texts: &[String]) -> Result<Option<Vec<IdPart>>, ExitError> {
     match texts {
         [] => Ok(None),
         [word] if word == OFF => Ok(Some(Vec::new())),
@@ -139,7 +139,7 @@ fn compare_sources(texts: &[String]) -> Result<Option<Vec<IdPart>>, ExitError> {
 /// Rate, duplicates and partitions, measured on a live topic, and a note about its schemas.
 fn sampled(args: &PlanArgs, topic: &str) -> Result<(TopicSample, Option<String>), ExitError> {
     let parts = parsed("--id", &args.id)?;
-    let compare = compared(&parts, compare_sources(&args.compare)?.as_deref());
+    let compare = compared(&parts, compare_parts(&args.compare)?.as_deref());
     let sampling = Sampling {
         bootstrap_servers: args.bootstrap_servers.clone().unwrap_or_default(),
         properties: properties(&args.properties)?,
@@ -185,8 +185,7 @@ mod tests {
 
     #[test]
     fn off_compares_nothing_as_in_the_configuration() {
-        let of =
-            |texts: &[&str]| compare_sources(&texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
+        let of = |texts: &[&str]| compare_parts(&texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&[]).unwrap(), None);
         assert_eq!(of(&["off"]).unwrap(), Some(Vec::new()));
         assert_eq!(of(&["value"]).unwrap(), Some(vec!["value".parse().unwrap()]));
