@@ -8,8 +8,13 @@ use crate::pipeline::journal::Journals;
 use crate::pipeline::options::WorkerOptions;
 use crate::pipeline::time::is_due;
 
-/// Interval between two measurements of the directory.
+/// Longest interval between two measurements of the directory.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
+/// The directory is measured earlier if the owners written since would fill a 32nd of the limit: in a backlog they fill a small limit in less
+/// than the interval.
+const MEASURED_PART: u64 = 32;
+/// Bytes on disk of an owner that is not sealed, rounded up.
+const OWNER_BYTES: u64 = 64;
 /// How long removed ids may take to leave the disk: the next commits remove them, which is before the measurement
 /// after next.
 const SETTLE_TIME: Duration = Duration::from_secs(20);
@@ -56,8 +61,10 @@ pub(crate) struct Enforced {
 
 impl Enforced {
     /// Whether the directory has to be measured now.
-    pub fn disk_check_due(&mut self, options: &WorkerOptions, now: Duration) -> bool {
-        options.limits.max_disk.is_some() && self.disk.due(now)
+    pub fn disk_check_due(&mut self, options: &WorkerOptions, journals: &Journals, now: Duration) -> bool {
+        let Some(most) = options.limits.max_disk else { return false };
+        let written = journals.windows().map(|(.., window)| window.next_number()).sum();
+        self.disk.due(written, most, now)
     }
 
     /// Processes a measurement of the directory's size.
@@ -134,12 +141,18 @@ struct DiskBound {
     /// Most ids of all windows of this worker; `None` while the limit is not reached.
     most_ids: Option<u64>,
     measured_at: Option<Duration>,
+    /// Numbers of owners given out when the directory was last measured.
+    written: u64,
     lowered_at: Option<Duration>,
 }
 
 impl DiskBound {
-    fn due(&mut self, now: Duration) -> bool {
-        is_due(&mut self.measured_at, now, MEASURE_INTERVAL)
+    fn due(&mut self, written: u64, max_disk: u64, now: Duration) -> bool {
+        let grown = written.abs_diff(self.written).saturating_mul(OWNER_BYTES) >= max_disk / MEASURED_PART;
+        let wait = if grown { Duration::ZERO } else { MEASURE_INTERVAL };
+        let due = is_due(&mut self.measured_at, now, wait);
+        self.written = if due { written } else { self.written };
+        due
     }
 
     fn measured(&mut self, bytes: u64, most: u64, stored: u64, now: Duration) {
@@ -180,7 +193,10 @@ mod tests {
     #[test]
     fn a_too_large_directory_reduces_the_ids_until_it_has_shrunk() {
         let (mut bound, at) = (DiskBound::default(), Duration::from_secs);
-        assert!(bound.due(at(0)) && !bound.due(at(9)) && bound.due(at(10)));
+        let due = |bound: &mut DiskBound, written, seconds| bound.due(written, 64 * 32 * 100, at(seconds));
+        assert!(due(&mut bound, 7, 0) && !due(&mut bound, 7, 9) && due(&mut bound, 7, 10));
+        assert!(!due(&mut bound, 106, 11) && due(&mut bound, 107, 11), "100 owners fill the part");
+        assert!(!due(&mut bound, 107, 20) && due(&mut bound, 0, 20), "other windows have other numbers");
         bound.measured(14_000, 14_000, 500, at(10));
         assert_eq!(bound.most_ids, None);
         bound.measured(15_000, 14_000, 600, at(20));

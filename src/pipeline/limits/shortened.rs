@@ -180,7 +180,7 @@ impl<W: WorkerPorts> Context<W> {
     /// Measures the directory, if that is due. Where it is too large, state that nothing holds is deleted before windows become shorter.
     fn limit_disk(&mut self, now: Duration) -> Result<(), StoreError> {
         let WindowLimiter { enforced, unheld, .. } = &mut self.limits;
-        if !enforced.disk_check_due(&self.options, now) {
+        if !enforced.disk_check_due(&self.options, &self.journals, now) {
             return Ok(());
         }
         let Some(bytes) = self.store.disk_bytes()? else { return Ok(()) };
