@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::clock::monotonic;
-use crate::dedupe::{Coordinates, Identity, IdentityRule, Offset, PartitionId};
+use crate::dedupe::{Coordinates, Identity, IdentityRule, JournalId, Offset, PartitionId};
 use crate::locked::Locked;
 
 /// Time limit for the workers' answers. Reading a large window's owners takes seconds.
@@ -66,7 +66,7 @@ pub enum WindowPart {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OwnerPlace {
     /// Number of its journal.
-    pub journal: PartitionId,
+    pub journal: JournalId,
     /// Partition of the raw topic; `None` in a filter, which does not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<PartitionId>,

@@ -8,7 +8,7 @@ use dedupd::cli::{Command, parse_from};
 use dedupd::config::{Config, ConfigSources};
 use dedupd::dedupe::{
     Block, Checkpoint, Coordinates, Digest, EntryEnd, EntryName, Epoch, ForgetRecord, HashKind, Identity,
-    KindId, LastEntry, Owner, OwnerLayout, SealedOwner, SealedRange, Section, ShardEntry, SliceCover,
+    KindId, KnownOwner, LastEntry, Owner, OwnerLayout, SealedRange, Section, ShardEntry, SliceCover,
     SliceFooter, SliceMark, SlicePage, SlicePartition, StateKey, WindowCheckpoint,
 };
 use dedupd::ports::{Covered, Head};
@@ -321,7 +321,7 @@ fn a_page_of_a_slice_is_read_and_written_byte_for_byte() {
     let owned = |number, partition, offset, time_ms| {
         (
             identity(number),
-            SealedOwner { at: Coordinates { partition, offset }, time_ms, digest: digest(number) },
+            KnownOwner { at: Coordinates { partition, offset }, time_ms, digest: digest(number) },
         )
     };
     let entries = [owned(0, 7, FIRST + 7, T), owned(1, 42, 599, 0), owned(2, 7, FIRST + 69_999, T + 60_000)];

@@ -13,6 +13,9 @@ pub type Sequence = u64;
 /// A Kafka partition number; never negative.
 pub type PartitionId = u32;
 
+/// A journal, by its partition of the state topic: that of raw in partition scope, 0 in topic scope.
+pub type JournalId = PartitionId;
+
 /// The position of one record in the raw topic. It identifies an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Coordinates {

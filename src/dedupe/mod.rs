@@ -9,7 +9,7 @@ pub mod identity;
 pub(crate) mod varint;
 pub mod window;
 
-pub use coordinates::{Coordinates, Offset, PartitionId, Sequence};
+pub use coordinates::{Coordinates, JournalId, Offset, PartitionId, Sequence};
 pub use format::*;
 pub use identity::*;
 pub use window::sealed::{

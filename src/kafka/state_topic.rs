@@ -177,11 +177,11 @@ fn key<'m>(message: &'m Message<'_>) -> Option<&'m str> {
 /// A record of the state topic.
 pub(super) fn block(message: &Message<'_>) -> StateItem {
     let Coordinates { partition, offset } = message.coordinates();
-    StateItem::Block {
+    StateItem::Record {
         partition,
         offset,
         key: key(message).and_then(StateKey::parse),
-        block: message.value().unwrap_or_default().to_vec(),
+        value: message.value().unwrap_or_default().to_vec(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Checkpoint, PartitionId, Schemas, WindowId, Windows};
+use crate::dedupe::{Checkpoint, JournalId, PartitionId, Schemas, WindowId, Windows};
 use crate::pipeline::error::WorkerError;
 use crate::pipeline::journal::restorer::Restorer;
 use crate::pipeline::journal::restoring::Restoring;
@@ -110,7 +110,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// The partitions of a journal that are assigned to this worker, and exist in all topics.
-    pub(crate) fn members(&self, journal: PartitionId) -> Vec<PartitionId> {
+    pub(crate) fn members(&self, journal: JournalId) -> Vec<PartitionId> {
         let members = self.partitions.of(journal).map(|partition| partition.id);
         members.filter(|id| self.options.partition_counts.covers(*id)).collect()
     }
@@ -130,14 +130,14 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// The restore of a journal, and what it uses beside that.
-    pub(crate) fn restorer(&mut self, journal: PartitionId) -> (Option<&mut Restoring>, Restorer<'_, W>) {
+    pub(crate) fn restorer(&mut self, journal: JournalId) -> (Option<&mut Restoring>, Restorer<'_, W>) {
         let restorer =
             Restorer { journal, store: &mut self.store, options: &self.options, report: &self.report };
         (self.journals.get_mut(journal).and_then(Journal::restoring_mut), restorer)
     }
 
     /// Takes the windows of a journal. What is in memory is valid only if nobody else held them meanwhile.
-    pub(crate) fn take_leases(&mut self, journal: PartitionId) {
+    pub(crate) fn take_leases(&mut self, journal: JournalId) {
         let windows = self.options.kinds.windows_of(journal).into_iter();
         let unchanged: Vec<bool> = windows.map(|window| self.store.acquire_lease(window)).collect();
         if unchanged.contains(&false)
@@ -148,7 +148,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// Gives up the windows of a journal that is not used here any more.
-    pub(crate) fn release_leases(&mut self, journal: PartitionId) {
+    pub(crate) fn release_leases(&mut self, journal: JournalId) {
         for window in self.options.kinds.windows_of(journal) {
             self.store.release_lease(window);
         }
@@ -167,7 +167,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// Stops processing the records of a journal's partitions. Returns those that were processed.
-    fn stop(&mut self, journal: PartitionId) -> Vec<PartitionId> {
+    fn stop(&mut self, journal: JournalId) -> Vec<PartitionId> {
         let started = self.partitions.of_mut(journal).filter(|partition| partition.is_started);
         let stop = |partition: &mut Partition| {
             partition.is_started = false;

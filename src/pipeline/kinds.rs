@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::OnProbable;
 use crate::dedupe::{
-    Fields, Fingerprint, KindId, KindRule, MissingSchema, PartitionId, Schemas, TimeSource, WindowId,
+    Fields, Fingerprint, JournalId, KindId, KindRule, MissingSchema, Schemas, TimeSource, WindowId,
     WindowLimits,
 };
 
@@ -70,7 +70,7 @@ impl Kinds {
     }
 
     /// The windows of a journal. That of the unnamed kind is the last: what the store reports for it applies to all.
-    pub fn windows_of(&self, journal: PartitionId) -> Vec<WindowId> {
+    pub fn windows_of(&self, journal: JournalId) -> Vec<WindowId> {
         self.0.iter().rev().filter(|kind| kind.window.is_some()).map(|kind| kind.id.window(journal)).collect()
     }
 

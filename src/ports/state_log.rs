@@ -9,7 +9,7 @@ use crate::dedupe::{Offset, PartitionId, StateKey};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateItem {
     /// A record of an entry, from a committed transaction.
-    Block {
+    Record {
         /// Partition of the state topic: the journal.
         partition: PartitionId,
         /// Offset in the state topic.
@@ -17,7 +17,7 @@ pub enum StateItem {
         /// The record's key: its writer and its transaction; `None` when dedupd did not write it.
         key: Option<StateKey>,
         /// The record's value; not yet decoded or verified.
-        block: Vec<u8>,
+        value: Vec<u8>,
     },
     /// All records committed so far have been read.
     End {
@@ -39,7 +39,7 @@ impl StateItem {
     #[must_use]
     pub fn partition(&self) -> PartitionId {
         match self {
-            Self::Block { partition, .. } | Self::End { partition, .. } | Self::Gone { partition } => {
+            Self::Record { partition, .. } | Self::End { partition, .. } | Self::Gone { partition } => {
                 *partition
             }
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use crate::dedupe::{
-    Coordinates, EntryName, FilterBits, Identity, IndexKey, Offset, OwnerRun, PartitionId, Positions,
-    SealedOwner, SealedRange, Sequence, StoredOwner, WindowId,
+    Coordinates, EntryName, FilterBits, Identity, IndexKey, KnownOwner, Offset, OwnerRun, PartitionId,
+    Positions, SealedRange, Sequence, StoredOwner, WindowId,
 };
 
 /// The end of the last section of a partition in a journal.
@@ -121,7 +121,7 @@ pub struct FoundSlices {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SealedPlaces {
     /// Its owners, the newest slice first.
-    pub owners: Vec<SealedOwner>,
+    pub owners: Vec<KnownOwner>,
     /// For each slice without owners whose filter contains it, the earliest and the latest stream time of its owners, epoch milliseconds; the
     /// newest first.
     pub filters: Vec<(i64, i64)>,
@@ -174,7 +174,7 @@ pub enum Sealing {
 }
 
 /// Called with each owner in turn, and its window.
-pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Identity, SealedOwner) -> Result<(), StoreError>;
+pub type VisitOwner<'a> = &'a mut dyn FnMut(WindowId, Identity, KnownOwner) -> Result<(), StoreError>;
 
 /// The local store. It is a cache: every method may lose state, none may add any that was not written.
 pub trait Store {

@@ -33,7 +33,7 @@ fn log(mock: &Mock) -> KafkaStateLog {
 
 fn offsets(items: &[StateItem]) -> Vec<Offset> {
     let offset = |item: &StateItem| match item {
-        StateItem::Block { offset, .. } => *offset,
+        StateItem::Record { offset, .. } => *offset,
         other => panic!("{other:?}"),
     };
     items.iter().map(offset).collect()
@@ -132,7 +132,7 @@ fn a_read_of_the_state_topic_ends_at_a_number_of_bytes() {
     let (mut read, mut largest) = (Vec::new(), 0);
     while read.len() < COUNT {
         let items = log.read(LIMIT).unwrap();
-        let blocks = items.into_iter().filter(|item| matches!(item, StateItem::Block { .. }));
+        let blocks = items.into_iter().filter(|item| matches!(item, StateItem::Record { .. }));
         let blocks: Vec<_> = blocks.collect();
         largest = largest.max(blocks.len());
         read.extend(offsets(&blocks));

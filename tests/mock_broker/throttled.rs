@@ -49,7 +49,7 @@ impl StateLog for Throttled {
 
     fn close(&mut self, closed: PartitionId) -> Result<(), Failure> {
         self.buffer.retain(|item| match item {
-            StateItem::Block { partition, .. }
+            StateItem::Record { partition, .. }
             | StateItem::End { partition, .. }
             | StateItem::Gone { partition } => *partition != closed,
         });

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, Digest, FILTERS, FilterBits, HashKind, Identity, Owner, OwnerScan, Positions,
-    SMALLEST_SLICE, SealedOwner, SealedRange, Slice, SliceBuilder, SliceCover, SliceCoverage, SliceError,
-    SliceMark, StampedOwner, TimeSource, Window, WindowBounds, WindowLimits, slice_ids,
+    Coordinates, Digest, FILTERS, FilterBits, HashKind, Identity, KnownOwner, Owner, OwnerScan, Positions,
+    SMALLEST_SLICE, SealedRange, Slice, SliceBuilder, SliceCover, SliceCoverage, SliceError, SliceMark,
+    StampedOwner, TimeSource, Window, WindowBounds, WindowLimits, slice_ids,
 };
 use dedupd::tools::plan::{CapacityPlan, Workload};
 
@@ -76,8 +76,7 @@ fn slice(range: SealedRange, only_filter: Option<FilterBits>) -> Slice {
     while builder.needs_pass() {
         for offset in numbers.clone() {
             let at = Coordinates { partition: 0, offset };
-            builder
-                .offer(numbered(offset), Some(SealedOwner { at, time_ms: first_ms, digest: Digest::NONE }));
+            builder.offer(numbered(offset), Some(KnownOwner { at, time_ms: first_ms, digest: Digest::NONE }));
         }
         builder.end_pass(|part| extend(&mut file, part), |error| error).unwrap();
     }

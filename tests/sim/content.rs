@@ -32,7 +32,7 @@ impl Universe {
 pub fn without_digests(items: Vec<StateItem>, shows: impl Fn(PartitionId, Offset) -> bool) -> Vec<StateItem> {
     let mut entry: Vec<Vec<u8>> = Vec::new();
     let change = |item: StateItem| {
-        let StateItem::Block { partition, offset, key, block } = item else { return item };
+        let StateItem::Record { partition, offset, key, value: block } = item else { return item };
         let block = if shows(partition, offset) {
             block
         } else if let Ok(end) = EntryEnd::decode(&block) {
@@ -42,7 +42,7 @@ pub fn without_digests(items: Vec<StateItem>, shows: impl Fn(PartitionId, Offset
             entry.push(stripped(block));
             entry.last().cloned().unwrap_or_default()
         };
-        StateItem::Block { partition, offset, key, block }
+        StateItem::Record { partition, offset, key, value: block }
     };
     items.into_iter().map(change).collect()
 }

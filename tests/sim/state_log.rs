@@ -57,7 +57,7 @@ impl SimLog {
 }
 
 fn item(partition: PartitionId, offset: Offset, record: &StateRecord) -> StateItem {
-    StateItem::Block { partition, offset, key: StateKey::parse(&record.key), block: record.block.clone() }
+    StateItem::Record { partition, offset, key: StateKey::parse(&record.key), value: record.block.clone() }
 }
 
 /// Reads the next few items of each open partition.

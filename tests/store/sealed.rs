@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use dedupd::dedupe::SealedOwner;
+use dedupd::dedupe::KnownOwner;
 use dedupd::ports::StoreError;
 use fastrand::Rng;
 use model::{Model, Modelled, check, has};
@@ -144,7 +144,7 @@ impl History {
         for (window, owned) in &*model {
             let live: HashMap<_, _> = owned.live.values().map(|owner| (owner.at, owner.identity)).collect();
             // Every page of slices, as a merge reads them.
-            store.scan_sealed(&[*window], &mut |_, identity, SealedOwner { at, .. }| {
+            store.scan_sealed(&[*window], &mut |_, identity, KnownOwner { at, .. }| {
                 let is_ours = live.get(&at).is_none_or(|live| *live == Some(identity));
                 assert!(is_ours, "{case}: {at} of {window} has another identity");
                 Ok(())

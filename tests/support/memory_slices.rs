@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use dedupd::dedupe::{
-    Coordinates, Identity, IndexKey, SealedOwner, SealedRange, Sequence, StoredOwner, WindowId,
+    Coordinates, Identity, IndexKey, KnownOwner, SealedRange, Sequence, StoredOwner, WindowId,
 };
 use dedupd::ports::{FilterJob, SealJob, SealedPlaces, Sealing, StoreError};
 
@@ -37,13 +37,13 @@ pub struct MemorySlice {
     /// The earliest and the latest stream time of the owners that were written.
     time_ms: (i64, i64),
     /// In no order.
-    owners: Vec<(Identity, SealedOwner)>,
+    owners: Vec<(Identity, KnownOwner)>,
     /// Look-ups do not find the owners.
     is_filter: bool,
 }
 
 impl MemorySlice {
-    fn new(range: SealedRange, owners: Vec<(Identity, SealedOwner)>) -> Self {
+    fn new(range: SealedRange, owners: Vec<(Identity, KnownOwner)>) -> Self {
         let times = || owners.iter().map(|(_, owner)| owner.time_ms);
         let time_ms = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         Self { range, time_ms, owners, is_filter: false }
@@ -141,7 +141,7 @@ impl MemoryStore {
             let sealed = (run.number..numbers.end).zip(run.owners);
             owners.extend(sealed.filter_map(|(_, owner)| {
                 let StoredOwner { at, time_ms, digest, .. } = *owner;
-                Some((owner.identity?, SealedOwner { at, time_ms, digest }))
+                Some((owner.identity?, KnownOwner { at, time_ms, digest }))
             }));
             Ok(if run.end() < numbers.end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;

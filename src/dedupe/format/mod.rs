@@ -16,7 +16,7 @@ pub use entry::{Entry, EntryEnd, EntryName, EntryReader, JournalRecord, Section}
 pub use epoch::Epoch;
 pub use forget_record::ForgetRecord;
 pub use slice::{
-    OwnerLayout, PAGE_BYTES, SealedOwner, SealedRange, ShardEntry, SliceCover, SliceError, SliceFooter,
+    KnownOwner, OwnerLayout, PAGE_BYTES, SealedRange, ShardEntry, SliceCover, SliceError, SliceFooter,
     SliceMark, SlicePage, SlicePartition,
 };
 pub use state_key::StateKey;

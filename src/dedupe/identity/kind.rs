@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Fields, Fingerprint, IdSource, MissingSchema, Schemas};
-use crate::dedupe::coordinates::PartitionId;
+use crate::dedupe::coordinates::JournalId;
 
 /// Low bits of a window id, for the journal. The remaining 15 bits are the kind.
 const PARTITION_BITS: u32 = 17;
@@ -39,7 +39,7 @@ impl KindId {
     }
 
     /// The window of this kind and a journal.
-    pub fn window(self, journal: PartitionId) -> WindowId {
+    pub fn window(self, journal: JournalId) -> WindowId {
         WindowId((u32::from(self.0) << PARTITION_BITS) | (journal % MOST_PARTITIONS))
     }
 }
@@ -66,14 +66,14 @@ impl WindowId {
     }
 
     /// The journal: a partition of the state topic.
-    pub fn journal(self) -> PartitionId {
+    pub fn journal(self) -> JournalId {
         self.0 % MOST_PARTITIONS
     }
 }
 
 /// The window of the unnamed kind.
-impl From<PartitionId> for WindowId {
-    fn from(journal: PartitionId) -> Self {
+impl From<JournalId> for WindowId {
+    fn from(journal: JournalId) -> Self {
         KindId::UNNAMED.window(journal)
     }
 }

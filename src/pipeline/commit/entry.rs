@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::dedupe::{EntryEnd, EntryName, KindId, LastEntry, Offset, PartitionId, Section, StateKey};
+use crate::dedupe::{
+    EntryEnd, EntryName, JournalId, KindId, LastEntry, Offset, PartitionId, Section, StateKey,
+};
 use crate::pipeline::commit::Committer;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -14,7 +16,7 @@ use crate::ports::{Head, Sink, Store, StoreError, WrittenEnds};
 
 /// An entry that is to be written to its journal; the places of its clean records are not known yet.
 pub(super) struct NewEntry {
-    journal: PartitionId,
+    journal: JournalId,
     /// Blocks and forget records, each with its kind.
     records: Vec<(KindId, Vec<u8>)>,
     end: EntryEnd,
@@ -112,7 +114,7 @@ impl<W: WorkerPorts> Committer<W> {
     /// Writes a record to a journal.
     pub(crate) fn put_record(
         &mut self,
-        journal: PartitionId,
+        journal: JournalId,
         key: &StateKey,
         record: &[u8],
     ) -> Result<(), WorkerError> {

@@ -3,13 +3,13 @@
 //! An owner that still counts for the next worker must stay, so only what every later worker has dropped too is deleted: by a clock
 //! that no repair sets back, because the records of a transaction that is undone are read again.
 
-use crate::dedupe::{Checkpoint, PartitionId, Windows};
+use crate::dedupe::{Checkpoint, JournalId, Windows};
 use crate::ports::{Store, StoreError};
 
 /// Drops what has left the windows by the clock of this checkpoint, and what limits have dropped according to it, and deletes that from the store.
 pub(crate) fn expire_stored(
     store: &mut impl Store,
-    journal: PartitionId,
+    journal: JournalId,
     windows: &mut Windows,
     checkpoint: Option<&Checkpoint>,
 ) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::dedupe::{KindId, PartitionId, Window, Windows};
+use crate::dedupe::{JournalId, KindId, PartitionId, Window, Windows};
 use crate::pipeline::journal::Journal;
 use crate::pipeline::journal::restoring::Restoring;
 
@@ -13,22 +13,22 @@ pub struct Journals(BTreeMap<PartitionId, Journal>);
 
 impl Journals {
     /// A journal.
-    pub fn get(&self, id: PartitionId) -> Option<&Journal> {
+    pub fn get(&self, id: JournalId) -> Option<&Journal> {
         self.0.get(&id)
     }
 
     /// A journal, mutable.
-    pub fn get_mut(&mut self, id: PartitionId) -> Option<&mut Journal> {
+    pub fn get_mut(&mut self, id: JournalId) -> Option<&mut Journal> {
         self.0.get_mut(&id)
     }
 
     /// A partition of this journal is assigned.
-    pub fn assigned(&mut self, id: PartitionId, now: Duration) -> &mut Journal {
+    pub fn assigned(&mut self, id: JournalId, now: Duration) -> &mut Journal {
         self.0.entry(id).or_insert_with(|| Journal::new(id, now))
     }
 
     /// Removes a journal: its last partition was revoked or lost.
-    pub fn remove(&mut self, id: PartitionId) -> Option<Journal> {
+    pub fn remove(&mut self, id: JournalId) -> Option<Journal> {
         self.0.remove(&id)
     }
 

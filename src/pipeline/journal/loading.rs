@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{KindId, Offset, PartitionId, Sequence, StoredOwner, WindowId, Windows};
+use crate::dedupe::{JournalId, KindId, Offset, PartitionId, Sequence, StoredOwner, WindowId, Windows};
 use crate::metrics::RestoreSource;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -51,7 +51,7 @@ pub struct Loading {
     pub(crate) next: Box<AfterLoading>,
     /// The windows that are being filled.
     pub windows: Windows,
-    journal: PartitionId,
+    journal: JournalId,
     /// The kinds whose owners are still to be read; the last one is being read.
     kinds: Vec<KindId>,
     /// Where reading continues; `None` before the first owner of a kind.

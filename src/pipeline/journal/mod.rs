@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Coordinates, EntryName, ForgetRecord, Identity, KindId, LastEntry, Offset, PartitionId, Sequence, Window,
-    WindowId, Windows,
+    Coordinates, EntryName, ForgetRecord, Identity, JournalId, KindId, LastEntry, Offset, PartitionId,
+    Sequence, Window, WindowId, Windows,
 };
 pub(crate) use crate::pipeline::journal::journals::Journals;
 use crate::pipeline::journal::loading::Loading;
@@ -77,7 +77,7 @@ pub struct OpenEntry {
 #[derive(Debug, Default)]
 pub struct Journal {
     /// Its number: a partition of the state topic.
-    pub id: PartitionId,
+    pub id: JournalId,
     /// Its end after the last commit, or as it was checked.
     pub end: JournalEnd,
     /// The last entry that is in the windows.
@@ -106,7 +106,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    fn new(id: PartitionId, now: Duration) -> Self {
+    fn new(id: JournalId, now: Duration) -> Self {
         Self { id, phase: Phase::locating(now), missing_since: Some(now), ..Self::default() }
     }
 

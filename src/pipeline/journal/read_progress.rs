@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::dedupe::PartitionId;
+use crate::dedupe::JournalId;
 
 /// How often the progress is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ impl ReadProgress {
     }
 
     /// Logs it when that is due. `share` is the fraction that was read, in 0..=1.
-    pub fn log(&mut self, now: Duration, journal: PartitionId, what: &str, share: f64) {
+    pub fn log(&mut self, now: Duration, journal: JournalId, what: &str, share: f64) {
         if now.saturating_sub(self.logged) >= LOG_INTERVAL {
             self.logged = now;
             tracing::info!(journal, ids = self.ids, "{what}, {:.0} % read", share * 100.0);

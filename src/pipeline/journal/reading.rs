@@ -1,6 +1,6 @@
 //! How far a journal is read, for restores, and what its records lead to.
 
-use crate::dedupe::{Block, BlockError, Entry, EntryReader, JournalRecord, Offset, PartitionId, StateKey};
+use crate::dedupe::{Block, BlockError, Entry, EntryReader, JournalId, JournalRecord, Offset, StateKey};
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::ports::WorkerPorts;
@@ -135,12 +135,12 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// Makes the next [`Self::open_journals`] open a journal again.
-    pub(crate) fn reopen_journal(&mut self, journal: PartitionId) {
+    pub(crate) fn reopen_journal(&mut self, journal: JournalId) {
         self.journals.get_mut(journal).into_iter().for_each(|it| it.reading.is_outdated = true);
     }
 
     /// Closes a journal that is not used here any more.
-    pub(crate) fn close_journal(&mut self, journal: PartitionId) -> Result<(), WorkerError> {
+    pub(crate) fn close_journal(&mut self, journal: JournalId) -> Result<(), WorkerError> {
         match self.journals.get_mut(journal).map(|it| std::mem::take(&mut it.reading)) {
             Some(reading) if reading.next.is_some() => Ok(self.log.close(journal)?),
             _ => Ok(()),
@@ -148,7 +148,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// The end of a journal is reported at `next`. Returns the offset up to which whole entries are read; `None` when it has to be opened again.
-    pub(crate) fn end_of_entries(&mut self, journal: PartitionId, next: Offset) -> Option<Offset> {
+    pub(crate) fn end_of_entries(&mut self, journal: JournalId, next: Offset) -> Option<Offset> {
         let reading = &self.journals.get(journal)?.reading;
         reading.is_read().then(|| reading.entries.first_pending().map_or(next, |first| first.min(next)))
     }
@@ -156,7 +156,7 @@ impl<W: WorkerPorts> Context<W> {
     /// Takes a record that was read from a journal.
     pub(crate) fn take_record(
         &mut self,
-        journal: PartitionId,
+        journal: JournalId,
         offset: Offset,
         key: Option<StateKey>,
         bytes: Vec<u8>,

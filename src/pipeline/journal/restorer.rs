@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dedupe::{
-    Block, BlockError, Coordinates, Entry, ForgetRecord, Identity, JournalRecord, KindId, Offset, Owner,
-    PartitionId, Sequence, Window, WindowId,
+    Block, BlockError, Coordinates, Entry, ForgetRecord, Identity, JournalId, JournalRecord, KindId, Offset,
+    Owner, Sequence, Window, WindowId,
 };
 use crate::pipeline::error::{Fatal, WorkerError};
 use crate::pipeline::journal::forgetting::Forgetting;
@@ -20,7 +20,7 @@ use crate::ports::{Head, Store, ToForget};
 
 /// What the restore of a journal uses, beside that restore.
 pub(crate) struct Restorer<'a, W: WorkerPorts> {
-    pub(crate) journal: PartitionId,
+    pub(crate) journal: JournalId,
     pub(crate) store: &'a mut W::Store,
     pub(crate) options: &'a WorkerOptions,
     pub(crate) report: &'a WorkerReport,

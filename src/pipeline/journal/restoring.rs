@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dedupe::{
-    Coordinates, Entry, EntryName, Fingerprint, KindId, LastEntry, Offset, PartitionId, Section, Windows,
+    Coordinates, Entry, EntryName, Fingerprint, JournalId, KindId, LastEntry, Offset, PartitionId, Section,
+    Windows,
 };
 use crate::metrics::RestoreSource;
 use crate::pipeline::journal::forgetting::Forgetting;
@@ -196,7 +197,7 @@ impl Restoring {
         }
     }
 
-    pub(crate) fn log_progress(&mut self, now: Duration, journal: PartitionId) {
+    pub(crate) fn log_progress(&mut self, now: Duration, journal: JournalId) {
         let share = self.share();
         self.progress.log(now, journal, "restoring state from the state topic", share);
     }

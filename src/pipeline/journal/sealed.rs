@@ -1,13 +1,13 @@
 //! Look-ups of sealed owners: the store finds them, their window decides whether they count.
 
-use crate::dedupe::{Coordinates, IndexKey, RecordTime, SealedOwner, SealedRange, Window, WindowId};
+use crate::dedupe::{Coordinates, IndexKey, KnownOwner, RecordTime, SealedRange, Window, WindowId};
 use crate::ports::{SealedLookup, SealedPlaces, Store, StoreError};
 
 /// What the slices have of the identity of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealedCopy {
     /// An owner.
-    Owner(SealedOwner),
+    Owner(KnownOwner),
     /// The filter of a slice without owners contains it.
     Filter {
         /// Stream time at which the first owner of the slice arrived, epoch milliseconds.
@@ -24,7 +24,7 @@ pub fn sealed_copy<T: Store>(
     time: RecordTime,
 ) -> Result<Option<SealedCopy>, StoreError> {
     let SealedPlaces { owners, filters } = store.sealed_places(lookup)?;
-    let counts = |owner: &SealedOwner| owner.at != at && window.counts(owner.time_ms, time);
+    let counts = |owner: &KnownOwner| owner.at != at && window.counts(owner.time_ms, time);
     let owner = owners.into_iter().find(counts).map(SealedCopy::Owner);
     let filter =
         || window.counting_filter(&filters, time).map(|(since_ms, _)| SealedCopy::Filter { since_ms });

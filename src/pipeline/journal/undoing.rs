@@ -1,6 +1,6 @@
 //! Owners that are undone, part by part: the store reads all owners of a window for that, which takes minutes for a large one.
 
-use crate::dedupe::{Coordinates, PartitionId, Sequence, WindowId, Windows};
+use crate::dedupe::{Coordinates, JournalId, Sequence, WindowId, Windows};
 use crate::pipeline::journal::unwritten::unnamed_first;
 use crate::ports::{Store, StoreError, Undone};
 
@@ -17,7 +17,7 @@ pub struct Undoing {
 
 impl Undoing {
     /// Begins to undo the owners from these coordinates on.
-    pub fn new(journal: PartitionId, windows: &Windows, from: &[Coordinates]) -> Self {
+    pub fn new(journal: JournalId, windows: &Windows, from: &[Coordinates]) -> Self {
         let mut left = unnamed_first(windows.iter().map(|(kind, _)| kind.window(journal)).collect());
         left.reverse();
         Self { from: from.to_vec(), left, next: 0 }

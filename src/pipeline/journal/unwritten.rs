@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use crate::dedupe::{KindId, PartitionId, Sequence, StampedOwner, WindowId, for_each_run};
+use crate::dedupe::{JournalId, KindId, Sequence, StampedOwner, WindowId, for_each_run};
 use crate::ports::{Head, Store, StoreError};
 
 /// Most identities that wait, and have to be read again after a crash.
@@ -72,7 +72,7 @@ impl Unwritten {
 
     /// Writes everything, if the entry that was read last is complete: a head never names a part of one. The unnamed kind comes last: its head stands
     /// for all kinds, so it must not claim them complete before they are.
-    pub(crate) fn write(&mut self, store: &mut impl Store, journal: PartitionId) -> Result<(), StoreError> {
+    pub(crate) fn write(&mut self, store: &mut impl Store, journal: JournalId) -> Result<(), StoreError> {
         let Some(head) = self.head.take() else { return Ok(()) };
         let Self { mut windows, .. } = mem::take(self);
         let unnamed = WindowId::from(journal);

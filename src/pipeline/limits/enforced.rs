@@ -149,8 +149,7 @@ struct DiskBound {
 impl DiskBound {
     fn due(&mut self, written: u64, max_disk: u64, now: Duration) -> bool {
         let grown = written.abs_diff(self.written).saturating_mul(OWNER_BYTES) >= max_disk / MEASURED_PART;
-        let wait = if grown { Duration::ZERO } else { MEASURE_INTERVAL };
-        let due = is_due(&mut self.measured_at, now, wait);
+        let due = is_due(&mut self.measured_at, now, if grown { Duration::ZERO } else { MEASURE_INTERVAL });
         self.written = if due { written } else { self.written };
         due
     }

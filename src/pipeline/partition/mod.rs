@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use tracing::Value;
 
-use crate::dedupe::{Checkpoint, Offset, PartitionId, SchemaId, Schemas, Section, StreamTime, TimeSource};
+use crate::dedupe::{
+    Checkpoint, JournalId, Offset, PartitionId, SchemaId, Schemas, Section, StreamTime, TimeSource,
+};
 use crate::pipeline::partition::clock::Lateness;
 use crate::pipeline::partition::order::Order;
 use crate::pipeline::partition::rejections::Rejections;
@@ -128,7 +130,7 @@ pub struct Partition {
     /// Number of the raw partition, and of its clean partition.
     pub id: PartitionId,
     /// The journal that has its entries.
-    pub journal: PartitionId,
+    pub journal: JournalId,
     /// Its records are processed: it was sought to `next`, and its journal runs.
     pub is_started: bool,
     /// What the group has of it.
@@ -177,7 +179,7 @@ pub struct Partition {
 
 impl Partition {
     /// A newly assigned partition.
-    pub fn assigned(id: PartitionId, journal: PartitionId, source: TimeSource) -> Self {
+    pub fn assigned(id: PartitionId, journal: JournalId, source: TimeSource) -> Self {
         Self { id, journal, time: StreamTime::new(source), ..Self::default() }
     }
 

@@ -1,6 +1,6 @@
 //! The partitions of a worker.
 
-use crate::dedupe::PartitionId;
+use crate::dedupe::{JournalId, PartitionId};
 use crate::pipeline::partition::Partition;
 
 /// The partitions of a worker, indexed by number.
@@ -62,13 +62,13 @@ impl Partitions {
     }
 
     /// The partitions of a journal. They follow one another, and the first has its number.
-    pub fn of(&self, journal: PartitionId) -> impl Iterator<Item = &Partition> {
+    pub fn of(&self, journal: JournalId) -> impl Iterator<Item = &Partition> {
         let from = self.all.iter().skip(journal as usize).filter_map(Option::as_deref);
         from.take_while(move |partition| partition.journal == journal)
     }
 
     /// The partitions of a journal, mutable.
-    pub fn of_mut(&mut self, journal: PartitionId) -> impl Iterator<Item = &mut Partition> {
+    pub fn of_mut(&mut self, journal: JournalId) -> impl Iterator<Item = &mut Partition> {
         let from = self.all.iter_mut().skip(journal as usize).filter_map(Option::as_deref_mut);
         from.take_while(move |partition| partition.journal == journal)
     }

@@ -229,7 +229,7 @@ pub fn check_start(
     }
     let mut last = BTreeMap::new();
     for item in logs.last {
-        let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
+        let StateItem::Record { partition, offset, key: Some(key), .. } = item else { continue };
         options.same_pair(key)?;
         let what = || format!("topic {} partition {partition} offset {offset} was written", options.state);
         options.same_scope(key.is_topic_wide, what)?;
@@ -289,8 +289,8 @@ pub fn start_notes(options: &WorkerOptions, committed: &[Committed], logs: Start
 
 /// The partitions of the entry that a record of the state topic ends, each with the offset of raw behind it.
 fn covered(item: &StateItem) -> Vec<(PartitionId, Offset)> {
-    let StateItem::Block { block, .. } = item else { return Vec::new() };
-    let sections = EntryEnd::decode(block).map(|end| end.sections).unwrap_or_default();
+    let StateItem::Record { value, .. } = item else { return Vec::new() };
+    let sections = EntryEnd::decode(value).map(|end| end.sections).unwrap_or_default();
     sections.into_iter().map(|section| (section.partition, section.next)).collect()
 }
 

@@ -159,7 +159,7 @@ impl<W: WorkerPorts> Context<W> {
         while from < end {
             let to = end.min(from + self.options.evidence_records);
             let rest = self.log.records(&[(id, from..to)], Isolation::Committed, READ_TIMEOUT)?;
-            if rest.iter().any(|item| matches!(item, StateItem::Block { .. })) {
+            if rest.iter().any(|item| matches!(item, StateItem::Record { .. })) {
                 return Ok(true);
             }
             self.progress.advance();

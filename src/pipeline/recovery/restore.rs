@@ -85,8 +85,8 @@ impl<W: WorkerPorts> Access<'_, W> {
     pub(crate) fn restored(&mut self, item: StateItem) -> Result<(), WorkerError> {
         let id = item.partition();
         let done = match item {
-            StateItem::Block { offset, key, block, .. } => {
-                match self.ctx.take_record(id, offset, key, block) {
+            StateItem::Record { offset, key, value, .. } => {
+                match self.ctx.take_record(id, offset, key, value) {
                     Ok(Taken::Nothing) => return Ok(()),
                     Ok(Taken::Entry(entry)) => self.ctx.restore_entry(id, &entry),
                     Ok(Taken::Lacks(gap)) => self.ctx.misses_entries(id, gap),

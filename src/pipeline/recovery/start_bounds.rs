@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::PartitionId;
+use crate::dedupe::{JournalId, PartitionId};
 use crate::pipeline::REQUEST_TIMEOUT;
 use crate::pipeline::access::Access;
 use crate::pipeline::error::WorkerError;
@@ -63,7 +63,7 @@ impl<W: WorkerPorts> Access<'_, W> {
     }
 
     /// The bounds of a journal that is about to be read.
-    pub(crate) fn state_bounds(&mut self, journal: PartitionId) -> Result<LogBounds, WorkerError> {
+    pub(crate) fn state_bounds(&mut self, journal: JournalId) -> Result<LogBounds, WorkerError> {
         let now = self.ctx.clock.elapsed();
         let (partitions, options, log) = (&self.ctx.partitions, &self.ctx.options, &self.ctx.log);
         let journals = || options.journals_of(starting(partitions, options)).into_iter().collect();
@@ -88,7 +88,7 @@ impl<W: WorkerPorts> Access<'_, W> {
             |log: &LogBounds| log.low.max(log.stable.saturating_sub(options.evidence_records))..log.stable;
         let ends = journals.into_iter().zip(bounds.iter().map(last)).filter(|(_, range)| !range.is_empty());
         for item in self.ctx.log.records(&ends.collect::<Vec<_>>(), Isolation::Committed, REQUEST_TIMEOUT)? {
-            let StateItem::Block { partition, offset, key: Some(key), .. } = item else { continue };
+            let StateItem::Record { partition, offset, key: Some(key), .. } = item else { continue };
             let what =
                 || format!("topic {} partition {partition} offset {offset} was written", options.state);
             options.same_scope(key.is_topic_wide, what)?;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::counted_by::{CountedBy, CountsBySource};
-use crate::dedupe::{Content, Coordinates, RecordTime, SealedOwner};
+use crate::dedupe::{Content, Coordinates, KnownOwner, RecordTime};
 use crate::metrics::{ContentLabel, DuplicateStatus, DuplicatesStatus};
 
 /// The records of an open transaction whose id has an owner.
@@ -24,7 +24,7 @@ pub struct FoundOwners {
 
 impl FoundOwners {
     /// Counts a record whose id has an owner.
-    pub fn add(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
+    pub fn add(&mut self, at: Coordinates, owner: KnownOwner, content: Content, time: RecordTime) {
         self.elsewhere += u64::from(owner.at.partition != at.partition);
         match content {
             Content::Equal => {}
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_last_committed_duplicates_are_shown_newest_first() {
         let owner =
-            SealedOwner { at: Coordinates { partition: 1, offset: 5 }, time_ms: 1_000, digest: Digest::NONE };
+            KnownOwner { at: Coordinates { partition: 1, offset: 5 }, time_ms: 1_000, digest: Digest::NONE };
         let time = RecordTime { own_ms: 3_500, stream_ms: 4_000 };
         let found = |offsets: std::ops::Range<u64>| {
             let mut found = FoundOwners::default();

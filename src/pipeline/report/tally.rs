@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::counted_by::CountedBy;
 use super::duplicates::FoundOwners;
-use crate::dedupe::{Content, Coordinates, RecordTime, Schemas, SealedOwner};
+use crate::dedupe::{Content, Coordinates, KnownOwner, RecordTime, Schemas};
 use crate::metrics::Outcome;
 use crate::ports::Record;
 
@@ -63,7 +63,7 @@ impl Tally {
     }
 
     /// Counts a record whose id has an owner.
-    pub fn found(&mut self, at: Coordinates, owner: SealedOwner, content: Content, time: RecordTime) {
+    pub fn found(&mut self, at: Coordinates, owner: KnownOwner, content: Content, time: RecordTime) {
         self.found.add(at, owner, content, time);
     }
 

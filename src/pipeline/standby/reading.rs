@@ -43,16 +43,17 @@ impl<W: WorkerPorts> Standby<W> {
     fn apply(&mut self, item: StateItem) -> Result<(), Fatal> {
         let id = item.partition();
         let applied = match item {
-            StateItem::Block { offset, key, block, .. } => match self.ctx.take_record(id, offset, key, block)
-            {
-                Ok(Taken::Nothing) => Ok(()),
-                Ok(Taken::Entry(entry)) => self.apply_entry(id, &entry),
-                Ok(Taken::Lacks(gap)) => {
-                    self.misses_entries(id, gap);
-                    Ok(())
+            StateItem::Record { offset, key, value, .. } => {
+                match self.ctx.take_record(id, offset, key, value) {
+                    Ok(Taken::Nothing) => Ok(()),
+                    Ok(Taken::Entry(entry)) => self.apply_entry(id, &entry),
+                    Ok(Taken::Lacks(gap)) => {
+                        self.misses_entries(id, gap);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
             StateItem::End { next, .. } => match self.ctx.end_of_entries(id, next) {
                 Some(next) => self.read_to_end(id, next),
                 None => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dedupe::{Checkpoint, Entry, LastEntry, Offset, PartitionId};
+use crate::dedupe::{Checkpoint, Entry, JournalId, LastEntry, Offset, PartitionId};
 use crate::pipeline::torn::decision::{Evidence, Position, TornDecision, decide, keeps_offsets, newest_of};
 use crate::pipeline::torn::last_entries::{CleanVisibility, LastEntries};
 use crate::ports::{CommitPosition, Committed, LogBounds};
@@ -24,7 +24,7 @@ pub(super) type CleanShown = BTreeMap<(PartitionId, Offset), CleanVisibility>;
 /// Large because it was read at one time, and each answer follows from several of the logs.
 pub(super) struct JournalEvidence {
     /// Number of the journal.
-    pub journal: PartitionId,
+    pub journal: JournalId,
     /// Its partitions.
     pub answers: BTreeMap<PartitionId, Committed>,
     positions: BTreeMap<PartitionId, Position>,
@@ -40,7 +40,7 @@ pub(super) struct JournalEvidence {
 impl JournalEvidence {
     /// Without entries. Where no checkpoint names the last entry, the last `records` of the journal are to be read first.
     pub fn new(
-        journal: PartitionId,
+        journal: JournalId,
         answers: BTreeMap<PartitionId, Committed>,
         clean: BTreeMap<PartitionId, LogBounds>,
         bounds: LogBounds,

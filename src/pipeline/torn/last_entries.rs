@@ -33,7 +33,7 @@ impl LastEntries {
     pub fn new(everything: Vec<StateItem>, committed: &BTreeSet<Offset>) -> Self {
         let (mut last, mut reader) = (Self::default(), EntryReader::default());
         for item in everything {
-            let StateItem::Block { offset, key: Some(key), block: bytes, .. } = item else { continue };
+            let StateItem::Record { offset, key: Some(key), value: bytes, .. } = item else { continue };
             // The restore reports a record that cannot be decoded with its offset.
             let Ok(Some(entry)) = reader.push(JournalRecord { offset, key, bytes }) else { continue };
             let entries = if committed.contains(&entry.at) { &mut last.shown } else { &mut last.hidden };

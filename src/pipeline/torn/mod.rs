@@ -346,7 +346,7 @@ impl<W: WorkerPorts> Access<'_, W> {
 
 fn writer_of(item: &StateItem) -> Option<String> {
     match item {
-        StateItem::Block { key, .. } => Some(key.as_ref()?.writer.clone()),
+        StateItem::Record { key, .. } => Some(key.as_ref()?.writer.clone()),
         StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn next_piece(
 
 fn place(item: &StateItem) -> Option<(PartitionId, Offset)> {
     match item {
-        StateItem::Block { partition, offset, .. } => Some((*partition, *offset)),
+        StateItem::Record { partition, offset, .. } => Some((*partition, *offset)),
         StateItem::End { .. } | StateItem::Gone { .. } => None,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::dedupe::coordinates::ranges;
-use crate::dedupe::{Checkpoint, Entry, LastEntry, PartitionId, Section, StateKey};
+use crate::dedupe::{Checkpoint, Entry, JournalId, LastEntry, PartitionId, Section, StateKey};
 use crate::metrics::Resolution;
 use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
@@ -90,7 +90,7 @@ impl<W: WorkerPorts> Access<'_, W> {
     }
 
     /// The last entry of a journal names a partition that this process does not know: raw has grown.
-    fn note_partition(&self, journal: PartitionId, unknown: PartitionId) -> Result<(), WorkerError> {
+    fn note_partition(&self, journal: JournalId, unknown: PartitionId) -> Result<(), WorkerError> {
         let options = &self.ctx.options;
         let raw = self.source.partition_count(REQUEST_TIMEOUT)?;
         if raw > unknown as usize {
@@ -188,7 +188,7 @@ impl<W: WorkerPorts> Access<'_, W> {
 
     fn write_repair(
         &mut self,
-        journal: PartitionId,
+        journal: JournalId,
         repair: &Repair,
         positions: &[CommitPosition],
     ) -> Result<(), WorkerError> {

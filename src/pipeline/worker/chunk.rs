@@ -227,14 +227,14 @@ impl<W: WorkerPorts> Context<W> {
 fn find_sealed(store: &impl Store, lookups: &mut [Found]) {
     if store.has_sealed() {
         let mut wanted: Vec<_> =
-            lookups.iter_mut().flatten().filter_map(|lookup| lookup.sealed.as_mut()).collect();
+            lookups.iter_mut().flatten().filter_map(|lookup| lookup.identified.as_mut()).collect();
         store.find_sealed(&mut wanted);
     }
 }
 
 /// Prefetches what the decision about a record reads.
-fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, sealed, .. }: &Lookup) {
-    let Some(SealedLookup { window, key, .. }) = sealed else { return };
+fn prefetch<W: WorkerPorts>(ctx: &Context<W>, Lookup { kind, identified, .. }: &Lookup) {
+    let Some(SealedLookup { window, key, .. }) = identified else { return };
     let windows = ctx.journals.get(window.journal()).and_then(|journal| journal.windows.as_ref());
     if let Some(window) = windows.and_then(|windows| windows.get(*kind)) {
         window.prefetch(key);
@@ -249,13 +249,13 @@ fn look_up<W: WorkerPorts>(ctx: &Context<W>, record: &RawOf<'_, W>) -> Found {
         number => number?,
     };
     let kind = ctx.options.kinds.get(number).filter(|_| !ctx.options.bypasses_window(number));
-    let Some(kind) = kind else { return Ok(Lookup { kind: number, sealed: None, digest: Digest::NONE }) };
+    let Some(kind) = kind else { return Ok(Lookup { kind: number, identified: None, digest: Digest::NONE }) };
     let identity = ctx.options.rule.identify(record, &ctx.schemas)?;
     let window = kind.id.window(ctx.options.journal_of(record.coordinates().partition));
-    let sealed = identity.map(|identity| SealedLookup::new(window, ctx.store.positions().key(identity)));
+    let identified = identity.map(|identity| SealedLookup::new(window, ctx.store.positions().key(identity)));
     let digest = match identity {
         Some(_) => ctx.options.compare.digest(record, &ctx.schemas)?,
         None => Digest::NONE,
     };
-    Ok(Lookup { kind: number, sealed, digest })
+    Ok(Lookup { kind: number, identified, digest })
 }

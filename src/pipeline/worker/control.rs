@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Overflow;
 use crate::control::{Answer, OwnerPlace, Request, RequestError, WindowPart};
-use crate::dedupe::{Coordinates, ForgetRecord, IndexKey, PartitionId, Window, WindowId};
+use crate::dedupe::{Coordinates, ForgetRecord, IndexKey, JournalId, PartitionId, Window, WindowId};
 use crate::pipeline::access::Access;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::WorkerError;
@@ -140,7 +140,7 @@ impl<W: WorkerPorts> Access<'_, W> {
 
 impl<W: WorkerPorts> Context<W> {
     /// Whether a transaction of this journal can be written: the position of a partition is known. It may wait for a rejected record.
-    fn may_write(&self, journal: PartitionId) -> bool {
+    fn may_write(&self, journal: JournalId) -> bool {
         self.journals.get(journal).is_some_and(Journal::is_running)
             && self.partitions.of(journal).any(Partition::is_located)
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{PartitionId, WindowId};
+use crate::dedupe::{JournalId, PartitionId, WindowId};
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::context::Context;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -249,7 +249,7 @@ impl<W: WorkerPorts> Context<W> {
     }
 
     /// Drops the windows of a journal in memory, and ends its restore.
-    pub(crate) fn drop_windows(&mut self, source: &W::Source, journal: PartitionId) {
+    pub(crate) fn drop_windows(&mut self, source: &W::Source, journal: JournalId) {
         let unloaded = self.unload(source, &[journal]);
         let closed = self.open_journals().map(drop);
         for failed in [unloaded, closed].into_iter().filter_map(Result::err) {

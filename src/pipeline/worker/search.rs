@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::control::{ANSWER, Request};
-use crate::dedupe::{Identity, PartitionId, Sequence, WindowId};
+use crate::dedupe::{Identity, JournalId, Sequence, WindowId};
 use crate::pipeline::context::Context;
 use crate::pipeline::journal::Journal;
 use crate::pipeline::journal::loading::Budget;
@@ -49,7 +49,7 @@ impl Search {
     }
 
     /// What was found in the windows of a journal.
-    pub fn found(&self, journal: PartitionId) -> BTreeMap<WindowId, Vec<(Sequence, Identity)>> {
+    pub fn found(&self, journal: JournalId) -> BTreeMap<WindowId, Vec<(Sequence, Identity)>> {
         let of_journal = self.found.iter().filter(|(window, _)| window.journal() == journal);
         of_journal.map(|(window, found)| (*window, found.owners.clone())).collect()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dedupe::{Content, Coordinates, Digest, Offset, Owner, Schemas, SealedOwner, Verdict, Windows};
+use crate::dedupe::{Content, Coordinates, Digest, KnownOwner, Offset, Owner, Schemas, Verdict, Windows};
 use crate::metrics::Outcome;
 use crate::pipeline::commit::transaction::Transaction;
 use crate::pipeline::error::{Fatal, WorkerError};
@@ -23,7 +23,7 @@ pub(crate) struct Lookup {
     /// Number of the record's kind.
     pub(crate) kind: usize,
     /// The identity, and what was found in slices; `None` when the record has no identity.
-    pub(crate) sealed: Option<SealedLookup>,
+    pub(crate) identified: Option<SealedLookup>,
     /// What stands for its content.
     pub(crate) digest: Digest,
 }
@@ -117,7 +117,7 @@ impl<W: WorkerPorts> Step<'_, W> {
     ) -> Result<Outcome, WorkerError> {
         let at = record.coordinates();
         let exhausted = partition.rejections.exhausted(at.offset).cloned();
-        let outcome = match (&exhausted, &lookup.sealed) {
+        let outcome = match (&exhausted, &lookup.identified) {
             (Some(refusal), _) => self.apply_rejection_policy(partition, record, refusal),
             _ if self.options.bypasses_window(lookup.kind) => {
                 self.forward(partition, record, Outcome::Bypassed)
@@ -181,8 +181,8 @@ impl<W: WorkerPorts> Step<'_, W> {
         };
         let outcome = match (verdict, sealed_copy) {
             (Verdict::Duplicate { owner: Owner { at, time_ms, digest: owners, .. } }, _)
-            | (_, Some(SealedCopy::Owner(SealedOwner { at, time_ms, digest: owners }))) => {
-                let owner = SealedOwner { at, time_ms, digest: owners };
+            | (_, Some(SealedCopy::Owner(KnownOwner { at, time_ms, digest: owners }))) => {
+                let owner = KnownOwner { at, time_ms, digest: owners };
                 return self.duplicate(partition, record, owner, digest);
             }
             (Verdict::New, Some(SealedCopy::Filter { since_ms })) => {
@@ -257,7 +257,7 @@ impl<W: WorkerPorts> Step<'_, W> {
         &mut self,
         partition: &mut Partition,
         record: &mut RawOf<'_, W>,
-        owner: SealedOwner,
+        owner: KnownOwner,
         digest: Digest,
     ) -> Result<Outcome, WorkerError> {
         if self.is_forced(record) {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::*;
-use crate::dedupe::{Coordinates, Digest, Identity, OwnerRun, SealedOwner, Sequence, StoredOwner};
+use crate::dedupe::{Coordinates, Digest, Identity, KnownOwner, OwnerRun, Sequence, StoredOwner};
 use crate::ports::{Head, Store, ToForget};
 use crate::store::open::{OpenSled, OpenStart, open_with};
 use crate::store::segments::DIR;
@@ -268,7 +268,7 @@ fn owners(store: &SledStore) -> BTreeSet<Sequence> {
         Ok(())
     };
     store.scan(0.into(), &mut visit).unwrap();
-    let mut visit = |_, identity: Identity, owner: SealedOwner| {
+    let mut visit = |_, identity: Identity, owner: KnownOwner| {
         let number = number_of(owner.at);
         let other = owners.insert(number, identity).filter(|other| *other != identity);
         assert_eq!(other, None, "{number} is in a run and in a slice");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::SliceEntry;
 use crate::dedupe::{
-    FirstLevels, Identity, IndexKey, SealedOwner, SealedRange, Slice, SliceError, SliceFooter, SlicePartition,
+    FirstLevels, Identity, IndexKey, KnownOwner, SealedRange, Slice, SliceError, SliceFooter, SlicePartition,
 };
 
 /// The slices of a window, in the order of their owners. Replaced as a whole.
@@ -158,7 +158,7 @@ impl SealedSlice {
     }
 
     /// Whether an owner in the file was not removed since.
-    pub fn has(&self, identity: Identity, owner: SealedOwner) -> bool {
+    pub fn has(&self, identity: Identity, owner: KnownOwner) -> bool {
         let end = self.entry.ends.get(&owner.at.partition);
         end.is_none_or(|end| owner.at.offset < *end) && !self.entry.forgotten.contains(&identity)
     }
@@ -168,7 +168,7 @@ impl SealedSlice {
         &self,
         key: &IndexKey,
         mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
-    ) -> Result<Vec<SealedOwner>, SliceReadError> {
+    ) -> Result<Vec<KnownOwner>, SliceReadError> {
         let read = |at, bytes: &mut [u8]| read(at, bytes).map_err(SliceReadError::Io);
         let mut owners = self.slice.owners_of(key, read, SliceReadError::Damaged)?;
         owners.retain(|owner| self.has(key.identity, *owner));
@@ -204,7 +204,7 @@ mod tests {
         while builder.needs_pass() {
             for offset in first..next {
                 let at = Coordinates { partition: 0, offset };
-                builder.offer(identity(offset), Some(SealedOwner { at, time_ms: 0, digest: Digest::NONE }));
+                builder.offer(identity(offset), Some(KnownOwner { at, time_ms: 0, digest: Digest::NONE }));
             }
             builder.end_pass(&mut write, |error| error).unwrap();
         }

@@ -16,7 +16,7 @@ use super::merging::{to_filter, to_merge};
 use super::registry::registered_error;
 use super::slices::{SealedSlice, SliceReadError, read_slice};
 use crate::dedupe::{
-    FilterBits, Identity, OwnerRun, OwnerScan, SealedOwner, SealedRange, Sequence, Slice, SliceBuilder,
+    FilterBits, Identity, KnownOwner, OwnerRun, OwnerScan, SealedRange, Sequence, Slice, SliceBuilder,
     SliceCover, SliceCoverage, SliceError, StoredOwner, WindowId,
 };
 use crate::ports::{FilterJob, SealJob, StoreError};
@@ -24,7 +24,7 @@ use crate::store::engine::Engine;
 use crate::store::owners::SledStore;
 
 /// Receives the owners of the sources of a slice; `None` for one that does not count any more.
-type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<SealedOwner>);
+type OfferOwner<'a> = &'a mut dyn FnMut(Identity, Option<KnownOwner>);
 
 /// A slice that is being written.
 pub(in crate::store) struct SealTask {
@@ -311,7 +311,7 @@ fn offer_runs(
         check(is_cancelled, *window)?;
         for (_, StoredOwner { at, time_ms, identity, digest }) in (run.number..range.next).zip(run.owners) {
             if let Some(identity) = *identity {
-                offer(identity, Some(SealedOwner { at: *at, time_ms: *time_ms, digest: *digest }));
+                offer(identity, Some(KnownOwner { at: *at, time_ms: *time_ms, digest: *digest }));
             }
         }
         Ok(if run.end() < range.next { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })

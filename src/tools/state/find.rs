@@ -1,7 +1,7 @@
 //! Searches the owners of an identity in a window.
 
 use super::whole::sealed_end;
-use crate::dedupe::{Coordinates, EntryName, Identity, SealedOwner, WindowId};
+use crate::dedupe::{Coordinates, EntryName, Identity, KnownOwner, WindowId};
 use crate::ports::{SealedLookup, SealedPlaces, Store, StoreError};
 
 /// A stored owner of an identity.
@@ -36,8 +36,7 @@ pub fn find(
 ) -> Result<Places, StoreError> {
     let lookup = SealedLookup::new(window, store.positions().key(identity));
     let SealedPlaces { owners, filters } = store.sealed_places(&lookup)?;
-    let sealed =
-        |SealedOwner { at, time_ms, .. }| Found { at, time_ms, arrived_ms: None, is_confirmed: true };
+    let sealed = |KnownOwner { at, time_ms, .. }| Found { at, time_ms, arrived_ms: None, is_confirmed: true };
     let mut owners: Vec<_> = owners.into_iter().rev().map(sealed).collect();
     let head = store.head(window)?.unwrap_or_default();
     let (sealed, confirmed) = (sealed_end(store, window), head.counted(trusted));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::error::StateError;
 use super::spelling::utc;
 use super::whole::{StoredSummary, summarise};
-use crate::dedupe::{Offset, PartitionId, WindowId};
+use crate::dedupe::{JournalId, Offset, PartitionId, WindowId};
 use crate::ports::{FilterSummary, Store, StoreError};
 use crate::store::{Binding, Copied, OWNER_BYTES};
 
@@ -44,7 +44,7 @@ pub struct PartitionReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WindowReport {
     /// The partition of the state topic. In topic scope 0, for all partitions of the raw topic.
-    pub journal: PartitionId,
+    pub journal: JournalId,
     /// The kind, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::StateError;
 use super::find::{Found, Places, find};
-use crate::dedupe::{Identity, Offset, PartitionId, RecordTime, WindowId};
+use crate::dedupe::{Identity, JournalId, Offset, PartitionId, RecordTime, WindowId};
 use crate::ports::Store;
 use crate::store::Copied;
 
@@ -75,7 +75,7 @@ pub struct FoundOwner {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FoundFilter {
     /// The journal of its window.
-    pub journal: PartitionId,
+    pub journal: JournalId,
     /// The kind of its window, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dedupd::dedupe::{
-    Coordinates, Digest, FilterBits, Identity, Offset, OwnerRun, PartitionId, SealedOwner, SealedRange,
+    Coordinates, Digest, FilterBits, Identity, KnownOwner, Offset, OwnerRun, PartitionId, SealedRange,
     Sequence, SliceMark, StoredOwner, WindowId,
 };
 use dedupd::ports::{FilterJob, Head, SealJob, SealedLookup, Sealing, Store, StoreError, ToForget};
@@ -91,7 +91,7 @@ pub fn has(
     let places = store.sealed_places(&lookup)?;
     let is_within = |(first, last): &(i64, i64)| time_ms == 0 || (*first..=*last).contains(&time_ms);
     // A slice has the digests of one rule, the newest.
-    let is_of_owner = |found: &SealedOwner| {
+    let is_of_owner = |found: &KnownOwner| {
         let is_kept = found.digest == digest || digest.rule() == OLD_RULE && found.digest == Digest::NONE;
         (found.at, found.time_ms) == (at, time_ms) && is_kept
     };

@@ -1,6 +1,6 @@
 //! How the owners of a slice are stored.
 
-use super::{SealedOwner, SlicePartition};
+use super::{KnownOwner, SlicePartition};
 use crate::dedupe::coordinates::{Coordinates, PartitionId};
 use crate::dedupe::identity::Digest;
 
@@ -50,7 +50,7 @@ impl SliceCover {
 
     /// Includes an owner.
     #[inline]
-    pub fn add_owner(&mut self, SealedOwner { at, time_ms, digest }: SealedOwner) {
+    pub fn add_owner(&mut self, KnownOwner { at, time_ms, digest }: KnownOwner) {
         let Coordinates { partition, offset } = at;
         self.add(SlicePartition { partition, first: offset, next: offset.saturating_add(1) });
         self.add_times(time_ms, time_ms);
@@ -112,7 +112,7 @@ impl OwnerLayout {
     /// Appends an owner; returns false, and appends nothing, when the slice does not cover it.
     pub(super) fn push(
         &self,
-        SealedOwner { at: owner, time_ms, digest }: SealedOwner,
+        KnownOwner { at: owner, time_ms, digest }: KnownOwner,
         out: &mut Vec<u8>,
     ) -> bool {
         let ((earliest, latest), partitions) = (self.cover.time_ms, &self.cover.partitions);
@@ -134,7 +134,7 @@ impl OwnerLayout {
     }
 
     /// Reads an owner from the bytes that [`OwnerLayout::push`] appended.
-    pub(super) fn read(&self, bytes: &[u8]) -> Option<SealedOwner> {
+    pub(super) fn read(&self, bytes: &[u8]) -> Option<KnownOwner> {
         let (place, rest) = bytes.split_at_checked(self.partition_bytes)?;
         let (distance, rest) = rest.split_at_checked(self.offset_bytes)?;
         let (time, digest) = rest.split_at_checked(self.time_bytes)?;
@@ -146,7 +146,7 @@ impl OwnerLayout {
             Some(after) => earliest.checked_add_unsigned(after).filter(|time_ms| *time_ms <= latest)?,
         };
         let digest = Digest::stored(self.cover.rule, u32::try_from(number(digest)?).ok()?);
-        Some(SealedOwner { at: Coordinates { partition: of.partition, offset }, time_ms, digest })
+        Some(KnownOwner { at: Coordinates { partition: of.partition, offset }, time_ms, digest })
     }
 }
 

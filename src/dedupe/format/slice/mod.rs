@@ -81,9 +81,9 @@ pub struct SlicePartition {
     pub next: Offset,
 }
 
-/// An owner in a slice.
+/// An owner as the state has it, beside its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SealedOwner {
+pub struct KnownOwner {
     /// The record.
     pub at: Coordinates,
     /// The stream time of its partition at its arrival, epoch milliseconds; 0 while unknown.

@@ -7,7 +7,7 @@
 //! | count × entry | the identity (16), index of the owner's partition (0 to 3), its distance from the first offset (1 to 8), 0 for an unknown time or one more than its distance from the earliest (0 to 8), its digest (0 or 4; 0: none) |
 //! | rest | zero |
 
-use super::{OwnerLayout, SealedOwner, SliceError};
+use super::{KnownOwner, OwnerLayout, SliceError};
 use crate::dedupe::identity::Identity;
 
 /// Bytes of a page: what a file system reads at once.
@@ -38,7 +38,7 @@ impl<'a> SlicePage<'a> {
     pub fn encode(
         layout: &OwnerLayout,
         place: u32,
-        entries: impl ExactSizeIterator<Item = (Identity, SealedOwner)>,
+        entries: impl ExactSizeIterator<Item = (Identity, KnownOwner)>,
         out: &mut Vec<u8>,
     ) -> Result<(), SliceError> {
         let count = u16::try_from(entries.len()).ok().filter(|_| entries.len() <= Self::capacity(layout));
@@ -77,7 +77,7 @@ impl<'a> SlicePage<'a> {
     }
 
     /// The entries, in the order of their positions.
-    pub fn entries(self) -> impl Iterator<Item = Result<(Identity, SealedOwner), SliceError>> + 'a {
+    pub fn entries(self) -> impl Iterator<Item = Result<(Identity, KnownOwner), SliceError>> + 'a {
         self.entries.chunks_exact(self.layout.entry_bytes()).map(move |entry| {
             let (identity, owner) = entry.split_first_chunk().ok_or(SliceError::Truncated("an entry"))?;
             let owner = self.layout.read(owner);
@@ -99,7 +99,7 @@ impl<'a> SlicePage<'a> {
         self,
         identity: Identity,
         expected: usize,
-    ) -> impl Iterator<Item = Result<SealedOwner, SliceError>> + 'a {
+    ) -> impl Iterator<Item = Result<KnownOwner, SliceError>> + 'a {
         // One comparison of a number, and not of bytes.
         let wanted = u128::from_ne_bytes(identity.0);
         let bytes = self.layout.entry_bytes();

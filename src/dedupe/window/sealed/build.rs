@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 
 use super::filter::{FilterBits, FilterBuilder, part_of, pass_ids};
 use crate::dedupe::format::{
-    OwnerLayout, SealedOwner, SealedRange, SliceCover, SliceError, SliceFooter, SlicePage,
+    KnownOwner, OwnerLayout, SealedRange, SliceCover, SliceError, SliceFooter, SlicePage,
 };
 use crate::dedupe::identity::{HashKind, Identity, WindowId};
 use crate::dedupe::window::positions::Positions;
@@ -57,7 +57,7 @@ pub struct SliceBuilder {
     shard: u32,
     /// Positions of the pass.
     positions: RangeInclusive<u64>,
-    held: Vec<(u64, Identity, SealedOwner)>,
+    held: Vec<(u64, Identity, KnownOwner)>,
     filter: FilterBuilder,
     fences: Vec<u64>,
     ids: u64,
@@ -108,7 +108,7 @@ impl SliceBuilder {
 
     /// Offers an owner in the current pass; `None` for one that its source has, and the slice shall not have.
     #[inline]
-    pub fn offer(&mut self, identity: Identity, owner: Option<SealedOwner>) {
+    pub fn offer(&mut self, identity: Identity, owner: Option<KnownOwner>) {
         let is_first_read = self.shard == 0 && self.scan == OwnerScan::Everything;
         if let Some(owner) = owner.filter(|_| is_first_read) {
             self.coverage.cover.add_owner(owner);
@@ -198,7 +198,7 @@ impl SliceBuilder {
     fn build_shards(&mut self) {
         let mut rest = self.held.as_slice();
         for shard in self.shards_of_pass() {
-            let is_here = |(position, ..): &(u64, Identity, SealedOwner)| {
+            let is_here = |(position, ..): &(u64, Identity, KnownOwner)| {
                 part_of(*position, self.filter.shards() as usize) <= shard as usize
             };
             let (here, after) = rest.split_at(rest.partition_point(is_here));

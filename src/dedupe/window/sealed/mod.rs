@@ -24,7 +24,7 @@ pub use sizes::{FILTERS, FilterPart, MERGED_PART, SMALLEST_SLICE, SealedBytes, s
 
 use super::positions::IndexKey;
 use super::prefetch::prefetch;
-use crate::dedupe::format::{PAGE_BYTES, SealedOwner, SliceError, SliceFooter, SlicePage};
+use crate::dedupe::format::{KnownOwner, PAGE_BYTES, SliceError, SliceFooter, SlicePage};
 use crate::dedupe::identity::Identity;
 
 /// Pages that [`Slice::scan`] reads together: 128 KiB, which the allocator does not return to the system after each scan.
@@ -119,7 +119,7 @@ impl Slice {
         key: &IndexKey,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
-    ) -> Result<Vec<SealedOwner>, E> {
+    ) -> Result<Vec<KnownOwner>, E> {
         let mut owners = Vec::new();
         for number in self.pages_of(key).filter(|_| self.has_owners()) {
             let mut bytes = [0; PAGE_BYTES];
@@ -153,7 +153,7 @@ impl Slice {
         positions: RangeInclusive<u64>,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
         damaged: impl Fn(SliceError) -> E,
-        mut visit: impl FnMut(Identity, SealedOwner) -> Result<(), E>,
+        mut visit: impl FnMut(Identity, KnownOwner) -> Result<(), E>,
     ) -> Result<(), E> {
         let fences = &self.footer.fences;
         let first = fences.partition_point(|fence| fence < positions.start()).saturating_sub(1);

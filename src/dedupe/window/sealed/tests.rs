@@ -13,7 +13,7 @@ use crate::dedupe::identity::{HashKind, Identity};
 use crate::dedupe::window::hostile;
 use crate::dedupe::window::positions::Positions;
 
-type Owned = (Identity, SealedOwner);
+type Owned = (Identity, KnownOwner);
 
 fn positions() -> Positions {
     Positions::keyed([7; 16])
@@ -26,7 +26,7 @@ fn identity(number: u64) -> Identity {
 /// Owners arrive a second after the other; some at an unknown time.
 fn owned(number: u64, partition: PartitionId, offset: u64) -> Owned {
     let time_ms = if offset.is_multiple_of(7) { 0 } else { 1_700_000_000_000 + offset.cast_signed() * 1_000 };
-    (identity(number), SealedOwner { at: Coordinates { partition, offset }, time_ms, digest: Digest::NONE })
+    (identity(number), KnownOwner { at: Coordinates { partition, offset }, time_ms, digest: Digest::NONE })
 }
 
 fn coverage(owners: u64, cover: SliceCover) -> SliceCoverage {
@@ -38,7 +38,7 @@ fn coverage(owners: u64, cover: SliceCover) -> SliceCoverage {
 /// What these owners cover.
 fn covering(owners: &[Owned]) -> SliceCover {
     let mut covered: BTreeMap<PartitionId, SlicePartition> = BTreeMap::new();
-    for (_, SealedOwner { at: Coordinates { partition, offset }, .. }) in owners.iter().copied() {
+    for (_, KnownOwner { at: Coordinates { partition, offset }, .. }) in owners.iter().copied() {
         let (first, next) = (offset, offset + 1);
         let of = covered.entry(partition).or_insert(SlicePartition { partition, first, next });
         (of.first, of.next) = (of.first.min(first), of.next.max(next));
@@ -102,11 +102,11 @@ fn opened(file: &[u8]) -> Result<Slice, SliceError> {
     Slice::read(file.len() as u64, reader(file), |damage| damage)
 }
 
-fn owners_of(file: &[u8], slice: &Slice, identity: Identity) -> Result<Vec<SealedOwner>, SliceError> {
+fn owners_of(file: &[u8], slice: &Slice, identity: Identity) -> Result<Vec<KnownOwner>, SliceError> {
     owners_at(file, slice, &positions().key(identity))
 }
 
-fn owners_at(file: &[u8], slice: &Slice, key: &IndexKey) -> Result<Vec<SealedOwner>, SliceError> {
+fn owners_at(file: &[u8], slice: &Slice, key: &IndexKey) -> Result<Vec<KnownOwner>, SliceError> {
     let mut owners = slice.owners_of(key, reader(file), |damage| damage)?;
     owners.sort_unstable();
     Ok(owners)
@@ -127,7 +127,7 @@ proptest! {
             owners.iter().map(|(partition, offset)| owned(offset % different, partition * 1_000, base + offset)).collect();
         let (file, read) = file_with(7, positions, &owners, shards, scan, None);
         prop_assert_eq!(read.footer().ids, owners.len() as u64);
-        let mut expected: BTreeMap<Identity, Vec<SealedOwner>> = BTreeMap::new();
+        let mut expected: BTreeMap<Identity, Vec<KnownOwner>> = BTreeMap::new();
         for (identity, owner) in &owners {
             expected.entry(*identity).or_default().push(*owner);
         }
@@ -231,7 +231,7 @@ fn an_owner_that_is_not_covered_is_refused() {
     let build = |cover: &SliceCover, partition, offset, time_ms| {
         let mut builder = SliceBuilder::new(coverage(1, cover.clone()), positions(), OwnerScan::ByPosition);
         let at = Coordinates { partition, offset };
-        builder.offer(identity(1), Some(SealedOwner { at, time_ms, digest: Digest::NONE }));
+        builder.offer(identity(1), Some(KnownOwner { at, time_ms, digest: Digest::NONE }));
         builder.end_pass(|_| Ok(()), |error: SliceError| error)
     };
     for (partition, offset, time_ms) in [(3, 10, 100), (3, 19, 200), (3, 15, 0)] {
@@ -249,7 +249,7 @@ fn any_times_are_stored_in_as_few_bytes_as_their_span_needs() {
     let at = |time_ms: i64| {
         (
             identity(time_ms.unsigned_abs()),
-            SealedOwner { at: Coordinates { partition: 0, offset: 1 }, time_ms, digest: Digest::NONE },
+            KnownOwner { at: Coordinates { partition: 0, offset: 1 }, time_ms, digest: Digest::NONE },
         )
     };
     for (times, bytes) in [

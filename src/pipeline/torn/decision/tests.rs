@@ -88,7 +88,7 @@ impl Logs {
         for block in records.into_iter().chain([end.encode()]) {
             let key = Some(StateKey { writer: "w".to_owned(), ..StateKey::default() });
             let offset = self.journal.len() as Offset;
-            self.journal.push((StateItem::Block { partition: 0, offset, key, block }, is_shown));
+            self.journal.push((StateItem::Record { partition: 0, offset, key, value: block }, is_shown));
         }
         from
     }

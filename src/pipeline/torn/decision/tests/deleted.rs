@@ -73,7 +73,7 @@ fn an_aborted_entry_is_not_taken_for_the_deleted_one_with_its_name() {
         let shown = Visible { entry: false, offsets: true, clean: vec![CleanVisibility::Unknowable] };
         let mut logs = Logs::with(&shown);
         for (item, _) in logs.journal.iter_mut().skip(2) {
-            let StateItem::Block { key: Some(key), .. } = item else { panic!("{item:?}") };
+            let StateItem::Record { key: Some(key), .. } = item else { panic!("{item:?}") };
             key.writer = writer.to_owned();
         }
         let last_entry =
