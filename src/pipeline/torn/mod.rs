@@ -51,6 +51,8 @@ const FIRST_CHECK_TIMEOUT: Duration = Duration::from_millis(300);
 pub const EVIDENCE_RECORDS: Offset = 100;
 /// Timeout of reading the end of a journal and of a purge.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a log is looked at again that has an open transaction, which can last for hours.
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 impl<W: WorkerPorts> Access<'_, W> {
     /// Aborts what an earlier producer with our transactional id left open. In the group's offsets, because the marker of our
@@ -206,10 +208,13 @@ impl<W: WorkerPorts> Access<'_, W> {
                 left.rounds.begin(writers, timeout, now);
             }
         }
-        match self.left_open_mut(id).and_then(|left| left.rounds.next_writer()) {
-            Some(writer) => self.purge(&writer, first, &logs).map(|()| true),
-            None => Ok(false),
+        if let Some(writer) = self.left_open_mut(id).and_then(|left| left.rounds.next_writer()) {
+            return self.purge(&writer, first, &logs).map(|()| true);
         }
+        if let Some(locating) = self.ctx.journals.get_mut(id).and_then(Journal::locating_mut) {
+            locating.not_before = now + OPEN_PAUSE;
+        }
+        Ok(false)
     }
 
     /// Aborts what a writer left open in these logs and in the group's offsets.
