@@ -21,9 +21,9 @@ pub struct DemoArgs {
     /// Share of records that are duplicates, from 0 to below 1
     #[arg(long, default_value_t = 0.2, value_parser = super::share, value_name = "SHARE")]
     pub duplicates: f64,
-    /// Address of the status page
-    #[arg(long, default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
-    pub listen: SocketAddr,
+    /// Address of the status page [default: 127.0.0.1:9464, or a free port if it is in use]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
 }
 
 pub(super) const HELP: &str = "\

@@ -128,7 +128,7 @@ impl fmt::Display for TopicSample {
         writeln!(f, "  {:<30} {elsewhere:.2} % of the newest {read}", "copies in other partitions")?;
         writeln!(f, "  {:<30} {}", "scope", self.advice(None))?;
         let same = if self.compared > 0 {
-            "all copies equal the first record with their id"
+            "all copies equal the first record with their id, by digests of 4 bytes"
         } else {
             "no copies were compared"
         };

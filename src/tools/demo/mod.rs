@@ -6,6 +6,7 @@
 mod live;
 mod summary;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,6 +32,8 @@ const STATE: &str = "demo.clean.dedupd";
 pub(super) const ID: &str = "json:/id";
 /// What the attempts of a generated event have in common: a second one may have a field more.
 pub(super) const COMPARED: [&str; 2] = ["json:/user", "json:/amount"];
+/// Where the status page is unless an address is given.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 /// Partitions of each topic.
 const PARTITIONS: i32 = 12;
 /// Maximum wait for the pipeline to become ready, and to process all generated records.
@@ -109,14 +112,14 @@ fn drive(args: &DemoArgs, broker: &Broker, service: Service) -> Result<Driven, E
     })
 }
 
-/// Binds the given address, or any free port if it is in use: a demo must not fail on that.
+/// Binds the given address; without one [`LISTEN`], or any free port if it is in use: a demo must not fail on that.
 async fn listen(args: &DemoArgs) -> Result<TcpListener, ExitError> {
-    match TcpListener::bind(args.listen).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind((args.listen.ip(), 0)).await.map_err(|e| {
-            ExitError::failed(format!("cannot listen on {}: {e}; choose another --listen", args.listen))
-        }),
-    }
+    let address = args.listen.unwrap_or(LISTEN);
+    let bound = match TcpListener::bind(address).await {
+        Err(_) if args.listen.is_none() => TcpListener::bind((address.ip(), 0)).await,
+        bound => bound,
+    };
+    bound.map_err(|e| ExitError::failed(format!("cannot listen on {address}: {e}; choose another --listen")))
 }
 
 /// What the traffic left behind.
