@@ -123,7 +123,7 @@ pub(super) fn options(
         #[cfg(feature = "failpoints")]
         disabled: disabled_safeguard(),
         transaction_limit: TransactionSize {
-            records: config.batch.max_records,
+            records: config.batch.max_records.min(limits(config).records_by_disk()),
             bytes: usize::try_from(config.batch.max_bytes).unwrap_or(usize::MAX),
             partitions: most_partitions(&config.group.id, config.topics.raw.as_str(), &writer)
                 .min(most_sections(topology.largest_state, config.kinds.len() + 1)),

@@ -193,14 +193,30 @@ impl Spare {
             }
             at
         };
+        // A member that is still there belongs to a live process, which the broker would end for this one. The group removes one that was killed.
+        let is_taken = !own.is_empty() && self.needs.lock.takeover() == Takeover::None;
         if monotonic() < joins_at {
             self.note_role(Role::Joining, None);
             self.publish(Some(format!(
                 "leaves the group to the other instances first: {}",
                 self.why_waiting()
             )));
+        } else if is_taken {
+            self.wait_for_twin();
         }
-        monotonic() >= joins_at
+        monotonic() >= joins_at && !is_taken
+    }
+
+    /// Publishes, and logs once, that another process has the name of this instance.
+    fn wait_for_twin(&mut self) {
+        let what = "another process with the same group.instance is in the group: give each process a name of its own; waiting until that \
+                    one has left";
+        if self.logged.as_deref() != Some(what) {
+            tracing::warn!("{what}");
+            self.logged = Some(what.to_owned());
+        }
+        self.note_role(Role::Joining, None);
+        self.publish(Some(what.to_owned()));
     }
 
     fn why_waiting(&self) -> &str {

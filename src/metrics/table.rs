@@ -42,11 +42,12 @@ metrics! {
         bytes: IntCounterVec = "dedupd_bytes_total", "bytes",
             "Bytes of keys and values read or written, counted at the commit.", by("topic", TopicLabel::NAMES);
         latency: Histogram = "dedupd_latency_seconds", "seconds",
-            "Time from the arrival of a record in this process to its commit in the clean topic.",
+            "Time from the arrival of a record in this process to its commit in the clean topic: of a transaction, the first \
+             1,024 records and then every 16th.",
             within(&[0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0]);
         age: Histogram = "dedupd_record_age_seconds", "seconds",
             "Time from the timestamp of a record to its commit in the clean topic. \
-             It contains the delay of the producer, and of an outage or a replay.",
+             It contains the delay of the producer, and of an outage or a replay. Of the same records.",
             within(&[0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0, 86_400.0]);
     }
 }

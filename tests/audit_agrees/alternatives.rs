@@ -118,6 +118,15 @@ fn records_of_two_spellings_or_places_have_one_id() {
         ),
         (&["json:/id (number)"], record(r#"{"id":2.0}"#, None), record(r#"{"id":2}"#, None), true),
         (&["json:/id"], record(r#"{"id":2.0}"#, None), record(r#"{"id":2}"#, None), false),
+        // Texts that a normal form could be taken for.
+        (&["json:/id (number)"], record(r#"{"id":1}"#, None), record(r#"{"id":"0.1^1"}"#, None), false),
+        (&["json:/id (number)"], record(r#"{"id":250}"#, None), record(r#"{"id":"25e1"}"#, None), true),
+        (
+            &["json:/id (number, uuid)"],
+            record(r#"{"id":12345678123412341234123456789012}"#, None),
+            record(r#"{"id":"12345678-1234-1234-1234-123456789012"}"#, None),
+            true,
+        ),
         (
             &["json:/type (optional)", "json:/name"],
             record(r#"{"type":null,"name":"onion"}"#, None),

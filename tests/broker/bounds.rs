@@ -170,8 +170,6 @@ fn the_directory_stays_within_its_limit_and_the_oldest_ids_expire_first() {
         .sidecar("a")
         .with("DEDUPD_WINDOW__EXACT", "1h")
         .with("DEDUPD_STATE__MAX_DISK", "32MiB")
-        // One transaction would otherwise fill a third of so small a limit.
-        .with("DEDUPD_BATCH__MAX_RECORDS", "5000")
         .with("DEDUPD_CLOCK", clock.to_str().unwrap());
     let mut stream = stream(&pipe);
     let running = sidecar.start();

@@ -216,7 +216,7 @@ fn a_killed_instance_resumes_before_its_session_ends_although_a_spare_waits() {
 }
 
 #[test]
-fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
+fn a_process_with_the_name_of_the_active_instance_waits_until_that_one_has_left() {
     let pipe = Pipe::new(shared_kafka(), "spares-twins", PARTITIONS);
     let sidecar = pipe.sidecar("a");
     let first = sidecar.start();
@@ -226,14 +226,22 @@ fn one_of_two_processes_with_the_same_instance_ends_in_topic_scope_too() {
     let mut twin = sidecar.clone();
     twin.state_dir = pipe.dir.path().join("state-twin");
     let second = twin.start();
-    let both = [&first, &second];
-    wait_until("one of them to end", LIMIT, || both.iter().find_map(|process| process.ended()));
+    let page = wait_until("the reason", LIMIT, || {
+        second.get("/readyz").filter(|page| page.contains("another process with the same group.instance"))
+    });
+    assert!(page.contains("503"), "{page}");
     load.more(6_000);
-    load.finish();
-    pipe.wait_caught_up(PARTITIONS, LIMIT);
-    let codes: Vec<_> = both.iter().filter_map(|process| process.ended()).map(|s| s.code()).collect();
-    assert_eq!(codes, [Some(5)], "first:\n{}\nsecond:\n{}", first.text(), second.text());
-    pipe.assert_exactly_once();
+    assert_eq!(
+        (first.ended(), second.ended()),
+        (None, None),
+        "first:\n{}\nsecond:\n{}",
+        first.text(),
+        second.text()
+    );
+    first.kill9();
+    second.wait_running(PARTITIONS, LIMIT);
+    load.more(2_000);
+    pipe.finish(load, [&second]);
 }
 
 #[test]

@@ -104,7 +104,8 @@ fn split(text: &str) -> Result<Vec<Source>, String> {
     sources.map(|source| source.map_err(str::to_owned)).collect()
 }
 
-/// A number of JSON as `±0.DIGITS·10^POWER`, the digits without zeros at either end; nothing for other text.
+/// A number of JSON as its digits without zeros at either end and a power of ten, if that is not 1; nothing for other text. The form is a number,
+/// so that no other text has it, and digits that are a UUID stay one.
 fn decimal(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     let is_number =
@@ -121,9 +122,11 @@ fn decimal(text: &[u8]) -> Option<String> {
     let significant = digits.trim_start_matches('0');
     let leading = i64::try_from(digits.len() - significant.len()).ok()?;
     let point = i64::try_from(whole.len()).ok()? - leading;
-    match significant.trim_end_matches('0') {
-        "" => Some("0".to_owned()),
-        digits => Some(format!("{sign}0.{digits}^{}", power + point)),
+    let digits = significant.trim_end_matches('0');
+    match power + point - i64::try_from(digits.len()).ok()? {
+        _ if digits.is_empty() => Some("0".to_owned()),
+        0 => Some(format!("{sign}{digits}")),
+        power => Some(format!("{sign}{digits}e{power}")),
     }
 }
 
@@ -153,5 +156,7 @@ mod tests {
         }
         assert_eq!(forms(&["007", "+1", ".5", "1 ", "true", "\"2\"", "1e1234567890123456"]), vec![None; 7]);
         assert_ne!(decimal(b"25"), decimal(b"2.5"));
+        let expected = [Some("1"), Some("-25e1"), Some("1e-1"), None];
+        assert_eq!(forms(&["1", "-250", "0.1", "0.1^1"]), expected.map(|form| form.map(str::to_owned)));
     }
 }

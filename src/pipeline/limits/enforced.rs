@@ -14,7 +14,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 /// than the interval.
 const MEASURED_PART: u64 = 32;
 /// Bytes on disk of an owner that is not sealed, rounded up.
-const OWNER_BYTES: u64 = 64;
+pub(super) const OWNER_BYTES: u64 = 64;
 /// How long removed ids may take to leave the disk: the next commits remove them, which is before the measurement
 /// after next.
 const SETTLE_TIME: Duration = Duration::from_secs(20);
