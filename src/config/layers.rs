@@ -35,7 +35,8 @@ pub(super) struct Layer {
 type OriginOf<'a> = &'a dyn Fn(&str) -> String;
 
 const REMEDY: &str = "write a string, a number or true/false";
-const REMEDY_OF_PARTS: &str = "write each part as a string, as in [\"json:/id (lower)\"], or as a nested array with its sources and its modifiers, as in [[\"json:/id\", \"(lower)\"]]";
+const REMEDY_OF_PARTS: &str = "write each part as a string, as in [\"json:/id (lower)\"], or as a nested array with its sources and \
+     its modifiers, as in [[\"json:/id\", \"(lower)\"]]";
 
 impl Layer {
     /// The layer of a TOML file. The error is a message that does not quote the line.

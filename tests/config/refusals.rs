@@ -149,14 +149,6 @@ const CASES: &[(&str, &str)] = &[
         r#"identity.compare (d.toml): is an empty list; write "off" to compare nothing, or leave it out for the default"#,
     ),
     (
-        r#"identity.compare = [[["(lower)"]]]"#,
-        r#"identity.compare (d.toml): is neither a string nor a list of strings and nested arrays of strings; write each part as a string, as in ["json:/id (lower)"], or as a nested array with its sources and its modifiers, as in [["json:/id", "(lower)"]]"#,
-    ),
-    (
-        r#"identity.compare = "json:/id (lower) | header:id""#,
-        r#"identity.compare = "json:/id (lower) | header:id" (d.toml): has brackets in 'json:/id (lower)', but modifiers stand once, at the end of the part, in lower case, and alternatives have ' | ' between them, as in json:/id | header:id (lower) (names that have such signs are written as a nested array, [["json:/id (lower)","header:id"]], or as the text '["json:/id (lower)","header:id"]'); give key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on), as in ["json:/id"]"#,
-    ),
-    (
         r#"insight.by = "header:ce_type | json:/type""#,
         r#"insight.by = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from and identity.compare may have (a name that has such signs is written as the text '["header:ce_type | json:/type"]'); give partition, key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on)"#,
     ),
