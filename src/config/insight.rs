@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::dedupe::{IdSource, IdSourceError, LoneSource};
+use crate::dedupe::{IdPart, IdSource, IdSourceError, LoneSource};
 
 /// What contains the values by which duplicates are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,11 +33,12 @@ impl FromStr for InsightSource {
     }
 }
 
+/// The inverse of parsing.
 impl fmt::Display for InsightSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Partition => f.write_str("partition"),
-            Self::Field(source) => source.fmt(f),
+            Self::Field(source) => IdPart::from(source.clone()).fmt(f),
         }
     }
 }

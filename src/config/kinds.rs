@@ -10,7 +10,7 @@ use super::problem::ValueFault;
 use super::reading::ConfigReading;
 use super::rules;
 use super::section::{ConfigSection, Form, Key, Shape, joined, section};
-use crate::dedupe::{IdSource, KindId, LoneSource};
+use crate::dedupe::{IdPart, IdSource, KindId, LoneSource};
 
 /// Maximum number of kinds: each has a window in every partition, and a share of the limits.
 const MOST_KINDS: usize = 8;
@@ -174,7 +174,7 @@ const KIND_SOURCE: Parsed<IdSource> = Parsed {
         Ok(LoneSource(source)) => Ok(source),
         Err(error) => Err(error.to_string()),
     },
-    toml: |source| quoted(&source.to_string()),
+    toml: |source| quoted(&IdPart::from(source.clone()).to_string()),
 };
 
 /// One or more texts, none of them empty.

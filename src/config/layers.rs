@@ -35,6 +35,8 @@ pub(super) struct Layer {
 type OriginOf<'a> = &'a dyn Fn(&str) -> String;
 
 const REMEDY: &str = "write a string, a number or true/false";
+const REMEDY_OF_PARTS: &str = "write each part as a string, as in [\"json:/id (lower)\"], or as a nested array with its sources and \
+     its modifiers, as in [[\"json:/id\", \"(lower)\"]]";
 
 impl Layer {
     /// The layer of a TOML file. The error is a message that does not quote the line.
@@ -137,8 +139,16 @@ impl Layer {
             (Shape::Map, Value::Table(values)) => self.take_map(path, values, origin_of),
             (Shape::Map, _) => return Err(ValueFault::new("is not a table", REMEDY)),
             (Shape::List | Shape::Parts, value) => {
-                let texts = list_of_text(&value, *shape == Shape::Parts)
-                    .ok_or_else(|| ValueFault::new("is neither a string nor a list of strings", REMEDY))?;
+                let nests = *shape == Shape::Parts;
+                let (what, remedy) = if nests {
+                    (
+                        "is neither a string nor a list of strings and nested arrays of strings",
+                        REMEDY_OF_PARTS,
+                    )
+                } else {
+                    ("is neither a string nor a list of strings", REMEDY)
+                };
+                let texts = list_of_text(&value, nests).ok_or_else(|| ValueFault::new(what, remedy))?;
                 self.insert(path, texts, origin_of);
             }
             (Shape::One, value) => {

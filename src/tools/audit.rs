@@ -13,8 +13,8 @@ use crate::app::ExitError;
 use crate::cli::{AuditArgs, Exit};
 use crate::clock;
 use crate::config::{
-    self, Config, KindConfig, OnConflict, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig, Scope,
-    WindowConfig, WindowTime, duration_text,
+    self, Config, IdPart, KindConfig, OnConflict, OnMissing, OnPoison, OnProbable, Overflow, SchemasConfig,
+    Scope, WindowConfig, WindowTime, duration_text,
 };
 use crate::dedupe::{Frame, SchemaId};
 use crate::kafka::connection::{self, NoConnection, attach_tokens};
@@ -94,7 +94,8 @@ fn compared(args: &AuditArgs, config: &Config) -> Result<Vec<String>, String> {
 
 fn record_kind(kind: &KindConfig) -> RecordKind {
     let KindConfig { from, values, window, .. } = kind;
-    RecordKind { from: from.to_string(), values: values.clone(), is_deduplicated: window.is_some() }
+    let from = IdPart::from(from.clone()).to_string();
+    RecordKind { from, values: values.clone(), is_deduplicated: window.is_some() }
 }
 
 /// The parts of each id in the file of forgotten ids.

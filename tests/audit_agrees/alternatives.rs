@@ -94,7 +94,7 @@ proptest! {
 
     #[test]
     fn both_accept_the_same_generated_parts(
-        text in "(\\[\")?(key|value|header:a|json:/a|jsn:/a|x)( \\| (key|json:/b|header:|jsn:/|b))?( \\((trim|lower|lowr|optional, number|A|)\\))?(\"\\])?"
+        text in "(\\[\")?(key|value|header:a|json:/a|jsn:/a|x)( \\((trim|A)\\))?( ?\\| ?(key|json:/b|header:|jsn:/|b)?)?( ?\\((trim|lower|lowr|optional, number|A|)\\))? ?(\"\\])?"
     ) {
         let service = text.parse::<IdPart>();
         prop_assert_eq!(service.is_ok(), IdRule::parse(&[&text]).is_ok(), "{}: {:?}", text, service);

@@ -18,6 +18,10 @@ fn only_contents_of_records_need_the_permission() {
         )
     };
     assert_eq!(problems(three), ["key", "json:/app"].map(refused));
+    let name = r#"insight.by = '["header:a (b)"]'"#;
+    assert_eq!(by(name), [r#"["header:a (b)"]"#]);
+    let shown = good(name).show();
+    assert_eq!(Config::from_sources(&sources(&shown, &[])).unwrap().insight.by, good(name).insight.by);
     let list = [("DEDUPD_INSIGHT__BY", "[\"header:app\", \"partition\"]")];
     assert_eq!(Config::from_sources(&sources(LEAST, &list)).unwrap().insight.by.len(), 2);
 }

@@ -43,6 +43,15 @@ fn parts_of_an_id_have_alternatives_and_words() {
     assert!(alone[0].contains("is optional, but the id has no other part"), "{alone:?}");
     let word = problems_of(&set(r#""key (lowr)""#));
     assert!(word[0].contains("has the modifier 'lowr'"), "{word:?}");
+    let deep = problems_of(&set(r#"[[["(lower)"]]]"#));
+    assert!(
+        deep[0].contains("or as a nested array with its sources and its modifiers, as in [["),
+        "{deep:?}"
+    );
+    let early = problems_of(&set(r#""json:/id (lower) | header:id""#));
+    let advice = r#"written as a nested array, [["json:/id (lower)","header:id"]], or as the text '["json:/id (lower)","header:id"]'"#;
+    assert!(early[0].contains("brackets in 'json:/id (lower)'") && early[0].contains(advice), "{early:?}");
+    assert_eq!(from(r#"'["json:/a | b"]'"#), from(r#"[["json:/a | b"]]"#));
 }
 
 #[test]

@@ -150,7 +150,7 @@ const CASES: &[(&str, &str)] = &[
     ),
     (
         r#"insight.by = "header:ce_type | json:/type""#,
-        r#"insight.by = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from and identity.compare may have; give partition, key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on)"#,
+        r#"insight.by = "header:ce_type | json:/type" (d.toml): has alternatives or words in brackets, which only identity.from and identity.compare may have (a name that has such signs is written as the text '["header:ce_type | json:/type"]'); give partition, key, value, header:NAME, json:/pointer, avro:/path or protobuf:/path, avro:name or protobuf:name (of a key: key:json:/pointer and so on)"#,
     ),
     (
         r#"identity.on_missing = "dead_letter""#,

@@ -33,13 +33,14 @@ impl Part {
             return if part.sources.is_empty() { Err("has no source".to_owned()) } else { Ok(part) };
         }
         let (sources, words) = match text.rfind(" (").filter(|_| text.ends_with(')')) {
-            Some(at) if is_list(text.get(at + 2..text.len() - 1).unwrap_or_default()) => {
+            Some(at) => {
                 let listed = text.get(at + 2..text.len() - 1).unwrap_or_default();
                 (text.get(..at).unwrap_or_default(), words(listed)?)
             }
-            _ => (text, Vec::new()),
+            None => (text, Vec::new()),
         };
-        Ok(Self { sources: split(sources)?, words })
+        let sources = sources.split(" | ").map(plain).collect::<Result<_, _>>()?;
+        Ok(Self { sources, words })
     }
 
     /// Whether a record without this part may have an id.
@@ -70,10 +71,6 @@ impl Part {
     }
 }
 
-fn is_list(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| matches!(c, 'a'..='z' | ',' | ' '))
-}
-
 fn words(listed: &str) -> Result<Vec<String>, String> {
     let words = listed.split(',').map(|word| word.trim().to_owned());
     words
@@ -87,21 +84,15 @@ fn words(listed: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Splits at each ` | ` behind which a source, or what looks like one, follows. From the end, because what does not is a part of the name before it.
-fn split(text: &str) -> Result<Vec<Source>, String> {
-    let starts_source = |text: &str| {
-        let first = text.split(" | ").next().unwrap_or_default();
-        let is_form =
-            first.find(':').is_some_and(|at| first.bytes().take(at).all(|it| it.is_ascii_lowercase()));
-        is_form || Source::parse(first).is_ok()
-    };
-    let places = text.match_indices(" | ").map(|(at, _)| at);
-    let places: Vec<usize> = places.filter(|at| text.get(at + 3..).is_some_and(starts_source)).collect();
-    let begins = std::iter::once(0).chain(places.iter().map(|at| at + 3));
-    let ends = places.iter().copied().chain([text.len()]);
-    let sources =
-        begins.zip(ends).map(|(begin, end)| Source::parse(text.get(begin..end).unwrap_or_default()));
-    sources.map(|source| source.map_err(str::to_owned)).collect()
+/// A source outside of an array, where no name has signs of alternatives or words.
+fn plain(text: &str) -> Result<Source, String> {
+    if text.contains(['(', ')', '|'])
+        || text.starts_with(char::is_whitespace)
+        || text.ends_with(char::is_whitespace)
+    {
+        return Err(format!("has a bracket, '|' or white space in the wrong place in '{text}'"));
+    }
+    Source::parse(text).map_err(str::to_owned)
 }
 
 /// A number of JSON as its digits without zeros at either end and a power of ten, if that is not 1; nothing for other text. The form is a number,
@@ -135,14 +126,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_split_at_sources_only() {
+    fn parts_are_split_and_names_with_signs_stand_in_arrays() {
         let sources = |text: &str| Part::parse(text).unwrap().sources;
         let header = |name: &str| Source::Header(name.into());
         assert_eq!(sources("header:a | key"), [header("a"), Source::Key]);
-        assert_eq!(sources("header:a | b | key (trim)"), [header("a | b"), Source::Key]);
         assert_eq!(sources(r#"["header:a | key", "(lower)"]"#), [header("a | key")]);
-        assert_eq!(sources("header:a (B)"), [header("a (B)")]);
-        for text in ["key (tim)", "key | jsn:/a", "[]", "[\"(trim)\"]", "key | header:", "key ()x | json:"] {
+        assert_eq!(sources(r#"["header:a (B)|", "(lower)"]"#), [header("a (B)|")]);
+        for text in [
+            "key (tim)",
+            "key | jsn:/a",
+            "[]",
+            "[\"(trim)\"]",
+            "key | header:",
+            "key ()x | json:",
+            "header:a | b | key (trim)",
+            "header:a (B)",
+            "header:a (trim) ",
+            "header:a |key",
+            "header:a ",
+        ] {
             assert!(Part::parse(text).is_err(), "{text}");
         }
     }

@@ -91,15 +91,47 @@ pub enum IdSourceError {
     Several,
     /// A word in brackets that is no modifier.
     #[error(
-        "has the modifier '{0}', but there are: optional, trim, lower, number, uuid (a name that ends in brackets is written as a nested array)"
+        "has the modifier '{0}', but there are: optional, trim, lower, number, uuid, in lower case (a name that ends in brackets is written as a \
+             nested array, as in [[\"json:/id (B)\"]])"
     )]
     Modifier(String),
+    /// Signs of alternatives and modifiers in another place than theirs.
+    #[error(
+        "{what}, but modifiers stand once, at the end of the part, in lower case, and alternatives have ' | ' between them, as in \
+             json:/id | header:id (lower){}",
+        in_array(names, true)
+    )]
+    Misplaced {
+        /// The predicate of a sentence.
+        what: String,
+        /// The array that reads them as a part of names; empty if there is none.
+        names: String,
+    },
     /// What a part of an id may have, in a text for another key.
-    #[error("has alternatives or words in brackets, which only identity.from and identity.compare may have")]
-    Lone,
+    #[error(
+        "has alternatives or words in brackets, which only identity.from and identity.compare may have{}",
+        in_array(names, false)
+    )]
+    Lone {
+        /// As in [`Self::Misplaced`].
+        names: String,
+    },
     /// Text in square brackets that is no list of sources.
-    #[error("is no array of the texts of at least one source")]
+    #[error(
+        "is no nested array with a text for each source, at least one, and maybe one for the modifiers, as in [[\"json:/id\", \"(lower)\"]]"
+    )]
     List,
+}
+
+/// How a name with the signs of alternatives and modifiers is written.
+fn in_array(names: &str, nests: bool) -> String {
+    match (names, nests) {
+        ("", _) => String::new(),
+        (names, true) => format!(
+            " (names that have such signs are written as a nested array, [{names}], or as the text '{names}')"
+        ),
+        (names, false) => format!(" (a name that has such signs is written as the text '{names}')"),
+    }
 }
 
 impl FromStr for IdSource {

@@ -70,7 +70,7 @@ impl From<IdSource> for IdPart {
 }
 
 /// The text of a source, several with ` | ` between them, then modifiers in brackets, as in `header:id | json:/id (trim, lower)`. Or a JSON
-/// array with one text for each source and one for the modifiers, for names that contain ` | ` or end in brackets.
+/// array with one text for each source and one for the modifiers: only there a name may have signs of alternatives and modifiers.
 impl FromStr for IdPart {
     type Err = IdSourceError;
 
@@ -84,27 +84,34 @@ impl FromStr for IdPart {
             let words: Vec<BTreeSet<Modifier>> = words.collect::<Result<_, _>>()?;
             return Self::of(sources, words.into_iter().flatten().collect());
         }
-        let (sources, modifiers) = match in_brackets(text) {
-            Some((sources, words)) => (sources, modifiers_of(words)?),
-            None => (text, BTreeSet::new()),
-        };
-        Self::of(alternatives(sources)?, modifiers)
+        let (sources, words) =
+            in_brackets(text).map_or((text, None), |(sources, words)| (sources, Some(words)));
+        let modifiers = words.map(modifiers_of).transpose()?.unwrap_or_default();
+        let pieces: Vec<&str> = sources.split(OR).collect();
+        if let Some(what) = pieces.iter().find_map(|piece| misplaced(piece, pieces.len() > 1)) {
+            return Err(IdSourceError::Misplaced { what, names: as_names(sources, &pieces) });
+        }
+        Self::of(pieces.into_iter().map(str::parse).collect::<Result<_, _>>()?, modifiers)
     }
 }
 
 /// A source where a part has neither alternatives nor modifiers. Texts with them are refused, and not taken for a long name.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct LoneSource(pub IdSource);
 
 impl FromStr for LoneSource {
     type Err = IdSourceError;
 
     fn from_str(text: &str) -> Result<Self, IdSourceError> {
-        let is_more = |part: IdPart| part.sources.len() > 1 || !part.modifiers.is_empty();
-        if text.parse().is_ok_and(is_more) {
-            return Err(IdSourceError::Lone);
+        match text.parse() {
+            Ok(IdPart { mut sources, modifiers }) if sources.len() == 1 && modifiers.is_empty() => {
+                sources.pop().map(Self).ok_or(IdSourceError::List)
+            }
+            Ok(_) | Err(IdSourceError::Misplaced { .. } | IdSourceError::Modifier(_)) => {
+                Err(IdSourceError::Lone { names: as_names(text, &[]) })
+            }
+            Err(error) => Err(error),
         }
-        text.parse().map(Self)
     }
 }
 
@@ -114,11 +121,8 @@ impl fmt::Display for IdPart {
         let mut texts: Vec<String> = self.sources.iter().map(IdSource::to_string).collect();
         let words: Vec<&str> = self.modifiers.iter().map(|modifier| modifier.as_str()).collect();
         let words = (!words.is_empty()).then(|| format!("({})", words.join(", ")));
-        let sources = texts.join(OR);
-        let is_plain = in_brackets(&sources).is_none()
-            && alternatives(&sources).is_ok_and(|sources| sources == self.sources);
-        if is_plain {
-            f.write_str(&sources)?;
+        if texts.iter().all(|text| misplaced(text, false).is_none()) {
+            f.write_str(&texts.join(OR))?;
             return words.map_or(Ok(()), |words| write!(f, " {words}"));
         }
         texts.extend(words);
@@ -126,11 +130,9 @@ impl fmt::Display for IdPart {
     }
 }
 
-/// The text before brackets with words at the end, and the words.
+/// The text before brackets at the end, and what is in them.
 fn in_brackets(text: &str) -> Option<(&str, &str)> {
-    let (sources, words) = text.strip_suffix(')')?.rsplit_once(" (")?;
-    let is_word = |c: char| c.is_ascii_lowercase() || c == ',' || c == ' ';
-    (!words.is_empty() && words.chars().all(is_word)).then_some((sources, words))
+    text.strip_suffix(')')?.rsplit_once(" (")
 }
 
 fn modifiers_of(words: &str) -> Result<BTreeSet<Modifier>, IdSourceError> {
@@ -141,25 +143,30 @@ fn modifiers_of(words: &str) -> Result<BTreeSet<Modifier>, IdSourceError> {
     words.split(',').map(of).collect()
 }
 
-/// The sources of a text. A name may contain ` | `, unless a source follows.
-fn alternatives(text: &str) -> Result<Vec<IdSource>, IdSourceError> {
-    let mut texts: Vec<String> = Vec::new();
-    for piece in text.split(OR) {
-        match texts.last_mut().filter(|_| !is_source_form(piece)) {
-            Some(last) => {
-                last.push_str(OR);
-                last.push_str(piece);
-            }
-            None => texts.push(piece.to_owned()),
-        }
+/// What is wrong with the text of a source, maybe one of several, that could only be a name with signs of alternatives and modifiers. Such a
+/// name is rare, and these signs in a wrong place are not: read as a name, they would mean that no record has an id.
+fn misplaced(piece: &str, is_alternative: bool) -> Option<String> {
+    let is_no_source = || piece.parse::<IdSource>() == Err(IdSourceError::Unknown);
+    if piece.contains(['(', ')']) {
+        Some(format!("has brackets in '{piece}'"))
+    } else if piece.contains('|') {
+        Some(format!("has a '|' in '{piece}'"))
+    } else if piece.trim() != piece {
+        Some(format!("has white space around '{piece}'"))
+    } else if is_alternative && is_no_source() {
+        Some(format!("has '{piece}' beside ' | ', which is not a source of an id"))
+    } else {
+        None
     }
-    texts.iter().map(|text| text.parse()).collect()
 }
 
-/// Whether a text looks like a source, right or wrong: a mistake in one must not make it a part of a name.
-fn is_source_form(text: &str) -> bool {
-    let is_scheme = |(scheme, _): (&str, &str)| scheme.bytes().all(|byte| byte.is_ascii_lowercase());
-    text.parse::<IdSource>().is_ok() || text.split_once(':').is_some_and(is_scheme)
+/// The array that reads these texts as sources with any name, or else the whole text; empty if neither is one.
+fn as_names(text: &str, pieces: &[&str]) -> String {
+    let whole = [text];
+    let are_sources =
+        |texts: &&[&str]| !texts.is_empty() && texts.iter().all(|text| text.parse::<IdSource>().is_ok());
+    let names = [pieces, &whole].into_iter().find(are_sources);
+    names.and_then(|texts| serde_json::to_string(texts).ok()).unwrap_or_default()
 }
 
 impl IdPart {
@@ -248,19 +255,19 @@ mod tests {
             "header:ce_id | json:/id",
             "header:ce_id | json:/id | key (optional, trim, lower)",
             "json:/id (number)",
-            "header:a | b",
-            "header:a | b | key",
+            "header:a b, c",
+            r#"["header:a | b","key"]"#,
             r#"["header:a | key"]"#,
             r#"["header:a (lower)","(lower)"]"#,
-            "header:a (B)",
-            "header:a|key",
+            r#"["header:a (B)"]"#,
+            r#"["header:a|key"]"#,
+            r#"["header:a "]"#,
         ] {
             assert_eq!(part(text).to_string(), text);
         }
-        assert_eq!(part("header:a | b").sources().len(), 1);
-        assert_eq!(part("header:a | b | key").sources().len(), 2);
         assert_eq!(part(r#"["header:a | key"]"#).sources(), [IdSource::Header("a | key".to_owned())]);
         assert_eq!(part(r#"["json:/id"]"#), part("json:/id"));
+        assert_eq!(part(r#"["json:/id", "key", "(lower)", "(trim)"]"#), part("json:/id | key (trim, lower)"));
         assert_eq!(part("key ( lower,trim )").to_string(), "key (trim, lower)");
     }
 
@@ -268,8 +275,9 @@ mod tests {
     fn mistakes_in_a_source_or_a_modifier_are_errors() {
         for (text, expected) in [
             ("json:/id (lowr)", IdSourceError::Modifier("lowr".to_owned())),
+            ("json:/id (Trim)", IdSourceError::Modifier("Trim".to_owned())),
+            ("header:a ()", IdSourceError::Modifier(String::new())),
             ("json:/id (lower,)", IdSourceError::Modifier(String::new())),
-            ("json:/id | jsn:/id", IdSourceError::Unknown),
             ("header:a | header:", IdSourceError::HeaderName),
             ("json:/a,json:/b | key", IdSourceError::Several),
             ("[\"key\"", IdSourceError::List),
@@ -279,6 +287,79 @@ mod tests {
         ] {
             assert_eq!(text.parse::<IdPart>(), Err(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn signs_in_another_place_are_refused_with_an_array_that_reads_them_as_a_name() {
+        for (text, what, names) in [
+            (
+                "json:/id (lower) | header:id",
+                "brackets in 'json:/id (lower)'",
+                r#"["json:/id (lower)","header:id"]"#,
+            ),
+            (
+                "json:/id (lower) | key (trim)",
+                "brackets in 'json:/id (lower)'",
+                r#"["json:/id (lower)","key"]"#,
+            ),
+            ("json:/id (lower) (trim)", "brackets in 'json:/id (lower)'", r#"["json:/id (lower)"]"#),
+            ("json:/id (trim) ", "brackets in 'json:/id (trim) '", r#"["json:/id (trim) "]"#),
+            ("json:/id(trim)", "brackets in 'json:/id(trim)'", r#"["json:/id(trim)"]"#),
+            ("json:/id (trim", "brackets in 'json:/id (trim'", r#"["json:/id (trim"]"#),
+            ("key (trim) | key", "brackets in 'key (trim)'", ""),
+            ("json:/id |json:/b", "a '|' in 'json:/id |json:/b'", r#"["json:/id |json:/b"]"#),
+            ("json:/id| json:/b", "a '|' in 'json:/id| json:/b'", r#"["json:/id| json:/b"]"#),
+            ("header:a|key", "a '|' in 'header:a|key'", r#"["header:a|key"]"#),
+            ("json:/id | ", "'' beside ' | '", r#"["json:/id | "]"#),
+            ("header:a |  | key", "'' beside ' | '", r#"["header:a |  | key"]"#),
+            ("a |  | b", "'a' beside ' | '", ""),
+            ("header:a | b", "'b' beside ' | '", r#"["header:a | b"]"#),
+            ("json:/id | jsn:/id", "'jsn:/id' beside ' | '", r#"["json:/id | jsn:/id"]"#),
+            ("json:/id  | key", "white space around 'json:/id '", r#"["json:/id ","key"]"#),
+            ("json:/id  (trim)", "white space around 'json:/id '", r#"["json:/id "]"#),
+            (" key", "white space around ' key'", ""),
+        ] {
+            let error = text.parse::<IdPart>().unwrap_err();
+            let message = error.to_string();
+            let IdSourceError::Misplaced { names: advised, .. } = error else { panic!("{text}: {message}") };
+            assert!(message.starts_with(&format!("has {what}")), "{text}: {message}");
+            assert!(
+                message.contains("modifiers stand once, at the end of the part, in lower case"),
+                "{message}"
+            );
+            assert!(message.contains("as in json:/id | header:id (lower)"), "{message}");
+            assert_eq!((&*advised, message.contains("nested array")), (names, !names.is_empty()), "{text}");
+            if !names.is_empty() {
+                assert_eq!(part(names).to_string(), names, "{text}");
+            }
+        }
+        let record = SampleRecord { value: Some(br#"{"id (lower)":"A"}"#), ..SampleRecord::default() };
+        let read = part(r#"["json:/id (lower)"]"#).read(&record, &Schemas::default()).ok();
+        assert_eq!(read, Some(PartValue::Bytes(Cow::Borrowed(b"A"))));
+    }
+
+    #[test]
+    fn a_source_alone_has_neither_signs_of_others_nor_modifiers() {
+        for (text, name) in [
+            ("header:a b", "a b"),
+            (r#"["header:a (trim)"]"#, "a (trim)"),
+            (r#"["header:a | key"]"#, "a | key"),
+        ] {
+            assert_eq!(text.parse().ok(), Some(LoneSource(IdSource::Header(name.to_owned()))), "{text}");
+        }
+        for (text, names) in [
+            ("header:a (trim)", r#"["header:a (trim)"]"#),
+            ("header:a (lowr)", r#"["header:a (lowr)"]"#),
+            ("header:a (trim) ", r#"["header:a (trim) "]"#),
+            ("header:a | key", r#"["header:a | key"]"#),
+            ("header:a |key", r#"["header:a |key"]"#),
+            ("key | value", ""),
+            (r#"["header:a", "(trim)"]"#, ""),
+        ] {
+            let lone = Err(IdSourceError::Lone { names: names.to_owned() });
+            assert_eq!(text.parse::<LoneSource>(), lone, "{text}");
+        }
+        assert_eq!("jsn:/id".parse::<LoneSource>(), Err(IdSourceError::Unknown));
     }
 
     #[test]
