@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::ExitError;
 use crate::config::{self, Config, HashChoice, OnConflict, OnMissing, Scope};
 use crate::dedupe::{
-    BloomPart, CompareRule, FilterBits, FilterPart, Hasher, IdPart, IdentityRule, KindId, KindRule,
-    SMALLEST_SLICE, TimeSource, WindowLimits,
+    BloomPart, CompareRule, FilterBits, FilterPart, Fingerprint, Hasher, IdPart, IdentityRule, KindId,
+    KindRule, SMALLEST_SLICE, TimeSource, WindowLimits,
 };
 use crate::http::Token;
 use crate::kafka::{ACTIVE_ID, Settings, Topology};
@@ -34,11 +34,15 @@ pub(crate) fn kinds(config: &Config) -> Kinds {
     let named = config.kinds.iter().map(|kind| Kind {
         name: kind.name.clone(),
         id: KindId::named(&kind.name),
-        rule: Some(KindRule::new(kind.from.clone(), kind.values.iter().cloned())),
+        rule: Some(kind_rule(kind)),
         window: kind.window.as_ref().map(|window| window_limits(window, max_ids)),
         on_probable: kind.window.as_ref().map_or(config.window.on_probable, |window| window.on_probable),
     });
     Kinds::new(window_limits(&config.window, max_ids), config.window.on_probable, named)
+}
+
+fn kind_rule(kind: &config::KindConfig) -> KindRule {
+    KindRule::new(kind.from.clone(), kind.values.iter().cloned())
 }
 
 /// Within which time the store may join the owners of small runs.
@@ -252,13 +256,7 @@ pub(crate) fn token(file: Option<&Path>) -> Result<Option<Token>, ExitError> {
 
 /// The binding of the local store: what its contents belong to.
 pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> Binding {
-    let mut kept: Vec<_> =
-        config.kinds.iter().filter_map(|kind| Some((&kind.name, kind.window.as_ref()?))).collect();
-    kept.sort_unstable_by_key(|(name, _)| *name);
     let of_all = rule(config, *hasher).fingerprint();
-    let (kinds, rules) = (kinds(config), kinds(config).rules(of_all));
-    let rule_of = |name: &str| rules.iter().find(|(id, _)| *id == KindId::named(name)).map(|(_, rule)| *rule);
-    let named: Vec<_> = kept.iter().filter_map(|(name, _)| rule_of(name)).collect();
     let [raw_id, clean_id, state_id] = topology.topic_ids.clone();
     Binding {
         cluster_id: topology.cluster_id.clone().unwrap_or_default(),
@@ -271,9 +269,20 @@ pub(super) fn binding(config: &Config, hasher: &Hasher, topology: &Topology) -> 
         raw_id,
         clean_id,
         state_id,
-        kinds: kept.iter().map(|(name, _)| (*name).clone()).collect(),
-        rules: std::iter::once(of_all).chain(named).collect(),
         topic_scope: config.dedupe.scope == Scope::Topic,
-        accepts_change: config.identity.accept_change == Some(kinds.fingerprint(of_all)),
+        accepts_change: config.identity.accept_change == Some(kinds(config).fingerprint(of_all)),
+        ..bound_rules(&config.kinds, of_all)
+    }
+}
+
+/// The part of a binding that names the kinds with windows and their identity rules. `of_all` is the rule for all records.
+pub(crate) fn bound_rules(kinds: &[config::KindConfig], of_all: Fingerprint) -> Binding {
+    let mut kept: Vec<_> = kinds.iter().filter(|kind| kind.window.is_some()).collect();
+    kept.sort_unstable_by_key(|kind| &kind.name);
+    let named = kept.iter().map(|kind| kind_rule(kind).fingerprint(of_all));
+    Binding {
+        kinds: kept.iter().map(|kind| kind.name.clone()).collect(),
+        rules: std::iter::once(of_all).chain(named).collect(),
+        ..Binding::default()
     }
 }

@@ -32,7 +32,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 
 pub use assembly::settings;
-pub(crate) use assembly::{hasher, kinds, rule, token, window_limits};
+pub(crate) use assembly::{bound_rules, hasher, kinds, rule, token, window_limits};
 pub(crate) use connecting::await_broker;
 pub(crate) use ended::ExitError;
 pub(crate) use log::{Log, LogOrigin, begin as begin_log, begin_quietly as begin_log_quietly, log_end};

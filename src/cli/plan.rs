@@ -58,9 +58,9 @@ pub struct PlanArgs {
     /// Form of the ids: uuid, or text for anything else
     #[arg(long, value_enum, default_value_t = IdForm::Uuid, value_name = "KIND", hide_possible_values = true)]
     pub ids: IdForm,
-    /// How long an id is stored exactly, as in 90m, 24h or 7days
-    #[arg(long, default_value = "24h", value_parser = duration, value_name = "DURATION")]
-    pub exact: Duration,
+    /// How long an id is stored exactly, as in 90m, 24h or 7days [default: 24h, or more if --raw recommends more and --bloom is not given]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub exact: Option<Duration>,
     /// How long an id is stored in all, after --exact in filters only [default: as --exact]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub bloom: Option<Duration>,

@@ -125,8 +125,8 @@ pub struct ResetArgs {
 
 pub(super) const HELP: &str = "\
 The instance must be stopped; for a running instance, use GET /state over HTTP. Of the configuration,
-only the keys of [state], [window], [[kinds]], [identity] and [http] are used, from file, environment
-and flags.
+only the keys of [state], [window], [[kinds]], [identity] and [http] and schemas.frame are used, from
+file, environment and flags. Ids are looked up only in state of the configured identity rule.
 
 Examples:
   dedupd state inspect --config /etc/dedupd.toml

@@ -103,8 +103,14 @@ pub fn sample(
     let reading = SampleReading { topic, limits, reader, now_ms };
     let measured = || {
         let ends = ends(&probe.client, topic)?;
-        let (events_per_second, span_seconds) = reading.rate(&probe.client, &ends)?;
-        Ok(TopicSample { events_per_second, span_seconds, ..reading.count(&ends, rule, seen)? })
+        let recent = reading.rate(&probe.client, &ends)?;
+        let sample = reading.count(&ends, rule, seen)?;
+        Ok(match recent {
+            Some((events_per_second, span_seconds)) => {
+                TopicSample { events_per_second, span_seconds, ..sample }
+            }
+            None => sample.at_its_own_rate(),
+        })
     };
     measured().map_err(|failure: Failure| match failure.remedy {
         Remedy::Stop => SampleError::Refused(failure),
@@ -194,17 +200,17 @@ struct SampleReading<'a> {
 }
 
 impl SampleReading<'_> {
-    /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written; and that time, seconds.
+    /// Offsets appended in the last [`SPAN`], divided by the time since the first of them was written; and that time, seconds. `None` without one.
     fn rate<C: ConsumerContext>(
         &self,
         client: &BaseConsumer<C>,
         ends: &Ranges,
-    ) -> Result<(f64, f64), Failure> {
+    ) -> Result<Option<(f64, f64)>, Failure> {
         let begin_ms = self.now_ms.saturating_sub(i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX));
         let appended = appended_since(client, self.topic, begin_ms, ends)?;
         let first_ms = self.first_ms(ends)?.unwrap_or(begin_ms).max(begin_ms);
         let seconds = self.now_ms.saturating_sub(first_ms).max(1_000) as f64 / 1_000.0;
-        Ok((appended as f64 / seconds, seconds))
+        Ok((appended > 0).then_some((appended as f64 / seconds, seconds)))
     }
 
     /// The oldest timestamp among the first records of the partitions, epoch milliseconds.

@@ -41,6 +41,17 @@ pub struct Binding {
     pub accepts_change: bool,
 }
 
+/// A window whose identities were computed by another rule than the configured one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherRule<'a> {
+    /// Its kind, if it has a name.
+    pub kind: Option<&'a str>,
+    /// The rule in the store.
+    pub stored: Fingerprint,
+    /// The rule in the configuration.
+    pub configured: Fingerprint,
+}
+
 /// How a stored binding relates to the configured one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Relation {
@@ -90,11 +101,11 @@ impl Binding {
         kinds.zip(self.rules.iter().copied())
     }
 
-    /// The relation when the stored rule of a window differs from that of `self`.
-    fn other_rule(&self, stored: &Self) -> Option<Relation> {
-        self.known_rules().find_map(|(kind, ours)| {
-            let (_, theirs) = stored.known_rules().find(|(known, _)| *known == kind)?;
-            (theirs != ours).then(|| Relation::OtherRule(kind.map(str::to_owned)))
+    /// The first window whose stored rule differs from that of `self`. What names no rule for a window counts as ours.
+    pub fn other_rule<'a>(&'a self, stored: &Self) -> Option<OtherRule<'a>> {
+        self.known_rules().find_map(|(kind, configured)| {
+            let (_, stored) = stored.known_rules().find(|(known, _)| *known == kind)?;
+            (stored != configured).then_some(OtherRule { kind, stored, configured })
         })
     }
 
@@ -140,7 +151,7 @@ impl Binding {
             if self.accepts_change {
                 return accepted("it was made by another identity rule");
             }
-            return changed;
+            return Relation::OtherRule(changed.kind.map(str::to_owned));
         }
         if stored.kinds != self.kinds {
             return Relation::Foreign(format!(

@@ -32,7 +32,7 @@ mod segments;
 mod verify;
 
 pub use adopt::Adoption;
-pub use binding::Binding;
+pub use binding::{Binding, OtherRule};
 pub use copied::{Copied, open_copy};
 pub use directory::{DirectoryContents, DirectoryEntry, limit_quarantined};
 pub use error::OpenError;

@@ -86,6 +86,8 @@ impl Stream<'_> {
             let text = running.text();
             (text.contains(limit) && text.contains("dedupd plan")).then_some(())
         });
+        let advice = running.complaints().into_iter().find(|line| line.contains("dedupd plan")).unwrap();
+        assert_eq!(advice.contains("--memory"), limit.contains("max_memory"), "only what limits: {advice}");
         let before = self.shortened_to(&running);
         running.kill9();
         self.for_process = 0;

@@ -213,6 +213,11 @@ fn the_window_that_a_plan_recommends_finds_all_copies_that_it_has_read() {
     );
     let text = planned(&pipe, &["--id", "json:/id", "--full"]);
     assert!(text.contains("\n  window.exact                   at least 4h\n"), "{text}");
+    assert!(text.contains(" (the last hour has none") && text.contains(" 0.500 per second"), "{text}");
+    let keys = |more: &[&str]| planned(&pipe, &[&["--id", "json:/id", "--full", "--toml"], more].concat());
+    let (day, short) = (keys(&[]), keys(&["--exact", "1h"]));
+    assert!(day.contains("\nexact = \"24h\"\n") && !day.contains("need at least"), "{day}");
+    assert!(short.contains("need at least 4h.\nexact = \"1h\"\n"), "{short}");
     // The recommended window, and as the control one that a part of the copies outlives.
     let clean = |name: &str, window: &str| {
         let (raw, clean, dir) = (pipe.raw.clone(), format!("plan-ages.{name}"), tempfile::tempdir().unwrap());

@@ -42,6 +42,8 @@ fn a_share_needs_copies_beyond_it() {
         let advice = advice(copies, hour);
         assert_eq!(advice.seconds.iter().flatten().count(), known, "{copies} copies");
         assert_eq!((advice.exact_seconds.is_some(), advice.costs.is_some()), (known > 0, known > 0));
+        assert_eq!(advice.longer_than(hour / 2), (known > 0).then_some(hour));
+        assert_eq!(advice.longer_than(hour), None);
         let text = advice.to_string();
         assert_eq!(text.matches("not known: ").count(), 3 - known, "{text}");
         assert_eq!(text.contains("no recommendation: 100 copies are needed"), known == 0, "{text}");

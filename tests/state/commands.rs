@@ -206,3 +206,34 @@ fn a_reset_requires_confirmation_and_deletes_only_the_stores_own_entries() {
     assert_eq!(fresh.head(0.into()).unwrap(), None);
     fresh.close().unwrap();
 }
+
+#[test]
+fn ids_are_looked_up_only_by_the_rule_of_the_state() {
+    let rule = |source: &str| IdentityRule::new(vec![source.parse().unwrap()], Hasher::Xxh3).fingerprint();
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let bound = Binding { rules: vec![rule("json:/id")], ..binding(HashKind::Xxh3) };
+    let mut store = open(dir.path(), &bound, CACHE_BYTES, DEADLINE).unwrap().store;
+    fill(&mut store, 2, 600, Hasher::Xxh3);
+    store.close().unwrap();
+    let [ours, others] = ["ours", "others"].map(|name| files.path().join(name).to_str().unwrap().to_owned());
+    let inspect = ["inspect", "--id", "order-2-7"];
+    let [write, write_other] = [&ours, &others].map(|file| ["filter", "--file", file]);
+    let ask = ["filter", "--file", &ours, "--contains", "order-2-7"];
+    for words in [&inspect[..], &write, &ask] {
+        let output = dedupd_with(dir.path(), words, &[("DEDUPD_IDENTITY__FROM", "json:/id")]);
+        assert_eq!(output.code, 0, "{words:?}: {output:?}");
+    }
+    let frame = ("DEDUPD_SCHEMAS__FRAME", "glue");
+    let other = ("DEDUPD_IDENTITY__FROM", "json:/a");
+    for words in [&inspect[..], &write_other, &ask] {
+        let output = dedupd_with(dir.path(), words, &[other]);
+        let named = [rule("json:/id"), rule("json:/a")].map(|rule| output.err.contains(&rule.to_string()));
+        assert_eq!((output.code, named), (4, [true, true]), "{words:?}: {output:?}");
+        assert_eq!(dedupd_with(dir.path(), words, &[("DEDUPD_IDENTITY__FROM", "json:/id"), frame]).code, 4);
+    }
+    // Without a rule only the hash is compared.
+    assert_eq!(dedupd(dir.path(), &inspect).code, 0);
+    let unreadable = [("DEDUPD_IDENTITY__HASH", "siphash"), ("DEDUPD_IDENTITY__KEY_FILE", "/no/such/key")];
+    assert_eq!(dedupd_with(dir.path(), &write_other, &unreadable).code, 2);
+    assert!(!fs::exists(&others).unwrap(), "a filter of another rule was written");
+}

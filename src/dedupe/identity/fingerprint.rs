@@ -45,8 +45,13 @@ impl Fingerprint {
 }
 
 impl Fingerprint {
+    /// The fingerprint with this number.
+    pub fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+
     /// As a number.
-    pub(super) fn number(self) -> u32 {
+    pub fn number(self) -> u32 {
         self.0
     }
 }

@@ -22,6 +22,8 @@ pub struct TopicSample {
     pub events_per_second: f64,
     /// The time over which that is measured, seconds: an hour, or less if the oldest record is younger.
     pub span_seconds: f64,
+    /// Whether the last hour has no records: the rate is that of the records that were read.
+    pub is_quiet: bool,
     pub read: u64,
     /// Records with an id.
     pub with_id: u64,
@@ -60,6 +62,12 @@ pub struct TopicSample {
 }
 
 impl TopicSample {
+    /// With the rate at which the records that were read were written: a topic without records in the last hour does not stay without.
+    pub(super) fn at_its_own_rate(self) -> Self {
+        let span_seconds = self.covered_seconds.max(1.0);
+        Self { events_per_second: self.read as f64 / span_seconds, span_seconds, is_quiet: true, ..self }
+    }
+
     /// Share of the records with an id that topic scope drops, 0 to 1.
     #[must_use]
     pub fn copies(&self) -> f64 {
@@ -100,9 +108,15 @@ impl TopicSample {
         })
     }
 
-    /// Over which time the rate is measured, and why that is less than an hour.
+    /// Over which time the rate is measured, and why that is not the last hour.
     #[must_use]
     pub fn span(&self) -> String {
+        if self.is_quiet {
+            let span = seconds_text(self.span_seconds);
+            return format!(
+                "in the {span} of the records that were read (the last hour has none: if traffic returns at another rate, give --events)"
+            );
+        }
         if self.span_seconds >= SPAN.as_secs_f64() {
             return "in the last hour".to_owned();
         }
@@ -136,5 +150,25 @@ impl fmt::Display for TopicSample {
             writeln!(f, "  {:<30} {}", "spelling", respelled.warning())?;
         }
         writeln!(f, "  {:<30} {}", "content", self.content_warning().unwrap_or_else(|| same.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_without_records_in_the_last_hour_has_the_rate_of_those_that_were_read() {
+        let sample = TopicSample { read: 7_200, covered_seconds: 3_600.0, ..TopicSample::default() };
+        let sample = sample.at_its_own_rate();
+        assert!((sample.events_per_second - 2.0).abs() < 1e-9, "{sample:?}");
+        let span = sample.span();
+        assert!(
+            span.starts_with("in the 1h of the records that were read (the last hour has none"),
+            "{span}"
+        );
+        // One record has no time of its own.
+        let one = TopicSample { read: 1, ..TopicSample::default() }.at_its_own_rate();
+        assert!(one.events_per_second.is_finite() && one.events_per_second > 0.0, "{one:?}");
     }
 }

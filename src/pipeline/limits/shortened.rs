@@ -148,20 +148,23 @@ impl WindowLimiter {
             self.log.logged.insert(limit, now);
             let of_kind = journals.windows().filter(|(_, other, _)| *other == kind);
             let rate: f64 = of_kind.map(|(_, _, window)| window.ids_a_second()).sum();
-            let remedy = match limit {
+            let (remedy, command) = match limit {
                 Limit::Incomplete => {
-                    "older ids are missing, and the window grows until it is complete again".to_owned()
+                    ("older ids are missing, and the window grows until it is complete again", None)
                 }
                 // The rate of new ids does not show how many are needed meanwhile.
                 _ if lag.lagging(window.configured()).is_some() => {
-                    "raise the limit until it has caught up".to_owned()
+                    ("raise the limit until it has caught up", None)
                 }
-                _ => {
-                    format!("to size the window, run: {}", plan_command(limit, window, options, rate, count))
-                }
+                _ => (
+                    "to size the window, run the command",
+                    Some(plan_command(limit, window, options, rate, count)),
+                ),
             };
             let (effect, cause) = (limit_text(limit, window, options), lag.cause(window));
-            tracing::warn!(journal, kind = options.kinds.name_of(kind), "{effect}{cause}; {remedy}");
+            let kind = options.kinds.name_of(kind);
+            // The command is a field of its own: other fields follow the sentence, and would be pasted with it.
+            tracing::warn!(journal, kind, command, "{effect}{cause}; {remedy}");
         }
     }
 }
@@ -245,7 +248,8 @@ fn plan_command(
     };
     let has_filters = window.configured() > window.exact();
     let bloom = has_filters.then(|| format!(" --bloom {}", duration_text(window.configured())));
-    let memory = limits.max_memory.filter(|_| limit != Limit::Ids).map(|bytes| format!(" --memory {bytes}"));
+    let memory =
+        limits.max_memory.filter(|_| limit == Limit::Memory).map(|bytes| format!(" --memory {bytes}"));
     let evicts = limits.when_full == Overflow::Evict;
     let evict = evicts.then(|| format!(" --overflow evict --max-ids {}", limits.max_ids));
     let more: String = [bloom, memory, evict].into_iter().flatten().collect();

@@ -122,6 +122,13 @@ impl fmt::Display for WindowAdvice {
 }
 
 impl WindowAdvice {
+    /// The recommended `window.exact`, if it is longer than `exact`.
+    #[must_use]
+    pub fn longer_than(&self, exact: Duration) -> Option<Duration> {
+        let recommended = Duration::try_from_secs_f64(self.exact_seconds?).ok()?;
+        (recommended > exact).then_some(recommended)
+    }
+
     fn not_seen(&self) -> String {
         let covered = seconds_text(self.measured.covered_seconds);
         if self.measured.is_whole {

@@ -1,5 +1,7 @@
 //! The command `plan`: measures the live topic if one is given, and prints the plan.
 
+use std::time::Duration;
+
 use indicatif::ProgressBar;
 
 use super::{CapacityPlan, Fits, IdKind, MeasuredAges, SHARES, WindowAdvice, Workload};
@@ -13,16 +15,19 @@ use crate::schemas::BlockingSchemas;
 use crate::tools::properties;
 
 const MIB: u64 = 1 << 20;
+/// `window.exact` when neither a flag nor the ages of copies give another.
+const EXACT: Duration = Duration::from_hours(24);
 
 /// `dedupd plan`: the text to print.
 pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
-    let bloom = args.bloom.unwrap_or(args.exact);
-    if bloom < args.exact {
+    let exact = args.exact.unwrap_or(EXACT);
+    let bloom = args.bloom.unwrap_or(exact);
+    if bloom < exact {
         return Err(ExitError::usage(
             "--bloom is shorter than --exact; give a longer time, or leave --bloom out",
         ));
     }
-    if args.overflow == WhenFull::Evict && bloom > args.exact {
+    if args.overflow == WhenFull::Evict && bloom > exact {
         return Err(ExitError::usage(
             "--overflow evict cannot be combined with --bloom; leave one of them out",
         ));
@@ -32,7 +37,7 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
     let (sample, note) = sample.unzip();
     let note = note.flatten();
     let live = sample.clone().unwrap_or_default();
-    let plan = CapacityPlan::of(Workload {
+    let workload = Workload {
         slots,
         events_per_second: args.events.unwrap_or(live.events_per_second),
         duplicates: args.duplicates.unwrap_or_else(|| live.copies()),
@@ -40,15 +45,20 @@ pub fn command(args: &PlanArgs) -> Result<String, ExitError> {
             IdForm::Uuid => IdKind::Uuid,
             IdForm::Text => IdKind::Text,
         },
-        exact: args.exact,
+        exact,
         bloom,
         false_positive_rate: args.false_positive_rate,
         partitions: args.partitions.unwrap_or(live.partitions).max(1),
+    };
+    let advice = sample.as_ref().map(|sample| WindowAdvice::of(measured_ages(sample), workload));
+    let longer = advice.and_then(|advice| advice.longer_than(exact));
+    let plan = CapacityPlan::of(match longer.filter(|_| args.exact.is_none() && args.bloom.is_none()) {
+        Some(exact) => Workload { exact, bloom: exact, ..workload },
+        None => workload,
     });
-    let advice = sample.as_ref().map(|sample| WindowAdvice::of(measured_ages(sample), plan.workload));
     if args.toml {
         let measured = sample.filter(|_| args.events.is_none());
-        return Ok(toml(&plan, measured.as_ref()));
+        return Ok(toml(&plan, measured.as_ref(), advice));
     }
     let fits = args.memory.map(|memory| Fits::of(&plan.workload, memory));
     if args.json {
@@ -92,10 +102,12 @@ fn measured_ages(sample: &TopicSample) -> MeasuredAges {
 }
 
 /// The keys to set, and in comments what is set elsewhere.
-fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
+fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>, advice: Option<WindowAdvice>) -> String {
     let CapacityPlan { workload, memory, disk_bytes, state_topic, .. } = plan;
     let Workload { exact, bloom, false_positive_rate, slots, partitions, .. } = *workload;
-    let [exact, whole] = [exact, bloom].map(duration_text);
+    let longer = advice.and_then(|advice| advice.longer_than(exact)).map(duration_text);
+    let longer = longer.map(|longer| format!("# The copies that were read need at least {longer}.\n"));
+    let (longer, [exact, whole]) = (longer.unwrap_or_default(), [exact, bloom].map(duration_text));
     // The smallest accepted value is 16 MiB.
     let size = |bytes: u64| size_text(bytes.div_ceil(MIB).max(16) * MIB);
     let filters = format!("bloom = \"{whole}\"\nfalse_positive_rate = {false_positive_rate:e}\n");
@@ -110,7 +122,7 @@ fn toml(plan: &CapacityPlan, measured: Option<&TopicSample>) -> String {
         "# By dedupd plan, for {:.3} new ids per second in {partitions} partitions.\n{measured}\
          # Memory limit of the container or service unit: {}.\n\
          # retention.ms of the state topic: {retention_ms}; topics.create = true sets it.\n\
-         [window]\nexact = \"{exact}\"\n{filters}{table}max_memory = \"{}\"\n\n\
+         [window]\n{longer}exact = \"{exact}\"\n{filters}{table}max_memory = \"{}\"\n\n\
          [state]\n# Windows become shorter at {eighths} eighths of it.\nmax_disk = \"{}\"\n",
         plan.new_ids_per_second,
         size(memory.limit_bytes),

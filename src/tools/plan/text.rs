@@ -13,11 +13,9 @@ impl fmt::Display for CapacityPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.workload;
         section(f, "traffic")?;
-        line(
-            f,
-            "new ids",
-            &format!("{:.0} per second, {} partitions", self.new_ids_per_second, asked.partitions),
-        )?;
+        let (rate, partitions) = (self.new_ids_per_second, asked.partitions);
+        let decimals = if rate < 10.0 { 3 } else { 0 };
+        line(f, "new ids", &format!("{rate:.decimals$} per second, {partitions} partitions"))?;
         line(f, "exact", &format!("{}, {}", measured_text(asked.exact), ids(self.exact_ids)))?;
         if self.filters.is_some() {
             line(

@@ -8,11 +8,11 @@ use bytesize::ByteSize;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 use super::{Lengths, LookupResult, StateError, Transferred};
-use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, hasher, window_limits};
+use crate::app::{ExitError, OPEN_LIMIT, begin_log_quietly, bound_rules, hasher, window_limits};
 use crate::cli::{Exit, ExportArgs, FilterArgs, ImportArgs, InspectArgs, LocalArgs, ResetArgs, StateCommand};
 use crate::config::{self, Local};
-use crate::dedupe::{Hasher, IdPart, IdSource, Identity, IdentityRule};
-use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, open_copy};
+use crate::dedupe::{Fingerprint, Hasher, IdPart, IdSource, Identity, IdentityRule};
+use crate::store::{Binding, Copied, DirectoryContents, Lock, OpenError, OtherRule, open_copy};
 use crate::tools::print;
 
 impl From<StateError> for ExitError {
@@ -56,8 +56,8 @@ pub(crate) fn look_up(
 ) -> Result<LookupResult, ExitError> {
     let (hasher, lengths) = (hasher(&local.hash)?, lengths(local));
     with_copy(local, |copied| {
-        check_hash(local, hasher, &copied.binding)?;
         check(&copied.binding)?;
+        check_rule(local, hasher, &copied.binding)?;
         showing("windows", |bar| LookupResult::of(identity, copied, partition, &lengths, bar))
     })
 }
@@ -96,9 +96,9 @@ fn identity(id: &[String], flag: &str, local: &Local, hasher: Hasher) -> Result<
 
 fn export(args: &ExportArgs) -> Result<(), ExitError> {
     let local = load(&args.local)?;
-    let export =
-        |copied: &Copied, bar: &ProgressBar| super::export(&copied.store, &copied.binding, &args.to, bar);
-    let (done, filtered) = written(&local, export)?;
+    let (done, filtered) = written(&local, |copied| {
+        showing("ids", |bar| super::export(&copied.store, &copied.binding, &args.to, bar))
+    })?;
     println!("{} written: {}", args.to.display(), amount(&done));
     tell_left_out(filtered);
     Ok(())
@@ -107,13 +107,25 @@ fn export(args: &ExportArgs) -> Result<(), ExitError> {
 fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
     if !args.contains.is_empty() {
-        let identity = identity(&args.contains, "--contains", &local, hasher(&local.hash)?)?;
-        let is_found = super::may_contain(&args.file, &identity)?;
+        let hasher = hasher(&local.hash)?;
+        let identity = identity(&args.contains, "--contains", &local, hasher)?;
+        let filter = super::PortableFilter::read(&args.file)?;
+        if let Some((configured, stored)) = configured_rule(&local, hasher).zip(filter.rule())
+            && stored != configured
+        {
+            let what = args.file.display().to_string();
+            return Err(refused_rule(&local, &what, OtherRule { kind: None, stored, configured }));
+        }
+        let is_found = filter.may_contain(&identity);
         println!("{}", if is_found { "yes, or a false positive" } else { "no" });
         return Ok(if is_found { Exit::Done } else { Exit::No });
     }
-    let (made, filtered) = written(&local, |copied, bar| {
-        super::write_filter(&copied.store, &copied.binding, &args.file, args.false_positive_rate, bar)
+    // The file is asked with the same configuration, and then it has to be that of the state.
+    let hasher = hasher(&local.hash)?;
+    let (made, filtered) = written(&local, |copied| {
+        check_rule(&local, hasher, &copied.binding)?;
+        let Copied { store, binding, .. } = copied;
+        showing("ids", |bar| super::write_filter(store, binding, &args.file, args.false_positive_rate, bar))
     })?;
     println!("{} written: {} ids, {}", args.file.display(), HumanCount(made.ids), ByteSize(made.bytes));
     tell_left_out(filtered);
@@ -123,10 +135,10 @@ fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
 /// What `write` has written of a copy of the state, and the number of ids that it leaves out.
 fn written<T>(
     local: &Local,
-    write: impl FnOnce(&Copied, &ProgressBar) -> Result<T, StateError>,
+    write: impl FnOnce(&Copied) -> Result<T, ExitError>,
 ) -> Result<(T, u64), ExitError> {
     with_copy(local, |copied| {
-        let done = showing("ids", |bar| write(copied, bar))?;
+        let done = write(copied)?;
         Ok((done, super::left_out(&copied.store, &copied.binding)))
     })
 }
@@ -148,7 +160,7 @@ fn import(args: &ImportArgs) -> Result<(), ExitError> {
     let lock = if dir.exists() { Some(lock(&local)?) } else { None };
     DirectoryContents::of(dir)?.must_be_empty()?;
     let verified = showing("ids verified", |bar| super::verify(&args.from, bar))?;
-    check_hash(&local, hasher(&local.hash)?, &verified.header.binding)?;
+    check_rule(&local, hasher(&local.hash)?, &verified.header.binding)?;
     let _lock = lock.map_or_else(|| self::lock(&local), Ok)?;
     let database = showing("ids", |bar| {
         bar.set_length(verified.ids);
@@ -244,14 +256,43 @@ fn with_copy<T>(local: &Local, read: impl FnOnce(&Copied) -> Result<T, ExitError
     result
 }
 
-/// Returns an error when the configured hash is not the stored one: identities of different hashes must not be compared.
-fn check_hash(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), ExitError> {
+/// Returns an error when the identities of the state were made with another hash, or by another rule, than is configured: they must not be
+/// compared. Without `identity.from` no rule is configured.
+fn check_rule(local: &Local, hasher: Hasher, stored: &Binding) -> Result<(), ExitError> {
     let configured = Binding { hash: hasher.kind(), ..stored.clone() };
-    if configured.hash == stored.hash {
-        return Ok(());
+    if configured.hash != stored.hash {
+        let (stored, configured) = (stored.hash_text(), configured.hash_text());
+        return Err(OpenError::Hash { dir: local.state.dir.clone(), stored, configured }.into());
     }
-    let (stored, configured) = (stored.hash_text(), configured.hash_text());
-    Err(OpenError::Hash { dir: local.state.dir.clone(), stored, configured }.into())
+    let Some(rule) = configured_rule(local, hasher) else { return Ok(()) };
+    let state = format!("state in {}", local.state.dir.display());
+    let configured = bound_rules(&local.kinds, rule);
+    configured.other_rule(stored).map_or(Ok(()), |other| Err(refused_rule(local, &state, other)))
+}
+
+/// The rule for the records of no named kind; `None` without `identity.from`.
+fn configured_rule(local: &Local, hasher: Hasher) -> Option<Fingerprint> {
+    let rule = IdentityRule::new(local.from.clone()?, hasher).framed(local.frame);
+    Some(rule.fingerprint())
+}
+
+/// `what` was made by another rule.
+fn refused_rule(
+    local: &Local,
+    what: &str,
+    OtherRule { kind, stored, configured }: OtherRule<'_>,
+) -> ExitError {
+    let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
+    let from: Vec<_> = local.from.iter().flatten().map(ToString::to_string).collect();
+    ExitError::new(
+        Exit::State,
+        format!(
+            "{what} was made by identity rule {stored}{of}, but {configured} is configured, with identity.from {}: ids of one are \
+             not found in the other. Use the configuration of the instance that made it: identity.from, identity.hash with its key, \
+             schemas.frame, and from and values of [[kinds]]",
+            from.join(", ")
+        ),
+    )
 }
 
 /// Does `work` with a bar that counts `what`.

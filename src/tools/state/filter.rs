@@ -11,9 +11,13 @@ use super::error::StateError;
 use super::inspect::counted;
 use super::transfer::put_in_place;
 use super::whole::for_each_unsealed;
-use crate::dedupe::Identity;
+use crate::dedupe::{Fingerprint, Identity};
 use crate::ports::Store;
 use crate::store::Binding;
+
+/// The seed of the hashes is this and the fingerprint of the identity rule for the records of no named kind: the file has no other place for
+/// what its libraries do not know. "dedu" in ASCII.
+const SEEDS: u64 = 0x6465_6475 << u32::BITS;
 
 /// The 16 bytes of an identity, hashed as the other libraries hash an array of bytes: without its length.
 struct Item<'a>(&'a Identity);
@@ -24,9 +28,9 @@ impl Hash for Item<'_> {
     }
 }
 
-/// What a filter has.
+/// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortableFilter {
+pub struct WrittenFilter {
     /// Number of identities.
     pub ids: u64,
     /// Size of the file.
@@ -41,14 +45,18 @@ pub fn write_filter(
     to: &Path,
     rate: f64,
     bar: &ProgressBar,
-) -> Result<PortableFilter, StateError> {
+) -> Result<WrittenFilter, StateError> {
     let windows = counted(store, binding, bar)?;
     let ids: u64 = windows.iter().map(|window| window.stored.ids()).sum();
     bar.reset();
     bar.set_length(ids);
-    let filter = BloomFilterBuilder::with_accuracy(ids.max(1), rate).build();
+    let filter = BloomFilterBuilder::with_accuracy(ids.max(1), rate);
+    let filter = match binding.rules.first() {
+        Some(rule) => filter.seed(SEEDS | u64::from(rule.number())),
+        None => filter,
+    };
     let mut filter =
-        filter.map_err(|error| StateError::file(to, &format!("cannot hold {ids} ids: {error}")))?;
+        filter.build().map_err(|error| StateError::file(to, &format!("cannot hold {ids} ids: {error}")))?;
     for window in &windows {
         store.scan_sealed(&[window.id], &mut |_, identity, _| {
             filter.insert(Item(&identity));
@@ -68,20 +76,36 @@ pub fn write_filter(
         let written = file.write_all(&bytes).and_then(|()| file.sync_all());
         written.map_err(|error| StateError::io(to, "be written", &error))
     })?;
-    Ok(PortableFilter { ids, bytes: bytes.len() as u64 })
+    Ok(WrittenFilter { ids, bytes: bytes.len() as u64 })
 }
 
-/// Whether a file with a filter may contain an identity. False means that it does not.
-pub fn may_contain(file: &Path, identity: &Identity) -> Result<bool, StateError> {
-    let unread = |error| StateError::io(file, "be read", &error);
-    let unusable =
-        || StateError::file(file, "is not a filter of dedupd state filter, or is damaged; write it again");
-    if !std::fs::metadata(file).map_err(unread)?.is_file() {
-        return Err(unusable());
+/// A filter in a file.
+pub struct PortableFilter(BloomFilter);
+
+impl PortableFilter {
+    /// Reads a file.
+    pub fn read(file: &Path) -> Result<Self, StateError> {
+        let unread = |error| StateError::io(file, "be read", &error);
+        let unusable = || {
+            StateError::file(file, "is not a filter of dedupd state filter, or is damaged; write it again")
+        };
+        if !std::fs::metadata(file).map_err(unread)?.is_file() {
+            return Err(unusable());
+        }
+        let bytes = std::fs::read(file).map_err(unread)?;
+        BloomFilter::deserialize(&bytes).map(Self).map_err(|_| unusable())
     }
-    let bytes = std::fs::read(file).map_err(unread)?;
-    let filter = BloomFilter::deserialize(&bytes).map_err(|_| unusable())?;
-    Ok(filter.contains(&Item(identity)))
+
+    /// The rule of its identities; `None` if it was written without one.
+    pub fn rule(&self) -> Option<Fingerprint> {
+        let number = self.0.seed() ^ SEEDS;
+        u32::try_from(number).ok().map(Fingerprint::numbered)
+    }
+
+    /// Whether it may contain an identity. False means that it does not.
+    pub fn may_contain(&self, identity: &Identity) -> bool {
+        self.0.contains(&Item(identity))
+    }
 }
 
 #[cfg(test)]
@@ -100,12 +124,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("java.bin");
         std::fs::write(&file, java).unwrap();
-        let found: Vec<_> =
-            (1..=8).filter(|number| may_contain(&file, &identity(*number)).unwrap()).collect();
-        assert_eq!(found, [1, 2, 3]);
+        let filter = PortableFilter::read(&file).unwrap();
+        let found: Vec<_> = (1..=8).filter(|number| filter.may_contain(&identity(*number))).collect();
+        assert_eq!((found, filter.rule()), (vec![1, 2, 3], None));
         for damaged in [&java[..5], b"not a filter at all, but longer than a header of one"] {
             std::fs::write(&file, damaged).unwrap();
-            assert!(may_contain(&file, &identity(1)).unwrap_err().to_string().contains("is not a filter"));
+            let refused = PortableFilter::read(&file).map(drop).unwrap_err();
+            assert!(refused.to_string().contains("is not a filter"), "{refused}");
         }
     }
 }

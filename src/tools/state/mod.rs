@@ -18,7 +18,7 @@ mod whole;
 pub use command::command;
 pub(crate) use command::look_up;
 pub(crate) use error::StateError;
-pub use filter::{PortableFilter, may_contain, write_filter};
+pub use filter::{PortableFilter, WrittenFilter, write_filter};
 pub use find::{Found, Places, find};
 pub use inspect::inspect;
 pub use lookup::{FoundOwner, Lengths, LookupResult, Standing};
