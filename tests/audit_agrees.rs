@@ -102,7 +102,7 @@ fn both_accept_the_same_id_sources() {
         "value",
         "header:id",
         "header::",
-        "header:é ",
+        "header:é",
         "json:/",
         "json:/a~1b/~0/0",
         "json:///",

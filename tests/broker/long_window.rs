@@ -388,8 +388,7 @@ fn a_window_shortened_by_a_limit_is_reported_also_after_a_restart() {
         (text.contains("window.max_ids = 1000") && text.contains("dedupd plan")).then_some(())
     });
     let advice = running.complaints().into_iter().find(|line| line.contains("dedupd plan")).unwrap();
-    assert!(!advice.contains("--memory"), "it does not limit the window: {advice}");
-    assert!(advice.contains("command=\"dedupd plan --events"), "nothing else is copied with it: {advice}");
+    assert!(!advice.contains("--memory") && advice.contains("command=\"dedupd plan --events"), "{advice}");
     running.wait_ready(LIMIT);
     running.kill9();
     let running = sidecar.start();

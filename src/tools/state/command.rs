@@ -282,7 +282,7 @@ fn refused_rule(
     what: &str,
     OtherRule { kind, stored, configured }: OtherRule<'_>,
 ) -> ExitError {
-    let of = kind.map(|name| format!(" of kind {name:?}")).unwrap_or_default();
+    let of = kind.map(|name| format!(" of kind \"{name}\"")).unwrap_or_default();
     let from: Vec<_> = local.from.iter().flatten().map(ToString::to_string).collect();
     ExitError::new(
         Exit::State,
