@@ -43,7 +43,7 @@ const CODE: &[(&str, usize)] = &[
     // window of `plan`. `dedupd state filter`. What `rekey` is.
     // A trial that was not killed twice fails.
     // Ids are looked up by the rule of the state only; a quiet topic is sized by what was read.
-    ("src/tools", 4_947),
+    ("src/tools", 4_951),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings, frames, fingerprints and directories of schemas. What a deleted record explains.
     ("crates/audit", 6_305),

@@ -16,6 +16,8 @@ use super::{Offset, PartitionId};
 const MOST: usize = 5;
 /// The longest text of a value, in characters.
 const LONGEST: usize = 60;
+/// Bytes of a value that are shown where it begins to differ.
+const SHOWN_BYTES: usize = 16;
 
 /// A dropped record that differs from the one that clean holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,10 +141,13 @@ impl Found {
     fn of_bytes(&mut self, at: &str, dropped: Option<&[u8]>, owner: Option<&[u8]>) {
         let [one, other] = [dropped, owner].map(Option::unwrap_or_default);
         let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
-        let length = |bytes: Option<&[u8]>| {
-            bytes.map_or_else(|| "null".to_owned(), |bytes| format!("{} bytes in total", bytes.len()))
+        let rest = |bytes: &[u8]| {
+            let rest = bytes.get(same..).unwrap_or_default();
+            let first = rest.get(..SHOWN_BYTES).unwrap_or(rest).escape_ascii();
+            format!("'{first}' ({} bytes in total)", bytes.len())
         };
-        self.add(&format!("{at} from byte {same} on"), length(dropped), length(owner));
+        let text = |bytes: Option<&[u8]>| bytes.map_or_else(|| "null".to_owned(), rest);
+        self.add(&format!("{at} from byte {same} on"), text(dropped), text(owner));
     }
 
     fn of_texts(&mut self, at: &str, dropped: Option<&[u8]>, owner: Option<&[u8]>) {
@@ -239,16 +244,19 @@ mod tests {
         assert!(of(r#"{"a":1}"#, r#"{"a":1}"#).is_empty());
         assert_eq!(
             of(r#"{"a":1}"#, r#"{"a": 1}"#),
-            ["value from byte 5 on: 7 bytes in total instead of 8 bytes in total"]
+            ["value from byte 5 on: '1}' (7 bytes in total) instead of ' 1}' (8 bytes in total)"]
         );
     }
 
     #[test]
     fn other_values_are_compared_by_their_bytes_and_null_differs_from_empty() {
         let differing = found("value", Some("abcd"), Some("abX"));
-        assert_eq!(differing, ["value from byte 2 on: 4 bytes in total instead of 3 bytes in total"]);
+        assert_eq!(
+            differing,
+            ["value from byte 2 on: 'cd' (4 bytes in total) instead of 'X' (3 bytes in total)"]
+        );
         let null = found("value", None, Some(""));
-        assert_eq!(null, ["value from byte 0 on: null instead of 0 bytes in total"]);
+        assert_eq!(null, ["value from byte 0 on: null instead of '' (0 bytes in total)"]);
         assert!(found("value", None, None).is_empty());
     }
 
@@ -262,6 +270,9 @@ mod tests {
         let cut = found("key", Some(&long("a")), Some("b"));
         assert_eq!(cut, [format!("key: {}… instead of b", "x".repeat(LONGEST))]);
         let same = found("key", Some(&long("a")), Some(&long("bc")));
-        assert_eq!(same, ["key from byte 1000 on: 1001 bytes in total instead of 1002 bytes in total"]);
+        assert_eq!(
+            same,
+            ["key from byte 1000 on: 'a' (1001 bytes in total) instead of 'bc' (1002 bytes in total)"]
+        );
     }
 }

@@ -33,7 +33,12 @@ pub(super) fn described(rule: &[IdPart], seen: &ComparedContent, owner: &Compare
             let lacks = |part: &ComparedPart| part.digest == Digest::NONE;
             let parts = rule.iter().zip(owner.parts.iter().zip(&seen.parts));
             let missing = parts.filter(|(_, (owner, seen))| lacks(owner) || lacks(seen));
-            let missing: Vec<_> = missing.map(|(part, _)| part.to_string()).collect();
+            let missing: Vec<&IdPart> = missing.map(|(part, _)| part).collect();
+            let is_required = |part: &&IdPart| !part.is_optional();
+            let any_required = missing.iter().any(is_required);
+            // Where all parts may be absent, one has to be there.
+            let listed = missing.iter().filter(|part| !any_required || is_required(part));
+            let missing: Vec<_> = listed.map(ToString::to_string).collect();
             format!("{values}; not compared, because one of them lacks {}", missing.join(" and "))
         }
     }

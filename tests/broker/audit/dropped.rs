@@ -50,8 +50,8 @@ fn unequal_copies_are_named_with_their_differences_and_are_findings_if_required(
         listed,
         [
             "not equal: partition 0, raw offset 1, dropped for partition 0, raw offset 0: /sent: 2 instead of 1",
-            "not equal: partition 0, raw offset 3, dropped for partition 0, raw offset 2: value from byte 0 on: 0 bytes in total \
-             instead of null",
+            "not equal: partition 0, raw offset 3, dropped for partition 0, raw offset 2: value from byte 0 on: '' (0 bytes \
+             in total) instead of null",
             "not equal: partition 1, raw offset 0, dropped for partition 0, raw offset 0: /amount: 7 instead of 1",
         ],
         "{text}"
