@@ -33,6 +33,9 @@ const PRECEDENCE: Duration = Duration::from_secs(2);
 const RETURN: Duration = Duration::from_secs(1);
 /// The longest time that a worker waits for the registry before it leaves the group to the others again.
 const MAX_PATIENCE: Duration = Duration::from_mins(1);
+/// Why an instance waits whose name is in use.
+const TWIN: &str = "another process with the same group.instance is in the group: give each process a name of its own; waiting until that one \
+                    has left";
 
 /// Waits until this instance may join the group.
 pub(super) struct Spare {
@@ -195,28 +198,25 @@ impl Spare {
         };
         // A member that is still there belongs to a live process, which the broker would end for this one. The group removes one that was killed.
         let is_taken = !own.is_empty() && self.needs.lock.takeover() == Takeover::None;
-        if monotonic() < joins_at {
-            self.note_role(Role::Joining, None);
-            self.publish(Some(format!(
-                "leaves the group to the other instances first: {}",
-                self.why_waiting()
-            )));
+        let why = if monotonic() < joins_at {
+            format!("leaves the group to the other instances first: {}", self.why_waiting())
         } else if is_taken {
-            self.wait_for_twin();
-        }
-        monotonic() >= joins_at && !is_taken
+            self.warn_once(TWIN);
+            TWIN.to_owned()
+        } else {
+            return true;
+        };
+        self.note_role(Role::Joining, None);
+        self.publish(Some(why));
+        false
     }
 
-    /// Publishes, and logs once, that another process has the name of this instance.
-    fn wait_for_twin(&mut self) {
-        let what = "another process with the same group.instance is in the group: give each process a name of its own; waiting until that \
-                    one has left";
+    /// Logs what hinders this instance, unless that was logged last.
+    fn warn_once(&mut self, what: &str) {
         if self.logged.as_deref() != Some(what) {
             tracing::warn!("{what}");
             self.logged = Some(what.to_owned());
         }
-        self.note_role(Role::Joining, None);
-        self.publish(Some(what.to_owned()));
     }
 
     fn why_waiting(&self) -> &str {
@@ -274,11 +274,8 @@ impl Spare {
             )));
             return;
         }
-        if let Some(what) = &foreign
-            && self.logged.as_ref() != Some(what)
-        {
-            tracing::warn!("{what}");
-            self.logged = Some(what.clone());
+        if let Some(what) = &foreign {
+            self.warn_once(what);
         }
         if foreign.is_some() && other.partitions.is_empty() {
             self.note_role(Role::Joining, None);

@@ -14,7 +14,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 /// than the interval.
 const MEASURED_PART: u64 = 32;
 /// Bytes on disk of an owner that is not sealed, rounded up.
-pub(super) const OWNER_BYTES: u64 = 64;
+pub(super) const UNSEALED_BYTES: u64 = 64;
 /// How long removed ids may take to leave the disk: the next commits remove them, which is before the measurement
 /// after next.
 const SETTLE_TIME: Duration = Duration::from_secs(20);
@@ -148,7 +148,7 @@ struct DiskBound {
 
 impl DiskBound {
     fn due(&mut self, written: u64, max_disk: u64, now: Duration) -> bool {
-        let grown = written.abs_diff(self.written).saturating_mul(OWNER_BYTES) >= max_disk / MEASURED_PART;
+        let grown = written.abs_diff(self.written).saturating_mul(UNSEALED_BYTES) >= max_disk / MEASURED_PART;
         let due = is_due(&mut self.measured_at, now, if grown { Duration::ZERO } else { MEASURE_INTERVAL });
         self.written = if due { written } else { self.written };
         due

@@ -13,7 +13,7 @@ use crate::config::Overflow;
 use crate::dedupe::{FilterPart, IndexBytes, OwnerIndex, Positions, SealedBytes, Window, WindowLimits};
 use crate::units::size_text;
 pub(crate) use enforced::Enforced;
-use enforced::OWNER_BYTES;
+use enforced::UNSEALED_BYTES;
 
 /// What can shorten the window: a configuration key or the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +76,7 @@ impl Limits {
 
     /// Most records of a transaction, whose owners fill half of the eighth of the disk that is reserved for growth between two measurements.
     pub fn records_by_disk(&self) -> usize {
-        let most = self.max_disk.map_or(u64::MAX, |bytes| bytes / 16 / OWNER_BYTES / self.workers.max(1));
+        let most = self.max_disk.map_or(u64::MAX, |bytes| bytes / 16 / UNSEALED_BYTES / self.workers.max(1));
         usize::try_from(most).unwrap_or(usize::MAX).max(1)
     }
 

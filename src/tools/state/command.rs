@@ -106,8 +106,8 @@ fn export(args: &ExportArgs) -> Result<(), ExitError> {
 
 fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
     let local = load(&args.local)?;
+    let hasher = hasher(&local.hash)?;
     if !args.contains.is_empty() {
-        let hasher = hasher(&local.hash)?;
         let identity = identity(&args.contains, "--contains", &local, hasher)?;
         let filter = super::PortableFilter::read(&args.file)?;
         if let Some((configured, stored)) = configured_rule(&local, hasher).zip(filter.rule())
@@ -121,7 +121,6 @@ fn filter(args: &FilterArgs) -> Result<Exit, ExitError> {
         return Ok(if is_found { Exit::Done } else { Exit::No });
     }
     // The file is asked with the same configuration, and then it has to be that of the state.
-    let hasher = hasher(&local.hash)?;
     let (made, filtered) = written(&local, |copied| {
         check_rule(&local, hasher, &copied.binding)?;
         let Copied { store, binding, .. } = copied;
