@@ -60,7 +60,8 @@ fn topic(text: &str) -> Result<String, String> {
 }
 
 pub(super) const HELP: &str = "\
-Each value is a JSON object with a UUID under \"id\". With --cut-acks the duplicates are real: the
+Each value is a JSON object with a UUID under \"id\". One duplicate in four has a field more, attempt:
+a conflict, unless identity.compare names other fields. With --cut-acks the duplicates are real: the
 broker has written the batch, its response is lost, and a producer without idempotence retries.
 
 Examples:

@@ -14,6 +14,12 @@ const LONGEST: usize = 249;
 impl TopicName {
     /// Checks a name. The error is the predicate of a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if text.contains(',') || text.starts_with('^') {
+            return Err(
+                "stands for several topics (a process de-duplicates one; dedupd rekey makes one of several)"
+                    .to_owned(),
+            );
+        }
         check(text).map(|()| Self(text.to_owned()))
     }
 
@@ -54,7 +60,7 @@ mod tests {
         for good in ["a", "events.raw", "A-1_b.c", "...", &"x".repeat(249)] {
             assert_eq!(TopicName::parse(good).unwrap().as_str(), good);
         }
-        for bad in ["", ".", "..", "a b", "a/b", "é", "a\n", &"x".repeat(250)] {
+        for bad in ["", ".", "..", "a b", "a/b", "é", "a\n", "a,b", "^a", &"x".repeat(250)] {
             assert!(TopicName::parse(bad).is_err(), "{bad:?} was accepted");
         }
     }

@@ -84,7 +84,7 @@ pub(super) fn check(
     let required = if creates { 1 } else { names.len() };
     for ((role, name), shape) in names.iter().zip(shapes).take(required) {
         if **shape == TopicShape::Missing {
-            findings.problems.push(missing_topic(role, name));
+            findings.problems.push(missing_topic(settings, role, name));
         }
     }
     if let Some(partitions) = raw.partitions() {
@@ -278,9 +278,12 @@ pub(super) fn extra_partitions(settings: &Settings, name: &str, count: usize, ra
     )
 }
 
-fn missing_topic(role: &str, name: &str) -> String {
+fn missing_topic(settings: &Settings, role: &str, name: &str) -> String {
     if role == "raw" {
-        return format!("topic {name} (topics.raw) does not exist; create it, or correct topics.raw");
+        return format!(
+            "topic {name} (topics.raw) does not exist; correct topics.raw, or create it: kafka-topics.sh --bootstrap-server {} --create --topic {name}",
+            settings.bootstrap_servers
+        );
     }
     format!(
         "topic {name} (topics.{role}) does not exist; create it with as many partitions as the raw topic, or set \

@@ -81,7 +81,7 @@ const CASES: &[(&str, &str)] = &[
     ),
     (
         r#"group.workers = "many""#,
-        r#"group.workers = "many" (d.toml): is out of range; give a whole number from 1 to 1000"#,
+        r#"group.workers = "many" (d.toml): is not a whole number; give a whole number from 1 to 1000"#,
     ),
     (
         "group.workers = 2",

@@ -36,11 +36,12 @@ fn the_demo_runs_in_containers_and_loses_nothing() {
     the_first_duplicate_is_dropped_soon(&demo);
     every_service_is_healthy(&demo);
     prometheus_has_series_and_alerts();
+    pictures::more_topics(&demo);
     pictures::status_page(DEDUPD);
     a_kill_is_followed_by_a_restart(&demo);
     the_spare_takes_over(&demo);
     the_image_runs_without_rights(&demo);
-    pictures::dashboard();
+    pictures::dashboard(&demo);
     the_audit_finds_nothing(&demo);
     a_stop_ends_within_the_grace_period(&demo);
     demo.down();

@@ -159,6 +159,11 @@ fn without_state_none_is_created() {
     );
     let output = dedupd(dir.path(), &["reset", "--yes"]);
     assert!(output.code == 0 && output.out.contains("nothing to delete"), "{output:?}");
+    // A directory that was never that of an instance gets no lock file.
+    let foreign = tempfile::tempdir().unwrap();
+    let output = dedupd(foreign.path(), &["reset", "--yes"]);
+    assert!(output.code == 0 && output.out.contains("nothing to delete"), "{output:?}");
+    assert_eq!(foreign.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

@@ -11,17 +11,19 @@ use super::reader::SpanOf;
 /// Records between two updates of the bar.
 const STEP: u64 = 4_096;
 
-/// The progress bar of an audit, on standard error if that is a terminal.
+/// The progress bar of an audit, on standard error if that is a terminal. It is drawn at once: a broker that is down is awaited for some seconds.
 #[must_use]
 pub fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template(
         "audit {bar:30} {percent:>3} %: {human_pos} of {human_len} records, {msg} ({eta} left)",
     );
-    let bar = ProgressBar::new(0);
-    match style {
+    let bar = ProgressBar::new(0).with_message("connecting");
+    let bar = match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
-    }
+    };
+    bar.tick();
+    bar
 }
 
 /// Counts offsets and bytes. The total of offsets is known; the total of bytes is an estimate.

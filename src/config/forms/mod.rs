@@ -204,10 +204,12 @@ impl<V: TryFrom<u64> + Display> Form<V> for Whole {
     fn read(&self, key: &str, reading: &mut ConfigReading<'_>) -> Option<V> {
         let remedy = format!("give a whole number from {} to {}", self.0.start(), self.0.end());
         reading.parsed(key, &remedy, |text| {
-            let number = text.trim().replace('_', "").parse().ok().filter(|number| self.0.contains(number));
-            number
-                .and_then(|number| number.try_into().ok())
-                .ok_or_else(|| ValueFault::new("is out of range", &remedy))
+            let digits = text.trim().replace('_', "");
+            let is_number =
+                !digits.is_empty() && digits.trim_start_matches('-').bytes().all(|it| it.is_ascii_digit());
+            let number = digits.parse().ok().filter(|number| self.0.contains(number));
+            let what = if is_number { "is out of range" } else { "is not a whole number" };
+            number.and_then(|number| number.try_into().ok()).ok_or_else(|| ValueFault::new(what, &remedy))
         })
     }
 

@@ -1,5 +1,6 @@
 //! The first connection of a command, and why it has none.
 
+use indicatif::ProgressBar;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
@@ -43,8 +44,12 @@ impl<'a> Probe<'a> {
         let client = ProblemCapture::reader(config.clone())
             .map_err(|error| NoConnection::Settings(error_text(&error)))?;
         let probe = Self { client, config, servers };
-        let found = metadata(&probe.client, &probe.config, topic)
-            .map_err(|(error, problem)| probe.no_connection(problem, &error))?;
+        // On a terminal only; a broker that is down is awaited for some seconds.
+        let bar = ProgressBar::new_spinner().with_message(format!("connecting to {servers}"));
+        bar.tick();
+        let found = metadata(&probe.client, &probe.config, topic);
+        bar.finish_and_clear();
+        let found = found.map_err(|(error, problem)| probe.no_connection(problem, &error))?;
         let is_hidden = found.topics().iter().any(|it| {
             it.name() == topic
                 && it.error().map(RDKafkaErrorCode::from) == Some(RDKafkaErrorCode::TopicAuthorizationFailed)

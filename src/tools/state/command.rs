@@ -176,12 +176,13 @@ fn reset(args: &ResetArgs) -> Result<Exit, ExitError> {
         // Another directory than that of the instance, for example without a variable of its unit: not "nothing to delete".
         return Err(OpenError::Absent { dir: dir.clone() }.into());
     }
-    let _lock = lock(&local)?;
-    let contents = DirectoryContents::of(dir)?;
-    if contents.ours.is_empty() {
+    // Before the lock, which writes a file.
+    if DirectoryContents::of(dir)?.ours.is_empty() {
         println!("{} contains no state: nothing to delete", dir.display());
         return Ok(Exit::Done);
     }
+    let _lock = lock(&local)?;
+    let contents = DirectoryContents::of(dir)?;
     println!("to be deleted:");
     for entry in &contents.ours {
         println!("  {}  {}", entry.path.display(), ByteSize(entry.bytes).display().iec());

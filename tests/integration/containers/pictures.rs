@@ -11,12 +11,14 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde_json::Value;
 
-use super::demo::{file, prometheus};
+use super::demo::{Demo, PROJECT, file, prometheus};
 use super::engine::TOP;
 use crate::support::now_ms;
 
 /// Panels that start above this line of the grid are drawn: the first rows.
 const LINES: u64 = 52;
+/// Name, records per second, share of duplicates.
+const MORE_TOPICS: [(&str, &str, &str); 2] = [("orders", "300", "0.05"), ("clicks", "3000", "0.4")];
 const COLUMN: u64 = 42;
 const LINE: u64 = 22;
 const HEAD: u64 = 34;
@@ -56,8 +58,45 @@ pub fn status_page(port: u16) {
     assert!(chromium.status().expect("chromium is installed: run scripts/setup").success());
 }
 
-/// Writes `docs/dashboard.svg` from the last minutes.
-pub fn dashboard() {
+/// Two more topics, each with a load and an instance of its own, for the dashboard. They have the name for which `config/prometheus.yml` asks.
+pub fn more_topics(demo: &Demo) {
+    if !requested() {
+        return;
+    }
+    let (network, label) = (format!("{PROJECT}_default"), format!("com.docker.compose.project={PROJECT}"));
+    let image = Demo::image("dedupd");
+    for (topic, rate, duplicates) in MORE_TOPICS {
+        let [raw, clean] = ["raw", "clean"].map(|kind| format!("{topic}.{kind}"));
+        let start = |name: &str, options: &[&str], command: &[&str]| {
+            let name = container(topic, name);
+            let run = [
+                "run",
+                "--detach",
+                "--restart",
+                "always",
+                "--name",
+                &name,
+                "--network",
+                &network,
+                "--label",
+                &label,
+            ];
+            demo.engine.docker(&[&run[..], options, &[&image], command].concat());
+        };
+        let load = ["generate", "--bootstrap-servers", "kafka:9092", "--topic", &raw, "--partitions", "6"];
+        start("load", &[], &[&load[..], &["--rate", rate, "--duplicates", duplicates]].concat());
+        let run = ["run", "--create", "--bootstrap-servers", "kafka:9092", "--id", "json:/id"];
+        let names = ["--raw", &raw, "--clean", &clean, "--instance", topic];
+        start("dedupd", &["--network-alias", "spare"], &[run, names].concat());
+    }
+}
+
+fn container(topic: &str, name: &str) -> String {
+    format!("{PROJECT}-{topic}-{name}")
+}
+
+/// Writes `docs/dashboard.svg` from the last minutes, and ends what was started for it.
+pub fn dashboard(demo: &Demo) {
     if !requested() {
         return;
     }
@@ -68,7 +107,7 @@ pub fn dashboard() {
     let size = (pixels(24 * COLUMN), pixels(HEAD + LINES * LINE));
     let root = SVGBackend::new(&path, size).into_drawing_area();
     root.fill(&WHITE).unwrap();
-    let title = "Panels of dashboards/dedupd.json, drawn from their queries and a Prometheus that scrapes an instance on Apache Kafka; not a screenshot of Grafana";
+    let title = "Panels of dashboards/dedupd.json, drawn from their queries and a Prometheus that scrapes instances for three topics; not a screenshot of Grafana";
     text(&root, title, (8, 10), 13, BLACK);
     for panel in panels.iter().filter(drawn) {
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
@@ -77,6 +116,15 @@ pub fn dashboard() {
         draw(&root.clone().shrink(corner, size), panel);
     }
     root.present().unwrap();
+    for (topic, ..) in MORE_TOPICS {
+        demo.engine.docker(&[
+            "rm",
+            "--force",
+            "--volumes",
+            &container(topic, "dedupd"),
+            &container(topic, "load"),
+        ]);
+    }
 }
 
 fn pixels(count: u64) -> u32 {
