@@ -97,6 +97,8 @@ fn compressed_input_is_forwarded_in_order_with_its_headers() {
 fn timestamps_that_clients_cannot_write_change_by_at_most_1_ms() {
     let kafka = shared_kafka();
     let pipe = Pipe::new(kafka, "stamps", 1);
+    // A broker deletes old records 30 s after its start.
+    kafka.alter_topic_config(&pipe.raw, &[("retention.ms", "-1")]);
     let stamps =
         [(0, "{\"id\":\"zero\"}"), (1_000, "{\"id\":\"one second\"}"), (0, "{\"id\":\"zero again\"}")];
     kafka.send_stamped(&pipe.raw, 0, &stamps);

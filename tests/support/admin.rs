@@ -89,7 +89,9 @@ impl Kafka {
 
     fn wait_for_partitions(&self, name: &str, count: usize) {
         let what = format!("{count} partitions of {name}");
-        wait_until(&what, CALL_LIMIT, || (self.partitions(name) == count).then_some(()));
+        // Each request goes to any node of the cluster, and one may know of the change later than others.
+        let asked = if self.nodes == 1 { 1 } else { 8 * self.nodes };
+        wait_until(&what, CALL_LIMIT, || (0..asked).all(|_| self.partitions(name) == count).then_some(()));
     }
 
     /// The topic id as Kafka's own tool prints it.
