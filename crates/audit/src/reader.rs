@@ -78,8 +78,22 @@ impl Reader {
 
     /// The id of the topic; `None` if the brokers report none.
     pub fn topic_id(&self) -> Result<Option<String>, AuditError> {
-        let id = native::topic_id(&self.connection.consumer, self.topic(), TIMEOUT);
-        id.map_err(|e| self.connection.failed(&e))
+        self.retried(|| native::topic_id(&self.connection.consumer, self.topic(), TIMEOUT))
+    }
+
+    /// Asks again while brokers restart or elect leaders. A rejection is final.
+    fn retried<T>(&self, ask: impl Fn() -> Result<T, KafkaError>) -> Result<T, AuditError> {
+        let began = clock::monotonic();
+        loop {
+            let error = match ask() {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            if error.rdkafka_error_code().is_none_or(is_rejection) || began.elapsed() >= TIMEOUT {
+                return Err(self.connection.failed(&error));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
     }
 
     fn events(&self) -> &Events {
@@ -152,19 +166,16 @@ impl Reader {
         if list.count() == 0 {
             return Ok(OffsetOf::new());
         }
-        let found = self
-            .connection
-            .consumer
-            .offsets_for_times(list, TIMEOUT)
-            .map_err(|e| self.connection.failed(&e))?;
-        let mut offsets = OffsetOf::new();
-        for element in found.elements() {
-            element.error().map_err(|e| self.connection.failed(&e))?;
-            if let Start::Offset(at) = element.offset() {
-                offsets.insert(partition_id(element.partition()), offset(at));
+        self.retried(|| {
+            let mut offsets = OffsetOf::new();
+            for element in self.connection.consumer.offsets_for_times(list.clone(), TIMEOUT)?.elements() {
+                element.error()?;
+                if let Start::Offset(at) = element.offset() {
+                    offsets.insert(partition_id(element.partition()), offset(at));
+                }
             }
-        }
-        Ok(offsets)
+            Ok(offsets)
+        })
     }
 
     /// Visits the records of these spans, those of a partition by increasing offset, until `visit` breaks for the partition.
