@@ -78,6 +78,8 @@ struct SchemaRequest {
     requested: Instant,
     next: Instant,
     delay: Duration,
+    /// Whether a thread fetches it now.
+    is_fetched: bool,
     /// Why the last attempt failed.
     why: Option<String>,
     /// When the registry first responded that it does not have the schema; or first failed, where schemas are optional.
@@ -123,6 +125,7 @@ impl SharedSchemas {
             requested: now,
             next: now,
             delay: FIRST_DELAY,
+            is_fetched: false,
             why: None,
             missing_since: None,
         };
@@ -147,6 +150,7 @@ impl SharedSchemas {
         let (now, mut known) = (monotonic(), self.shared.known.locked());
         let KnownSchemas { schemas, requests, wait, are_optional, final_at, logged } = &mut *known;
         let Some(request) = requests.get_mut(&id) else { return };
+        request.is_fetched = false;
         let is_missing = failed.is_unregistered || *are_optional;
         let is_at_once = is_missing && final_at.is_some_and(|at| now.saturating_duration_since(at) < AT_ONCE);
         if request.why.as_ref() != Some(&failed.what) && !is_at_once {
@@ -193,19 +197,26 @@ impl SharedSchemas {
         if known.are_optional { uncompared(holder, ids) } else { unregistered(holder, ids) }
     }
 
-    /// Waits at most `wait` for requests that are due.
-    fn due(&self, wait: Duration) -> Vec<SchemaId> {
-        let mut chosen: Vec<SchemaId> = Vec::new();
+    /// Waits at most `wait` for a request that is due, the one that is due the longest. It ends by [`Self::add`] or [`Self::failed`].
+    fn due(&self, wait: Duration) -> Option<SchemaId> {
+        let mut chosen = None;
         let is_none_due = |known: &mut KnownSchemas| {
             let (now, KnownSchemas { schemas, requests, .. }) = (monotonic(), known);
             requests.retain(|id, request| {
-                schemas.has(*id) || now.saturating_duration_since(request.requested) < FORGOTTEN
+                let is_new = now.saturating_duration_since(request.requested) < FORGOTTEN;
+                request.is_fetched || schemas.has(*id) || is_new
             });
-            let due = requests.iter().filter(|(_, request)| request.next <= now).map(|(id, _)| *id);
-            let (again, needed): (Vec<_>, Vec<_>) = due.partition(|id| schemas.has(*id));
-            // A registry that does not respond must not delay what is needed.
-            chosen = if needed.is_empty() { again.into_iter().take(1).collect() } else { needed };
-            chosen.is_empty()
+            // What is needed goes before what is requested again, of which one is at a time.
+            let is_busy = requests.iter().any(|(id, request)| request.is_fetched && schemas.has(*id));
+            let due = requests.iter_mut().filter(|(id, request)| {
+                request.next <= now && !request.is_fetched && !(is_busy && schemas.has(**id))
+            });
+            let first = due.min_by_key(|(id, request)| (schemas.has(**id), request.next));
+            chosen = first.map(|(id, request)| {
+                request.is_fetched = true;
+                *id
+            });
+            chosen.is_none()
         };
         drop(self.shared.requested.wait_timeout_while(self.shared.known.locked(), wait, is_none_due));
         chosen

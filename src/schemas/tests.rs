@@ -4,11 +4,11 @@ use super::*;
 fn a_request_that_failed_is_due_again_after_a_growing_delay() {
     let shared = SharedSchemas::default();
     let id = SchemaId::Number(7);
-    assert_eq!(shared.due(Duration::ZERO), []);
+    assert_eq!(shared.due(Duration::ZERO), None);
     assert_eq!(shared.request(id), None);
-    assert_eq!(shared.due(Duration::ZERO), [id]);
+    assert_eq!(shared.due(Duration::ZERO), Some(id));
     shared.failed(id, "503".to_owned().into());
-    assert_eq!(shared.due(Duration::ZERO), [], "not before the delay has passed");
+    assert_eq!(shared.due(Duration::ZERO), None, "not before the delay has passed");
     assert_eq!(shared.request(id).as_deref(), Some("503"));
     assert_eq!(shared.shared.known.locked().requests[&id].delay, FIRST_DELAY * 2);
     let before = shared.version();
@@ -16,6 +16,23 @@ fn a_request_that_failed_is_due_again_after_a_growing_delay() {
     assert!(shared.version() > before && shared.known().has(id));
     assert_eq!(shared.request(id), None, "a known schema is not requested");
     assert!(shared.shared.known.locked().requests.is_empty());
+}
+
+#[test]
+fn one_request_without_an_answer_delays_no_other() {
+    let shared = SharedSchemas::default();
+    let [one, other] = [7, 8].map(SchemaId::Number);
+    shared.request(one);
+    assert_eq!(shared.due(Duration::ZERO), Some(one));
+    shared.request(other);
+    assert_eq!(shared.due(Duration::ZERO), Some(other));
+    assert_eq!(shared.due(Duration::ZERO), None, "both are being fetched");
+    // Of those that are requested again, one is at a time.
+    for id in [one, other] {
+        shared.failed(id, FetchError { what: "404".to_owned(), is_unregistered: true });
+        shared.shared.known.locked().requests.get_mut(&id).unwrap().next = monotonic();
+    }
+    assert_eq!((shared.due(Duration::ZERO), shared.due(Duration::ZERO)), (Some(one), None));
 }
 
 #[test]
