@@ -5,7 +5,7 @@ use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
 
 use crate::support::records::produce_with;
-use crate::support::{child, shared_kafka, wait_until};
+use crate::support::{Kafka, child, shared_kafka, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -17,9 +17,9 @@ struct Tried {
 }
 
 impl Tried {
-    fn start() -> Self {
+    fn start(kafka: &Kafka) -> Self {
         let mut command = child::tied(env!("CARGO_BIN_EXE_dedupd"));
-        command.args(["try", "--bootstrap-servers", shared_kafka().bootstrap()]);
+        command.args(["try", "--bootstrap-servers", kafka.bootstrap()]);
         command.args(["--records", "15000", "--rate", "1000", "--partitions", "2"]);
         // Not a setting of the trial.
         command.env("DEDUPD_TOPICS__RAW", "another").stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -45,7 +45,7 @@ fn existing(topics: &[String]) -> usize {
 
 #[test]
 fn a_trial_shows_the_promise_and_leaves_nothing() {
-    let (code, text, topics) = Tried::start().end();
+    let (code, text, topics) = Tried::start(shared_kafka()).end();
     assert_eq!(code, Some(0), "{text}");
     for part in [
         "kill 1: SIGKILL",
@@ -64,11 +64,27 @@ fn a_trial_shows_the_promise_and_leaves_nothing() {
     assert!(!dir.exists(), "{}", dir.display());
 }
 
+/// The broker is away while the trial waits for the last records.
+#[test]
+fn a_trial_goes_on_after_a_restart_of_its_broker() {
+    let kafka = Kafka::start();
+    let mut tried = Tried::start(&kafka);
+    let mut line = String::new();
+    while !line.contains("all records are written") {
+        line.clear();
+        assert!(tried.output.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    kafka.kill9();
+    kafka.restart();
+    let (code, text, _) = tried.end();
+    assert_eq!(code, Some(0), "{text}");
+}
+
 /// The control: somebody else writes into the clean topic.
 #[test]
 fn a_trial_with_a_difference_fails_and_keeps_everything() {
     let kafka = shared_kafka();
-    let tried = Tried::start();
+    let tried = Tried::start(kafka);
     let clean = tried.topics[1].clone();
     wait_until("the clean topic", LIMIT, || (kafka.partitions(&clean) > 0).then_some(()));
     produce_with(&kafka.client_config(), &clean, 0, &[("stranger", r#"{"id":"stranger"}"#)]);

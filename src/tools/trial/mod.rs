@@ -70,7 +70,7 @@ pub fn command(args: &TryArgs) -> Result<Exit, ExitError> {
     }
     let trial = Trial::new(args)?;
     let probe = Probe::connect(trial.config.clone(), &args.bootstrap_servers, &trial.names.raw, "WRITE")?;
-    std::fs::create_dir_all(&trial.names.dir).map_err(|why| {
+    std::fs::create_dir(&trial.names.dir).map_err(|why| {
         ExitError::new(Exit::State, format!("{} cannot be created: {why}", trial.names.dir.display()))
     })?;
     let stop = stop_at_a_signal()?;
@@ -263,16 +263,24 @@ impl<'a> Trial<'a> {
 
     /// Waits until the group has committed the end of raw.
     fn await_all(&self, child: &mut Child, stop: &AtomicBool) -> Result<(), ExitError> {
-        let unread = |why| ExitError::failed(format!("committed offsets cannot be read: {why}"));
+        let unread = |why| {
+            let what = format!(
+                "committed offsets cannot be read: {why}; check that the brokers run, then try again"
+            );
+            ExitError::new(Exit::Unreachable, what)
+        };
         let reader = pipe::reader(&self.config, &self.names.group).map_err(unread)?;
         let partitions = i32::try_from(self.args.partitions).unwrap_or(i32::MAX);
         let began = monotonic();
         loop {
             child.check()?;
-            if pipe::is_consumed(&reader, &self.names.raw, partitions).map_err(unread)? {
+            // A broker that restarts answers with errors.
+            let consumed = pipe::is_consumed(&reader, &self.names.raw, partitions);
+            if matches!(consumed, Ok(true)) {
                 return Ok(());
             }
             if began.elapsed() > PATIENCE || stop.load(Ordering::Acquire) {
+                consumed.map_err(unread)?;
                 let what = format!("not all records are processed after {} s", began.elapsed().as_secs());
                 return Err(child.failed(&what));
             }
@@ -302,7 +310,7 @@ impl<'a> Trial<'a> {
                 .iter()
                 .for_each(|(what, why)| println!("{what} could not be deleted: {why}; delete it by hand")),
             Err(why) => println!(
-                "the topics {raw}, {clean} and {state} could not be deleted: {why}; delete them by hand"
+                "the topics {raw}, {clean} and {state} and the group {group} could not be deleted: {why}; delete them by hand"
             ),
         }
         if let Err(why) = remove_dir(dir) {
