@@ -55,8 +55,8 @@ pub struct AuditArgs {
     /// identity.compare names (the value by default)
     #[arg(long)]
     pub require_equal: bool,
-    /// File with the ids that were forgotten (dedupd forget), one per line as text, or as a JSON array if the id has several
-    /// parts: their records may be missing, or be there several times
+    /// File with the ids that were forgotten (dedupd forget), whose records may be missing or be there several times. A line is a
+    /// JSON array of the parts of an id, as the log has it, or the text of an id of one part
     #[arg(long, value_name = "FILE")]
     pub forgotten: Option<PathBuf>,
     /// Maximum number of findings of each kind to list with partition and offset

@@ -103,14 +103,13 @@ fn forgotten(args: &AuditArgs, id_parts: usize) -> Result<Vec<Vec<String>>, Stri
     let Some(path) = &args.forgotten else { return Ok(Vec::new()) };
     let unusable = |why: String| format!("--forgotten {}: {why}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-    let parts = |(number, line): (usize, &str)| {
-        if id_parts == 1 {
-            return Ok(vec![line.to_owned()]);
-        }
-        let array = serde_json::from_str(line);
-        array.map_err(|_| {
-            unusable(format!("line {} is not a JSON array of texts, as in [\"a\", \"b\"]", number + 1))
-        })
+    let parts = |(number, line): (usize, &str)| match serde_json::from_str::<Vec<String>>(line) {
+        Ok(texts) if texts.len() == id_parts => Ok(texts),
+        _ if id_parts == 1 => Ok(vec![line.to_owned()]),
+        _ => Err(unusable(format!(
+            "line {} is not a JSON array of {id_parts} texts, as in [\"a\", \"b\"]",
+            number + 1
+        ))),
     };
     text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parts).collect()
 }

@@ -30,6 +30,12 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     if let Some(why) = health::refused_token(&code, token_file) {
         return Err(ExitError::usage(format!("{by} {why}")));
     }
+    if code == "413" {
+        let what = "the id is larger than a request may be (64 KiB)";
+        return Err(ExitError::usage(format!(
+            "{by}: {what}; give --identity, which dedupd explain prints for a record"
+        )));
+    }
     let answer: AdminAnswer = serde_json::from_str(&body).map_err(|error| {
         let what = "give the address of dedupd run with --listen";
         ExitError::new(
@@ -47,7 +53,7 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
         "404" => {
             let searched = listed(&answer.looked_into);
             let what = "check the id, or ask the instance that has the other partitions, with --listen";
-            (Exit::No, format!("the id is not stored in partitions {searched}; {what}"))
+            (Exit::No, format!("the id is not stored (partitions looked into: {searched}); {what}"))
         }
         _ => (Exit::No, answer.error.unwrap_or_else(|| not_restored(&answer.not_ready))),
     };

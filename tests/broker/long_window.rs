@@ -220,7 +220,7 @@ fn a_forgotten_id_is_forwarded_again_after_crashes_and_failover() {
 
     // Ids are forgotten, then the local state is lost.
     assert_eq!(forget(&running, "\"y\"").0, 200);
-    let trail = "id forgotten by a request of the admin API id=\"y\" identity=";
+    let trail = "id forgotten by a request of the admin API id=[\"y\"] identity=";
     wait_until("the trail in the log", LIMIT, || running.text().contains(trail).then_some(()));
     assert_eq!(forget(&running, "\"older\"").0, 200);
     running.kill9();

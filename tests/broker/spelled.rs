@@ -140,7 +140,7 @@ fn a_part_that_is_absent_is_an_empty_text_for_the_admin_api() {
     assert!(code == Some(0) && text.contains("first had by record 0@0"), "{text}");
     assert_eq!(find(&running, "id=&id=o").0, 404);
     let (code, text) = forget(&sidecar, &running, ["", "o"]);
-    assert!(code == Some(1) && text.contains("not stored in partitions 0"), "{text}");
+    assert!(code == Some(1) && text.contains("not stored (partitions looked into: 0)"), "{text}");
     // It is forwarded once more, and then stored again.
     pipe.kafka.send(&pipe.raw, &[Draft::new(0, r#"{"name":"O"}"#), Draft::new(0, r#"{"name":"o"}"#)]);
     pipe.wait_caught_up(1, LIMIT);

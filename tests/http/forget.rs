@@ -34,7 +34,7 @@ fn place(offset: Option<u64>) -> OwnerPlace {
 fn the_forget_command_reports_what_the_instance_has_done() {
     for (places, not_ready, code, printed) in [
         (vec![place(Some(17)), place(None)], vec![], 0, "first had by record 3@17, in a filter"),
-        (vec![], vec![], 1, "the id is not stored in partitions 0, 3; check the id, or ask"),
+        (vec![], vec![], 1, "the id is not stored (partitions looked into: 0, 3); check the id, or ask"),
         (vec![], vec![5], 1, "the state of partitions 5 is not restored yet"),
         (vec![place(Some(17))], vec![5], 1, "so the id may still be there; repeat when /readyz says ready"),
     ] {

@@ -296,7 +296,9 @@ impl IdentityRule {
         let of_source = |source: &IdSource| {
             source.without_schema(record, schemas).unwrap_or_else(|| why(source, record, schemas.frame()))
         };
-        let whys: Vec<String> = parts.iter().flat_map(|part| part.sources()).map(of_source).collect();
+        let mut whys: Vec<String> = parts.iter().flat_map(|part| part.sources()).map(of_source).collect();
+        // Several paths in one document, which is none.
+        whys.dedup();
         if whys.is_empty() {
             return "the record has no id".to_owned();
         }

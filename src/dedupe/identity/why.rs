@@ -54,8 +54,12 @@ fn in_document(format: DocumentFormat, path: &Pointer, document: &[u8], frame: F
     }
     match format {
         DocumentFormat::Json => in_json(path, text.unwrap_or(document), text.is_some()),
+        // The record's name, as in avro:name.
+        DocumentFormat::Avro | DocumentFormat::Protobuf if path.tokens().is_empty() => {
+            "is of no record whose name is known: its schema has no records, or its frame names none that exists".to_owned()
+        }
         DocumentFormat::Avro | DocumentFormat::Protobuf => {
-            format!("has no value at {path} that can be an id")
+            format!("cannot be decoded with its schema, or has no value at {path} that can be an id")
         }
     }
 }
@@ -79,8 +83,13 @@ fn in_object(path: &Pointer, text: &[u8]) -> String {
         Some(Err(error)) => return format!("is not valid JSON: {error}"),
         None => return "is empty".to_owned(),
     };
-    if path.find(text.get(..objects.byte_offset()).unwrap_or_default()).is_some() {
-        return "has other text behind its document, such as a second one".to_owned();
+    let (document, behind) = text.split_at_checked(objects.byte_offset()).unwrap_or((text, b""));
+    if path.find(document).is_some() {
+        return if behind.trim_ascii().is_empty() {
+            format!("has only blanks at {path}, where the id is trimmed")
+        } else {
+            "has other text behind its document, such as a second one".to_owned()
+        };
     }
     if names.contains_key("schema") && names.contains_key("payload") {
         return format!("is an envelope of Kafka Connect with schema and payload; give json:/payload{path}");
@@ -109,7 +118,7 @@ mod tests {
     fn the_reason_names_what_is_found_instead() {
         type Source = (&'static str, Option<&'static [u8]>);
         let json = |value: &'static [u8]| -> Source { ("json:/eventId", Some(value)) };
-        let cases: [(Source, &str); 17] = [
+        let cases: [(Source, &str); 20] = [
             (
                 json(b"{\"\\u001b]0;own\\u0007\\n\":1}"),
                 "its value has no field \"eventId\"; its fields are: \\u{1b}]0;own\\u{7}\\n",
@@ -122,6 +131,9 @@ mod tests {
             (json(br#"{"eventId":null}"#), "its value has nothing at /eventId that can be an id: a text"),
             (json(br#"{"schema":{},"payload":{"eventId":7}}"#), "give json:/payload/eventId"),
             (json(b"{\"eventId\":1}\n{\"eventId\":2}"), "its value has other text behind its document"),
+            (json(br#"{"eventId":" "} "#), "its value has only blanks at /eventId"),
+            (("avro:name", Some(b"\0\0\0\0\x07x")), "its value is of no record whose name is known"),
+            (("avro:/a", Some(b"\0\0\0\0\x07x")), "cannot be decoded with its schema, or has no value at /a"),
             (json(b"\x1f\x8b\x08"), "its value is compressed with gzip"),
             (
                 json(b"\xc3\x01abc"),

@@ -102,7 +102,7 @@ impl TopicSample {
             format!(
                 "of {compared} {copies} in the sample {differing} {differ} from the first record with their id: the id may not be unique. For \
                  example, {}. Add the field that distinguishes them to identity.from; or, if attempts of one event differ, as by a time of \
-                 sending, name the fields that do not in identity.compare",
+                 sending or the spelling of the id, name the fields that do not in identity.compare",
                 examples.join(", and ")
             )
         })

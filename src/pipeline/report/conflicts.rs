@@ -71,7 +71,7 @@ impl Conflicts {
         let text = format!(
             "{conflicts} of {duplicates} recent duplicates have other content than the first record with their id, and are \
              {done}; for example record {record} of topic {raw}, whose id is that of record {owner}. If attempts of one event \
-             differ, as by a time of sending, name the fields that do not in identity.compare. If these are different events, \
+             differ, as by a time of sending or the spelling of the id, name the fields that do not in identity.compare. If these are different events, \
              the id is not unique: add what distinguishes them to identity.from"
         );
         let is_logged = self.is_new && is_due(&mut self.logged, now, INTERVAL);
