@@ -74,9 +74,9 @@ stage before it writes every record of one or many topics to the partition that 
 Each record stays as it is and gets a header dedupd.source=TOPIC/PARTITION@OFFSET#TOPICID.EPOCH. A crash
 repeats records, and `dedupd run` drops them. Several instances share the source topics through the group.
 
-Of the configuration, only the keys of [kafka], [rekey], [schemas] and [http], identity.from, and instance,
-static_membership, session_timeout and on_gap of [group] are used. A group without committed offsets
-starts at the earliest offsets.
+Of the configuration, only the keys of [kafka], [rekey] and [schemas], topics.create, identity.from,
+http.listen, and instance, static_membership, session_timeout and on_gap of [group] are used. A group
+without committed offsets starts at the earliest offsets.
 
 Examples:
   dedupd rekey --bootstrap-servers localhost:9092 --from orders --from payments --to events.raw --id json:/id

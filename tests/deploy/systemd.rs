@@ -55,6 +55,20 @@ fn rekey_reads_the_same_file_and_has_another_address() {
     assert!(values(REKEY, "StateDirectory").is_empty());
 }
 
+/// With the default `state.on_poison`, each start retries a rejected record for `state.poison_retry`, then ends with code 6.
+#[test]
+fn starts_that_retry_a_rejected_record_reach_the_limit_of_starts() {
+    let start = values(RUN, "ExecStart").remove(0);
+    let words: Vec<String> = start.split(' ').skip(1).map(str::to_owned).collect();
+    let config = configuration(&words, &("/etc/dedupd/dedupd.toml".to_owned(), installed()), &[]);
+    for unit in [RUN, REKEY] {
+        let number = |key: &str| values(unit, key).remove(0).parse::<u64>().unwrap();
+        // Ten seconds for the start, the stop, and the last retry.
+        let cycle = config.state.poison_retry.as_secs() + number("RestartSec") + 10;
+        assert!(number("StartLimitIntervalSec") >= 2 * number("StartLimitBurst") * cycle, "{unit}");
+    }
+}
+
 #[test]
 fn restart_and_stop_match_the_exit_codes_of_the_program() {
     for unit in [RUN, REKEY] {

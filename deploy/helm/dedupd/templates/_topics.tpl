@@ -31,6 +31,7 @@
 {{- fail (printf "topics: %s and %s both have the name %s; give the entries different names" (get $names $name) $source $name) -}}
 {{- end -}}
 {{- $_ := set $names $name $source -}}
+{{- include "dedupd.checkResources" (dict "fullname" $fullname "resources" $topic.resources) -}}
 {{- $_ := set $topic "mode" $mode -}}
 {{- $_ := set $topic "name" $name -}}
 {{- $_ := set $topic "fullname" $fullname -}}
@@ -38,6 +39,32 @@
 {{- $topics = append $topics $topic -}}
 {{- end -}}
 {{- dict "topics" $topics | toJson -}}
+{{- end -}}
+
+{{/* Kubernetes rejects a request above the limit, as when an entry sets only one of them and the other one is the common value. */}}
+{{- define "dedupd.checkResources" -}}
+{{- $requests := default dict .resources.requests -}}
+{{- $limits := default dict .resources.limits -}}
+{{- range $name, $limit := $limits -}}
+{{- $request := get $requests $name -}}
+{{- $least := include "dedupd.quantity" $request -}}
+{{- $most := include "dedupd.quantity" $limit -}}
+{{- if and $least $most (gt (float64 $least) (float64 $most)) -}}
+{{- fail (printf "resources: %s requests %v of %s, more than its limit of %v; set both" $.fullname $request $name $limit) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity, as "1.5Gi" or "500m", as a number; empty for other text. */}}
+{{- define "dedupd.quantity" -}}
+{{- $decimal := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $binary := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- $text := toString . -}}
+{{- $number := regexFind "^[0-9.]+([eE][+-]?[0-9]+)?" $text -}}
+{{- $unit := get (merge $decimal $binary) (trimPrefix $number $text) -}}
+{{- if and $number $unit -}}
+{{- mulf (float64 $number) (float64 $unit) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The configuration of a topic: the values' own, and what the chart sets. */}}
