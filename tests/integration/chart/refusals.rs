@@ -36,7 +36,7 @@ fn wrong_values_are_rejected_by_name() {
     assert!(printed(&output).contains("is longer than 52 characters"), "{}", printed(&output));
 }
 
-/// Kubernetes would reject the pods, and the StatefulSet would have none.
+/// Kubernetes would reject the pods, and the `StatefulSet` would have none.
 #[test]
 fn a_request_above_its_limit_is_rejected_in_any_unit() {
     let template = |resources: &str| {
