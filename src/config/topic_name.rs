@@ -15,7 +15,7 @@ impl TopicName {
     /// Checks a name. The error is the predicate of a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(sign) = text.chars().find(|c| ",^".contains(*c)) {
-            return Err(format!("contains {sign:?}: give one topic; dedupd rekey makes one of several"));
+            return Err(format!("contains '{sign}': give one topic; dedupd rekey makes one of several"));
         }
         check(text).map(|()| Self(text.to_owned()))
     }
