@@ -14,11 +14,8 @@ const LONGEST: usize = 249;
 impl TopicName {
     /// Checks a name. The error is the predicate of a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains(',') || text.starts_with('^') {
-            return Err(
-                "stands for several topics (a process de-duplicates one; dedupd rekey makes one of several)"
-                    .to_owned(),
-            );
+        if let Some(sign) = text.chars().find(|c| ",^".contains(*c)) {
+            return Err(format!("contains '{sign}': give one topic; dedupd rekey makes one of several"));
         }
         check(text).map(|()| Self(text.to_owned()))
     }

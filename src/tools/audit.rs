@@ -103,13 +103,22 @@ fn forgotten(args: &AuditArgs, id_parts: usize) -> Result<Vec<Vec<String>>, Stri
     let Some(path) = &args.forgotten else { return Ok(Vec::new()) };
     let unusable = |why: String| format!("--forgotten {}: {why}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-    let parts = |(number, line): (usize, &str)| match serde_json::from_str::<Vec<String>>(line) {
-        Ok(texts) if texts.len() == id_parts => Ok(texts),
-        _ if id_parts == 1 => Ok(vec![line.to_owned()]),
-        _ => Err(unusable(format!(
-            "line {} is not a JSON array of {id_parts} texts, as in [\"a\", \"b\"]",
-            number + 1
-        ))),
+    forgotten_ids(&text, id_parts).map_err(unusable)
+}
+
+/// One id per line: an array of the texts of its parts, which in a log in JSON is a text; or the text of an id of one part.
+fn forgotten_ids(text: &str, id_parts: usize) -> Result<Vec<Vec<String>>, String> {
+    let array = |line: &str| {
+        let inner = serde_json::from_str::<String>(line);
+        serde_json::from_str::<Vec<String>>(inner.as_deref().unwrap_or(line)).ok()
+    };
+    let parts = |(number, line): (usize, &str)| match array(line) {
+        Some(texts) if texts.len() == id_parts => Ok(texts),
+        None if id_parts == 1 => Ok(vec![line.to_owned()]),
+        _ => {
+            let number = number + 1;
+            Err(format!("line {number} is not a JSON array with {id_parts} text(s), as in [\"a\", \"b\"]"))
+        }
     };
     text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(parts).collect()
 }
@@ -240,4 +249,18 @@ fn notes(config: &Config) -> Vec<String> {
         ),
     ];
     notes.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgotten_ids_are_read_as_the_log_has_them() {
+        let one = |text| forgotten_ids(text, 1).map(|ids| ids.concat());
+        assert_eq!(one("a\n\n[\"b\\n\"]\n\"[\\\"c\\\"]\"\n[d").unwrap(), ["a", "b\n", "c", "[d"]);
+        assert!(one("[\"a\",\"b\"]").unwrap_err().contains("line 1"), "an id of two parts");
+        assert_eq!(forgotten_ids("[\"a\",\"\"]", 2).unwrap(), [["a", ""]]);
+        assert!(forgotten_ids("[\"a\",\"b\"]\na", 2).unwrap_err().contains("line 2"));
+    }
 }

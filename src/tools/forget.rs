@@ -8,6 +8,9 @@ use crate::app::{ExitError, token};
 use crate::cli::{Exit, ForgetArgs};
 use crate::config;
 
+/// What the server accepts, bytes. It closes the connection after the head of a larger request.
+const MAX_BODY: usize = 64 * 1024;
+
 /// Sends the request, and prints the owners that are forgotten.
 pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     let http = config::load_local(args.instance.config.as_deref(), args.instance.overrides())?.http;
@@ -18,6 +21,11 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     let id = args.identity.is_none().then_some(&args.id);
     let body =
         serde_json::json!({ "id": id, "identity": args.identity, "partition": args.partition }).to_string();
+    if body.len() > MAX_BODY {
+        return Err(ExitError::usage(
+            "the id is larger than a request may be (64 KiB); give --identity, which dedupd explain prints for a record",
+        ));
+    }
     let by = format!("the instance at http://{}", http.listen);
     let secret = Some(token.secret());
     let (code, body) = health::ask(http.listen, "/forget", secret, Some(&body), health::ADMIN_PATIENCE)
@@ -29,12 +37,6 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
         })?;
     if let Some(why) = health::refused_token(&code, token_file) {
         return Err(ExitError::usage(format!("{by} {why}")));
-    }
-    if code == "413" {
-        let what = "the id is larger than a request may be (64 KiB)";
-        return Err(ExitError::usage(format!(
-            "{by}: {what}; give --identity, which dedupd explain prints for a record"
-        )));
     }
     let answer: AdminAnswer = serde_json::from_str(&body).map_err(|error| {
         let what = "give the address of dedupd run with --listen";

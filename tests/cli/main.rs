@@ -138,7 +138,10 @@ fn mistakes_are_named() {
         ("generate --bootstrap-servers a:1 --topic t/u", "the name contains '/'"),
         ("generate --bootstrap-servers a:1 --topic __consumer_offsets", "as the topics of Kafka itself do"),
         ("plan --bootstrap-servers a:1 --id key --raw t/u", "the name contains '/'"),
-        ("plan --bootstrap-servers a:1 --id key --raw t,u", "the name stands for several topics (a process"),
+        (
+            "plan --bootstrap-servers a:1 --id key --raw t,u",
+            "the name contains ',': give one topic; dedupd rekey makes one",
+        ),
         ("plan", "--events"),
         ("plan --events 0", "records per second"),
         ("plan --events 5 --exact 0s", "1s"),

@@ -48,6 +48,8 @@ fn the_forget_command_reports_what_the_instance_has_done() {
         let (ended, text) = forget(server.address, Some(SECRET), id);
         assert!(ended == Some(2) && text.contains("give the id once for each of the 1 parts"), "{text}");
     }
+    let (ended, text) = forget(server.address, Some(SECRET), &["x".repeat(70_000).as_str()]);
+    assert!(ended == Some(2) && text.contains("64 KiB") && text.contains("--identity"), "{text}");
     // An id that looks like a flag.
     let (ended, text) = forget(server.address, Some(SECRET), &["--", "--x"]);
     assert!(ended == Some(1) && text.contains("not stored"), "{text}");

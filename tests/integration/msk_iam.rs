@@ -191,7 +191,8 @@ fn all_clients_of_all_commands_authenticate_on_a_broker() {
     let rekeying = rekey.start();
     rekey.wait_done(&kafka, &["iam.source"]);
     assert_eq!(rekeying.stop(), Some(0), "{}", rekeying.text());
-    let mut sidecar = pipe.sidecar("a");
+    // The copies of the load have other content.
+    let mut sidecar = pipe.sidecar("a").with("DEDUPD_IDENTITY__COMPARE", "off");
     sidecar.bootstrap.clone_from(&servers);
     let sidecar = environment.iter().fold(sidecar, |sidecar, (name, value)| sidecar.with(name, value));
     let load = pipe.load(2, 300);
@@ -201,8 +202,7 @@ fn all_clients_of_all_commands_authenticate_on_a_broker() {
     thread::sleep(Duration::from_secs(40));
     load.finish();
     pipe.wait_caught_up(2, LIMIT);
-    let log = running.text();
-    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    assert_eq!(running.complaints(), Vec::<String>::new());
     assert_eq!(running.stop(), Some(0), "{}", running.text());
     pipe.assert_exactly_once();
     sidecar.audit().unwrap();

@@ -23,7 +23,7 @@ const CODE: &[(&str, usize)] = &[
     // The frames of Confluent, AWS Glue, Apicurio and Avro before a document, headers instead, and fingerprints of Avro.
     // Signs of alternatives and modifiers in another place are refused.
     // Blanks and names of records have reasons of their own.
-    ("src/dedupe", 6_458),
+    ("src/dedupe", 6_460),
     // The block of duplicates on the status page, with a chart of their ages. The page of `rekey`.
     ("src/http", 1_020),
     // A sample compares copies with the first record of their id, and measures their ages; one record is read for `dedupd explain`, which says why
@@ -47,8 +47,8 @@ const CODE: &[(&str, usize)] = &[
     // window of `plan`. `dedupd state filter`. What `rekey` is.
     // A trial that was not killed twice fails.
     // Ids are looked up by the rule of the state only; a quiet topic is sized by what was read.
-    // A trial goes on after a restart of its broker; an id that is too large for a request.
-    ("src/tools", 4_962),
+    // A trial goes on after a restart of its broker; an id that is too large for a request, and ids as the log has them.
+    ("src/tools", 4_978),
     // What was dropped is compared with what was forwarded, and shown; what clean holds without a need is not counted as dropped.
     // Its own reading of alternatives and spellings, frames, fingerprints and directories of schemas. What a deleted record explains.
     // Offsets are asked for again while brokers restart.

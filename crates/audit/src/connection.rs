@@ -116,15 +116,27 @@ impl Connection {
     /// Requests the metadata of the topic until a broker responds, a rejection has lasted for [`REJECTION_TIME`], or
     /// [`CONNECT_TIMEOUT`] has passed.
     pub fn metadata(&self) -> Result<Metadata, AuditError> {
+        self.retried(CONNECT_TIMEOUT, || self.consumer.fetch_metadata(Some(&self.topic), REQUEST_TIMEOUT))
+    }
+
+    /// Asks again while brokers restart or elect leaders, until `limit` has passed. A rejection of a request is final at once.
+    pub fn retried<T>(
+        &self,
+        limit: Duration,
+        ask: impl Fn() -> Result<T, KafkaError>,
+    ) -> Result<T, AuditError> {
         let start = clock::monotonic();
         loop {
-            let error = match self.consumer.fetch_metadata(Some(&self.topic), REQUEST_TIMEOUT) {
-                Ok(metadata) => return Ok(metadata),
+            let error = match ask() {
+                Ok(found) => return Ok(found),
                 Err(error) => error,
             };
+            let code = error.rdkafka_error_code();
+            let is_final = code.is_some_and(|code| matches!(remedy(code), Some(Remedy::Topic(_))));
             self.serve_events();
             let rejected_for = self.consumer.context().rejected_for();
-            if rejected_for.is_some_and(|time| time >= REJECTION_TIME) || start.elapsed() >= CONNECT_TIMEOUT {
+            if is_final || rejected_for.is_some_and(|time| time >= REJECTION_TIME) || start.elapsed() >= limit
+            {
                 return Err(self.failed(&error));
             }
         }

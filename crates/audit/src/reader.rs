@@ -78,22 +78,8 @@ impl Reader {
 
     /// The id of the topic; `None` if the brokers report none.
     pub fn topic_id(&self) -> Result<Option<String>, AuditError> {
-        self.retried(|| native::topic_id(&self.connection.consumer, self.topic(), TIMEOUT))
-    }
-
-    /// Asks again while brokers restart or elect leaders. A rejection is final.
-    fn retried<T>(&self, ask: impl Fn() -> Result<T, KafkaError>) -> Result<T, AuditError> {
-        let began = clock::monotonic();
-        loop {
-            let error = match ask() {
-                Ok(found) => return Ok(found),
-                Err(error) => error,
-            };
-            if error.rdkafka_error_code().is_none_or(is_rejection) || began.elapsed() >= TIMEOUT {
-                return Err(self.connection.failed(&error));
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        let ask = || native::topic_id(&self.connection.consumer, self.topic(), TIMEOUT);
+        self.connection.retried(TIMEOUT, ask)
     }
 
     fn events(&self) -> &Events {
@@ -166,7 +152,7 @@ impl Reader {
         if list.count() == 0 {
             return Ok(OffsetOf::new());
         }
-        self.retried(|| {
+        self.connection.retried(TIMEOUT, || {
             let mut offsets = OffsetOf::new();
             for element in self.connection.consumer.offsets_for_times(list.clone(), TIMEOUT)?.elements() {
                 element.error()?;

@@ -205,8 +205,7 @@ impl<V: TryFrom<u64> + Display> Form<V> for Whole {
         let remedy = format!("give a whole number from {} to {}", self.0.start(), self.0.end());
         reading.parsed(key, &remedy, |text| {
             let digits = text.trim().replace('_', "");
-            let is_number =
-                !digits.is_empty() && digits.trim_start_matches('-').bytes().all(|it| it.is_ascii_digit());
+            let is_number = digits.parse::<i128>().is_ok();
             let number = digits.parse().ok().filter(|number| self.0.contains(number));
             let what = if is_number { "is out of range" } else { "is not a whole number" };
             number.and_then(|number| number.try_into().ok()).ok_or_else(|| ValueFault::new(what, &remedy))

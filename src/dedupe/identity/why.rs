@@ -84,11 +84,13 @@ fn in_object(path: &Pointer, text: &[u8]) -> String {
         None => return "is empty".to_owned(),
     };
     let (document, behind) = text.split_at_checked(objects.byte_offset()).unwrap_or((text, b""));
-    if path.find(document).is_some() {
-        return if behind.trim_ascii().is_empty() {
+    if let Some(found) = path.find(document) {
+        return if !behind.trim_ascii().is_empty() {
+            "has other text behind its document, such as a second one".to_owned()
+        } else if found.trim_ascii().is_empty() {
             format!("has only blanks at {path}, where the id is trimmed")
         } else {
-            "has other text behind its document, such as a second one".to_owned()
+            format!("has a value at {path}, but a source before it cannot be read")
         };
     }
     if names.contains_key("schema") && names.contains_key("payload") {
@@ -118,7 +120,7 @@ mod tests {
     fn the_reason_names_what_is_found_instead() {
         type Source = (&'static str, Option<&'static [u8]>);
         let json = |value: &'static [u8]| -> Source { ("json:/eventId", Some(value)) };
-        let cases: [(Source, &str); 20] = [
+        let cases: [(Source, &str); 21] = [
             (
                 json(b"{\"\\u001b]0;own\\u0007\\n\":1}"),
                 "its value has no field \"eventId\"; its fields are: \\u{1b}]0;own\\u{7}\\n",
@@ -132,6 +134,7 @@ mod tests {
             (json(br#"{"schema":{},"payload":{"eventId":7}}"#), "give json:/payload/eventId"),
             (json(b"{\"eventId\":1}\n{\"eventId\":2}"), "its value has other text behind its document"),
             (json(br#"{"eventId":" "} "#), "its value has only blanks at /eventId"),
+            (json(br#"{"eventId":"7"}"#), "has a value at /eventId, but a source before it cannot be read"),
             (("avro:name", Some(b"\0\0\0\0\x07x")), "its value is of no record whose name is known"),
             (("avro:/a", Some(b"\0\0\0\0\x07x")), "cannot be decoded with its schema, or has no value at /a"),
             (json(b"\x1f\x8b\x08"), "its value is compressed with gzip"),

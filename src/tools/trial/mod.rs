@@ -11,6 +11,7 @@ use std::time::Duration;
 use dedupd_audit as audit;
 use indicatif::HumanCount;
 use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use testkit::generate::{self, EventShape, GenerateError, Options, Summary};
 use testkit::pipe;
 
@@ -263,11 +264,12 @@ impl<'a> Trial<'a> {
 
     /// Waits until the group has committed the end of raw.
     fn await_all(&self, child: &mut Child, stop: &AtomicBool) -> Result<(), ExitError> {
-        let unread = |why| {
-            let what = format!(
-                "committed offsets cannot be read: {why}; check that the brokers run, then try again"
-            );
-            ExitError::new(Exit::Unreachable, what)
+        let unread = |why: KafkaError| {
+            let what = format!("committed offsets cannot be read: {why}");
+            if is_denied(&why) {
+                return ExitError::new(Exit::StartUp, what);
+            }
+            ExitError::new(Exit::Unreachable, format!("{what}; check that the brokers run, then try again"))
         };
         let reader = pipe::reader(&self.config, &self.names.group).map_err(unread)?;
         let partitions = i32::try_from(self.args.partitions).unwrap_or(i32::MAX);
@@ -279,7 +281,8 @@ impl<'a> Trial<'a> {
             if matches!(consumed, Ok(true)) {
                 return Ok(());
             }
-            if began.elapsed() > PATIENCE || stop.load(Ordering::Acquire) {
+            let is_final = consumed.as_ref().is_err_and(is_denied);
+            if is_final || began.elapsed() > PATIENCE || stop.load(Ordering::Acquire) {
                 consumed.map_err(unread)?;
                 let what = format!("not all records are processed after {} s", began.elapsed().as_secs());
                 return Err(child.failed(&what));
@@ -317,6 +320,14 @@ impl<'a> Trial<'a> {
             println!("{} could not be deleted: {why}; delete it by hand", dir.display());
         }
     }
+}
+
+/// Waiting does not help.
+fn is_denied(why: &KafkaError) -> bool {
+    matches!(
+        why.rdkafka_error_code(),
+        Some(RDKafkaErrorCode::GroupAuthorizationFailed | RDKafkaErrorCode::TopicAuthorizationFailed)
+    )
 }
 
 /// Removes a directory that may not exist.

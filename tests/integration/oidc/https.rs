@@ -2,7 +2,7 @@
 
 use super::keycloak::{SECRET, properties, shared};
 use super::{LIMIT, Properties, assert_commands_report, assert_deduplicates, assert_start_ends, with};
-use crate::support::Pipe;
+use crate::support::{Draft, Pipe};
 
 /// The properties with the endpoint at this name of the host, and the trusted authority.
 fn through(host: &str, authority: Option<&str>) -> Properties {
@@ -17,6 +17,7 @@ fn through(host: &str, authority: Option<&str>) -> Properties {
 fn tokens_are_received_over_tls_with_the_authority_of_the_provider() {
     let oidc = shared();
     let pipe = Pipe::new(&oidc.kafka, "https", 2);
+    oidc.kafka.send(&pipe.raw, &["a", "a", "b"].map(|id| Draft::id(0, id)));
     assert_deduplicates(&pipe, &through("127.0.0.1", Some("ca")));
 }
 

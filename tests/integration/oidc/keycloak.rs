@@ -49,8 +49,8 @@ impl Oidc {
         issue(dir.path(), "keycloak", "subjectAltName=IP:127.0.0.1", None);
         let (tls, listener) = (free_port(), free_port());
         let keycloak = start_keycloak(dir.path(), tls);
-        let keys = format!("http://127.0.0.1:{}/realms/dedupd/protocol/openid-connect/certs", keycloak.port);
-        let kafka = start_broker(listener, &keys);
+        let issuer = format!("http://127.0.0.1:{}/realms/dedupd", keycloak.port);
+        let kafka = start_broker(listener, &issuer);
         Self { kafka, listener, keycloak, tls, dir }
     }
 
@@ -109,6 +109,8 @@ fn start_keycloak(dir: &Path, tls: u16) -> Running {
     command.args(["start-dev", "--import-realm", "--http-host=127.0.0.1", &format!("--http-port={port}")]);
     let file = |name: &str| dir.join(name).display().to_string();
     command.arg(format!("--https-port={tls}"));
+    // The issuer of all tokens, also of those that are requested over TLS.
+    command.arg(format!("--hostname=http://127.0.0.1:{port}"));
     command.arg(format!("--https-certificate-file={}", file("keycloak.crt")));
     command.arg(format!("--https-certificate-key-file={}", file("keycloak.key")));
     command.env("JAVA_OPTS_APPEND", "-XX:TieredStopAtLevel=1 -Xmx512m -Djava.net.preferIPv4Stack=true");
@@ -133,7 +135,8 @@ fn realm() -> serde_json::Value {
     })
 }
 
-fn start_broker(listener: u16, keys: &str) -> Kafka {
+fn start_broker(listener: u16, issuer: &str) -> Kafka {
+    let keys = format!("{issuer}/protocol/openid-connect/certs");
     let handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler";
     let module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;";
     let session = SESSION.as_millis().to_string();
@@ -143,7 +146,9 @@ fn start_broker(listener: u16, keys: &str) -> Kafka {
         &[
             (JVM, &allowed),
             ("sasl.enabled.mechanisms", "OAUTHBEARER"),
-            ("sasl.oauthbearer.jwks.endpoint.url", keys),
+            ("sasl.oauthbearer.jwks.endpoint.url", &keys),
+            // From Kafka 4.4.0 on a broker does not start without it.
+            ("sasl.oauthbearer.expected.issuer", issuer),
             ("sasl.oauthbearer.expected.audience", "kafka"),
             ("sasl.oauthbearer.clock.skew.seconds", "2"),
             ("listener.name.tokens.oauthbearer.sasl.server.callback.handler.class", handler),

@@ -50,9 +50,14 @@
 {{- $least := include "dedupd.quantity" $request -}}
 {{- $most := include "dedupd.quantity" $limit -}}
 {{- if and $least $most (gt (float64 $least) (float64 $most)) -}}
-{{- fail (printf "resources: %s requests %v of %s, more than its limit of %v; set both" $.fullname $request $name $limit) -}}
+{{- fail (printf "resources: %s requests %s of %s, more than its limit of %s; set both" $.fullname (include "dedupd.text" $request) $name (include "dedupd.text" $limit)) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A quantity as it was given. */}}
+{{- define "dedupd.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) (float64 .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
 {{/* A quantity, as "1.5Gi" or "500m", as a number; empty for other text. */}}
