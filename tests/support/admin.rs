@@ -89,9 +89,18 @@ impl Kafka {
 
     fn wait_for_partitions(&self, name: &str, count: usize) {
         let what = format!("{count} partitions of {name}");
-        // Each request goes to any node of the cluster, and one may know of the change later than others.
-        let asked = if self.nodes == 1 { 1 } else { 8 * self.nodes };
-        wait_until(&what, CALL_LIMIT, || (0..asked).all(|_| self.partitions(name) == count).then_some(()));
+        wait_until(&what, CALL_LIMIT, || (self.partitions(name) == count).then_some(()));
+        // One node of a cluster may know of the change later than others. A new client asks the only one that it knows.
+        for node in self.bootstrap().split(',').filter(|_| self.nodes > 1) {
+            let mut config = self.client_config();
+            let asks: BaseConsumer = config.set("bootstrap.servers", node).create().unwrap();
+            wait_until(&what, CALL_LIMIT, || {
+                let Ok(found) = asks.fetch_metadata(Some(name), Duration::from_secs(3)) else {
+                    return Some(());
+                };
+                (found.topics()[0].partitions().len() == count).then_some(())
+            });
+        }
     }
 
     /// The topic id as Kafka's own tool prints it.
