@@ -105,6 +105,9 @@ pub struct Answer {
     pub not_ready: Vec<PartitionId>,
 }
 
+/// Maximum size of the body of a request, in bytes: an id and its JSON. The server closes the connection after the head of a larger one.
+pub(crate) const MAX_BODY: usize = 64 * 1024;
+
 /// The id of a request.
 #[derive(Debug, Clone)]
 pub enum AskedId {

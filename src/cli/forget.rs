@@ -12,7 +12,7 @@ pub struct ForgetArgs {
     #[arg(value_name = "ID", required_unless_present = "identity")]
     pub id: Vec<String>,
     /// What stands for the id, 32 hex digits, as dedupd explain prints it: for an id that is not UTF-8
-    #[arg(long, value_name = "HEX", value_parser = identity, conflicts_with = "id")]
+    #[arg(long, value_name = "HEX", conflicts_with = "id")]
     pub identity: Option<String>,
     /// Forget the id among the records of this partition only
     #[arg(long, value_name = "NUMBER")]
@@ -20,11 +20,6 @@ pub struct ForgetArgs {
     /// The instance.
     #[command(flatten)]
     pub instance: InstanceArgs,
-}
-
-fn identity(text: &str) -> Result<String, String> {
-    let is_identity = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_identity.then(|| text.to_owned()).ok_or_else(|| "expected 32 hex digits".to_owned())
 }
 
 pub(super) const HELP: &str = "\

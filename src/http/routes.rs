@@ -10,10 +10,8 @@ use serde_json::{Value, json};
 
 use super::{Endpoint, admin, page};
 use crate::clock::wall_ms;
+use crate::control::MAX_BODY;
 use crate::metrics::{Readiness, Snapshot};
-
-/// Maximum size of a request body, in bytes: an id and its JSON.
-const MAX_BODY: usize = 64 * 1024;
 
 /// What the endpoints of a command show.
 pub trait ShownState: Clone + Send + Sync + 'static {

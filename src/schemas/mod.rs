@@ -133,7 +133,7 @@ impl SharedSchemas {
         request.requested = now;
         let why = request.why.clone();
         drop(known);
-        self.shared.requested.notify_all();
+        self.shared.requested.notify_one();
         why
     }
 

@@ -7,9 +7,7 @@ use super::health::{self, AdminAnswer, OwnerAnswer};
 use crate::app::{ExitError, token};
 use crate::cli::{Exit, ForgetArgs};
 use crate::config;
-
-/// What the server accepts, bytes. It closes the connection after the head of a larger request.
-const MAX_BODY: usize = 64 * 1024;
+use crate::control::{AskedId, MAX_BODY};
 
 /// Sends the request, and prints the owners that are forgotten.
 pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
@@ -18,6 +16,9 @@ pub fn command(args: &ForgetArgs) -> Result<Exit, ExitError> {
     let token = token(token_file)?.ok_or_else(|| {
         ExitError::usage("http.token_file is not set: the instance forgets an id only with a token; give its file to the instance and to this command")
     })?;
+    if args.identity.as_deref().is_some_and(|text| AskedId::identity(text).is_none()) {
+        return Err(ExitError::usage("--identity: expected 32 hex digits, as dedupd explain prints them"));
+    }
     let id = args.identity.is_none().then_some(&args.id);
     let body =
         serde_json::json!({ "id": id, "identity": args.identity, "partition": args.partition }).to_string();

@@ -158,7 +158,6 @@ fn mistakes_are_named() {
         ("state", "Usage"),
         ("forget", "<ID>"),
         ("forget -17", "-- -1"),
-        ("forget --identity 00", "32 hex digits"),
         ("state export", "--to"),
         ("state import", "--from"),
         ("state inspect --partition 3", "--id"),

@@ -57,6 +57,8 @@ fn the_forget_command_reports_what_the_instance_has_done() {
     let identity = "0b1c2d3e4f5061728394a5b6c7d8e9fa";
     let (ended, text) = forget(server.address, Some(SECRET), &["--identity", identity]);
     assert!(ended == Some(1) && text.contains("not stored"), "{text}");
+    let (ended, text) = forget(server.address, Some(SECRET), &["--identity", "00"]);
+    assert!(ended == Some(2) && text.contains("32 hex digits"), "{text}");
     for id in [&["--identity", "0b1c"][..], &["--identity", identity, "x"], &[]] {
         let (ended, text) = forget(server.address, Some(SECRET), id);
         assert!(ended == Some(2), "{text}");

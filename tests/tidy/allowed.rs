@@ -86,7 +86,7 @@ pub const MAY_USE: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("tools::forget", &["app", "cli", "config", "tools::health"]),
+    ("tools::forget", &["app", "cli", "config", "control", "tools::health"]),
     ("tools::generate", COMMAND),
     ("tools::health", &["app", "cli", "config"]),
     ("tools::*::command", COMMAND),
